@@ -1,0 +1,1 @@
+//! The Hawser program as a library; `main.rs` is only its command line.

@@ -1,0 +1,3 @@
+//! Checks of this workspace that no public tool makes.
+
+fn main() {}
