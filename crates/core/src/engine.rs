@@ -1,0 +1,182 @@
+//! One event loop's work: its clients, the backends lent to them, and the messages between loops.
+//!
+//! # Model
+//! The host (an epoll loop, or the simulation) tells the engine which connections can be read or
+//! written and which messages have come; the engine reads, decides and writes through
+//! [`Socket`], and asks for what it cannot do itself through [`Host`]. The same code runs in
+//! production and, seeded, in virtual time.
+//!
+//! # Who owns what
+//! * a client belongs to one engine for all its life
+//! * a backend belongs to the client it is lent to, to the pool while idle, or to a message on
+//!   its way to a client of another loop: it is moved, never shared
+//! * its socket is in the epoll set of one loop, its *home*; a loop that takes an idle backend
+//!   of another home moves it from that set to its own
+//!
+//! # Invariants
+//! * a backend has at most one client; a client at most one backend
+//! * a backend goes back to the pool only when the server has answered everything that was sent
+//!   to it, reports no transaction, and no message is half sent in either direction
+//! * buffers are bounded: see [`limits`]
+//!
+//! # Order of work when a transaction ends
+//! The next waiter's first message is sent to the server before the finished client is answered:
+//! the server, which is the slowest, starts soonest.
+
+pub mod backend;
+mod bind;
+pub mod client;
+mod cleanup;
+mod expect;
+mod from_client;
+mod from_server;
+mod housekeeping;
+pub mod message;
+pub mod statement;
+mod table;
+
+use std::io;
+
+use crate::ids::{LoopId, Slot};
+
+pub use backend::{Backend, BackendSeed};
+pub use message::{ClientAbout, NewClient, PoolMode, ToLoop};
+
+/// Bounds of what one connection may occupy.
+pub mod limits {
+    /// What is read from a connection at once. Also the size of a loop's shared buffers.
+    pub const READ_BYTES: usize = 64 * 1024;
+    /// What is read from a client that has no backend.
+    pub const UNATTACHED_READ_BYTES: usize = 16 * 1024;
+    /// A message up to this size is passed on only when it is complete; a longer one streams.
+    pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
+    /// Unsent bytes for one connection from which its other side is no longer read.
+    pub const OUTPUT_HIGH_BYTES: usize = 64 * 1024;
+    /// Answers that may be outstanding from one backend.
+    pub const EXPECTED_ANSWERS_MAX: usize = 8 * 1024;
+    /// ReadyForQuery that may be outstanding before a client's further pipeline waits.
+    pub const SYNCS_OUTSTANDING_MAX: u32 = 512;
+    /// Prepared statements that one client may name.
+    pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
+    /// A pipeline up to this size is kept until its first answer, so that it can be sent again
+    /// when a shared statement turns out to be stale.
+    pub const REPLAY_BYTES: usize = 8 * 1024;
+}
+
+/// A connection's byte stream, after TLS.
+///
+/// Non-blocking: [`io::ErrorKind::WouldBlock`] when nothing can be done now, and readiness comes
+/// edge-triggered afterwards. A read that returns fewer bytes than `buf` has drained the socket.
+pub trait Socket: Send {
+    /// Reads what is there. `Ok(0)` is the end of the stream.
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
+    /// Writes what fits.
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize>;
+    /// Pushes out what an earlier `write` took and still holds (TLS records). `Ok(())` when
+    /// nothing is held any more.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Ends the sending side in an orderly way, as far as that goes without waiting.
+    fn shutdown(&mut self) {}
+    /// Whether the connection is encrypted.
+    fn is_encrypted(&self) -> bool {
+        false
+    }
+}
+
+/// What a readiness event is about; goes through epoll's 64 bits of user data.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Token {
+    /// A client's connection.
+    Client(Slot),
+    /// A backend's connection, by its place in this loop's table of resident backends.
+    Backend(Slot),
+}
+
+impl Token {
+    const BACKEND_BIT: u64 = 1 << 63;
+
+    /// As 64 bits. Generations wrap at 31 bits.
+    pub fn to_bits(self) -> u64 {
+        let (slot, bit) = match self {
+            Self::Client(slot) => (slot, 0),
+            Self::Backend(slot) => (slot, Self::BACKEND_BIT),
+        };
+        bit | u64::from(slot.generation & 0x7fff_ffff) << 32 | u64::from(slot.index)
+    }
+
+    /// From 64 bits.
+    pub fn from_bits(bits: u64) -> Self {
+        let slot =
+            Slot { index: bits as u32, generation: (bits >> 32) as u32 & 0x7fff_ffff };
+        if bits & Self::BACKEND_BIT == 0 { Self::Client(slot) } else { Self::Backend(slot) }
+    }
+}
+
+/// What has happened on a connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Readiness {
+    /// There is something to read (also the end of the stream).
+    pub readable: bool,
+    /// There is room to write.
+    pub writable: bool,
+    /// The other side has closed, or the connection is broken.
+    pub hangup: bool,
+}
+
+/// A cancel request to be sent to a server.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CancelRequest {
+    /// Which of the configured server addresses.
+    pub server: ServerAddressId,
+    /// Process id from BackendKeyData.
+    pub process: u32,
+    /// Key from BackendKeyData.
+    pub key: Box<[u8]>,
+    /// Where [`ToLoop::CancelDone`] goes.
+    pub reply_to: LoopId,
+    /// The backend's place there.
+    pub backend: Slot,
+}
+
+/// A server address, by its place in the dialler's table. Never used twice in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ServerAddressId(pub u32);
+
+/// What the engine asks of the world around it.
+pub trait Host<S: Socket> {
+    /// Watches a connection, edge-triggered, for everything. Readiness that is there already is
+    /// reported.
+    fn watch(&mut self, socket: &S, token: Token) -> io::Result<()>;
+    /// Stops the watch that loop `home` keeps on a connection.
+    fn unwatch(&mut self, socket: &S, home: LoopId);
+    /// Sends a message to a loop (also to this one).
+    fn send(&mut self, to: LoopId, message: ToLoop<S>);
+    /// Has a backend opened for the pool. It comes as [`ToLoop::Opened`] to loop `home`, or
+    /// the pool is told of the failure ([`ToLoop::OpenFailed`]).
+    fn open(&mut self, pool: &message::PoolRef<S>, home: LoopId);
+    /// Has a cancel request sent; [`ToLoop::CancelDone`] comes when the server has closed that
+    /// connection, which it does after it has signalled the backend.
+    fn cancel(&mut self, request: CancelRequest);
+    /// One event for the log: a connection closed, a fallback taken.
+    fn event(&mut self, event: message::Event<'_>);
+}
+
+pub use table::Engine;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_their_64_bits() {
+        for token in [
+            Token::Client(Slot { index: 0, generation: 0 }),
+            Token::Client(Slot { index: u32::MAX, generation: 0x7fff_ffff }),
+            Token::Backend(Slot { index: 7, generation: 3 }),
+        ] {
+            assert_eq!(Token::from_bits(token.to_bits()), token);
+        }
+    }
+}

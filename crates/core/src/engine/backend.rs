@@ -1,0 +1,214 @@
+//! A server connection and what has been applied to it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::expect::Expect;
+use super::message::PoolRef;
+use super::statement::{BackendStatements, Unnamed};
+use super::{ServerAddressId, Socket};
+use crate::ids::{BackendId, LoopId, Slot};
+use crate::pool::ServerParameters;
+use crate::session::settings::Settings;
+use crate::time::Time;
+use crate::wire::TransactionStatus;
+
+/// A server connection that has just been opened and logged in, idle.
+pub struct BackendSeed<S: Socket> {
+    /// Its id.
+    pub id: BackendId,
+    /// Its connection.
+    pub socket: S,
+    /// The pool it is for.
+    pub pool: PoolRef<S>,
+    /// What the server reported at connect.
+    pub parameters: Arc<ServerParameters>,
+    /// Process id from BackendKeyData.
+    pub process: u32,
+    /// Key from BackendKeyData.
+    pub key: Box<[u8]>,
+    /// Which of the configured server addresses.
+    pub server: ServerAddressId,
+    /// The pool's epoch when the opening began.
+    pub epoch: u32,
+    /// When it was opened.
+    pub opened: Time,
+    /// Frees its place under the limits on server connections when it is dropped.
+    pub permit: Box<dyn std::any::Any + Send>,
+}
+
+/// What a backend does between its clients.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tidying {
+    /// Nothing: it serves its client.
+    No,
+    /// Its client left in the middle of something: answers are thrown away until the server has
+    /// come to an end with it.
+    Draining,
+    /// A ROLLBACK is under way.
+    RollingBack,
+    /// The reset query is under way.
+    Resetting,
+    /// Only cancel requests are still under way.
+    AwaitingCancel,
+}
+
+/// A server connection and what has been applied to it.
+pub struct Backend<S: Socket> {
+    pub(super) id: BackendId,
+    pub(super) socket: S,
+    pub(super) pool: PoolRef<S>,
+    pub(super) process: u32,
+    pub(super) key: Box<[u8]>,
+    pub(super) server: ServerAddressId,
+    pub(super) epoch: u32,
+    pub(super) opened: Time,
+    /// Its place in its home loop's table of resident backends.
+    pub(super) place: Slot,
+    /// The loop that watches it.
+    pub(super) home: LoopId,
+
+    /// Answers that are owed, in the order in which they will come.
+    pub(super) expected: VecDeque<Expect>,
+    /// How many of them end with ReadyForQuery.
+    pub(super) syncs_outstanding: u32,
+    /// Messages of the extended protocol have been sent that no Sync has followed yet.
+    pub(super) unsynced: bool,
+    /// The server ignores everything up to the next Sync.
+    pub(super) ignoring: bool,
+    /// The server has asked for copy data, and the client has not ended them.
+    pub(super) copying_in: bool,
+    /// What the server said last.
+    pub(super) status: TransactionStatus,
+    /// A message from the client is half sent: bytes of it still to come.
+    pub(super) sending_rest: usize,
+    /// A message from the server is half passed on: bytes of it still to come.
+    pub(super) receiving_rest: usize,
+    /// Start of a message from the server that is not complete yet.
+    pub(super) input: Vec<u8>,
+    /// Bytes for the server that its socket did not take.
+    pub(super) output: Vec<u8>,
+    /// There may be something to read that was not read because the client is slow.
+    pub(super) readable: bool,
+
+    /// Settings in force, as they differ from `parameters` (the server's own at connect).
+    pub(super) applied: Option<Arc<Settings>>,
+    /// What the server reported at connect.
+    pub(super) parameters: Arc<ServerParameters>,
+    /// Shared prepared statements that the server has.
+    pub(super) statements: BackendStatements,
+    /// The unnamed statement that the server has.
+    pub(super) unnamed: Option<Arc<Unnamed>>,
+    /// What cannot be undone has happened to it: it is closed, not given back.
+    pub(super) spoiled: Option<&'static str>,
+    pub(super) tidying: Tidying,
+    pub(super) cancels_in_flight: u32,
+    pub(super) parked: bool,
+    /// When it became idle in a transaction, or `tidying` began.
+    pub(super) since: Time,
+    pub(super) transactions: u64,
+    _permit: Box<dyn std::any::Any + Send>,
+}
+
+impl<S: Socket> Backend<S> {
+    /// From what the dialler brings.
+    pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
+        let keep = seed.pool.settings().max_prepared_statements;
+        Self {
+            id: seed.id,
+            socket: seed.socket,
+            pool: seed.pool,
+            process: seed.process,
+            key: seed.key,
+            server: seed.server,
+            epoch: seed.epoch,
+            opened: seed.opened,
+            place,
+            home,
+            expected: VecDeque::new(),
+            syncs_outstanding: 0,
+            unsynced: false,
+            ignoring: false,
+            copying_in: false,
+            status: TransactionStatus::Idle,
+            sending_rest: 0,
+            receiving_rest: 0,
+            input: Vec::new(),
+            output: Vec::new(),
+            readable: false,
+            applied: None,
+            parameters: seed.parameters,
+            statements: BackendStatements::new(keep as usize),
+            unnamed: None,
+            spoiled: None,
+            tidying: Tidying::No,
+            cancels_in_flight: 0,
+            parked: false,
+            since: seed.opened,
+            transactions: 0,
+            _permit: seed.permit,
+        }
+    }
+
+    /// Its id.
+    pub fn id(&self) -> BackendId {
+        self.id
+    }
+
+    /// Its connection, e.g. for its socket's statistics.
+    pub fn socket(&self) -> &S {
+        &self.socket
+    }
+
+    /// The server's process id.
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Which of the configured server addresses.
+    pub fn server(&self) -> ServerAddressId {
+        self.server
+    }
+
+    /// When it was opened.
+    pub fn opened(&self) -> Time {
+        self.opened
+    }
+
+    /// The epoch of its pool in which its opening began.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Transactions that it has run.
+    pub fn transactions(&self) -> u64 {
+        self.transactions
+    }
+
+    /// Its place in its home loop's table.
+    pub fn place(&self) -> Slot {
+        self.place
+    }
+
+    /// Whether the server owes nothing, is in no transaction, and no message is half sent.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.expected.is_empty()
+            && self.status == TransactionStatus::Idle
+            && !self.unsynced
+            && !self.ignoring
+            && !self.copying_in
+            && self.sending_rest == 0
+            && self.receiving_rest == 0
+            && self.input.is_empty()
+            && self.output.is_empty()
+    }
+
+    /// The application_name in force.
+    pub(super) fn application_name(&self) -> String {
+        let value = match self.applied.as_ref().and_then(|s| s.get(b"application_name")) {
+            Some(value) => value,
+            None => self.parameters.get(b"application_name").unwrap_or_default(),
+        };
+        String::from_utf8_lossy(value).into_owned()
+    }
+}

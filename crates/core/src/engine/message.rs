@@ -1,0 +1,264 @@
+//! What comes to a loop from outside: new connections, lent backends, orders of the operator.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use super::{Backend, BackendSeed, Socket};
+use crate::ids::{BackendId, ClientId, Slot};
+use crate::pool::SharedPool;
+use crate::session::part::PartSet;
+use crate::session::settings::Settings;
+use crate::time::Time;
+use crate::wire::error::ClientError;
+
+/// A pool of backends over sockets of kind `S`.
+pub type PoolRef<S> = Arc<SharedPool<Box<Backend<S>>>>;
+
+/// When a client gives its backend back (PgBouncer's `pool_mode`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum PoolMode {
+    /// When it leaves.
+    Session,
+    /// When its transaction ends.
+    #[default]
+    Transaction,
+    /// When its statement ends; transaction blocks are refused.
+    Statement,
+}
+
+/// Who a client is: for SHOW, logs and limits.
+#[derive(Clone, Debug)]
+pub struct ClientAbout {
+    /// Address and port as text; `unix` for unix sockets.
+    pub address: Box<str>,
+    /// Port, 0 for unix sockets.
+    pub port: u16,
+    /// The authenticated user, if another than the pool's.
+    pub user: Option<Box<str>>,
+    /// Description of TLS, empty without.
+    pub tls: Box<str>,
+    /// When it connected.
+    pub connected: Time,
+}
+
+/// A client that has logged in, on its way to the loop that serves it from now on.
+pub struct NewClient<S: Socket> {
+    /// Its connection.
+    pub socket: S,
+    /// The pool it works with.
+    pub pool: PoolRef<S>,
+    /// When it gives its backend back.
+    pub mode: PoolMode,
+    /// Its start values that differ from the server's own; RESET goes back to them.
+    pub start: Option<Arc<Settings>>,
+    /// AuthenticationOk and ParameterStatus messages, not yet sent. BackendKeyData and
+    /// ReadyForQuery are the engine's to send.
+    pub greeting: Vec<u8>,
+    /// Random bytes for its cancel key: 4 for protocol 3.0, 32 from 3.2 on.
+    pub secret: Box<[u8]>,
+    /// Who it is.
+    pub about: Box<ClientAbout>,
+    /// Frees its place under the limits when it is dropped.
+    pub permit: Box<dyn Any + Send>,
+    /// Bytes that came behind the login.
+    pub early: Vec<u8>,
+    /// A replication connection: its backend was opened for it alone and serves nobody else.
+    pub exclusive: bool,
+}
+
+/// A message to a loop.
+pub enum ToLoop<S: Socket> {
+    /// A client that has logged in.
+    Adopt(Box<NewClient<S>>),
+    /// A backend for a client of this loop; no loop watches it.
+    Lend {
+        /// Who is to get it.
+        client: ClientId,
+        /// The backend.
+        backend: Box<Backend<S>>,
+    },
+    /// A backend that was opened for a pool.
+    Opened(Box<BackendSeed<S>>),
+    /// A backend could not be opened. `fatal`: the server refused in a way that waiting does
+    /// not mend (wrong password, no such database): clients that wait are told at once.
+    OpenFailed {
+        /// For which pool.
+        pool: PoolRef<S>,
+        /// Why.
+        error: ClientError,
+        /// Whether waiting clients are told now.
+        fatal: bool,
+    },
+    /// More backends may be opened, or waiters have become due: look at the pool.
+    Poke(PoolRef<S>),
+    /// A loop has taken an idle backend that was resident here.
+    Departed(Slot),
+    /// A client asks for its query to be cancelled.
+    Cancel {
+        /// Process id that the request names.
+        process: u32,
+        /// Key that the request carries.
+        key: Box<[u8]>,
+    },
+    /// The server has dealt with a cancel request for a backend resident here.
+    CancelDone(Slot),
+    /// Ends a client's connection (KILL_CLIENT, a dropped database).
+    Kill {
+        /// Who.
+        client: ClientId,
+        /// What it is told.
+        error: ClientError,
+    },
+    /// Ends all clients (of one pool, or of all) and closes their backends.
+    KillAll {
+        /// Of this pool only.
+        pool: Option<PoolRef<S>>,
+        /// What they are told.
+        error: ClientError,
+    },
+    /// No new transactions: clients are told goodbye as soon as they are in none.
+    Drain(ClientError),
+    /// What is here, for SHOW.
+    Snapshot(Box<dyn FnOnce(Snapshot) + Send>),
+}
+
+impl<S: Socket> fmt::Debug for ToLoop<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Adopt(_) => "Adopt",
+            Self::Lend { .. } => "Lend",
+            Self::Opened(_) => "Opened",
+            Self::OpenFailed { .. } => "OpenFailed",
+            Self::Poke(_) => "Poke",
+            Self::Departed(_) => "Departed",
+            Self::Cancel { .. } => "Cancel",
+            Self::CancelDone(_) => "CancelDone",
+            Self::Kill { .. } => "Kill",
+            Self::KillAll { .. } => "KillAll",
+            Self::Drain(_) => "Drain",
+            Self::Snapshot(_) => "Snapshot",
+        };
+        f.write_str(name)
+    }
+}
+
+/// What a loop holds at a moment.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Its clients.
+    pub clients: Vec<ClientRow>,
+    /// The backends lent to them (idle ones are in their pools).
+    pub backends: Vec<BackendRow>,
+}
+
+/// What a client is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ClientState {
+    /// Has no backend and wants none.
+    Idle,
+    /// Wants a backend.
+    Waiting,
+    /// Has a backend.
+    Active,
+    /// Has been told goodbye.
+    Closing,
+}
+
+/// A client in SHOW CLIENTS.
+#[derive(Clone, Debug)]
+pub struct ClientRow {
+    /// Its id.
+    pub id: ClientId,
+    /// Database that it asked for.
+    pub database: String,
+    /// Its user.
+    pub user: String,
+    /// What it is doing.
+    pub state: ClientState,
+    /// Who it is.
+    pub about: ClientAbout,
+    /// Its application_name.
+    pub application_name: String,
+    /// When it last sent something.
+    pub last_request: Time,
+    /// How long it has waited, in microseconds.
+    pub wait_us: u64,
+    /// The backend it has.
+    pub backend: Option<BackendId>,
+    /// Why it keeps its backend between transactions.
+    pub pins: PartSet,
+    /// Prepared statements that it has named.
+    pub statements: usize,
+    /// Process id in its BackendKeyData.
+    pub process: u32,
+}
+
+/// What a backend is doing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BackendState {
+    /// With a client.
+    Active,
+    /// Being tidied after its client has left, or while a cancel request is under way.
+    Tested,
+    /// In the pool.
+    Idle,
+}
+
+/// A backend in SHOW SERVERS.
+#[derive(Clone, Debug)]
+pub struct BackendRow {
+    /// Its id.
+    pub id: BackendId,
+    /// Database of its pool.
+    pub database: String,
+    /// User of its pool.
+    pub user: String,
+    /// What it is doing.
+    pub state: BackendState,
+    /// Which of the configured server addresses.
+    pub server: super::ServerAddressId,
+    /// The server's process id.
+    pub process: u32,
+    /// When it was opened.
+    pub connected: Time,
+    /// Whether it is idle in a transaction.
+    pub parked: bool,
+    /// The client that has it.
+    pub client: Option<ClientId>,
+    /// Shared prepared statements on it.
+    pub statements: usize,
+    /// The application_name that it has.
+    pub application_name: String,
+    /// Whether its connection is encrypted.
+    pub encrypted: bool,
+}
+
+/// An event for the log.
+#[derive(Debug)]
+pub enum Event<'a> {
+    /// A client's connection has ended.
+    ClientClosed {
+        /// Who.
+        client: ClientId,
+        /// Who it is.
+        about: &'a ClientAbout,
+        /// Database of its pool.
+        database: &'a str,
+        /// User of its pool.
+        user: &'a str,
+        /// Why.
+        reason: &'a str,
+    },
+    /// A server connection has ended.
+    BackendClosed {
+        /// Which.
+        backend: BackendId,
+        /// Database of its pool.
+        database: &'a str,
+        /// User of its pool.
+        user: &'a str,
+        /// Why.
+        reason: &'a str,
+    },
+}

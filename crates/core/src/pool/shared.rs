@@ -1,0 +1,228 @@
+//! A pool as the threads share it: the [`Pool`] under its lock, and what goes with it.
+//!
+//! # Invariants
+//! The lock is held for queue operations only, never over a system call or another lock.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
+
+use super::{Limits, Pool, PoolStats};
+use crate::engine::statement::StatementTable;
+use crate::ids::PoolId;
+use crate::session::settings::Interner;
+use crate::wire::error::ClientError;
+
+/// What the configuration says of a pool; replaced whole by a reload.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// Bounds on backends.
+    pub limits: Limits,
+    /// How long a client waits for a backend. Zero: for ever.
+    pub query_wait_timeout: Duration,
+    /// How long a query may run. Zero: for ever.
+    pub query_timeout: Duration,
+    /// How long a client may sit idle in a transaction. Zero: for ever.
+    pub idle_transaction_timeout: Duration,
+    /// How long a transaction may take. Zero: for ever.
+    pub transaction_timeout: Duration,
+    /// How long a client may sit idle. Zero: for ever.
+    pub client_idle_timeout: Duration,
+    /// How long a client may take no byte while another waits for the pool. Zero: for ever.
+    pub client_write_timeout: Duration,
+    /// How long a cancelled or abandoned query may take to end before its backend is closed.
+    pub cancel_wait_timeout: Duration,
+    /// Age from which a backend is closed once it is released. Zero: never.
+    pub server_lifetime: Duration,
+    /// How long a backend may sit idle. Zero: for ever.
+    pub server_idle_timeout: Duration,
+    /// Transactions after which a backend is closed once it is released. Zero: never.
+    pub server_max_transactions: u64,
+    /// Shared prepared statements kept on a backend. Zero: they are not shared, but pin.
+    pub max_prepared_statements: u32,
+}
+
+impl Default for PoolSettings {
+    fn default() -> Self {
+        Self {
+            limits: Limits {
+                size: 20,
+                reserve_size: 0,
+                reserve_timeout: Duration::from_secs(5),
+                idle_transaction_reserve: 20,
+                min_size: 0,
+            },
+            query_wait_timeout: Duration::from_secs(120),
+            query_timeout: Duration::ZERO,
+            idle_transaction_timeout: Duration::ZERO,
+            transaction_timeout: Duration::ZERO,
+            client_idle_timeout: Duration::ZERO,
+            client_write_timeout: Duration::from_secs(30),
+            cancel_wait_timeout: Duration::from_secs(10),
+            server_lifetime: Duration::from_secs(3600),
+            server_idle_timeout: Duration::from_secs(600),
+            server_max_transactions: 0,
+            max_prepared_statements: 200,
+        }
+    }
+}
+
+/// What a server of this pool says of itself at connect, in its order: the settings that it
+/// reports, with the values of a session for which nobody has set anything.
+#[derive(Clone, Debug, PartialEq, Eq, Default)]
+pub struct ServerParameters {
+    /// Name and value of each ParameterStatus.
+    pub pairs: Vec<(Box<[u8]>, Box<[u8]>)>,
+}
+
+impl ServerParameters {
+    /// The value of a setting, whatever the case of its name.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        self.pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
+    }
+
+    /// Puts a value in.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        match self.pairs.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
+            Some((_, old)) => *old = value.into(),
+            None => self.pairs.push((name.into(), value.into())),
+        }
+    }
+}
+
+/// A pool as the threads share it. `B` is the backend itself.
+#[derive(Debug)]
+pub struct SharedPool<B> {
+    /// Its id.
+    pub id: PoolId,
+    /// The database that clients ask for.
+    pub database: String,
+    /// The role under which its backends are logged in.
+    pub user: String,
+    /// Counters.
+    pub stats: PoolStats,
+    /// Prepared statements that its clients share.
+    pub statements: StatementTable,
+    pool: Mutex<Pool<B>>,
+    waiting: AtomicU32,
+    epoch: AtomicU32,
+    settings: RwLock<Arc<PoolSettings>>,
+    parameters: RwLock<Option<Arc<ServerParameters>>>,
+    interner: Mutex<Interner>,
+    last_error: Mutex<Option<ClientError>>,
+}
+
+/// A lock's content, also when a thread panicked while it held it: all that is done under these
+/// locks leaves the content whole at each step.
+fn unpoisoned<T>(result: Result<T, PoisonError<T>>) -> T {
+    result.unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<B> SharedPool<B> {
+    /// An empty pool for a process of `loops` event loops; `hash_key` keys its hash maps.
+    pub fn new(
+        id: PoolId,
+        database: &str,
+        user: &str,
+        settings: PoolSettings,
+        loops: usize,
+        hash_key: u64,
+    ) -> Self {
+        Self {
+            id,
+            database: database.to_owned(),
+            user: user.to_owned(),
+            stats: PoolStats::new(loops),
+            statements: StatementTable::new(hash_key),
+            pool: Mutex::new(Pool::new(settings.limits.clone())),
+            waiting: AtomicU32::new(0),
+            epoch: AtomicU32::new(0),
+            settings: RwLock::new(Arc::new(settings)),
+            parameters: RwLock::new(None),
+            interner: Mutex::new(Interner::new(hash_key)),
+            last_error: Mutex::new(None),
+        }
+    }
+
+    /// The pool itself. Keep the guard for one queue operation.
+    pub fn lock(&self) -> PoolGuard<'_, B> {
+        PoolGuard { pool: unpoisoned(self.pool.lock()), waiting: &self.waiting }
+    }
+
+    /// Whether anybody waits: a hint, exact when the lock was last given back.
+    pub fn anybody_waits(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// What the configuration says.
+    pub fn settings(&self) -> Arc<PoolSettings> {
+        unpoisoned(self.settings.read()).clone()
+    }
+
+    /// Puts another configuration in force. The bounds of the queue are the caller's to set.
+    pub fn set_settings(&self, settings: PoolSettings) {
+        *unpoisoned(self.settings.write()) = Arc::new(settings);
+    }
+
+    /// Backends that were opened in an older epoch are closed once they are released.
+    pub fn epoch(&self) -> u32 {
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).
+    pub fn begin_epoch(&self) {
+        self.epoch.fetch_add(1, Ordering::Relaxed);
+        *unpoisoned(self.parameters.write()) = None;
+    }
+
+    /// What servers say at connect; `None` before the first connect of this epoch.
+    pub fn parameters(&self) -> Option<Arc<ServerParameters>> {
+        unpoisoned(self.parameters.read()).clone()
+    }
+
+    /// Keeps what a server said at connect.
+    pub fn set_parameters(&self, parameters: Arc<ServerParameters>) {
+        *unpoisoned(self.parameters.write()) = Some(parameters);
+    }
+
+    /// The table in which equal settings are the same.
+    pub fn interner(&self) -> MutexGuard<'_, Interner> {
+        unpoisoned(self.interner.lock())
+    }
+
+    /// Why no backend could be opened lately; `None` once one could.
+    pub fn last_error(&self) -> Option<ClientError> {
+        unpoisoned(self.last_error.lock()).clone()
+    }
+
+    /// Keeps or forgets why no backend could be opened.
+    pub fn set_last_error(&self, error: Option<ClientError>) {
+        *unpoisoned(self.last_error.lock()) = error;
+    }
+}
+
+/// The pool while it is locked; keeps the hint on waiters true when it is dropped.
+#[derive(Debug)]
+pub struct PoolGuard<'a, B> {
+    pool: MutexGuard<'a, Pool<B>>,
+    waiting: &'a AtomicU32,
+}
+
+impl<B> std::ops::Deref for PoolGuard<'_, B> {
+    type Target = Pool<B>;
+    fn deref(&self) -> &Pool<B> {
+        &self.pool
+    }
+}
+
+impl<B> std::ops::DerefMut for PoolGuard<'_, B> {
+    fn deref_mut(&mut self) -> &mut Pool<B> {
+        &mut self.pool
+    }
+}
+
+impl<B> Drop for PoolGuard<'_, B> {
+    fn drop(&mut self) {
+        self.waiting.store(self.pool.waiting_count(), Ordering::Relaxed);
+    }
+}

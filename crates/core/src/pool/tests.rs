@@ -1,0 +1,157 @@
+use super::*;
+use crate::ids::Slot;
+
+fn limits(size: u32) -> Limits {
+    Limits {
+        size,
+        reserve_size: 0,
+        reserve_timeout: Duration::ZERO,
+        idle_transaction_reserve: 0,
+        min_size: 0,
+    }
+}
+
+fn client(home: u16, index: u32) -> ClientId {
+    ClientId { home: LoopId(home), slot: Slot { index, generation: 0 } }
+}
+
+const T0: Time = Time::ZERO;
+
+/// A pool of `size` with all its backends lent; backends are their numbers.
+fn lent_out(size: u32) -> Pool<u64> {
+    let mut pool = Pool::new(limits(size));
+    for n in 0..size {
+        assert!(matches!(pool.acquire(client(0, n), T0), Acquired::Wait { open: true }));
+    }
+    for n in 0..size {
+        pool.opened();
+        let Released::Next { waiter, .. } =
+            pool.release(BackendId(u64::from(n)), u64::from(n), LoopId(0), T0)
+        else {
+            panic!("somebody waits")
+        };
+        assert_eq!(waiter.client, client(0, n));
+    }
+    pool
+}
+
+#[test]
+fn no_more_backends_are_opened_than_clients_wait_or_the_size_allows() {
+    let mut pool: Pool<u64> = Pool::new(limits(2));
+    assert!(matches!(pool.acquire(client(0, 0), T0), Acquired::Wait { open: true }));
+    assert!(matches!(pool.acquire(client(0, 1), T0), Acquired::Wait { open: true }));
+    assert!(matches!(pool.acquire(client(0, 2), T0), Acquired::Wait { open: false }));
+    assert_eq!(pool.total(), 2);
+    assert_eq!(pool.openings_due(T0), 0);
+}
+
+#[test]
+fn nobody_is_overtaken_more_often_than_the_bound() {
+    for size in [1, 2, 5, 10] {
+        let mut pool = lent_out(size);
+        // The head is on loop 1; loop 0 always has later waiters of its own.
+        pool.acquire(client(1, 1000), T0);
+        for n in 0..200 {
+            pool.acquire(client(0, 100 + n), T0);
+        }
+        let mut before = 0;
+        loop {
+            let Released::Next { waiter, .. } = pool.release(BackendId(0), 0, LoopId(0), T0) else {
+                panic!("somebody waits")
+            };
+            if waiter.client == client(1, 1000) {
+                break;
+            }
+            before += 1;
+        }
+        assert_eq!(before, size, "overtaken more often than the pool's size");
+    }
+}
+
+#[test]
+fn a_loop_prefers_its_own_waiter_and_its_own_idle_backend() {
+    let mut pool = lent_out(3);
+    pool.acquire(client(1, 7), T0);
+    pool.acquire(client(0, 8), T0);
+    let Released::Next { waiter, .. } = pool.release(BackendId(0), 0, LoopId(0), T0) else {
+        panic!("somebody waits")
+    };
+    assert_eq!(waiter.client, client(0, 8));
+    let Released::Next { waiter, .. } = pool.release(BackendId(1), 1, LoopId(0), T0) else {
+        panic!("somebody waits")
+    };
+    assert_eq!(waiter.client, client(1, 7), "no waiter of its own: the head");
+    assert!(matches!(pool.release(BackendId(1), 1, LoopId(1), T0), Released::Kept));
+    assert!(matches!(pool.release(BackendId(2), 2, LoopId(0), T0), Released::Kept));
+    let Acquired::Backend { backend, home } = pool.acquire(client(1, 9), T0) else {
+        panic!("one is idle")
+    };
+    assert_eq!((backend, home), (1, LoopId(1)));
+    let Acquired::Backend { backend, home } = pool.acquire(client(1, 9), T0) else {
+        panic!("one is idle on the other loop")
+    };
+    assert_eq!((backend, home), (2, LoopId(0)));
+}
+
+#[test]
+fn backends_idle_in_a_transaction_make_room_up_to_the_reserve() {
+    let mut pool = lent_out(2);
+    pool.set_limits(Limits { idle_transaction_reserve: 1, ..limits(2) }, T0);
+    for n in 0..3 {
+        assert!(matches!(pool.acquire(client(0, 50 + n), T0), Acquired::Wait { open: false }));
+    }
+    assert_eq!(pool.park(T0), 1, "room for one more");
+    assert_eq!(pool.park(T0), 0, "the reserve is used up");
+    assert_eq!(pool.total(), 3);
+    pool.opened();
+    pool.unpark();
+    pool.unpark();
+    // Three are at work where two may be: the next that is released goes.
+    assert!(matches!(pool.release(BackendId(9), 9, LoopId(0), T0), Released::Close(9)));
+    assert!(matches!(pool.release(BackendId(8), 8, LoopId(0), T0), Released::Next { .. }));
+}
+
+#[test]
+fn the_reserve_pool_opens_only_after_its_timeout() {
+    let mut pool = lent_out(1);
+    let reserve =
+        Limits { reserve_size: 1, reserve_timeout: Duration::from_secs(5), ..limits(1) };
+    assert_eq!(pool.set_limits(reserve, T0), 0);
+    assert!(matches!(pool.acquire(client(0, 5), T0), Acquired::Wait { open: false }));
+    assert_eq!(pool.openings_due(Time::from_micros(4_999_999)), 0);
+    assert_eq!(pool.openings_due(Time::from_micros(5_000_000)), 1);
+    assert_eq!(pool.openings_due(Time::from_micros(9_000_000)), 0, "only as many as wait");
+}
+
+#[test]
+fn after_a_failure_nothing_is_opened_until_the_back_off_ends() {
+    let mut pool: Pool<u64> = Pool::new(limits(1));
+    pool.acquire(client(0, 0), T0);
+    pool.open_failed(T0, Duration::from_secs(1));
+    assert!(matches!(pool.acquire(client(0, 1), T0), Acquired::Wait { open: false }));
+    assert_eq!(pool.openings_due(Time::from_micros(999_999)), 0);
+    assert_eq!(pool.openings_due(Time::from_micros(1_000_000)), 1);
+}
+
+#[test]
+fn a_pause_keeps_backends_and_resume_hands_them_to_waiters() {
+    let mut pool = lent_out(2);
+    pool.pause();
+    assert!(matches!(pool.release(BackendId(0), 0, LoopId(0), T0), Released::Kept));
+    assert!(matches!(pool.acquire(client(1, 5), T0), Acquired::Wait { open: false }));
+    let (handed, open) = pool.resume(T0);
+    assert_eq!(open, 0);
+    assert_eq!(handed.len(), 1);
+    assert_eq!(handed[0].0.client, client(1, 5));
+    assert_eq!(handed[0].1, LoopId(0));
+    assert_eq!(pool.lent_count(), 2);
+}
+
+#[test]
+fn a_waiter_that_left_gets_nothing() {
+    let mut pool = lent_out(1);
+    pool.acquire(client(0, 5), T0);
+    assert!(pool.forget_waiter(client(0, 5)));
+    assert!(!pool.forget_waiter(client(0, 5)));
+    assert!(matches!(pool.release(BackendId(0), 0, LoopId(0), T0), Released::Kept));
+}
