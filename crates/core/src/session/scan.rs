@@ -135,7 +135,7 @@ impl Scanner {
     pub fn finish(mut self) -> Findings {
         let end = self.lexer.finish(&mut self.finder);
         self.finder.end_statement(end);
-        self.finder.found
+        std::mem::take(&mut self.finder.found)
     }
 }
 
@@ -188,6 +188,7 @@ struct Finder {
     for_seen: bool,
     hold: bool,
     watch: Watch,
+    disguised: bool,
     // What the next tokens decide; `careful` if any is under way.
     careful: bool,
     temporary_pending: bool,
@@ -215,6 +216,7 @@ impl Finder {
             for_seen: false,
             hold: false,
             watch: Watch::Nothing,
+            disguised: false,
             careful: false,
             temporary_pending: false,
             language_pending: false,
@@ -287,6 +289,11 @@ impl Finder {
             self.found.unsure = true;
             Verb::Other
         });
+        if std::mem::take(&mut self.disguised)
+            && matches!(&verb, Verb::Set { name, .. } if name == "search_path")
+        {
+            self.flag(Part::TemporaryObject);
+        }
         let statement = Statement { range: self.start..end, verb };
         if self.found.first.is_none() {
             self.found.first = Some(statement);
@@ -444,6 +451,15 @@ impl Finder {
         self.found.flags = self.found.flags.union(parts);
     }
 
+    /// A watched string is spelt so that its words do not show.
+    fn disguise(&mut self) {
+        match self.watch {
+            Watch::Nothing => {}
+            Watch::TemporarySchema if self.first == Word::Set => self.disguised = true,
+            Watch::TemporarySchema | Watch::Everything => self.found.unsure = true,
+        }
+    }
+
     /// The end of a word in a watched string.
     fn end_inner(&mut self) {
         let length = std::mem::take(&mut self.inner_length);
@@ -495,8 +511,7 @@ impl Sink for Finder {
 
     fn string(&mut self, start: usize, continued: bool) {
         if continued {
-            // 'SE' 'T' on two lines is the word SET.
-            self.found.unsure |= self.watch != Watch::Nothing;
+            self.disguise(); // 'SE' 'T' on two lines is the word SET
             return;
         }
         self.inner_length = 0;
@@ -526,8 +541,7 @@ impl Sink for Finder {
     }
 
     fn escape(&mut self) {
-        // \x53ET is the word SET.
-        self.found.unsure |= self.watch != Watch::Nothing;
+        self.disguise(); // \x53ET is the word SET
     }
 
     fn string_end(&mut self) {

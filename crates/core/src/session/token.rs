@@ -10,16 +10,13 @@
 //!           is two tokens up to 14 and an error since), the older and laxer reading is taken:
 //!           a text that the server refuses changes nothing.
 //! # Limits  words and quoted names are kept to [`NAME_BYTES_MAX`] bytes (the server cuts them at
-//!           63), dollar tags to [`TAG_BYTES_MAX`]: a longer tag ends the scan as `unsure`.
+//!           63); a dollar quote whose tag is longer than that ends the scan as `unsure`.
 
 use memchr::{memchr, memchr2};
 
 /// Bytes of a name that are kept; one more than the server keeps, so that a name that it would
 /// cut is seen to be too long.
 pub(super) const NAME_BYTES_MAX: usize = 64;
-
-/// Longest tag of a dollar quote that is followed.
-pub(super) const TAG_BYTES_MAX: usize = 256;
 
 /// Who gets the tokens. Offsets are from the start of the text.
 pub(super) trait Sink {
@@ -158,7 +155,7 @@ pub(super) struct Lexer {
     token_end: usize,
     depth: u32,
     /// Word, name or tag that a chunk's end has cut.
-    carry: Vec<u8>,
+    carry: Carry,
     /// The string that ended last, if nothing but white space has followed.
     ended: Option<Quoting>,
     newline_since: bool,
@@ -173,7 +170,7 @@ impl Lexer {
             start: 0,
             token_end: 0,
             depth: 0,
-            carry: Vec::new(),
+            carry: Carry::EMPTY,
             ended: None,
             newline_since: false,
         }
@@ -188,11 +185,10 @@ impl Lexer {
                 State::Start => self.start(chunk, i, sink),
                 State::Word => {
                     let length = word_length(rest);
-                    self.keep(&rest[..length]);
+                    self.carry.push(&rest[..length]);
                     if length < rest.len() {
-                        let word = std::mem::take(&mut self.carry);
-                        self.end_word(&word, rest[length], self.fed + i + length, sink);
-                        self.recycle(word);
+                        let word = self.carry;
+                        self.end_word(word.bytes(), rest[length], self.fed + i + length, sink);
                     }
                     length
                 }
@@ -219,10 +215,11 @@ impl Lexer {
     /// Ends the text; returns where its last token ended.
     pub(super) fn finish<S: Sink>(&mut self, sink: &mut S) -> usize {
         match self.state {
-            State::Start | State::LineComment | State::Lost => {}
+            State::Start | State::LineComment => {}
+            State::Lost => self.token_end = self.fed,
             State::Word => {
-                let word = std::mem::take(&mut self.carry);
-                self.end_word(&word, b' ', self.fed, sink);
+                let word = self.carry;
+                self.end_word(word.bytes(), b' ', self.fed, sink);
             }
             State::Number | State::UnicodePrefix | State::Dash | State::Slash => {
                 // A space after them ends them and is nothing itself.
@@ -241,7 +238,10 @@ impl Lexer {
             | State::Dollar
             | State::DollarTag
             | State::DollarBody
-            | State::DollarEnd(_) => sink.unsure(),
+            | State::DollarEnd(_) => {
+                sink.unsure();
+                self.token_end = self.fed;
+            }
         }
         self.token_end
     }
@@ -268,7 +268,7 @@ impl Lexer {
                         self.end_word(word, chunk[i], position + length, sink);
                     } else {
                         self.carry.clear();
-                        self.keep(word);
+                        self.carry.push(word);
                         self.state = State::Word;
                     }
                     if self.state != State::Start {
@@ -301,7 +301,8 @@ impl Lexer {
                     self.start = position;
                     i += 1;
                     let rest = &chunk[i..];
-                    match memchr(b'"', rest) {
+                    // Names are too short for a vectorised search to pay.
+                    match rest.iter().position(|&byte| byte == b'"') {
                         Some(end) if end + 1 < rest.len() && rest[end + 1] != b'"' => {
                             sink.quoted(&rest[..end.min(NAME_BYTES_MAX)], position);
                             i += end + 1;
@@ -400,15 +401,15 @@ impl Lexer {
             }
             State::Dollar | State::DollarTag => self.tag(byte, position, sink),
             State::DollarEnd(seen) => {
-                let expected = self.carry.get(seen - 1).copied().unwrap_or(b'$');
+                let expected = self.carry.bytes().get(seen - 1).copied().unwrap_or(b'$');
                 if byte != expected {
                     // What looked like the end was content; this byte may begin the end anew.
                     sink.content(b"$");
-                    sink.content(&self.carry[..seen - 1]);
+                    sink.content(&self.carry.bytes()[..seen - 1]);
                     self.state = State::DollarBody;
                     return 0;
                 }
-                if seen > self.carry.len() {
+                if seen > self.carry.length {
                     sink.string_end();
                     self.token(position + 1);
                     self.state = State::Start;
@@ -437,8 +438,8 @@ impl Lexer {
                 self.state = State::Number;
                 1
             }
-            Class::Word | Class::Digit if self.carry.len() < TAG_BYTES_MAX => {
-                self.carry.push(byte);
+            Class::Word | Class::Digit if self.carry.length < NAME_BYTES_MAX => {
+                self.carry.push(&[byte]);
                 self.state = State::DollarTag;
                 1
             }
@@ -546,7 +547,7 @@ impl Lexer {
     fn name<S: Sink>(&mut self, rest: &[u8], position: usize, sink: &mut S) -> usize {
         if self.state == State::NameQuote {
             if rest[0] == b'"' {
-                self.keep(b"\"");
+                self.carry.push(b"\"");
                 self.state = State::Name;
                 return 1;
             }
@@ -554,7 +555,7 @@ impl Lexer {
             return 0;
         }
         let length = memchr(b'"', rest);
-        self.keep(&rest[..length.unwrap_or(rest.len())]);
+        self.carry.push(&rest[..length.unwrap_or(rest.len())]);
         match length {
             Some(length) => {
                 self.state = State::NameQuote;
@@ -565,9 +566,7 @@ impl Lexer {
     }
 
     fn end_name<S: Sink>(&mut self, end: usize, sink: &mut S) {
-        let name = std::mem::take(&mut self.carry);
-        sink.quoted(&name, self.start);
-        self.recycle(name);
+        sink.quoted(self.carry.bytes(), self.start);
         self.token(end);
         self.state = State::Start;
     }
@@ -618,15 +617,31 @@ impl Lexer {
         self.token_end = end;
         self.ended = None;
     }
+}
 
-    fn keep(&mut self, bytes: &[u8]) {
-        let room = NAME_BYTES_MAX.saturating_sub(self.carry.len());
-        self.carry.extend_from_slice(&bytes[..bytes.len().min(room)]);
+/// The first bytes of something that a chunk's end may have cut. Inline, since the last word of
+/// nearly every text goes through it.
+#[derive(Debug, Clone, Copy)]
+struct Carry {
+    bytes: [u8; NAME_BYTES_MAX],
+    length: usize,
+}
+
+impl Carry {
+    const EMPTY: Carry = Carry { bytes: [0; NAME_BYTES_MAX], length: 0 };
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
     }
 
-    fn recycle(&mut self, mut buffer: Vec<u8>) {
-        buffer.clear();
-        self.carry = buffer;
+    fn clear(&mut self) {
+        self.length = 0;
+    }
+
+    fn push(&mut self, bytes: &[u8]) {
+        let length = bytes.len().min(NAME_BYTES_MAX - self.length);
+        self.bytes[self.length..self.length + length].copy_from_slice(&bytes[..length]);
+        self.length += length;
     }
 }
 

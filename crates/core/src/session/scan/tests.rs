@@ -166,6 +166,7 @@ fn verbs_touch_their_parts() {
         ("set names 'x'", "reported_setting"),
         ("set search_path = a", "setting"),
         ("set search_path = a, pg_temp", "setting,temporary_object"),
+        ("set search_path = E'\\x70g_temp'", "setting,temporary_object"),
         ("set search_path to 'pg_temp'", "setting,temporary_object"),
         ("set local work_mem = 1", ""),
         ("set local my.x = 1", "custom_setting"),
@@ -317,7 +318,7 @@ fn lexical_traps_do_not_hide_a_statement() {
         ("select $$;listen a;$$", 1),
         ("select $a$;$$;listen a;$a$", 1),
         ("select $a$;$a;$b$ $ab$;listen a;$a$", 1),
-        ("select $a$ $a$a$; listen a", 2 + 90), // $a$ ends, then a$ is a name
+        ("select $a$ $a$a$; listen a", 2), // $a$ ends, then a$ is a name
         ("select a$b$; listen a; $b$", 2 + 90),
         ("select $1; listen a", 2),
         ("select $1$a$;listen a;$a$", 1),
@@ -526,6 +527,8 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn any_split_of_any_text_gives_the_same(
         text in prop_oneof![pieces(), prop::collection::vec(any::<u8>(), 0..80)],
@@ -552,8 +555,8 @@ proptest! {
 
 #[test]
 fn hostile_texts_take_linear_time() {
-    // Quadratic work over 1 MB would take minutes, not the tests' usual milliseconds.
-    const LENGTH: usize = 1 << 20;
+    // Quadratic work would take minutes here, not a second.
+    const LENGTH: usize = 1 << 18;
     for unit in [
         "/*", "$", "$a$", "$a", "'", "''", "\"", "\\", "(", ")", "a", "-", "--\n", "*/", ";", "1",
         "'\n",

@@ -238,6 +238,11 @@ impl Head {
 
     /// Adds a token; says whether there is room for more.
     pub(super) fn push(&mut self, kind: Kind, text: &[u8], start: usize) -> bool {
+        if self.tokens.is_empty() {
+            // Room for a usual SET, at once.
+            self.tokens.reserve(6);
+            self.text.reserve(64);
+        }
         let from = self.text.len();
         self.text.extend_from_slice(text);
         if kind == Kind::Word {
