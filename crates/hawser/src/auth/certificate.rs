@@ -86,7 +86,7 @@ pub fn end_point_hash(der: &[u8]) -> Result<Option<Vec<u8>>, CertificateError> {
 
 fn parse(der: &[u8]) -> Result<X509Certificate<'_>, CertificateError> {
     match X509Certificate::from_der(der) {
-        Ok((rest, certificate)) if rest.is_empty() => Ok(certificate),
+        Ok(([], certificate)) => Ok(certificate),
         _ => Err(CertificateError::Malformed),
     }
 }
@@ -226,7 +226,7 @@ fn decode(tag: u32, data: &[u8]) -> Result<Option<String>, CertificateError> {
 
 /// Big-endian code points of `width` bytes.
 fn wide(data: &[u8], width: usize) -> Result<String, CertificateError> {
-    if data.len() % width != 0 {
+    if !data.len().is_multiple_of(width) {
         return Err(CertificateError::NameNotText);
     }
     data.chunks_exact(width)

@@ -334,8 +334,12 @@ impl Refused {
 fn describe(conn: &ConnInfo<'_>, preposition: &str) -> String {
     let (host, encryption) = match conn.kind {
         ConnKind::Local => ("[local]".to_owned(), "no encryption"),
-        ConnKind::Tcp { addr, tls: true, .. } => (addr.to_string(), "SSL encryption"),
-        ConnKind::Tcp { addr, tls: false, .. } => (addr.to_string(), "no encryption"),
+        ConnKind::Tcp { addr, tls: true, .. } => {
+            (addr.to_canonical().to_string(), "SSL encryption")
+        }
+        ConnKind::Tcp { addr, tls: false, .. } => {
+            (addr.to_canonical().to_string(), "no encryption")
+        }
     };
     let (kind, database) = match conn.replication {
         Replication::Physical => ("replication connection", String::new()),

@@ -126,6 +126,9 @@ fn translate_class(
                 Some('.' | '=') => return Err("a collating element".to_owned()),
                 _ => out.push_str(r"\["),
             },
+            '\\' if chars.clone().nth(1) == Some('-') && chars.clone().nth(2) != Some(']') => {
+                return Err("a range that begins with an escape".to_owned());
+            }
             '\\' => match chars.next() {
                 Some('d') => out.push_str("0-9"),
                 Some('w') => out.push_str("0-9A-Za-z_"),
@@ -139,7 +142,9 @@ fn translate_class(
             },
             '&' | '~' | '^' => out.extend(['\\', c]),
             '-' if first || chars.peek() == Some(&']') => out.push_str(r"\-"),
-            '-' if chars.peek() == Some(&'-') => return Err("-- in brackets".to_owned()),
+            '-' if matches!(chars.peek(), Some('-' | '\\' | '[')) => {
+                return Err("a range that ends with -, an escape or a class".to_owned());
+            }
             _ => out.push(c),
         }
         first = false;
@@ -245,7 +250,19 @@ mod tests {
     #[test]
     fn what_the_crate_reads_differently_is_refused() {
         for expression in [
-            r"(a)\1", "a(?=b)", r"\mfoo", "***=x", "(?i)x", "[[.a.]]", "[+--]", "a**", "a\\", "[a",
+            r"(a)\1",
+            "a(?=b)",
+            r"\mfoo",
+            "***=x",
+            "(?i)x",
+            "[[.a.]]",
+            "[+--]",
+            r"[\d-z]",
+            r"[a-\d]",
+            "[a-[:digit:]]",
+            "a**",
+            "a\\",
+            "[a",
             "(a",
         ] {
             let error = compile(expression).unwrap_err();

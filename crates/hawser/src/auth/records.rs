@@ -329,6 +329,7 @@ impl Reader<'_> {
     }
 
     fn fields(&mut self, line: &LogicalLine, file: &Arc<Path>, depth: usize) -> Vec<Field> {
+        let errors_before = self.errors.len();
         let mut words = Words { line, file, at: 0 };
         let mut fields = Vec::new();
         loop {
@@ -359,7 +360,9 @@ impl Reader<'_> {
             match begun {
                 None => return fields,
                 Some(location) if tokens.is_empty() => {
-                    self.fail(&location, "the included file holds no names");
+                    if self.errors.len() == errors_before {
+                        self.fail(&location, "the included file holds no names");
+                    }
                     return fields;
                 }
                 Some(_) => fields.push(Field(tokens)),

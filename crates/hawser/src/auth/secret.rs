@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use subtle::ConstantTimeEq;
 
 use super::hba::Method;
-use super::md5::Md5Hash;
+use super::md5::{Md5Hash, Salt};
 use super::scram::{self, Account, MockNonce, ScramVerifier};
 
 /// A user's secret: what `pg_authid.rolpassword`, a users file or a configuration holds.
@@ -98,6 +98,18 @@ impl Secret {
     }
 }
 
+impl Secret {
+    /// Whether `answer` is `user`'s answer to `salt` by the md5 method. The same work for every kind of secret.
+    pub fn accepts_md5(&self, user: &str, salt: Salt, answer: &[u8]) -> bool {
+        let (hash, known) = match self {
+            Self::Plain(password) => (Md5Hash::of_password(user, password.as_bytes()), true),
+            Self::Md5(hash) => (*hash, true),
+            Self::Scram(_) | Self::None => (Md5Hash::of_password(user, b""), false),
+        };
+        hash.accepts(salt, answer) & known
+    }
+}
+
 /// How new passwords are stored: PostgreSQL's `password_encryption`. It decides what `md5` asks of users whose secret
 /// does not decide it, above all of those who do not exist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -145,8 +157,9 @@ pub enum ValidUntil {
     Forever,
     /// `-infinity`: it never held.
     Never,
-    /// Up to and including this time, in microseconds since 1970-01-01 00:00 UTC.
-    Micros(i64),
+    /// Up to and including this time, in microseconds since 1970-01-01 00:00 UTC. PostgreSQL counts from
+    /// 2000 and so reaches a little further than 64 bits from 1970.
+    Micros(i128),
 }
 
 /// A VALID UNTIL that cannot be read. The login must fail: it may have passed.
@@ -181,7 +194,6 @@ impl ValidUntil {
         }
         epoch_seconds(text)
             .or_else(|| timestamp(text))
-            .and_then(|micros| i64::try_from(micros).ok())
             .map(Self::Micros)
             .ok_or_else(|| BadValidUntil(text.chars().take(64).collect()))
     }
@@ -196,7 +208,7 @@ impl ValidUntil {
                     Ok(after) => micros(after),
                     Err(before) => -micros(before.duration()),
                 };
-                i128::from(until) < now
+                until < now
             }
         }
     }
@@ -320,7 +332,7 @@ mod tests {
     const VERIFIER: &str = "SCRAM-SHA-256$4096:1k4G5mwcAQt0xMoB1Np7bQ==\
         $4w4Xvj+gywGWTpcvoe0dZuLLuhwqHleRx3pEkJieNjk=:K5+y5LYD1lxHkcZcIt4cXAoPfmLhxyckuPnbM23wknI=";
 
-    fn micros_of(text: &str) -> i64 {
+    fn micros_of(text: &str) -> i128 {
         match ValidUntil::parse(Some(text)) {
             Ok(ValidUntil::Micros(micros)) => micros,
             other => panic!("{text}: {other:?}"),
@@ -367,6 +379,23 @@ mod tests {
             assert!(!secret.accepts_password("joe", b"", &mock), "{secret:?}");
         }
         assert!(!Secret::None.accepts_password("joe", b"", &mock));
+    }
+
+    #[test]
+    fn an_md5_answer_is_checked_against_every_kind() {
+        let salt = [1, 2, 3, 4];
+        let answer = Md5Hash::of_password("joe", b"secret").answer(salt);
+        let md5 = Secret::Md5(Md5Hash::of_password("joe", b"secret"));
+        for secret in [Secret::Plain("secret".into()), md5] {
+            assert!(secret.accepts_md5("joe", salt, &answer));
+            assert!(!secret.accepts_md5("ann", salt, &answer) || matches!(secret, Secret::Md5(_)));
+            assert!(!secret.accepts_md5("joe", [0; 4], &answer));
+        }
+        let empty = Md5Hash::of_password("joe", b"").answer(salt);
+        for secret in [Secret::None, Secret::parse(Some(VERIFIER)).unwrap()] {
+            assert!(!secret.accepts_md5("joe", salt, &answer));
+            assert!(!secret.accepts_md5("joe", salt, &empty), "no secret is not an empty one");
+        }
     }
 
     #[test]
@@ -437,7 +466,7 @@ mod tests {
             "2024-01-01 00:00:00 CET",
             "Mon Jan 01 00:00:00 2024 UTC",
             "0000-01-01 00:00:00+00",
-            "999999999999999",
+            "9999999999999999",
             "2024-01-01 00:00:00+00:00:00:00",
         ] {
             let error = ValidUntil::parse(Some(text)).unwrap_err();
@@ -467,7 +496,7 @@ mod tests {
         }
 
         #[test]
-        fn every_time_is_read_back(micros in -62_000_000_000_000_000_i64..200_000_000_000_000_000) {
+        fn every_time_is_read_back(micros in -62_000_000_000_000_000_i128..200_000_000_000_000_000) {
             let text = format!("{}{}.{:06}", if micros < 0 { "-" } else { "" }, micros.unsigned_abs() / 1_000_000, micros.unsigned_abs() % 1_000_000);
             prop_assert_eq!(micros_of(&text), micros);
         }

@@ -77,7 +77,7 @@ fn names_are_printed_as_openssl_prints_them_for_postgresql() {
         subject.distinguished_name,
         "CN=second,CN=joe\\+x,serialNumber=12,1.2.3.4.5=#0C0576616C7565,\
          emailAddress=joe@example.org,OU=two,OU=\\ x=y,OU=\\#first\\ ,\
-         O=\\C3\\9Cmlaut\\, Inc\\; \\<\\\"a\\\\b\\\"\\>,DC=example,DC=org,C=DE"
+         O=\\C3\\9Cmlaut\\, Inc\\; \\<\\\"a\\\\\\\\b\\\"\\>,DC=example,DC=org,C=DE"
     );
     let subject = Subject::of(&der(MULTI_VALUED)).unwrap();
     assert_eq!(subject.distinguished_name, "CN=\\#\\ ,OU=b+CN=a,O=x");

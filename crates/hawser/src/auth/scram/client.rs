@@ -157,13 +157,13 @@ impl ClientExchange {
     pub fn start(
         credentials: ClientCredentials,
         offer: ServerOffer,
-        binding: ClientBinding,
+        binding: &ClientBinding,
         nonce: Nonce,
     ) -> Result<Self, ClientError> {
-        if offer.plus && binding == ClientBinding::NoTls {
+        if offer.plus && *binding == ClientBinding::NoTls {
             return Err(ClientError::PlusWithoutTls);
         }
-        let (header, end_point) = match (offer, &binding) {
+        let (header, end_point) = match (offer, binding) {
             (
                 ServerOffer { plus: true, .. },
                 ClientBinding::Prefer(hash) | ClientBinding::Require(hash),

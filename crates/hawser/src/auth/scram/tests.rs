@@ -85,7 +85,7 @@ fn the_client_verifies_the_signature_over_the_example_of_rfc_7677() {
     let mut client = ClientExchange::start(
         ClientCredentials::Keys(keys),
         ServerOffer::of([SCRAM_SHA_256]),
-        ClientBinding::NoTls,
+        &ClientBinding::NoTls,
         nonce(RFC_CLIENT_NONCE),
     )
     .unwrap();
@@ -146,7 +146,7 @@ fn login(
     let offer = ServerOffer::of(server_binding.mechanisms().iter().copied());
     let credentials = ClientCredentials::Password { password: password.into(), known: None };
     let mut client =
-        ClientExchange::start(credentials, offer, client_binding, nonce("CLIENT")).unwrap();
+        ClientExchange::start(credentials, offer, &client_binding, nonce("CLIENT")).unwrap();
     let mut server = server(account, server_binding, client.mechanism());
     let challenge = next(&mut server, &client.initial())?;
     let ClientStep::Derive(derivation) = client.server_first(&challenge).unwrap() else {
@@ -189,9 +189,10 @@ fn both_ends_agree_with_and_without_channel_binding() {
 
 #[test]
 fn channel_binding_finds_out_whoever_stands_in_between() {
+    use ClientBinding::{NoTls, Prefer, Require, Unsupported};
     let account = || Account::known(cheap_keys(b"secret").verifier);
     let end_point = || ServerBinding::EndPoint(vec![7; 32]);
-    let other = ClientBinding::Prefer(vec![8; 32]);
+    let other = Prefer(vec![8; 32]);
     let error = login(account(), end_point(), b"secret", other).unwrap_err();
     assert_eq!(error, ServerError::BindingMismatch);
     assert_eq!(error.sqlstate(), "28000");
@@ -206,12 +207,11 @@ fn channel_binding_finds_out_whoever_stands_in_between() {
         ClientExchange::start(
             credentials,
             ServerOffer::of(offer.iter().copied()),
-            binding,
+            &binding,
             nonce("x"),
         )
         .map(|client| client.mechanism())
     };
-    use ClientBinding::{NoTls, Prefer, Require, Unsupported};
     assert_eq!(start(&[SCRAM_SHA_256], Require(vec![1])), Err(ClientError::BindingRequired));
     assert_eq!(
         start(&[SCRAM_SHA_256, SCRAM_SHA_256_PLUS], NoTls),
@@ -232,7 +232,7 @@ fn transcript(account: Account, password: &[u8]) -> Vec<String> {
     let mut client = ClientExchange::start(
         credentials,
         ServerOffer::of([SCRAM_SHA_256]),
-        ClientBinding::NoTls,
+        &ClientBinding::NoTls,
         nonce("CLIENT"),
     )
     .unwrap();
@@ -313,7 +313,7 @@ fn keys_of_a_client_log_in_to_a_server_with_the_same_verifier_only() {
         ClientExchange::start(
             ClientCredentials::Keys(keys.clone()),
             ServerOffer::of([SCRAM_SHA_256]),
-            ClientBinding::NoTls,
+            &ClientBinding::NoTls,
             nonce("CLIENT"),
         )
         .unwrap()
@@ -341,7 +341,8 @@ fn keys_of_an_earlier_login_spare_the_derivation() {
         ClientCredentials::Password { password: (*b"secret").into(), known: Some(keys.clone()) };
     let start = || {
         let offer = ServerOffer::of([SCRAM_SHA_256]);
-        ClientExchange::start(credentials.clone(), offer, ClientBinding::NoTls, nonce("C")).unwrap()
+        ClientExchange::start(credentials.clone(), offer, &ClientBinding::NoTls, nonce("C"))
+            .unwrap()
     };
     let challenge = |salt: &str| format!("r=CS,s={salt},i=1").into_bytes();
     let same = challenge(&BASE64.encode(b"0123456789abcdef"));
@@ -355,7 +356,7 @@ fn keys_of_an_earlier_login_spare_the_derivation() {
 fn client() -> ClientExchange {
     let credentials = ClientCredentials::Password { password: (*b"secret").into(), known: None };
     let offer = ServerOffer::of([SCRAM_SHA_256]);
-    ClientExchange::start(credentials, offer, ClientBinding::NoTls, nonce("C")).unwrap()
+    ClientExchange::start(credentials, offer, &ClientBinding::NoTls, nonce("C")).unwrap()
 }
 
 #[test]
