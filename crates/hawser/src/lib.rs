@@ -1,3 +1,4 @@
 //! The Hawser program as a library; `main.rs` is only its command line.
 
 pub mod auth;
+pub mod config;
