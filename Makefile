@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .PHONY: help run demo test bench check fmt clean
 
 help: ## this list
-	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' $(firstword $(MAKEFILE_LIST)) | column -t -s '|'
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: ## Hawser in front of $DATABASE_URL, or of a throw-away PostgreSQL
 	@scripts/run.sh

@@ -57,12 +57,9 @@ cleanup() {
     pg_stop
 }
 
-main() {
+# Serves with the program that is built, until it or this shell is ended.
+serve() {
     local url shown port status deadline
-
-    scripts/setup.sh run
-    say "building (release)"
-    cargo build --release --locked -p hawser
 
     trap cleanup EXIT
     trap 'exit 130' INT
@@ -115,5 +112,12 @@ main() {
     exit "$status"
 }
 
-# Sourced by scripts/check_scripts.sh, which tests the parts.
+main() {
+    scripts/setup.sh run
+    say "building (release)"
+    cargo build --release --locked -p hawser
+    serve
+}
+
+# Sourced by scripts/test_scripts.sh, which tests the parts.
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then main; fi

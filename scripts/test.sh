@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `make test`: every check and test that this machine can run. ALL=1 makes it able to run all.
 #
-# The last line is the sum of cargo's and Python's counts, alone on its line:
+# The last line is the sum of the counts of cargo, Python and scripts, alone on its line:
 #     N passed, N failed, N skipped
 # A check that fails, a test program that dies and a count that is missing are failures, and so are
 # zero tests. Everything runs even after a failure: one run tells all that is wrong.
@@ -45,7 +45,7 @@ cargo_counts() { # cargo_counts LOG -> "passed failed ignored programs"
 }
 
 # The last line that is a count and nothing else.
-python_counts() { # python_counts LOG -> "passed failed skipped", or nothing
+printed_counts() { # printed_counts LOG -> "passed failed skipped", or nothing
     sed -n -E 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$1" | tail -n 1
 }
 
@@ -69,18 +69,19 @@ run_cargo_tests() {
     say "$programs test programs"
 }
 
-run_python_tests() {
-    local log=$1 status=0 counts p f s
-    say "python tests"
-    HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" \
-        python3 tests/run.py 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
-    counts=$(python_counts "$log")
+# Runs a program that ends with a count.
+run_counted() { # run_counted NAME LOG COMMAND...
+    local name=$1 log=$2 status=0 counts p f s
+    shift 2
+    say "$name"
+    "$@" 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
+    counts=$(printed_counts "$log")
     if [ -z "$counts" ]; then
-        fault "python tests: exit code $status and no count"
+        fault "$name: exit code $status and no count"
         return
     fi
     read -r p f s <<<"$counts"
-    add "python tests" "$status" "$p" "$f" "$s"
+    add "$name" "$status" "$p" "$f" "$s"
 }
 
 main() {
@@ -93,10 +94,11 @@ main() {
     check "formatting" cargo fmt --all --check
     check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
     check "workspace rules (cargo xtask check)" cargo xtask check
-    check "scripts" scripts/check_scripts.sh
+    run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
     run_cargo_tests "$logs/cargo-test.log"
     check "release build" cargo build --release --locked -p hawser
-    run_python_tests "$logs/python-test.log"
+    run_counted "python tests" "$logs/python-test.log" \
+        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py
 
     if [ "${#faults[@]}" -gt 0 ]; then
         say "beside the tests that failed:"
@@ -106,5 +108,5 @@ main() {
     [ "$failed" = 0 ]
 }
 
-# Sourced by scripts/check_scripts.sh, which tests the parts.
+# Sourced by scripts/test_scripts.sh, which tests the parts.
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then main; fi
