@@ -51,7 +51,8 @@ have cc || need "a C compiler and linker" gcc libc6-dev
 
 if [ "$purpose" != build ] && [ -z "$(postgres_bin)" ]; then
     if [ "$purpose" != run ] || [ -z "${DATABASE_URL:-}" ]; then
-        need "a PostgreSQL server" postgresql
+        need "a PostgreSQL server (Debian's package also starts one on port 5432, which nothing here uses)" \
+            postgresql
     fi
 fi
 if [ "$purpose" = test ] || [ "$purpose" = all ]; then
