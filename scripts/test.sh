@@ -54,9 +54,13 @@ add() { # add NAME STATUS PASSED FAILED SKIPPED
     passed=$((passed + $3))
     failed=$((failed + $4))
     skipped=$((skipped + $5))
-    [ $(($3 + $4)) -gt 0 ] || fault "$1: no test ran"
-    if [ "$2" != 0 ] && [ "$4" = 0 ]; then fault "$1: exit code $2, though no test says that it failed"; fi
-    if [ "$2" = 0 ] && [ "$4" != 0 ]; then fault "$1: exit code 0 with $4 failures"; fi
+    if [ $(($3 + $4)) = 0 ]; then
+        fault "$1: no test ran (exit code $2)"
+    elif [ "$2" != 0 ] && [ "$4" = 0 ]; then
+        fault "$1: exit code $2, though no test says that it failed"
+    elif [ "$2" = 0 ] && [ "$4" != 0 ]; then
+        fault "$1: exit code 0 with $4 failures"
+    fi
 }
 
 run_cargo_tests() {
