@@ -19,7 +19,7 @@ test: ## every test that this machine can run; ALL=1 installs what the rest need
 	@ALL="$(ALL)" scripts/test.sh
 
 bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
-	@scripts/setup.sh test && . scripts/env.sh && \
+	@scripts/setup.sh bench && . scripts/env.sh && \
 	cargo build --release --locked -p hawser && exec python3 bench/run.py $(ARGS)
 
 check: ## formatting, clippy and the workspace's own rules, without a test

@@ -5,6 +5,7 @@
 #   run    build, and a PostgreSQL server unless $DATABASE_URL names one
 #   demo   build, and a PostgreSQL server
 #   test   demo, and Python 3
+#   bench  test, and PgBouncer to compare with, unless $PGBOUNCER names one
 #   all    test, and the languages whose drivers are tested: Go, Java with Maven, Node
 #
 # Packages come from the system's own manager (apt), the toolchain from rustup. On a terminal it
@@ -17,8 +18,8 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-build | run | demo | test | all) ;;
-*) die "usage: scripts/setup.sh build|run|demo|test|all" ;;
+build | run | demo | test | bench | all) ;;
+*) die "usage: scripts/setup.sh build|run|demo|test|bench|all" ;;
 esac
 
 channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
@@ -55,8 +56,14 @@ if [ "$purpose" != build ] && [ -z "$(postgres_bin)" ]; then
             postgresql
     fi
 fi
-if [ "$purpose" = test ] || [ "$purpose" = all ]; then
+case $purpose in
+test | bench | all)
     have python3 || need "Python 3" python3
+    ;;
+esac
+if [ "$purpose" = bench ] && [ -z "${PGBOUNCER:-}" ]; then
+    # Debian keeps it where only root's PATH leads.
+    have pgbouncer || [ -x /usr/sbin/pgbouncer ] || need "PgBouncer, to compare with" pgbouncer
 fi
 if [ "$purpose" = all ]; then
     # Debian splits venv's ensurepip into a package of its own.

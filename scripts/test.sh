@@ -90,7 +90,7 @@ run_counted() { # run_counted NAME LOG COMMAND...
 
 main() {
     local purpose=test logs=$root/.run
-    case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL ;; esac
+    case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL=1 ;; esac
 
     scripts/setup.sh "$purpose"
     mkdir -p "$logs"
