@@ -42,8 +42,9 @@ client_url() { # client_url URL ADDRESS
 stop_hawser() {
     local deadline
     [ -n "$hawser_pid" ] || return 0
-    # The first SIGTERM lets open transactions finish, the second does not.
+    # The first SIGTERM lets open transactions finish, a second Ctrl-C does not.
     kill -TERM "$hawser_pid" 2>/dev/null || true
+    trap 'kill -TERM "$hawser_pid" 2>/dev/null || true' INT TERM HUP
     deadline=$((SECONDS + drain_seconds_max))
     while kill -0 "$hawser_pid" 2>/dev/null && [ $SECONDS -lt $deadline ]; do sleep 0.1; done
     kill -KILL "$hawser_pid" 2>/dev/null || true
@@ -52,8 +53,8 @@ stop_hawser() {
 }
 
 cleanup() {
-    trap '' INT TERM HUP # a second Ctrl-C must not leave a server behind
     stop_hawser
+    trap '' INT TERM HUP # nothing from here on leaves a server behind
     pg_stop
 }
 
@@ -83,8 +84,10 @@ serve() {
         shown="postgres://postgres:$pg_password@127.0.0.1:$port/postgres"
     fi
 
-    # setpriv: should this shell be killed outright, Hawser goes too.
-    setpriv --pdeathsig TERM "$target/release/hawser" serve --listen "127.0.0.1:$port" \
+    # setsid: Ctrl-C reaches every process of the terminal's group, and Hawser would take it and the
+    # SIGTERM that follows for two, and cut open transactions. setpriv: should this shell be killed
+    # outright, Hawser goes too.
+    setpriv --pdeathsig TERM setsid "$target/release/hawser" serve --listen "127.0.0.1:$port" \
         --server "$url" ${POOL_SIZE:+--pool-size "$POOL_SIZE"} &
     hawser_pid=$!
 

@@ -27,16 +27,20 @@ channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# Whether the cargo in PATH builds this workspace. rustup's proxy is there even where the pinned
-# toolchain is not; it must answer without a download, so that a "no" can be announced first.
+# Whether the cargo in PATH builds this workspace, found out without a download: what is fetched is
+# announced first. Before 1.28 rustup's proxies fetched a missing toolchain at any call, so rustup
+# is asked before cargo is.
 cargo_works() {
     local version
     have cargo || return 1
+    if have rustup && [ -z "${RUSTUP_TOOLCHAIN:-}" ]; then
+        rustup toolchain list 2>/dev/null | grep -q "^$channel" || return 1
+    fi
     version=$(RUSTUP_AUTO_INSTALL=0 cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
     [ -n "$version" ] || return 1
+    [ "$(printf '%s\n' "$channel" "$version" | sort -V | head -n 1)" = "$channel" ] || return 1
     # Both components of rust-toolchain.toml, too: a minimal toolchain has neither.
-    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || return 1
-    [ "$(printf '%s\n' "$channel" "$version" | sort -V | head -n 1)" = "$channel" ]
+    cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1
 }
 
 packages=()

@@ -9,6 +9,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 passed=0
 failed=0
 skipped=0
+channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 chmod 755 "$scratch"
@@ -179,6 +180,10 @@ new_target() { # a directory that another user may enter, for the server's sake
 leaves_nothing() { # leaves_nothing TARGET
     ls "$1/tmp"
     [ -z "$(ls "$1/tmp")" ]
+    no_process_of "$1"
+}
+
+no_process_of() { # no_process_of TARGET
     # Every process of the trial, and none of the test, has this in its environment. One that ends
     # while it is looked at is no finding.
     local left
@@ -198,6 +203,21 @@ ends_clean_on() { # ends_clean_on SIGNAL EXIT_CODE
     wait $run_pid || status=$?
     equal $status "$2"
     leaves_nothing "$dir"
+}
+
+# Not even a SIGKILL of the script leaves a process behind, only the directory.
+leaves_no_process_when_killed() {
+    local dir i
+    dir=$(new_target)
+    make_stand_in "$dir"
+    start_run "$dir"
+    kill -KILL $run_pid
+    wait $run_pid || true
+    for ((i = 0; i < 100; i++)); do
+        if (no_process_of "$dir") >/dev/null; then break; fi
+        sleep 0.1
+    done
+    no_process_of "$dir"
 }
 
 ends_clean_when_the_program_dies() {
@@ -226,22 +246,53 @@ starts_no_server_for_a_database_url() {
 
 # ---- set-up ----------------------------------------------------------------------------------
 
+# A PATH of its own: the barest tools, and `id` saying that this is not root.
+bare_machine() { # bare_machine DIR
+    local tool
+    mkdir -p "$1"
+    for tool in bash env dirname sed cut sort head tail grep mktemp cat touch apt-cache apt-get; do
+        if command -v $tool >/dev/null; then ln -sf "$(command -v $tool)" "$1/$tool"; fi
+    done
+    stand_in "$1/id" 'echo 1000'
+}
+
+stand_in() { # stand_in FILE SCRIPT
+    printf '#!%s\n%s\n' "$(command -v bash)" "$2" >"$1"
+    chmod +x "$1"
+}
+
+set_up_on() { # set_up_on DIR PURPOSE: prints what it says, and gives its exit code
+    env -i HOME="$scratch/no-home" PATH="$1" bash scripts/setup.sh "$2" >"$1.log" 2>&1 </dev/null ||
+        echo "exit code $?" >>"$1.log"
+    cat "$1.log"
+}
+
 # Without rights and without a terminal it must stop and name the command, not half-install.
 stops_with_the_command_to_type() {
-    local bin=$scratch/bin tool
-    mkdir -p "$bin"
-    # A machine with the barest tools: no compiler, no cargo, no curl, no sudo.
-    for tool in bash env dirname sed cut sort head id grep mktemp cat apt-cache apt-get tail; do
-        ln -sf "$(command -v $tool)" "$bin/$tool"
-    done
-    printf '#!%s\necho 1000\n' "$(command -v bash)" >"$bin/id.new"
-    chmod +x "$bin/id.new"
-    mv "$bin/id.new" "$bin/id"
-    local status=0
-    env -i HOME="$scratch/home" PATH="$bin" bash scripts/setup.sh build >"$scratch/setup" 2>&1 || status=$?
-    cat "$scratch/setup"
-    equal $status 1
-    grep -q 'apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev' "$scratch/setup"
+    local bin=$scratch/bare
+    bare_machine "$bin"
+    set_up_on "$bin" build
+    grep -q 'apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev' "$bin.log"
+    grep -q '^exit code 1$' "$bin.log"
+}
+
+# An old rustup's proxies download at any call: they must not be called before that is announced.
+announces_a_toolchain_before_it_is_fetched() {
+    local bin=$scratch/old-rustup
+    bare_machine "$bin"
+    stand_in "$bin/cc" true
+    stand_in "$bin/cargo" "[ -e $bin/installed ] || echo 'cargo was called too early' >&2
+echo 'cargo 1.999.0 (0123456 2030-01-01)'"
+    stand_in "$bin/rustup" "case \"\$*\" in
+'toolchain list') echo stable-any; [ ! -e $bin/installed ] || echo '$channel-any' ;;
+'toolchain install $channel '*) echo fetching >&2; touch $bin/installed ;;
+*) exit 1 ;;
+esac"
+    set_up_on "$bin" build
+    equal "$(grep -o -e 'Rust [0-9.]* with clippy' -e fetching -e 'too early' -e 'exit code' "$bin.log")" \
+        "Rust $channel with clippy"$'\n'fetching
+    set_up_on "$bin" build
+    equal "$(cat "$bin.log")" "" # and a second time there is nothing to do
 }
 
 scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
@@ -255,6 +306,7 @@ if command -v apt-get >/dev/null; then
 else
     skips "set-up without rights names the command" "no apt here"
 fi
+proves "a toolchain is announced before it is fetched" announces_a_toolchain_before_it_is_fetched
 if needs_python; then
     proves "skips a port that is taken" skips_a_port_that_is_taken
 else
@@ -265,6 +317,7 @@ if needs_postgres; then
     proves "a throw-away PostgreSQL wants its password" refuses_without_the_password
     proves "make run ends clean on Ctrl-C" ends_clean_on INT 130
     proves "make run ends clean on SIGTERM" ends_clean_on TERM 143
+    proves "make run leaves no process when it is killed" leaves_no_process_when_killed
     proves "make run ends clean when the program dies" ends_clean_when_the_program_dies
     proves "make run starts no server for DATABASE_URL" starts_no_server_for_a_database_url
 else
