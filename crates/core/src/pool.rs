@@ -24,7 +24,7 @@
 mod shared;
 mod stats;
 
-pub use shared::{PoolSettings, ServerParameters, SharedPool};
+pub use shared::{Parameter, PoolSettings, ServerParameters, SharedPool};
 pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, LoopStats, PoolStats};
 
 use std::collections::VecDeque;
