@@ -191,7 +191,9 @@ class Cluster:
         )
         self.psql(f"INSERT INTO hawser_few SELECT g, 0 FROM generate_series(1, {FEW_ROWS}) g")
         for table, width in (("bulk_100", 100), ("bulk_8k", 8000)):
-            self.psql(f"CREATE UNLOGGED TABLE {table} (value text STORAGE PLAIN)")
+            # In the row itself, as it is: neither compressed nor out of line.
+            self.psql(f"CREATE UNLOGGED TABLE {table} (value text)")
+            self.psql(f"ALTER TABLE {table} ALTER value SET STORAGE PLAIN")
             self.psql(
                 f"INSERT INTO {table} SELECT repeat('x', {width}) "
                 f"FROM generate_series(1, {BULK_BYTES // width})"
