@@ -178,6 +178,18 @@ class Cluster:
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd="/", **self.identity,
             )  # fmt: skip
         wait_for_port(self.port, self.process, self.log)
+        self._wait_until_ready()
+
+    def _wait_until_ready(self):
+        """A server listens a little before it lets anybody in."""
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            try:
+                return self.psql("SELECT 1", database="postgres")
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def _fill(self):
         self.psql(f"CREATE DATABASE {DATABASE}", database="postgres")
