@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType, sockopt,
 };
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -86,6 +87,12 @@ impl Read for Socket {
 impl Write for Socket {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         Ok(rustix::net::send(&self.0, bytes, SendFlags::NOSIGNAL)?)
+    }
+
+    // All records of a flight in one packet, as OpenSSL sends them.
+    fn write_vectored(&mut self, parts: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        let mut nothing = SendAncillaryBuffer::default();
+        Ok(rustix::net::sendmsg(&self.0, parts, &mut nothing, SendFlags::NOSIGNAL)?)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -183,9 +190,9 @@ impl Stream {
                 Err(error) => return Err(error),
             }
             tls.process_new_packets().map_err(io::Error::other)?;
-            if tls.wants_write() {
-                // Only the handshake's own messages: a few hundred bytes on a socket that has
-                // nothing else to send.
+            // Only the handshake's own messages: a few hundred bytes on a socket that has nothing
+            // else to send, so that it cannot be full.
+            while tls.wants_write() {
                 tls.write_tls(&mut self.socket)?;
             }
         }
