@@ -20,6 +20,7 @@ from typing import Callable
 import cpu
 from cluster import DATABASE, FEW_ROWS, USER, Unavailable
 from generator import Generator
+from targets import OPEN_TRANSACTIONS
 
 POOLERS = ("pgbouncer", "pgbouncer2", "hawser", "odyssey", "pgdog", "pgagroal")
 EVERYBODY = ("direct", *POOLERS)
@@ -29,7 +30,6 @@ CURVES = ("direct", "pgbouncer", "hawser")
 DIRECT_CLIENTS_MAX = 1000
 # Logins under way at the same time in the storm of logins.
 LOGIN_SLOTS = 64
-OPEN_TRANSACTIONS = 10
 READY_LIMIT_S = 300
 # The generator ends what is left over after its window: much, after 18,000 clients.
 RESULT_LIMIT_S = 60
@@ -67,7 +67,7 @@ def load(setting, running, mode="run", **options):
         "warmup": setting.warmup,
         "scale": setting.scale,
     } | {name.replace("_", "-"): value for name, value in options.items()}
-    wanted = options.get("clients", 1) + options.get("open-transactions", 0)
+    wanted = options.get("clients", 1)
     with Generator(setting.program, mode, running.port, options) as generator:
         ready = generator.expect("ready", READY_LIMIT_S)
         if mode == "run" and ready["connected"] < wanted:
@@ -87,6 +87,8 @@ def load(setting, running, mode="run", **options):
     per_second = result["per_second"]
     figures = {name: result[name] for name in ("p50_us", "p95_us", "p99_us", "p999_us")}
     figures |= {name: result[name] for name in ("errors", "lost")}
+    if "open-transactions" in options:
+        figures["open"] = ready["connected"] - wanted
     if result["first_error"] and (result["errors"] or result["lost"]):
         figures["first_error"] = result["first_error"]
     figures["logins_per_s" if mode == "connect" else "tps"] = per_second
@@ -198,10 +200,14 @@ def mostly_idle(setting, running):
 
 
 def open_transactions(setting, running):
-    """What transactions that others leave open cost: as many of them as the pool is large."""
+    """What transactions that others leave open cost: as many of them as the pool is large.
+
+    A pooler may have no room for all of them: `open` says how many there were.
+    """
     without = load(setting, running, clients=100)
     beside = load(setting, running, clients=100, open_transactions=OPEN_TRANSACTIONS)
     return {
+        "open": beside["open"],
         "tps_without": without["tps"],
         "tps": beside["tps"],
         "share": beside["tps"] / without["tps"],

@@ -21,6 +21,7 @@ COLUMNS = [
     ("kernel_both_ends_kib", "kernel KiB, both ends", "{:.1f}"),
     ("tps_alone", "TPS, 1,000 connected", "{:,.0f}"),
     ("tps_turns", "TPS, all in turns", "{:,.0f}"),
+    ("open", "transactions open", "{:.0f}"),
     ("tps_without", "TPS without", "{:,.0f}"),
     ("share", "share kept", "{:.2f}"),
     ("turns_share", "share kept in turns", "{:.2f}"),

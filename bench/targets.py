@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Callable
 
+OPEN_TRANSACTIONS = 10
+
 
 @dataclass(frozen=True)
 class Target:
@@ -69,6 +71,12 @@ def bulk(case):
     return figure
 
 
+def kept_beside_open(of):
+    """TPS by that without open transactions; nothing if not all of them could be opened."""
+    all_open = of("open_transactions", "hawser", "open") == OPEN_TRANSACTIONS
+    return of("open_transactions", "hawser", "share") if all_open else 0.0
+
+
 LESSER = "the lesser of 1.2 x PgBouncer and 0.95 x direct"
 TARGETS = [
     Target("prepared, 100 clients", "CPU a transaction, by PgBouncer's",
@@ -103,7 +111,7 @@ TARGETS = [
     Target("many connected, 1,000 at work", "TPS, by that with 1,000 connected",
            own("mostly_idle", "share"), 0.95, 0.98, True),
     Target("10 open transactions in a pool of 10", "TPS of others, by that without",
-           own("open_transactions", "share"), 0.9, 1.0, True),
+           kept_beside_open, 0.9, 1.0, True),
 ]  # fmt: skip
 
 # Points of a curve may lie so far below its best.

@@ -33,8 +33,10 @@ use crate::script::{Protocol, Scripts, Workload};
 use crate::stream::Target;
 use crate::worker::{Plan, Tally, Worker};
 
-/// The longest wait for transactions that are to be run once or left open.
+/// The longest wait for transactions that are to be run once by all connections.
 const ONCE_LIMIT: Duration = Duration::from_secs(60);
+/// The longest wait for transactions that are to be left open: a pool may have no room for all.
+const LEAVE_OPEN_LIMIT: Duration = Duration::from_secs(3);
 
 #[derive(Parser)]
 #[command(version, about = "Load for PostgreSQL and for poolers in front of it")]
@@ -211,6 +213,9 @@ fn parent(load: &Load, kind: Kind, count: usize) -> io::Result<()> {
         children.tell("go")?;
         if kind == Kind::Hold {
             say(&children.hear()?)?;
+            if load.server.now {
+                break;
+            }
             continue;
         }
         for _event in ["start", "end", "result"] {
@@ -345,7 +350,7 @@ fn serve(
         connected = worker.open();
         opened.wait(); // open transactions may take all backends: everybody else comes first
         held.open();
-        held.leave_open(ONCE_LIMIT);
+        held.leave_open(LEAVE_OPEN_LIMIT);
         connected += held.idle();
     }
     let mut tally = worker.take_tally();
