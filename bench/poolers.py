@@ -7,14 +7,21 @@ own, so that nobody carries another's past.
 
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
+import time
 
 from cluster import DATABASE, USER, Unavailable, free_port, stop, unprivileged, wait_for_port
 
 POOL_SIZE = 10
+# From the first answer on a port to the measurement.
+SETTLE_S = 0.1
+# Most clients that a pooler is told to expect, if the descriptor limit has room for them.
 MAX_CLIENTS = 110_000
+# Descriptors of a pooler that are not its clients'.
+DESCRIPTORS_ASIDE = 500
 
 PGBOUNCER_INI = """
 [databases]
@@ -41,18 +48,29 @@ log_stats = 0
 HAWSER_TOML = """
 [listen]
 address = "127.0.0.1:{port}"
-{tls}
 
 [[database]]
 name = "{database}"
 servers = ["{directory}:{server_port}"]
 pool_size = {pool_size}
 
+[pool]
+max_client_conn = {max_clients}
+
 [auth]
 hba_file = "{own}/pg_hba.conf"
 users_file = "{own}/userlist.txt"
-"""
-HAWSER_TLS = """client_tls_sslmode = "allow"
+
+[log]
+log_connections = false
+log_disconnections = false
+
+[admin]
+http_address = ""
+{tls}"""
+HAWSER_TLS = """
+[tls]
+client_tls_sslmode = "allow"
 client_tls_cert_file = "{certificate}"
 client_tls_key_file = "{key}"
 """
@@ -166,7 +184,7 @@ class Contestant:
             "database": DATABASE,
             "user": USER,
             "pool_size": POOL_SIZE,
-            "max_clients": MAX_CLIENTS,
+            "max_clients": max_clients(),
             "certificate": cluster.certificate,
             "key": cluster.key,
             "cores": len(os.sched_getaffinity(0)),
@@ -192,10 +210,21 @@ class Contestant:
                     running.pids.append(process.pid)
             for process in running.processes:
                 wait_for_port(port, process, log_path)
+            # Where two share a port, the first answers for the second: a failed one shows by now.
+            time.sleep(SETTLE_S)
+            for process in running.processes:
+                if process.poll() is not None:
+                    raise Unavailable(f"it has ended with status {process.returncode}")
         except BaseException:
             running.__exit__()
             raise
         return running
+
+
+def max_clients():
+    """Programs that check their limit at the start shall not be asked for more than it allows."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return min(MAX_CLIENTS, limit - DESCRIPTORS_ASIDE)
 
 
 def _pgbouncer(processes):
