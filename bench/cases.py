@@ -10,6 +10,7 @@ A case gives a dictionary of figures for one contestant in one round:
     foreign_cpu_share   cores that were busy with neither: noise
 """
 
+import os
 import re
 import resource
 import subprocess
@@ -31,6 +32,8 @@ DIRECT_CLIENTS_MAX = 1000
 # Logins under way at the same time in the storm of logins.
 LOGIN_SLOTS = 64
 READY_LIMIT_S = 300
+# Less than any pooler's best, so that it is the same storm for all.
+STORM_LOGINS_PER_S = 200
 # The generator ends what is left over after its window: much, after 18,000 clients.
 RESULT_LIMIT_S = 60
 
@@ -217,6 +220,36 @@ def open_transactions(setting, running):
     }
 
 
+def login_storm(setting, running):
+    """Queries of clients that are not busy, before and during a storm of TLS logins.
+
+    The storm's own clients are held to one core, and its rate is fixed: what the others feel is the
+    handshakes' place in the pooler, not a machine without CPU.
+    """
+    others = {"clients": 20, "think_ms": 10}
+    quiet = load(setting, running, **others)
+    options = {
+        "clients": LOGIN_SLOTS, "tls": True, "rate": STORM_LOGINS_PER_S, "threads": 1,
+        "seconds": setting.seconds, "warmup": setting.warmup + 1,
+    }  # fmt: skip
+    core = min(os.sched_getaffinity(0))
+    with Generator(setting.program, "connect", running.port, options, cores=[core]) as storm:
+        storm.expect("ready", 60)
+        storm.tell()
+        during = load(setting, running, **others)
+        storm.expect("start", 60)
+        storm.expect("end", 60)
+        result = storm.expect("result", RESULT_LIMIT_S)
+    return {
+        "logins_per_s": result["per_second"],
+        "quiet_p99_us": quiet["p99_us"],
+        "p50_us": during["p50_us"],
+        "p99_us": during["p99_us"],
+        "p99_times": during["p99_us"] / quiet["p99_us"],
+        "foreign_cpu_share": during["foreign_cpu_share"],
+    }
+
+
 def generator_cost(setting, running):
     """The load generator beside pgbench, both directly on the server, 100 clients, prepared."""
     ours = load(setting, running, clients=100)
@@ -267,6 +300,8 @@ def all_cases(many_clients):
         Case("mostly_idle", f"{many_clients:,} connected, 1,000 at work", mostly_idle, POOLERS),
         Case("open_transactions", "100 clients beside 10 open transactions", open_transactions,
              POOLERS),
+        Case("login_storm", "20 clients with rests, in a storm of TLS logins", login_storm, POOLERS,
+             tls=True),
         Case("generator", "the load generator beside pgbench", generator_cost, ("direct",)),
         Case("prepared_10", "prepared, 10 clients", transactions(10), CURVES, curve=True),
     ]  # fmt: skip

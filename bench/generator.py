@@ -10,11 +10,15 @@ from cluster import DATABASE, USER, Unavailable
 
 
 class Generator:
-    """One run of hawser-load; use it as a context manager."""
+    """One run of hawser-load; use it as a context manager.
 
-    def __init__(self, program, mode, port, options):
+    cores   to which it is held, if it is
+    """
+
+    def __init__(self, program, mode, port, options, cores=None):
+        held = ["taskset", "-c", ",".join(map(str, cores))] if cores else []
         command = [
-            program, mode, "--target", f"127.0.0.1:{port}", "--user", USER, "--database", DATABASE,
+            *held, program, mode, "--target", f"127.0.0.1:{port}", "--user", USER, "--database", DATABASE,
         ]  # fmt: skip
         for name, value in options.items():
             if value is True:

@@ -25,6 +25,8 @@ COLUMNS = [
     ("tps_without", "TPS without", "{:,.0f}"),
     ("share", "share kept", "{:.2f}"),
     ("turns_share", "share kept in turns", "{:.2f}"),
+    ("quiet_p99_us", "p99 us without", "{:,.0f}"),
+    ("p99_times", "p99 by that without", "{:.2f}"),
     ("p50_us", "p50 us", "{:,.0f}"),
     ("p95_us", "p95 us", "{:,.0f}"),
     ("p99_us", "p99 us", "{:,.0f}"),

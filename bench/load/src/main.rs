@@ -113,6 +113,9 @@ struct Load {
     /// Mean rest between a client's transactions, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     think_ms: f64,
+    /// Only `connect`: logins a second in all [default: as many as can be]
+    #[arg(long)]
+    rate: Option<f64>,
     /// TLS, as with libpq's sslmode=require
     #[arg(long)]
     tls: bool,
@@ -266,6 +269,9 @@ fn work(load: &Load, kind: Kind, share: usize, shares: usize) -> io::Result<()> 
         ),
         think: Duration::from_secs_f64(load.think_ms / 1000.0),
         rotate: load.rotate,
+        login_interval: load.rate.map_or(Duration::ZERO, |rate| {
+            Duration::from_secs_f64((threads * shares) as f64 / rate.max(0.001))
+        }),
     });
     let (answer, answers) = mpsc::channel();
     let opened = Arc::new(Barrier::new(threads));

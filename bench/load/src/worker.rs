@@ -48,6 +48,8 @@ pub(crate) struct Plan {
     pub(crate) scripts: Scripts,
     /// Rest between two transactions of a client.
     pub(crate) think: Duration,
+    /// Time between two logins of one worker in a storm; zero: as fast as it goes.
+    pub(crate) login_interval: Duration,
     /// A client that has finished hands its turn to the one that is idle for longest.
     pub(crate) rotate: bool,
 }
@@ -106,6 +108,8 @@ pub(crate) struct Worker {
     stage: Stage,
     idle: VecDeque<usize>,
     resting: BinaryHeap<Reverse<(Instant, usize)>>,
+    /// When the next login of a storm with a fixed rate is due.
+    next_login: Instant,
     random: Random,
     counting_from: Instant,
     tally: Tally,
@@ -143,6 +147,7 @@ impl Worker {
             stage: Stage::Opening,
             idle: VecDeque::with_capacity(count),
             resting: BinaryHeap::new(),
+            next_login: now,
             random: Random::new(first as u64 + 1),
             counting_from: now,
             tally: Tally::default(),
@@ -212,8 +217,9 @@ impl Worker {
     pub(crate) fn churn(&mut self, from: Instant, end: Instant) {
         self.stage = Stage::Churning;
         self.counting_from = from;
+        self.next_login = Instant::now();
         for index in 0..self.connections.len() {
-            self.dial(index);
+            self.dial_in_turn(index);
         }
         self.turn_until(end);
     }
@@ -259,7 +265,11 @@ impl Worker {
                     break;
                 }
                 self.resting.pop();
-                self.begin(index, now);
+                if self.stage == Stage::Churning {
+                    self.dial(index);
+                } else {
+                    self.begin(index, now);
+                }
             }
             self.turn(wait);
         }
@@ -283,6 +293,17 @@ impl Worker {
                 self.readable(index);
             }
         }
+    }
+
+    /// Dials when the rate of logins allows it. A slot that comes late does not make up for it:
+    /// the storm has a highest rate, not a fixed number.
+    fn dial_in_turn(&mut self, index: usize) {
+        if self.plan.login_interval.is_zero() {
+            return self.dial(index);
+        }
+        let at = self.next_login.max(Instant::now());
+        self.next_login = at + self.plan.login_interval;
+        self.resting.push(Reverse((at, index)));
     }
 
     fn dial(&mut self, index: usize) {
@@ -445,7 +466,7 @@ impl Worker {
                     self.tally.latencies.record(taken.as_nanos() as u64);
                 }
                 self.close(index);
-                self.dial(index);
+                self.dial_in_turn(index);
             }
             State::LoggingIn => {
                 connection.state = State::Preparing;
@@ -549,7 +570,7 @@ impl Worker {
         self.tally.lost += 1;
         self.tally.first_error.get_or_insert_with(|| why.to_owned());
         if churned {
-            self.dial(index);
+            self.dial_in_turn(index);
         }
     }
 }
