@@ -12,6 +12,7 @@ import subprocess
 import threading
 import time
 
+from . import messages as m
 from .pooler import Pooler
 
 DEFAULT_LIMIT_SECONDS = 30
@@ -164,6 +165,23 @@ def until(probe, what, seconds=5.0):
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
         time.sleep(0.02)
     return value
+
+
+def on_every_backend(clients, sql):
+    """Run a statement by all clients at once, each in a transaction that stays open while any other can be served: with
+    as many clients as backends, each free backend is used. Gives the results in order."""
+    for client in clients:
+        client.send(m.query("begin"), m.query(sql))
+    results, waiting = {}, list(enumerate(clients))
+    while waiting:
+        served = [(n, client) for n, client in waiting if client.pending(0.1)] or waiting[:1]
+        for n, client in served:
+            client.collect()
+            results[n] = client.collect()
+        for _, client in served:
+            client.execute("rollback")
+        waiting = [entry for entry in waiting if entry not in served]
+    return [results[n] for n in range(len(clients))]
 
 
 class Background:
