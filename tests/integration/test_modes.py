@@ -39,7 +39,7 @@ def test_session_mode_keeps_every_kind_of_state(env):
                       "select pg_advisory_lock(77); set role helper_role")
         owner.execute("begin; declare c cursor with hold for values (1), (2); commit")
         equal(other.rows("select to_regclass('pg_temp.kept'), current_setting('my.name', true), pg_try_advisory_lock(77)"), [(None, None, "f")])
-        equal(owner.rows("select count(*), current_setting('my.name'), current_user from kept"), [("0", "x", "helper_role")])
+        equal(owner.rows("select to_regclass('kept') is not null, current_setting('my.name'), current_user"), [("t", "x", "helper_role")])
         equal(owner.value("execute p"), "5")
         equal(owner.value("fetch c"), "1")
         other.execute("notify ch, 'hello'")

@@ -63,15 +63,20 @@ def test_other_major_versions_are_refused(env):
     for major in (0, 1, 2, 4, 9):
         client = env.raw()
         client.send(m.startup(PARAMETERS, major << 16))
-        message = client.receive()
-        # Version 2 has another error format: PostgreSQL answers E, text, NUL, without a length.
-        if message is not None and major >= 3:
-            equal((message.kind, message.sqlstate()), ("E", "0A000"))
-        assert client.is_closed()
+        if major > 3:
+            equal(client.receive().sqlstate(), "0A000")
+            assert client.is_closed()
+            continue
+        # Errors of version 2 have no length: E, text, NUL. A plain close will do for a client of 2003.
+        answer = b""
+        while (byte := client.receive_raw(1)) is not None:
+            answer += byte
+        assert answer == b"" or answer.startswith(b"E"), answer
 
 
 def test_trap_20_gssencrequest_is_answered_with_n(env):
-    client = env.raw()
+    # By socket: over TCP a PostgreSQL that was built with GSSAPI says G.
+    client = env.raw(host=env.target.socket_dir)
     client.send(m.GSSENC_REQUEST)
     equal(client.receive_raw(1), b"N")
     client.send(m.startup(PARAMETERS))
@@ -79,6 +84,7 @@ def test_trap_20_gssencrequest_is_answered_with_n(env):
     equal(client.value("select 1"), "1")
 
 
+@pooler_only
 def test_gssencrequest_then_sslrequest(env):
     client = env.raw()
     client.send(m.GSSENC_REQUEST)
@@ -91,7 +97,7 @@ def test_gssencrequest_then_sslrequest(env):
 
 def test_trap_23_requests_for_encryption_are_not_answered_for_ever(env):
     """trap 23: 2,000 GSSENCRequests in one connection were all answered. PostgreSQL takes one of each."""
-    client = env.raw()
+    client = env.raw(host=env.target.socket_dir)
     client.send(m.GSSENC_REQUEST)
     answered = 0
     while answered < 50 and client.receive_raw(1) == b"N":
