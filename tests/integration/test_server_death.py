@@ -227,7 +227,6 @@ def test_a_backend_that_dies_in_a_pipeline_ends_the_pipeline_clearly(env):
     assert ("3",) not in result.rows, "the rest of the pipeline ran elsewhere"
 
 
-@pooler_only
 def test_trap_14_one_clients_error_is_not_delivered_to_another(env):
     """trap 14: on any doubt about framing, close the server connection."""
     def work(number):
