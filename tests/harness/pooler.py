@@ -27,7 +27,9 @@ TABLE = {
     "address": "listen", "unix_socket_mode": "listen",
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",
-    "http_address": "admin",
+    "http_address": "admin", "control_socket": "admin",
+    "shutdown_timeout": "process", "loops": "process",
+    "format": "log", "level": "log",
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",
     "server_tls_sslmode": "tls", "server_tls_ca_file": "tls", "server_tls_cert_file": "tls", "server_tls_key_file": "tls",
 }
@@ -86,6 +88,9 @@ class Pooler:
             "pool_mode": "transaction",
             "query_wait_timeout": "5s",
             "http_address": f"127.0.0.1:{self.http_port}",
+            "control_socket": "hawser.sock",
+            # Tests end with transactions open: a short drain.
+            "shutdown_timeout": "1s",
             "client_tls_sslmode": "allow",
             "client_tls_cert_file": cluster.certificates.path("server.crt"),
             "client_tls_key_file": cluster.certificates.path("server.key"),
@@ -110,7 +115,8 @@ class Pooler:
     def write(self, **settings):
         """Change settings in the file (None removes one); a running pooler sees them at reload()."""
         self.settings = {name: value for name, value in {**self.settings, **settings}.items() if value is not None}
-        tables = {"listen": [], "database": ['name = "*"'], "auth": [], "pool": [], "admin": [], "tls": []}
+        tables = {"listen": [], "database": ['name = "*"'], "auth": [], "pool": [], "admin": [], "tls": [],
+                  "log": [], "process": []}
         for name, value in self.settings.items():
             tables[TABLE.get(name, "pool")].append(f"{name} = {toml_value(value)}")
         lines = []
@@ -164,15 +170,12 @@ class Pooler:
         return self.process is not None and self.process.poll() is None
 
     def stop(self):
-        """SIGTERM (twice: the second does not wait for clients), and the checks that hold for every run."""
+        """SIGTERM, and the checks that hold for every run."""
         if self.process is None:
             return
         died = self.process.poll()
         if died is None:
             self.signal(signal.SIGTERM)
-            time.sleep(0.05)
-            if self.process.poll() is None:
-                self.signal(signal.SIGTERM)
         code = self.wait()
         if code is None:
             self.kill()

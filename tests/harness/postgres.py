@@ -207,6 +207,10 @@ class Cluster:
             time.sleep(0.02)
         return found
 
+    def terminate_backends(self):
+        with self.superuser("postgres") as session:
+            session.execute("select pg_terminate_backend(pid) from pg_stat_activity where datname in ('app', 'other')")
+
     def destroy(self):
         if self.is_running():
             self.stop("immediate")

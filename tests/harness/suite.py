@@ -6,6 +6,7 @@ both are PostgreSQL itself, unless the test is marked @pooler_only.
 """
 
 import contextlib
+import itertools
 import shutil
 import ssl
 import subprocess
@@ -16,6 +17,7 @@ from . import messages as m
 from .pooler import Pooler
 
 DEFAULT_LIMIT_SECONDS = 30
+POOLER_NUMBERS = itertools.count(1)
 
 
 class Skip(Exception):
@@ -46,7 +48,6 @@ class Env:
         self.settings = settings
         self.pooler = None
         self.open = []
-        self.started = 0
 
     @property
     def target(self):
@@ -76,11 +77,14 @@ class Env:
         if self.pooler:
             self.pooler.check_log()
             assert self.pooler.is_alive(), f"hawser died:\n{self.pooler.tail()}"
-            self.cluster.wait_for_backends("state <> 'idle'")
+            try:
+                self.cluster.wait_for_backends("state <> 'idle'")
+            except AssertionError:
+                self.cluster.terminate_backends()  # the next test deserves a clean server
+                raise
 
     def _pooler(self, settings, append="", **more):
-        self.started += 1
-        return Pooler(f"{self.directory}/pooler{self.started}", self.cluster, settings, append, **more)
+        return Pooler(f"{self.directory}/pooler{next(POOLER_NUMBERS)}", self.cluster, settings, append, **more)
 
     # For tests
 
@@ -116,8 +120,11 @@ class Env:
             pooler.start()
         try:
             yield pooler.target
-        finally:
-            pooler.stop()
+        except BaseException:
+            with contextlib.suppress(AssertionError):
+                pooler.stop()  # what the test found comes first
+            raise
+        pooler.stop()
 
     def tls(self, verify=True, client=None, direct=False):
         """A client's TLS context: `verify` is sslmode=verify-full with the test CA; `client` names a client certificate."""

@@ -218,7 +218,8 @@ def test_scram_channel_binding_of_another_certificate_is_refused(env):
         assert error.sqlstate in ("28000", "28P01", "08P01"), error
 
 
-AUTH_QUERY = "select rolname, rolpassword, rolvaliduntil from lookup.credentials($1)"
+# As the default query does, a secret whose time is over is NULL.
+AUTH_QUERY = "select rolname, case when rolvaliduntil < pg_catalog.now() then null else rolpassword end from lookup.credentials($1)"
 
 
 def with_auth_query(env, **settings):

@@ -269,7 +269,7 @@ def test_check_says_what_is_wrong_and_where(env):
 
 @pooler_only
 def test_logs_as_json_are_one_object_a_line(env):
-    with env.pooler_with(start=False, append='\n[log]\nformat = "json"\n') as target:
+    with env.pooler_with(start=False, format="json") as target:
         target.pooler.start()
         env.connect(target).value("select 1")
         lines = [line for line in target.pooler.text().splitlines() if line.strip()]

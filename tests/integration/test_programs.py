@@ -73,7 +73,7 @@ def test_pgbench_scripts_in_all_modes(env):
             path = f"{env.directory}/script.sql"
             with open(path, "w") as file:
                 file.write(script)
-            bench(env, "-M", mode, "-f", path, transactions=10)
+            bench(env, "-M", mode, "-f", path, transactions=10, clients=20 if name == "a transaction" else 8)
 
 
 def test_pgbench_pipelines(env):
