@@ -68,7 +68,7 @@ impl Document {
         (reader.document, reader.errors)
     }
 
-    fn assign(
+    pub(super) fn assign(
         &mut self,
         table: Table,
         index: usize,

@@ -7,7 +7,7 @@
 use super::registry::{self, Table};
 
 /// Settings of PgBouncer that Hawser lacks, and what to do instead. Also what `hawser import` says.
-pub(crate) const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
+const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("application_name_add_host", "clients keep their own application_name"),
     ("auth_ldap_options", "LDAP is not supported: use auth_query, users_file or [[user]]"),
     ("autodb_idle_timeout", "databases that \"*\" matched need no clean-up"),
@@ -55,7 +55,8 @@ const NAMES_LISTED_MAX: usize = 8;
 /// Longer keys are no typing errors; it also bounds the work of comparing.
 const NAME_BYTES_MAX: usize = 64;
 
-pub(super) fn without_equivalent(name: &str) -> Option<&'static str> {
+/// Why Hawser does not need this setting of PgBouncer, if it is one of those.
+pub(crate) fn without_equivalent(name: &str) -> Option<&'static str> {
     WITHOUT_EQUIVALENT.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
 }
 

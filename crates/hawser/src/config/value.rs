@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::Rejected;
-use super::registry::{Setting, Unit};
+use super::registry::{Form, Setting, Unit};
 
 /// No duration in a configuration is longer: keeps every sum of times far from overflow.
 pub const DURATION_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -74,6 +74,8 @@ pub(super) trait SettingType: Sized {
     const HAS_RANGE: bool = false;
     /// Whether the default is said in words ("not set") and not as a value.
     const DEFAULT_IN_WORDS: bool = false;
+    /// How it is written in TOML.
+    const FORM: Form = Form::String;
 
     /// Reads a value.
     ///
@@ -99,6 +101,7 @@ impl<T: SettingType> SettingType for Option<T> {
     const KIND: &'static str = T::KIND;
     const HAS_RANGE: bool = T::HAS_RANGE;
     const DEFAULT_IN_WORDS: bool = true;
+    const FORM: Form = T::FORM;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         match raw {
@@ -119,6 +122,7 @@ impl<T: SettingType> SettingType for Option<T> {
 
 impl SettingType for bool {
     const KIND: &'static str = "true or false";
+    const FORM: Form = Form::Boolean;
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         match raw {
@@ -152,6 +156,7 @@ fn whole_number<T: SettingType>(raw: &Raw<'_>, setting: &Setting) -> Result<u32,
 
 impl SettingType for u32 {
     const KIND: &'static str = "a whole number";
+    const FORM: Form = Form::Number;
     const HAS_RANGE: bool = true;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
@@ -192,6 +197,7 @@ impl Limit {
 
 impl SettingType for Limit {
     const KIND: &'static str = "a whole number (0: no limit)";
+    const FORM: Form = Form::Number;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         whole_number::<Self>(raw, context.setting).map(Self::new)
@@ -204,6 +210,7 @@ impl SettingType for Limit {
 
 impl SettingType for Duration {
     const KIND: &'static str = "a duration such as \"30s\", \"1500ms\" or \"2min\"";
+    const FORM: Form = Form::Duration;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         let unit = context.setting.unit;
@@ -297,6 +304,7 @@ impl Timeout {
 
 impl SettingType for Timeout {
     const KIND: &'static str = "a duration such as \"30s\" (0: off)";
+    const FORM: Form = Form::Duration;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         Duration::parse(raw, context).map(Self::after)
@@ -327,6 +335,7 @@ impl Size {
 
 impl SettingType for Size {
     const KIND: &'static str = "a size such as \"64MiB\"";
+    const FORM: Form = Form::Number;
     const HAS_RANGE: bool = true;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
@@ -530,6 +539,7 @@ pub(super) fn items<'a, T: SettingType>(raw: &Raw<'a>) -> Result<Vec<Item<'a>>, 
 
 impl SettingType for Vec<String> {
     const KIND: &'static str = "a list of strings";
+    const FORM: Form = Form::List;
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         Ok(items::<Self>(raw)?.into_iter().map(|(item, _)| item.to_owned()).collect())
