@@ -187,6 +187,12 @@ impl Config {
                 ConfigError::new(Path::new("--server"), Position::default(), message)
             });
             warnings.extend(ignored);
+            if let (Some(mode @ (TlsMode::VerifyCa | TlsMode::VerifyFull)), None) =
+                (url.tls_mode, &url.tls_ca_file)
+            {
+                let message = format!("sslmode={mode} needs sslrootcert=FILE, the authorities");
+                refuse("--server", message);
+            }
             document.add_server(url);
         }
         for (option, name, value) in [

@@ -276,6 +276,16 @@ impl Import {
                 }
             }
         }
+        let has_users =
+            ["auth_file", "auth_user"].iter().any(|key| self.settings.contains_key(*key))
+                || self.databases.iter().any(|entry| entry.value.contains("auth_user"));
+        if !has_users && !matches!(method.as_deref(), Some("any" | "hba")) {
+            self.note(
+                table,
+                "There was neither auth_file nor auth_user: give users_file, or [[user]] entries \
+                 with a password, or auth_user",
+            );
+        }
         if let Some(name) = self.take_text("auth_dbname") {
             let known = |entry: &Entry| entry.key == name || entry.key == "*";
             if self.databases.iter().any(known) {
@@ -331,6 +341,10 @@ impl Import {
             self.line(Table::Log, "level = \"debug\"".to_owned());
         }
         for (key, entry) in std::mem::take(&mut self.settings) {
+            // An empty value is one that is not set; an empty query is a query that is not sent.
+            if entry.value.is_empty() && key != "server_reset_query" {
+                continue;
+            }
             let setting =
                 registry::all().find(|s| !s.table.is_array() && s.pgbouncer == Some(key.as_str()));
             match (setting, suggest::without_equivalent(&key)) {
@@ -368,6 +382,9 @@ impl Import {
         let mut output = String::from(
             "# Made from a pgbouncer.ini. Relative file names start at the directory of this file.\n",
         );
+        if self.databases.is_empty() {
+            output += "# There was no [databases]: add a [[database]] with name and servers.\n";
+        }
         let databases = std::mem::take(&mut self.databases);
         let users = std::mem::take(&mut self.users);
         for peer in std::mem::take(&mut self.peers) {

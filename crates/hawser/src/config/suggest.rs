@@ -10,7 +10,10 @@ use super::registry::{self, Table};
 const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("application_name_add_host", "clients keep their own application_name"),
     ("auth_ldap_options", "LDAP is not supported: use auth_query, users_file or [[user]]"),
-    ("autodb_idle_timeout", "databases that \"*\" matched need no clean-up"),
+    (
+        "autodb_idle_timeout",
+        "there is no time after which databases that \"*\" matched are forgotten",
+    ),
     ("client_encoding", "each client's own client_encoding is used"),
     ("client_tls13_ciphers", "only sound ciphers are offered"),
     ("client_tls_ciphers", "only sound ciphers are offered"),
@@ -31,7 +34,7 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("query_wait_notify", "waiting clients get no notice"),
     ("resolv_conf", "the system's resolver is used"),
     ("sbuf_loopcnt", "the loops are fair by themselves"),
-    ("scram_iterations", "the count is that of the stored secret"),
+    ("scram_iterations", "the stored secret says the count"),
     ("server_check_delay", "dead server connections are noticed at once"),
     ("server_check_query", "dead server connections are noticed at once"),
     ("server_fast_close", "use KILL or server_lifetime"),
