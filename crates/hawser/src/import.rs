@@ -20,12 +20,12 @@ mod ini;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::path::Path;
 
 use crate::config::registry::{self, Form, Setting, Table, Unit};
-use crate::config::{LISTEN_PORT_DEFAULT, accepts, suggest};
+use crate::config::{ANY_DATABASE, LISTEN_PORT_DEFAULT, accepts, suggest};
 use ini::Entry;
 
 /// PgBouncer's directory of unix sockets where none is named.
@@ -147,8 +147,8 @@ fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<String, ImportErro
             "pgbouncer" => {
                 import.settings.insert(entry.key.clone(), entry);
             }
-            "databases" => last_wins(&mut import.databases, entry),
-            "users" => last_wins(&mut import.users, entry),
+            "databases" => import.databases.add(entry),
+            "users" => import.users.add(entry),
             _ => import.peers.push(entry.key),
         }
     }
@@ -159,11 +159,27 @@ fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<String, ImportErro
     import.output()
 }
 
-/// PgBouncer takes the last entry of a name.
-fn last_wins(entries: &mut Vec<Entry>, new: Entry) {
-    match entries.iter_mut().find(|entry| entry.key == new.key) {
-        Some(entry) => *entry = new,
-        None => entries.push(new),
+/// Entries by name, in the order of the file. PgBouncer takes the last of a name.
+#[derive(Default)]
+struct Entries {
+    list: Vec<Entry>,
+    index: HashMap<String, usize>,
+}
+
+impl Entries {
+    fn add(&mut self, new: Entry) {
+        match self.index.get(&new.key) {
+            Some(at) => self.list[*at] = new,
+            None => {
+                self.index.insert(new.key.clone(), self.list.len());
+                self.list.push(new);
+            }
+        }
+    }
+
+    /// Whether a client that asks for `name` finds an entry.
+    fn serve(&self, name: &str) -> bool {
+        self.index.contains_key(name) || self.index.contains_key(ANY_DATABASE)
     }
 }
 
@@ -171,8 +187,8 @@ fn last_wins(entries: &mut Vec<Entry>, new: Entry) {
 struct Import {
     /// Those of `[pgbouncer]` that nothing has been made of yet.
     settings: BTreeMap<String, Entry>,
-    databases: Vec<Entry>,
-    users: Vec<Entry>,
+    databases: Entries,
+    users: Entries,
     peers: Vec<String>,
     /// Lines of the output, by table.
     tables: BTreeMap<Table, Vec<String>>,
@@ -278,7 +294,7 @@ impl Import {
         }
         let has_users =
             ["auth_file", "auth_user"].iter().any(|key| self.settings.contains_key(*key))
-                || self.databases.iter().any(|entry| entry.value.contains("auth_user"));
+                || self.databases.list.iter().any(|entry| entry.value.contains("auth_user"));
         if !has_users && !matches!(method.as_deref(), Some("any" | "hba")) {
             self.note(
                 table,
@@ -287,8 +303,7 @@ impl Import {
             );
         }
         if let Some(name) = self.take_text("auth_dbname") {
-            let known = |entry: &Entry| entry.key == name || entry.key == "*";
-            if self.databases.iter().any(known) {
+            if self.databases.serve(&name) {
                 self.line(table, format!("auth_dbname = {}", quote(&name)));
             } else {
                 self.note(table, &format!("auth_dbname = {name}: there is no such [[database]]"));
@@ -382,7 +397,7 @@ impl Import {
         let mut output = String::from(
             "# Made from a pgbouncer.ini. Relative file names start at the directory of this file.\n",
         );
-        if self.databases.is_empty() {
+        if self.databases.list.is_empty() {
             output += "# There was no [databases]: add a [[database]] with name and servers.\n";
         }
         let databases = std::mem::take(&mut self.databases);
@@ -393,12 +408,12 @@ impl Import {
         for table in Table::ALL {
             match table {
                 Table::Database => {
-                    for entry in &databases {
+                    for entry in &databases.list {
                         output += &entry::database(entry, &databases, &self.socket_dir)?;
                     }
                 }
                 Table::User => {
-                    for entry in &users {
+                    for entry in &users.list {
                         output += &entry::user(entry)?;
                     }
                 }

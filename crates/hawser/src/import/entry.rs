@@ -1,7 +1,7 @@
 //! `[databases]` and `[users]` of pgbouncer.ini -> `[[database]]` and `[[user]]`.
 
 use super::ini::{self, Entry};
-use super::{ImportError, Reason, assignment, comment, quote};
+use super::{Entries, ImportError, Reason, assignment, comment, quote};
 use crate::config::registry::{self, Table};
 use crate::config::{ADMIN_DATABASES, SERVER_PORT_DEFAULT, ServerAddress, suggest};
 
@@ -44,7 +44,7 @@ fn pair_line(table: Table, entry: &Entry, key: &str, value: &str) -> Result<Stri
 /// `[[database]]` of one entry; a comment where there can be none.
 pub(super) fn database(
     entry: &Entry,
-    all: &[Entry],
+    all: &Entries,
     socket_dir: &str,
 ) -> Result<String, ImportError> {
     let name = &entry.key;
@@ -105,7 +105,7 @@ pub(super) fn database(
             "password" if find("user").is_none() => {
                 lines.push(comment("password was left out: without user= it is never used"));
             }
-            "auth_dbname" if !all.iter().any(|e| e.key == value || e.key == "*") => {
+            "auth_dbname" if !all.serve(value) => {
                 lines.push(comment(&format!("auth_dbname = {value}: there is no such database")));
             }
             "reserve_pool" if find("reserve_pool_size").is_some() => {}
