@@ -12,8 +12,9 @@
 //! - No value is dropped in silence: it is a setting of the output or a comment in it.
 //! - Passwords go nowhere but into `password`.
 //!
-//! # Limits      files that are named (auth_file, certificates) are not read; PgBouncer takes relative
-//!               names from its working directory, Hawser from the directory of hawser.toml
+//! # Limits
+//! Files that are named (auth_file, certificates) are not read; PgBouncer takes relative
+//! names from its working directory, Hawser from the directory of hawser.toml.
 
 mod entry;
 mod ini;

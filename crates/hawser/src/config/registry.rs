@@ -1,10 +1,15 @@
 //! Every setting, once: its type, default, unit, range, PgBouncer's name, and what a change needs.
 //!
-//! # Model       one declaration makes the field of a typed group, its parser, its line of SHOW
-//!               CONFIG, its entry of the reference and its candidate for "did you mean"
-//! # Invariants  within a table a name is unique; every default and every example parses; the
-//!               example is not the default, so that a setting that nobody reads fails a test
-//! # Why not     a derive macro: one more crate for what a declarative macro does
+//! # Model
+//! One declaration makes the field of a typed group, its parser, its line of SHOW
+//! CONFIG, its entry of the reference and its candidate for "did you mean"
+//!
+//! # Invariants
+//! Within a table a name is unique; every default and every example parses; the
+//! example is not the default, so that a setting that nobody reads fails a test.
+//!
+//! # Why not
+//! A derive macro: one more crate for what a declarative macro does.
 
 use std::fmt;
 use std::ops::RangeInclusive;

@@ -1,8 +1,9 @@
 //! What an unknown key was probably meant to be.
 //!
-//! # Model       in this order: the same name in another table; a setting of PgBouncer that has no
-//!               equivalent, with the reason; the nearest name of the table by edit distance (at most
-//!               a third of the letters differ)
+//! # Model
+//! In this order: the same name in another table; a setting of PgBouncer that has no
+//! equivalent, with the reason; the nearest name of the table by edit distance (at most
+//! a third of the letters differ).
 
 use super::registry::{self, Table};
 

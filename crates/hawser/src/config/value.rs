@@ -1,9 +1,14 @@
 //! How the value of one setting is read and shown.
 //!
-//! # Model       TOML value, or text of `SET` and of a default -> [`Raw`] -> a valid type
-//! # Invariants  a value that exists is within its setting's range; what `show` prints, `SET` reads
-//! # Why not     serde's derive: it stops at the first error, and its messages know neither the
-//!               unit nor the range of a setting
+//! # Model
+//! TOML value, or text of `SET` and of a default -> [`Raw`] -> a valid type.
+//!
+//! # Invariants
+//! A value that exists is within its setting's range; what `show` prints, `SET` reads.
+//!
+//! # Why not
+//! Serde's derive: it stops at the first error, and its messages know neither the
+//! unit nor the range of a setting.
 
 use std::fmt;
 use std::net::SocketAddr;
