@@ -72,7 +72,10 @@ impl<S: Socket> Engine<S> {
         loop {
             match backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => out.extend_from_slice(&build::PARSE_COMPLETE),
-                Some(Expect::CloseKnown) => out.extend_from_slice(&build::CLOSE_COMPLETE),
+                Some(Expect::CloseKnown) => {
+                    backend.closing.pop_front();
+                    out.extend_from_slice(&build::CLOSE_COMPLETE);
+                }
                 _ => break,
             }
             backend.expected.pop_front();

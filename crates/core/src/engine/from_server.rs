@@ -187,7 +187,10 @@ impl<S: Socket> Relay<'_, S> {
         loop {
             let answer = match self.backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => &build::PARSE_COMPLETE[..],
-                Some(Expect::CloseKnown) => &build::CLOSE_COMPLETE[..],
+                Some(Expect::CloseKnown) => {
+                    self.backend.closing.pop_front();
+                    &build::CLOSE_COMPLETE[..]
+                }
                 Some(Expect::CopyInput { .. }) => &[],
                 _ => return,
             };
@@ -370,29 +373,27 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.syncs_outstanding -= 1;
             }
             match next {
-                Expect::Parse { serial } | Expect::ParseKnown { serial } => {
+                Expect::Parse { serial, statement } => {
+                    self.backend.statements.remove(statement);
                     if serial != 0
                         && let Some(client) = &mut self.client
                     {
-                        let was_unnamed = client.unnamed_serial == serial;
-                        let dropped = client.unname_failed(serial);
-                        if was_unnamed {
-                            self.backend.unnamed = None;
-                        }
-                        if let Some(statement) = dropped
-                            && matches!(next, Expect::Parse { .. })
-                        {
-                            self.backend.statements.remove(statement.id);
-                        }
+                        client.unname_failed(serial);
                     }
                 }
-                Expect::MadeParse { statement } => {
-                    if statement != 0 {
-                        self.backend.statements.remove(statement);
-                    } else {
-                        self.backend.unnamed = None;
+                Expect::ParseKnown { serial } => {
+                    if let Some(client) = &mut self.client {
+                        client.unname_failed(serial);
                     }
                 }
+                Expect::CloseKnown => {
+                    if let Some((name, statement)) = self.backend.closing.pop_front()
+                        && let Some(client) = &mut self.client
+                    {
+                        client.rename_closed(name, statement);
+                    }
+                }
+                Expect::MadeParse { statement } => self.backend.statements.remove(statement),
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
@@ -404,8 +405,13 @@ impl<S: Socket> Relay<'_, S> {
                 _ => {}
             }
         }
-        self.backend.ignoring = !found;
-        self.backend.unsynced = !found;
+        // With a Sync under way, `unsynced` speaks of what has been sent behind it.
+        if !found {
+            self.backend.ignoring = true;
+            self.backend.unsynced = true;
+        }
+        // A Parse or Close of the unnamed statement may be among what was ignored.
+        self.backend.forget_unnamed();
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }
