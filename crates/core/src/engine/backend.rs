@@ -77,6 +77,8 @@ pub struct Backend<S: Socket> {
     pub(super) unsynced: bool,
     /// The server ignores everything up to the next Sync.
     pub(super) ignoring: bool,
+    /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
+    pub(super) gone: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
     /// What the server said last.
@@ -144,6 +146,7 @@ impl<S: Socket> Backend<S> {
             syncs_outstanding: 0,
             unsynced: false,
             ignoring: false,
+            gone: false,
             copying_in: false,
             status: TransactionStatus::Idle,
             sending_rest: 0,
@@ -213,7 +216,8 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server owes nothing, is in no transaction, and no message is half sent.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.expected.is_empty()
+        !self.gone
+            && self.expected.is_empty()
             && self.status == TransactionStatus::Idle
             && !self.unsynced
             && !self.ignoring

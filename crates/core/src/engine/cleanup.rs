@@ -116,6 +116,15 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
+        if backend.readable {
+            // There is more to read, for which no event will come: nobody gets it unread.
+            backend.tidying = Tidying::Draining;
+            backend.since = now;
+            let place = backend.place;
+            self.keep(backend);
+            self.read_tidied(host, place, now);
+            return;
+        }
         if backend.cancels_in_flight > 0 {
             // The signal may still hit: whoever got it now could lose a query (trap 16).
             backend.tidying = Tidying::AwaitingCancel;
@@ -239,7 +248,7 @@ impl<S: Socket> Engine<S> {
         self.resident.remove(backend.place);
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
-        } else if backend.syncs_outstanding > 0 || !backend.expected.is_empty() {
+        } else if !backend.gone && !backend.expected.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
             host.cancel(CancelRequest {
                 server: backend.server,
@@ -277,7 +286,13 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let half_a_message = backend.receiving_rest > 0;
+        let told = backend.gone;
         self.close_backend(host, backend, reason, now);
+        if told {
+            // The server's own last words say it all.
+            self.part_silently(host, slot, reason, now);
+            return;
+        }
         if half_a_message {
             // Nothing that could be said would be read as a message of its own.
             self.close_client(host, slot, reason, now);
@@ -322,6 +337,24 @@ impl<S: Socket> Engine<S> {
         } else {
             self.close_client(host, slot, &error.message, now);
         }
+    }
+
+    /// Disconnects a client that has been told why, once it has read that.
+    fn part_silently<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &'static str,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.output.is_empty() {
+            self.close_client(host, slot, reason, now);
+            return;
+        }
+        client.state = ClientState::Closing;
+        client.input = Vec::new();
+        self.arm_goodbye(slot, now);
     }
 
     /// Takes a client that waits out of the queue.
@@ -411,7 +444,7 @@ impl<S: Socket> Engine<S> {
                 reply_to: self.id,
                 backend: backend.place,
             });
-            let unread = backend.readable;
+            let unread = backend.readable || !backend.input.is_empty();
             let place = backend.place;
             self.keep(backend);
             if unread {
