@@ -50,6 +50,9 @@ pub(super) enum Tidying {
     RollingBack,
     /// The reset query is under way.
     Resetting,
+    /// A query of ours is under way behind answers that may come or not: when it is answered,
+    /// they have come.
+    Fencing,
     /// Only cancel requests are still under way.
     AwaitingCancel,
 }
@@ -81,6 +84,13 @@ pub struct Backend<S: Socket> {
     pub(super) gone: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
+    /// The query of ours that the server is at has been completed, up to its ReadyForQuery.
+    pub(super) fence_passed: bool,
+    /// Syncs that the copy under way is taken to have read and ignored.
+    pub(super) syncs_in_copy: u32,
+    /// Answers to Syncs that may still come, or not: a copy failed, and whether it had read them
+    /// before that cannot be seen.
+    pub(super) syncs_in_doubt: u32,
     /// What the server said last.
     pub(super) status: TransactionStatus,
     /// A message from the client is half sent: bytes of it still to come.
@@ -148,6 +158,9 @@ impl<S: Socket> Backend<S> {
             ignoring: false,
             gone: false,
             copying_in: false,
+            fence_passed: false,
+            syncs_in_copy: 0,
+            syncs_in_doubt: 0,
             status: TransactionStatus::Idle,
             sending_rest: 0,
             receiving_rest: 0,

@@ -116,6 +116,12 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
+        if backend.syncs_in_doubt > 0 {
+            backend.tidying = Tidying::Draining;
+            backend.since = now;
+            self.tidy_on(host, backend, now);
+            return;
+        }
         if backend.readable {
             // There is more to read, for which no event will come: nobody gets it unread.
             backend.tidying = Tidying::Draining;
@@ -413,6 +419,10 @@ impl<S: Socket> Engine<S> {
         if exclusive {
             backend.spoiled.get_or_insert("it served one client alone");
         }
+        if backend.gone {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
+        }
         if backend.sending_rest > 0 {
             self.close_backend(host, backend, "its client left in the middle of a message", now);
             return;
@@ -421,15 +431,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        let mut out = Vec::new();
-        if std::mem::take(&mut backend.copying_in) {
-            build::copy_fail(&mut out, "the client has closed its connection");
-        }
-        if backend.unsynced || backend.ignoring {
-            out.extend_from_slice(&build::SYNC);
-            backend.expect(Expect::Sync);
-        }
-        if !out.is_empty() && backend.send(&out).is_err() {
+        if backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
@@ -466,7 +468,16 @@ impl<S: Socket> Engine<S> {
             self.keep(backend);
             return;
         }
+        if backend.tidying == Tidying::Fencing {
+            backend.syncs_in_doubt = 0;
+        }
+        if backend.cancels_in_flight > 0 {
+            // The signal must not hit a query of ours.
+            self.keep(backend);
+            return;
+        }
         let next = match (backend.tidying, backend.status) {
+            _ if backend.syncs_in_doubt > 0 => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
                 if backend.tidying == Tidying::RollingBack {
                     self.close_backend(host, backend, "its transaction could not be ended", now);
@@ -504,6 +515,19 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Backend<S> {
+    /// Ends the copy and the pipeline that a client has left open.
+    pub(super) fn fail_copy(&mut self) -> Result<(), super::from_client::Halt> {
+        let mut out = Vec::new();
+        if std::mem::take(&mut self.copying_in) {
+            build::copy_fail(&mut out, "the client has closed its connection");
+        }
+        if self.unsynced || self.ignoring {
+            out.extend_from_slice(&build::SYNC);
+            self.expect(Expect::Sync);
+        }
+        if out.is_empty() { Ok(()) } else { self.send(&out) }
+    }
+
     /// DISCARD ALL has worked.
     fn was_reset(&mut self) {
         self.needs_reset = false;

@@ -486,12 +486,11 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Engine(backend) => {
                 backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
-                if backend.tidying == Tidying::AwaitingCancel
-                    && backend.cancels_in_flight == 0
+                if backend.cancels_in_flight == 0
                     && let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
                 {
-                    self.give_back(host, backend, now);
+                    self.tidy_on(host, backend, now);
                 }
             }
             Holder::Pool => {}

@@ -279,7 +279,8 @@ impl<S: Socket> Engine<S> {
                 Some(_) => {}
             }
             let whole = header.total() <= rest.len();
-            if !whole && header.total() <= limits::WHOLE_MESSAGE_BYTES {
+            // The names in the head of a longer one must be there, too.
+            if !whole && rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES) {
                 return Halt::Dry;
             }
             if header.kind == frontend::TERMINATE {

@@ -249,6 +249,17 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.gone = true;
                 return Ok(Fate::Pass);
             }
+            if message == kind::READY_FOR_QUERY && self.backend.syncs_in_doubt > 0 {
+                self.backend.syncs_in_doubt -= 1;
+                if let [status] = body
+                    && let Some(status) = TransactionStatus::from_byte(*status)
+                {
+                    self.backend.status = status;
+                }
+                self.backend.ignoring = false;
+                self.backend.unsynced = false;
+                return Ok(Fate::Pass);
+            }
             return Err(OUT_OF_TURN);
         };
         if message == kind::ERROR {
@@ -267,10 +278,22 @@ impl<S: Socket> Relay<'_, S> {
             let Some(status) = status else {
                 return Err("the server reported an unknown transaction status");
             };
+            if owed == Expect::MadeQuery
+                && self.backend.syncs_in_doubt > 0
+                && !self.backend.fence_passed
+            {
+                // Not its own: that comes behind its completion.
+                self.backend.syncs_in_doubt -= 1;
+                return Ok(Fate::Skip);
+            }
             return self.ready(owed, status, run, at, now, relayed);
         }
         let (completes, fate) = match (owed, message) {
-            (Expect::MadeQuery, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION) => {
+            (
+                Expect::MadeQuery,
+                kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
+            ) => {
+                self.backend.fence_passed = true;
                 (false, Fate::Skip)
             }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)
@@ -306,6 +329,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => return Err(OUT_OF_TURN),
         };
+        if message == kind::COMMAND_COMPLETE {
+            self.copy_ended();
+        }
         if completes {
             self.backend.expected.pop_front();
         }
@@ -313,28 +339,35 @@ impl<S: Socket> Relay<'_, S> {
     }
 
     /// The server wants copy data. A Sync that has been sent already is read and ignored while it
-    /// does (trap 15), so no answer to it will come.
+    /// does (trap 15), so no answer to it will come. What has been sent up to the end of this
+    /// copy is struck from the books; what follows is for what follows.
     fn copy_in(&mut self) {
-        self.backend.copying_in = true;
-        let mut at = 1;
-        while let Some(next) = self.backend.expected.get(at) {
+        let backend = &mut *self.backend;
+        backend.copying_in = true;
+        backend.syncs_in_copy = 0;
+        while let Some(next) = backend.expected.get(1).copied() {
             match next {
                 Expect::Sync => {
-                    self.backend.expected.remove(at);
-                    self.backend.syncs_outstanding -= 1;
-                    self.backend.unsynced = true;
+                    backend.syncs_outstanding -= 1;
+                    backend.syncs_in_copy += 1;
                 }
-                Expect::CopyInput { ends: false } => at += 1,
-                Expect::CopyInput { ends: true } => {
-                    self.backend.copying_in = false;
-                    // Whether a Sync follows is known from what is queued behind.
-                    self.backend.unsynced =
-                        !self.backend.expected.iter().skip(at).any(|e| e.ends_with_ready());
-                    return;
-                }
-                _ => return,
+                Expect::CopyInput { ends } => backend.copying_in = !ends,
+                _ => break,
+            }
+            backend.expected.remove(1);
+            if !backend.copying_in {
+                break;
             }
         }
+        // The Sync that ended what has been sent may be among those.
+        let last = backend.expected.iter().rev().find(|e| !matches!(e, Expect::CopyInput { .. }));
+        backend.unsynced = last.is_none_or(|last| !last.ends_with_ready());
+    }
+
+    /// The copy under way has ended well: the Syncs in its middle were ignored.
+    fn copy_ended(&mut self) {
+        self.backend.copying_in = false;
+        self.backend.syncs_in_copy = 0;
     }
 
     fn error(
@@ -347,6 +380,7 @@ impl<S: Socket> Relay<'_, S> {
             client.failed = true;
         }
         self.backend.copying_in = false;
+        self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
         match owed {
             Expect::Query | Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeQuery => {
@@ -479,8 +513,14 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.expected.pop_front();
         self.backend.syncs_outstanding -= 1;
         self.backend.copying_in = false;
+        self.backend.syncs_in_copy = 0;
         self.backend.status = status;
+        // Copy data that no copy took.
+        while let Some(Expect::CopyInput { .. }) = self.backend.expected.front() {
+            self.backend.expected.pop_front();
+        }
         if owed == Expect::MadeQuery {
+            self.backend.fence_passed = false;
             return Ok(Fate::Skip);
         }
         if self.backend.expected.is_empty() {
@@ -766,6 +806,10 @@ impl<S: Socket> Engine<S> {
             filled = kept + read;
         }
         backend.readable = false;
+        if backend.copying_in && backend.fail_copy().is_err() {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
+        }
         self.tidy_on(host, backend, now);
     }
 }

@@ -120,12 +120,20 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             frontend::SYNC => {
                 self.pass();
-                // In the middle of a copy the server reads it and ignores it (trap 15).
-                if !self.backend.copying_in {
+                if self.backend.copying_in {
+                    // The server reads it and ignores it (trap 15).
+                    self.backend.syncs_in_copy += 1;
+                } else {
                     self.backend.expect(Expect::Sync);
                 }
             }
-            frontend::FLUSH => self.pass(),
+            frontend::FLUSH => {
+                self.pass();
+                if self.header.body > 0 {
+                    // Answered by an error only.
+                    self.backend.expect(Expect::Close);
+                }
+            }
             frontend::FUNCTION_CALL => {
                 self.pass();
                 self.backend.expect(Expect::Call);
@@ -153,14 +161,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.drop_message();
         }
         self.pass();
-        if ends {
-            self.backend.copying_in = false;
+        if self.backend.copying_in {
+            // The server is known to read copy data: nothing needs to be found out later.
+            self.backend.copying_in = !ends;
+            return Ok(());
         }
         let marker = Expect::CopyInput { ends };
-        if self.backend.expected.front() != Some(&Expect::Query)
-            && self.backend.expected.back() != Some(&marker)
-            && !self.backend.ignoring
-        {
+        if self.backend.expected.back() != Some(&marker) {
             self.backend.expected.push_back(marker);
         }
         Ok(())
@@ -257,14 +264,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         let malformed = Expect::Parse { serial: 0, statement: 0 };
+        if !self.is_whole() {
+            return self.parse_long();
+        }
         let Some((name, rest)) = frame::take_string(self.body) else {
             self.malformed(malformed);
             return Ok(());
         };
-        if !self.is_whole() {
-            self.parse_long(name);
-            return Ok(());
-        }
         let Some((text, types)) = frame::take_string(rest) else {
             self.malformed(malformed);
             return Ok(());
@@ -333,7 +339,14 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
-    fn parse_long(&mut self, name: &[u8]) {
+    fn parse_long(&mut self) -> Result<(), Halt> {
+        let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
+        if self.client.statement(name).is_some() {
+            self.refuse_parse(name)?;
+            let rest = self.header.body - self.body.len();
+            self.client.extra().discard = rest;
+            return Ok(());
+        }
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
         } else {
@@ -348,6 +361,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.pass();
         self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
         self.stats.server_parses.add(1);
+        Ok(())
     }
 
     /// The client names a statement that exists: the server is made to fail where it would have
@@ -360,7 +374,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         )
         .write(&mut error);
         self.passage.cut(self.backend)?;
-        self.passage.skip(self.header.total());
+        self.passage.skip(HEADER_BYTES + self.body.len());
         build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
