@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::client::ClientStatement;
 use super::expect::Expect;
 use super::message::PoolRef;
+use super::replay::{Replay, Seen};
 use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -131,6 +132,10 @@ pub struct Backend<S: Socket> {
     /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
     /// if the server would have ignored the Close, behind an error.
     pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
+    /// Where is noted what the client is told, one for each `noted` in `expected`.
+    pub(super) describing: VecDeque<Arc<Seen>>,
+    /// The pipeline under way, in case it must be sent again.
+    pub(super) replay: Replay,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -186,6 +191,8 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            describing: VecDeque::new(),
+            replay: Replay::default(),
             refusals: VecDeque::new(),
             uncertain: false,
             sequences_discarded: false,
@@ -236,6 +243,7 @@ impl<S: Socket> Backend<S> {
     /// Whether the server owes nothing, is in no transaction, and no message is half sent.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.gone
+            && !self.replay.is_healing()
             && self.expected.is_empty()
             && self.status == TransactionStatus::Idle
             && !self.unsynced

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::message::{ClientAbout, ClientState, PoolMode};
+use super::replay::Seen;
 use super::statement::{Keyed, Statement, Unnamed};
 use super::{Socket, limits};
 use crate::session::part::PartSet;
@@ -31,6 +32,8 @@ pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
     /// Finds it again from the answer to its Parse. Never 0.
     pub(super) serial: u32,
+    /// What the client has been told of it.
+    pub(super) seen: Arc<Seen>,
 }
 
 /// A client's names for prepared statements.
@@ -81,6 +84,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) start: Settings,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
+    /// What it has been told of the statement that it bound last to the unnamed portal.
+    pub(super) bound: Option<Arc<Seen>>,
     pub(super) extra: Option<Box<Extra>>,
     /// When it began to wait, or when its query began.
     pub(super) since: Time,

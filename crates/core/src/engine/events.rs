@@ -253,6 +253,7 @@ impl<S: Socket> Engine<S> {
             start: new.start,
             statements: None,
             unnamed: None,
+            bound: None,
             extra: None,
             since: now,
             transaction_since: now,

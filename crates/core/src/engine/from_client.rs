@@ -68,6 +68,12 @@ impl<'a> Passage<'a> {
         self.at += bytes;
     }
 
+    /// The message at hand, as far as it is here.
+    #[inline]
+    pub(super) fn current(&self, bytes: usize) -> &'a [u8] {
+        &self.input[self.at..self.at + bytes]
+    }
+
     /// Ends the run, so that something can be put behind it.
     pub(super) fn cut<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
         let run = &self.input[self.run..self.at];
@@ -173,7 +179,13 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Deals with bytes of a client; keeps what it cannot deal with yet. Whether more may be read.
-    fn take_in<H: Host<S>>(&mut self, host: &mut H, slot: Slot, bytes: &[u8], now: Time) -> bool {
+    pub(super) fn take_in<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        bytes: &[u8],
+        now: Time,
+    ) -> bool {
         let mut passage =
             Passage { input: bytes, run: 0, at: 0, out: std::mem::take(&mut self.to_server) };
         passage.out.clear();
@@ -592,6 +604,7 @@ impl<S: Socket> Client<S> {
         }
         self.reads_sequences |= effects.reads_sequences;
         let Some(unusual) = &effects.unusual else { return };
+        backend.replay.forget();
         if unusual.resetting != Resetting::No && !self.is_native() {
             let resetting = &mut self.extra().resetting;
             match (&mut *resetting, &unusual.resetting) {

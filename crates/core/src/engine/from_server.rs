@@ -16,6 +16,7 @@ use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::expect::Expect;
 use super::message::PoolMode;
+use super::replay::{hash_of_parameters, hash_of_rows, is_stale_plan};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
@@ -50,10 +51,14 @@ pub(super) struct Relayed {
     pub(super) broken: Option<&'static str>,
     /// What the client is told, if it is to be told goodbye.
     pub(super) goodbye: Option<ClientError>,
+    /// The message at hand is all here.
+    whole: bool,
     /// A query of ours failed.
     pub(super) made_query_failed: bool,
     /// Queries of the client that ended.
     pub(super) queries: u64,
+    /// A refusal of the server's is being healed, and the next step is due.
+    pub(super) heal: bool,
     /// Transactions of the client that ended.
     pub(super) transactions: u64,
 }
@@ -124,8 +129,13 @@ impl<S: Socket> Relay<'_, S> {
                 continue;
             }
             if total > rest.len() {
-                let looked_at =
-                    matches!(header.kind, kind::PARAMETER_STATUS | kind::READY_FOR_QUERY);
+                let looked_at = match header.kind {
+                    kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
+                    kind::ROW_DESCRIPTION => {
+                        self.backend.expected.front() == Some(&Expect::MadeDescribe)
+                    }
+                    _ => false,
+                };
                 if total <= limits::WHOLE_MESSAGE_BYTES
                     || rest.len() < limits::ERROR_START_BYTES
                     || (looked_at && total <= LOOKED_AT_BYTES_MAX)
@@ -137,6 +147,7 @@ impl<S: Socket> Relay<'_, S> {
                     break;
                 }
             }
+            relayed.whole = total <= rest.len();
             let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
             let fate = match self.message(header.kind, body, &mut run, at, now, &mut relayed) {
                 Ok(fate) => fate,
@@ -220,10 +231,7 @@ impl<S: Socket> Relay<'_, S> {
             // These come at any time.
             kind::PARAMETER_STATUS => return self.parameter(body),
             kind::NOTICE => {
-                let ours = matches!(
-                    self.backend.expected.front(),
-                    Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
-                );
+                let ours = self.backend.expected.front().is_some_and(|e| e.is_made());
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
@@ -297,10 +305,10 @@ impl<S: Socket> Relay<'_, S> {
                 (false, Fate::Skip)
             }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)
-            | (Expect::Bind, kind::BIND_COMPLETE)
+            | (Expect::Bind { .. }, kind::BIND_COMPLETE)
             | (Expect::Close, kind::CLOSE_COMPLETE)
             | (
-                Expect::DescribeStatement | Expect::DescribePortal,
+                Expect::DescribeStatement { .. } | Expect::DescribePortal { .. },
                 kind::ROW_DESCRIPTION | kind::NO_DATA,
             )
             | (
@@ -311,7 +319,16 @@ impl<S: Socket> Relay<'_, S> {
             | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE) => {
                 (true, Fate::Skip)
             }
-            (Expect::DescribeStatement, kind::PARAMETER_DESCRIPTION)
+            (Expect::MadeDescribe, kind::PARAMETER_DESCRIPTION) => {
+                self.backend.replay.now_parameters(hash_of_parameters(body));
+                (false, Fate::Skip)
+            }
+            (Expect::MadeDescribe, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
+                let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
+                self.backend.replay.now_rows(hash_of_rows(rows));
+                (true, Fate::Skip)
+            }
+            (Expect::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
             | (
                 Expect::Query,
                 kind::ROW_DESCRIPTION
@@ -332,10 +349,31 @@ impl<S: Socket> Relay<'_, S> {
         if message == kind::COMMAND_COMPLETE {
             self.copy_ended();
         }
+        if !owed.is_made() {
+            self.backend.replay.forget();
+        }
+        if let Expect::DescribeStatement { noted: true, .. }
+        | Expect::DescribePortal { noted: true } = owed
+        {
+            self.note_description(message, body);
+        }
         if completes {
             self.backend.expected.pop_front();
         }
         Ok(fate)
+    }
+
+    /// The client is told what a statement takes and gives.
+    fn note_description(&mut self, message: u8, body: &[u8]) {
+        let Some(seen) = self.backend.describing.front() else { return };
+        match message {
+            kind::PARAMETER_DESCRIPTION => seen.parameters(hash_of_parameters(body)),
+            kind::ROW_DESCRIPTION => seen.rows(hash_of_rows(Some(body))),
+            _ => seen.rows(hash_of_rows(None)),
+        }
+        if message != kind::PARAMETER_DESCRIPTION {
+            self.backend.describing.pop_front();
+        }
     }
 
     /// The server wants copy data. A Sync that has been sent already is read and ignored while it
@@ -376,8 +414,26 @@ impl<S: Socket> Relay<'_, S> {
         body: &[u8],
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
-        if let Some(client) = &mut self.client {
-            client.failed = true;
+        let mut healing = false;
+        if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
+            (owed, is_stale_plan(body))
+        {
+            // Whoever uses it next prepares it anew.
+            self.backend.statements.mark_stale(statement);
+            healing = relayed.whole
+                && self.client.is_some()
+                && matches!(owed, Expect::Bind { .. })
+                && self.backend.replay.refused(body);
+        }
+        if self.backend.replay.is_checking() && owed.is_made() {
+            self.backend.replay.check_failed();
+            healing = true;
+        }
+        if !healing {
+            self.backend.replay.forget();
+            if let Some(client) = &mut self.client {
+                client.failed = true;
+            }
         }
         self.backend.copying_in = false;
         self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
@@ -403,7 +459,7 @@ impl<S: Socket> Relay<'_, S> {
         let mut refused = None;
         let mut found = false;
         while let Some(next) = self.backend.expected.front().copied() {
-            if next == Expect::Sync {
+            if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
                 break;
             }
@@ -433,6 +489,10 @@ impl<S: Socket> Relay<'_, S> {
                     }
                 }
                 Expect::MadeParse { statement } => self.backend.statements.remove(statement),
+                Expect::DescribeStatement { noted: true, .. }
+                | Expect::DescribePortal { noted: true } => {
+                    self.backend.describing.pop_front();
+                }
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
@@ -451,6 +511,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         // A Parse or Close of the unnamed statement may be among what was ignored.
         self.backend.forget_unnamed();
+        if healing {
+            return Ok(Fate::Skip);
+        }
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }
@@ -485,10 +548,7 @@ impl<S: Socket> Relay<'_, S> {
                 backend.applied = backend.pool.interner().share(settings.build());
             }
         }
-        let ours = matches!(
-            backend.expected.front(),
-            Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
-        );
+        let ours = backend.expected.front().is_some_and(|e| e.is_made());
         let resetting = self
             .client
             .as_ref()
@@ -521,6 +581,10 @@ impl<S: Socket> Relay<'_, S> {
         }
         if owed == Expect::MadeQuery {
             self.backend.fence_passed = false;
+            return Ok(Fate::Skip);
+        }
+        if self.backend.replay.is_healing() {
+            relayed.heal = true;
             return Ok(Fate::Skip);
         }
         if self.backend.expected.is_empty() {
@@ -760,6 +824,9 @@ impl<S: Socket> Engine<S> {
         if let Some(error) = relayed.goodbye {
             self.say_goodbye(host, slot, &error, now);
             return false;
+        }
+        if relayed.heal {
+            self.heal(host, slot, now);
         }
         if self.draining.is_some() {
             self.drain_if_idle(host, slot, now);

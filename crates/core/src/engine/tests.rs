@@ -7,6 +7,7 @@ mod faults;
 mod harness;
 mod limits;
 mod pipelines;
+mod replay;
 mod sessions;
 
 use super::Token;

@@ -105,6 +105,10 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
     pub(super) fn message(&mut self) -> Result<bool, Halt> {
+        if self.backend.replay.is_healing() {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
         if self.client.is_unsettled() {
             self.hold()?;
         }
@@ -116,6 +120,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold()?;
             }
         }
+        let message = self.passage.current(HEADER_BYTES + self.body.len());
+        self.backend.replay.record(message, self.is_whole());
         if self.backend.ignoring && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
@@ -339,7 +345,11 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .clone()
                 .statements
                 .intern(rest, &self.client.desired, || self.effects_of(text));
-        let named = ClientStatement { statement: statement.clone(), serial: self.serial };
+        let named = ClientStatement {
+            statement: statement.clone(),
+            serial: self.serial,
+            seen: Arc::default(),
+        };
         if self.client.name_statement(name, named, self.hash_key).is_err() {
             return Err(Halt::Refused(
                 ClientError::fatal(
@@ -420,32 +430,45 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.stats.binds.add(1);
         if self.client.is_native() {
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let names = frame::take_string(self.body)
             .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
         let Some((portal, name)) = names else {
-            self.malformed(Expect::Bind);
+            self.malformed(Expect::Bind { statement: 0 });
             return Ok(());
         };
+        self.client.bound = None;
         if name.is_empty() {
             self.bring_unnamed()?;
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let Some(named) = self.client.statement(name) else {
             // The server knows no such name either, and says so.
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         };
-        let statement = named.statement.clone();
+        let ClientStatement { statement, serial, seen } = named.clone();
         if statement.effects.unusual.is_some() {
             self.hold()?;
         }
         let old = portal.len() + 1 + name.len() + 1;
+        let first = !self.backend.owes_client()
+            && !self.backend.unsynced
+            && self.backend.status == TransactionStatus::Idle;
+        if first && self.is_whole() && self.backend.statements.touch(statement.id) {
+            let message = self.passage.current(HEADER_BYTES + self.body.len());
+            self.backend.replay.begin(message, serial);
+        }
+        if portal.is_empty() {
+            self.client.bound = Some(seen);
+        } else {
+            seen.unknown_rows();
+        }
         self.bring(&statement)?;
         if !statement.effects.is_none() {
             self.before(&statement.effects)?;
@@ -454,7 +477,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, portal);
             build::string(out, &statement.name);
         })?;
-        self.backend.expect(Expect::Bind);
+        self.backend.expect(Expect::Bind { statement: statement.id });
         Ok(())
     }
 
@@ -503,12 +526,15 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     fn describe(&mut self) -> Result<(), Halt> {
         let Some((what, name)) = target(self.body) else {
-            self.malformed(Expect::DescribePortal);
+            self.malformed(Expect::DescribePortal { noted: false });
             return Ok(());
         };
         if what != b'S' {
             self.pass();
-            self.backend.expect(Expect::DescribePortal);
+            let bound = if name.is_empty() { self.client.bound.clone() } else { None };
+            let noted = bound.is_some();
+            self.backend.describing.extend(bound);
+            self.backend.expect(Expect::DescribePortal { noted });
             return Ok(());
         }
         if !self.client.is_native() {
@@ -516,17 +542,20 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.bring_unnamed()?;
             } else if let Some(named) = self.client.statement(name) {
                 let statement = named.statement.clone();
+                let seen = named.seen.clone();
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
                     out.push(b'S');
                     build::string(out, &statement.name);
                 })?;
-                self.backend.expect(Expect::DescribeStatement);
+                self.backend.describing.push_back(seen);
+                self.backend
+                    .expect(Expect::DescribeStatement { statement: statement.id, noted: true });
                 return Ok(());
             }
         }
         self.pass();
-        self.backend.expect(Expect::DescribeStatement);
+        self.backend.expect(Expect::DescribeStatement { statement: 0, noted: false });
         Ok(())
     }
 
