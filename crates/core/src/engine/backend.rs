@@ -77,6 +77,11 @@ pub struct Backend<S: Socket> {
     pub(super) expected: VecDeque<Expect>,
     /// How many of them end with ReadyForQuery.
     pub(super) syncs_outstanding: u32,
+    /// How many answers that end with ReadyForQuery have ever been asked for: the number of the
+    /// pipeline that is being sent now.
+    pub(super) pipeline: u64,
+    /// The pipeline that last changed the unnamed statement.
+    pub(super) unnamed_since: u64,
     /// Queries and pipelines that its client has sent since it was last at rest.
     pub(super) unbroken: u32,
     /// Messages of the extended protocol have been sent that no Sync has followed yet.
@@ -163,6 +168,8 @@ impl<S: Socket> Backend<S> {
             home,
             expected: VecDeque::new(),
             syncs_outstanding: 0,
+            pipeline: 0,
+            unnamed_since: 0,
             unbroken: 0,
             unsynced: false,
             ignoring: false,
@@ -260,12 +267,19 @@ impl<S: Socket> Backend<S> {
         self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
     }
 
-    /// Whether the Parse with this serial has not been answered yet.
-    pub(super) fn awaits_parse(&self, wanted: u32) -> bool {
-        self.expected.iter().any(|expect| {
-            matches!(*expect, Expect::Parse { serial, .. } | Expect::ParseKnown { serial }
-                if serial == wanted)
-        })
+    /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did
+    /// may turn out to have been ignored. (Within one pipeline that does not matter: all of what
+    /// follows is ignored then, too.)
+    pub(super) fn is_in_doubt(&self, pipeline: u64) -> bool {
+        pipeline < self.pipeline
+            && pipeline + u64::from(self.syncs_outstanding) >= self.pipeline
+            && !self.copying_in
+    }
+
+    /// The pipeline that changed what this name means, if a Close of it is not answered yet.
+    pub(super) fn closing_since(&self, name: &[u8]) -> Option<u64> {
+        let closed = self.closing.iter().rev().find(|(closed, _)| **closed == *name)?;
+        Some(closed.1.pipeline)
     }
 
     /// Whether so much is outstanding that its client's further messages wait.

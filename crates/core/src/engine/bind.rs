@@ -35,6 +35,7 @@ impl<S: Socket> Backend<S> {
         if expect.ends_with_ready() {
             self.syncs_outstanding += 1;
             self.unbroken += 1;
+            self.pipeline += 1;
             self.unsynced = false;
         } else {
             self.unsynced = true;

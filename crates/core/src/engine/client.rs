@@ -32,6 +32,8 @@ pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
     /// Finds it again from the answer to its Parse. Never 0.
     pub(super) serial: u32,
+    /// The backend's pipeline that prepared it, or closed it.
+    pub(super) pipeline: u64,
     /// What the client has been told of it.
     pub(super) seen: Arc<Seen>,
 }

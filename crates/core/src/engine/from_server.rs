@@ -470,19 +470,12 @@ impl<S: Socket> Relay<'_, S> {
             match next {
                 Expect::Parse { serial, statement } => {
                     self.backend.statements.remove(statement);
-                    if serial != 0
-                        && let Some(client) = &mut self.client
-                    {
-                        client.unname_failed(serial);
-                    }
+                    self.unname(serial);
                 }
-                Expect::ParseKnown { serial } => {
-                    if let Some(client) = &mut self.client {
-                        client.unname_failed(serial);
-                    }
-                }
+                Expect::ParseKnown { serial } => self.unname(serial),
                 Expect::CloseKnown => {
                     if let Some((name, statement)) = self.backend.closing.pop_front()
+                        && statement.serial != 0
                         && let Some(client) = &mut self.client
                     {
                         client.rename_closed(name, statement);
@@ -518,6 +511,18 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Replace(refusal));
         }
         Ok(Fate::Pass)
+    }
+
+    /// A Parse has failed or been ignored: its name stands for nothing, also where a Close behind
+    /// it is about to be taken back.
+    fn unname(&mut self, serial: u32) {
+        let Some(client) = &mut self.client else { return };
+        if serial != 0 {
+            client.unname_failed(serial);
+            for (_, closed) in self.backend.closing.iter_mut().filter(|(_, c)| c.serial == serial) {
+                closed.serial = 0;
+            }
+        }
     }
 
     /// A setting has changed, or the server tells its start value.

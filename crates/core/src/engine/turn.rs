@@ -180,6 +180,23 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    /// Makes the message wait while it is not known whether its name was given, or taken away.
+    fn hold_for_name(&mut self, name: &[u8]) -> Result<(), Halt> {
+        if self.backend.syncs_outstanding == 0 {
+            return Ok(());
+        }
+        let since = match self.client.statement(name) {
+            _ if name.is_empty() => Some(self.backend.unnamed_since),
+            Some(named) => Some(named.pipeline),
+            None => self.backend.closing_since(name),
+        };
+        if since.is_some_and(|since| self.backend.is_in_doubt(since)) {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        Ok(())
+    }
+
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
@@ -242,6 +259,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.extra().scanner = Some(scanner);
         }
         self.pass();
+        if self.backend.unsynced {
+            // It may be ignored, and then takes nothing away.
+            self.backend.unnamed_since = self.backend.pipeline;
+        }
         self.backend.expect(Expect::Query);
         self.backend.unnamed = None;
         self.client.unnamed = None;
@@ -327,16 +348,14 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.unnamed = Some(unnamed.clone());
             self.client.unnamed_serial = self.serial;
             self.backend.unnamed = Some(unnamed);
+            self.backend.unnamed_since = self.backend.pipeline;
             self.pass();
             self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
             self.stats.server_parses.add(1);
             return Ok(());
         }
-        if let Some(named) = self.client.statement(name) {
-            if self.backend.awaits_parse(named.serial) {
-                // If that fails, the name is free.
-                self.hold()?;
-            }
+        self.hold_for_name(name)?;
+        if self.client.statement(name).is_some() {
             return self.refuse_parse(name);
         }
         let statement =
@@ -348,6 +367,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let named = ClientStatement {
             statement: statement.clone(),
             serial: self.serial,
+            pipeline: self.backend.pipeline,
             seen: Arc::default(),
         };
         if self.client.name_statement(name, named, self.hash_key).is_err() {
@@ -364,12 +384,15 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let known = self.backend.statements.touch(statement.id);
         self.passage.cut(self.backend)?;
-        if known && self.backend.status != TransactionStatus::Failed {
+        // In a failed transaction, and while what an earlier pipeline did to the transaction is not
+        // known, the server must say itself whether it takes this one.
+        let servers_to_say = self.backend.status == TransactionStatus::Failed
+            || (self.backend.syncs_outstanding > 0 && self.backend.owes_client());
+        if known && !servers_to_say {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
         } else {
             if known {
-                // In a failed transaction the server must say itself whether it takes this one.
                 build::close_statement(&mut self.passage.out, &statement.name);
                 self.backend.expect(Expect::Made);
             }
@@ -402,6 +425,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if name.is_empty() {
             self.client.unnamed = None;
             self.backend.unnamed = None;
+            self.backend.unnamed_since = self.backend.pipeline;
         }
         self.pass();
         self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
@@ -439,6 +463,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.malformed(Expect::Bind { statement: 0 });
             return Ok(());
         };
+        self.hold_for_name(name)?;
         self.client.bound = None;
         if name.is_empty() {
             self.bring_unnamed()?;
@@ -452,7 +477,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         };
-        let ClientStatement { statement, serial, seen } = named.clone();
+        let ClientStatement { statement, serial, seen, .. } = named.clone();
         if statement.effects.unusual.is_some() {
             self.hold()?;
         }
@@ -515,6 +540,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             }
             self.backend.unnamed = self.client.unnamed.clone();
+            self.backend.unnamed_since = self.backend.pipeline;
         }
         if let Some(unnamed) = effects
             && !unnamed.effects.is_none()
@@ -538,6 +564,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         if !self.client.is_native() {
+            self.hold_for_name(name)?;
             if name.is_empty() {
                 self.bring_unnamed()?;
             } else if let Some(named) = self.client.statement(name) {
@@ -565,8 +592,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         if what == b'S' && !self.client.is_native() {
+            self.hold_for_name(name)?;
             let closed = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
-            if let Some(closed) = closed {
+            if let Some(mut closed) = closed {
+                closed.1.pipeline = self.backend.pipeline;
                 self.backend.closing.push_back(closed);
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
@@ -576,6 +605,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             if name.is_empty() {
                 self.client.unnamed = None;
                 self.backend.unnamed = None;
+                self.backend.unnamed_since = self.backend.pipeline;
             }
         }
         self.pass();

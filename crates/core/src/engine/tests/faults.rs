@@ -462,3 +462,18 @@ fn trap_16_a_signal_under_way_hits_no_query_of_ours() {
     world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
     assert_eq!(server.received(), query("ROLLBACK"));
 }
+
+#[test]
+fn trap_14_an_unnamed_statement_whose_parse_may_be_ignored_is_waited_for() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &[parse("", "SELECT 'one'"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    server.received();
+    let first = [bind("nonesuch"), parse("", "SELECT 'two'"), sync()].concat();
+    world.send(&two, &[first, bind(""), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "BPS", "a Bind now could run the first client's statement");
+    world.send(&server, &answers("EI"));
+    assert_eq!(server.kinds(), "CBES");
+}
