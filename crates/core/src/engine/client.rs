@@ -186,11 +186,12 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Gives a name back that a Close has taken away which the server would have ignored; unless
-    /// the client has used it again since.
+    /// Gives a name back that a Close has taken away which the server would have ignored. If it
+    /// stands for something by now, that came behind the Close, and is ignored, too: what comes
+    /// in a later pipeline waits (see [`Backend::is_in_doubt`]).
     pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
         if let Some(names) = &mut self.statements {
-            names.entry(name).or_insert(statement);
+            names.insert(name, statement);
         }
     }
 

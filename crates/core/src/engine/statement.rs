@@ -234,6 +234,8 @@ impl Inner {
 struct Prepared {
     name: Box<[u8]>,
     used: u64,
+    /// The backend's pipeline that prepared it: ignored if something failed ahead of it.
+    pipeline: u64,
     /// It is there, and of no use: to be closed before it is prepared again.
     stale: bool,
 }
@@ -280,6 +282,11 @@ impl BackendStatements {
         }
     }
 
+    /// The backend's pipeline that prepared it.
+    pub fn prepared_in(&self, id: u64) -> Option<u64> {
+        self.by_id.get(&id).map(|prepared| prepared.pipeline)
+    }
+
     /// Notes that the backend has it, but will not run it.
     pub fn mark_stale(&mut self, id: u64) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
@@ -292,8 +299,8 @@ impl BackendStatements {
         self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
     }
 
-    /// Notes that the backend has it now. Returns the name of one that is to be closed.
-    pub fn insert(&mut self, statement: &Statement) -> Option<Box<[u8]>> {
+    /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name of one that is to be closed.
+    pub fn insert(&mut self, statement: &Statement, pipeline: u64) -> Option<Box<[u8]>> {
         let mut evicted = None;
         if self.by_id.len() >= self.keep
             && !self.by_id.contains_key(&statement.id)
@@ -302,7 +309,8 @@ impl BackendStatements {
             evicted = self.by_id.remove(&oldest).map(|prepared| prepared.name);
         }
         self.clock += 1;
-        let prepared = Prepared { name: statement.name.clone(), used: self.clock, stale: false };
+        let prepared =
+            Prepared { name: statement.name.clone(), used: self.clock, pipeline, stale: false };
         self.by_id.insert(statement.id, prepared);
         evicted
     }
@@ -357,11 +365,11 @@ mod tests {
         let all: Vec<_> =
             (0..4u8).map(|n| table.intern(&[n, 0], &Settings::EMPTY, Effects::default)).collect();
         let mut on_backend = BackendStatements::new(3);
-        assert_eq!(on_backend.insert(&all[0]), None);
-        assert_eq!(on_backend.insert(&all[1]), None);
-        assert_eq!(on_backend.insert(&all[2]), None);
+        assert_eq!(on_backend.insert(&all[0], 0), None);
+        assert_eq!(on_backend.insert(&all[1], 0), None);
+        assert_eq!(on_backend.insert(&all[2], 0), None);
         assert!(on_backend.touch(all[0].id));
-        assert_eq!(on_backend.insert(&all[3]), Some(all[1].name.clone()));
+        assert_eq!(on_backend.insert(&all[3], 0), Some(all[1].name.clone()));
         assert!(!on_backend.touch(all[1].id));
         assert_eq!(on_backend.len(), 3);
     }

@@ -506,8 +506,15 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// Sees to it that the server has the statement.
+    /// Sees to it that the server has the statement. Waits while that is not known.
     fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
+        if self.backend.syncs_outstanding > 0
+            && let Some(since) = self.backend.statements.prepared_in(statement.id)
+            && self.backend.is_in_doubt(since)
+        {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
         self.passage.cut(self.backend)?;
         if self.backend.prepare(statement, &mut self.passage.out) {
             self.stats.server_parses.add(1);

@@ -477,3 +477,22 @@ fn trap_14_an_unnamed_statement_whose_parse_may_be_ignored_is_waited_for() {
     world.send(&server, &answers("EI"));
     assert_eq!(server.kinds(), "CBES");
 }
+
+#[test]
+fn a_statement_whose_preparation_may_be_ignored_is_waited_for() {
+    let mut world = World::new(2);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("1I"));
+    world.send(&other, &query("BEGIN"));
+    client.received();
+    let failing = [parse("", "SELECT 1/0"), bind(""), execute(), bind("s"), sync()].concat();
+    world.send(&client, &[failing, bind("s"), execute(), sync()].concat());
+    let second = world.servers[1].clone();
+    assert_eq!(second.kinds(), "PBEPBS", "the second Parse may be ignored");
+    world.send(&second, &answers("12EI"));
+    assert_eq!(second.kinds(), "PBES");
+    world.send(&second, &answers("12CI"));
+    assert_eq!(client.kinds(), "12EZ2CZ");
+}
