@@ -267,6 +267,11 @@ impl<S: Socket> Backend<S> {
         self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
     }
 
+    /// The pipeline to which the next answer belongs.
+    pub(super) fn answered_pipeline(&self) -> u64 {
+        self.pipeline - u64::from(self.syncs_outstanding)
+    }
+
     /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did
     /// may turn out to have been ignored. (Within one pipeline that does not matter: all of what
     /// follows is ignored then, too.)

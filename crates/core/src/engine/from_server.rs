@@ -469,7 +469,8 @@ impl<S: Socket> Relay<'_, S> {
             }
             match next {
                 Expect::Parse { serial, statement } => {
-                    self.backend.statements.remove(statement);
+                    let pipeline = self.backend.answered_pipeline();
+                    self.backend.statements.remove(statement, pipeline);
                     self.unname(serial);
                 }
                 Expect::ParseKnown { serial } => self.unname(serial),
@@ -481,7 +482,10 @@ impl<S: Socket> Relay<'_, S> {
                         client.rename_closed(name, statement);
                     }
                 }
-                Expect::MadeParse { statement } => self.backend.statements.remove(statement),
+                Expect::MadeParse { statement } => {
+                    let pipeline = self.backend.answered_pipeline();
+                    self.backend.statements.remove(statement, pipeline);
+                }
                 Expect::DescribeStatement { noted: true, .. }
                 | Expect::DescribePortal { noted: true } => {
                     self.backend.describing.pop_front();

@@ -315,9 +315,11 @@ impl BackendStatements {
         evicted
     }
 
-    /// Notes that the backend does not have it.
-    pub fn remove(&mut self, id: u64) {
-        self.by_id.remove(&id);
+    /// Notes that `pipeline` did not prepare it; a later one may.
+    pub fn remove(&mut self, id: u64, pipeline: u64) {
+        if self.prepared_in(id).is_some_and(|prepared| prepared <= pipeline) {
+            self.by_id.remove(&id);
+        }
     }
 
     /// Notes that the backend has none any more.
