@@ -113,7 +113,9 @@ impl<S: Socket> Backend<S> {
             build::close_statement(out, &evicted);
             self.expect(Expect::Made);
         }
-        if self.uncertain || stale {
+        // An eviction in a pipeline that is not answered yet may have been ignored.
+        let unsettled = self.syncs_outstanding > 0 && self.owes_client();
+        if self.uncertain || stale || unsettled {
             build::close_statement(out, &statement.name);
             self.expect(Expect::Made);
         }
