@@ -1,0 +1,18 @@
+//! What a PostgreSQL session is made of, and how a statement's text tells what it touches.
+//!
+//! # Model   a session is what its client has asked for; a backend is what has been applied to it.
+//!           [`part`] names the parts of that state and says for each how it becomes known, how it
+//!           is applied to another backend and how it is undone. [`scan`] finds in the text of a
+//!           query which parts it may touch; [`settings`] holds the part that moves most often,
+//!           [`options`] where it starts and [`canonical`] in which form a server would show it.
+//! # Invariant  what is not understood is never taken for harmless: it is `unsure`, and the caller
+//!           pins the client to its backend.
+//!
+//! `docs/session-state.md` shows the table of parts to readers; a test keeps the two equal.
+
+pub mod canonical;
+pub mod options;
+pub mod part;
+pub mod scan;
+pub mod settings;
+mod token;

@@ -1,0 +1,586 @@
+//! Finds in the text of a query which statements it has and what of the session it may touch.
+//!
+//! # Model   one pass over the tokens, in chunks of any size. A statement's first words give its
+//!           [`Verb`]; words anywhere in it give [`Findings::flags`]: functions that take advisory
+//!           locks, `set_config`, TEMPORARY where an object is created, `pg_temp` and so on. Where
+//!           a string is run as code (DO, CALL) its words count as well, wherever they stand.
+//! # Invariants  never a false negative for what the text itself says: what cannot be read is
+//!           `unsure`. A false positive costs a pin; a column that is called `temp` is none.
+//!           The findings do not depend on where the chunks end.
+//! # Limits  [`STATEMENTS_MAX`] statements are listed, the flags are of all. What functions,
+//!           triggers and procedures do inside is not in the text. A text that the server would
+//!           refuse (it then runs nothing of it) may give anything.
+//! # Why not a parser  PostgreSQL's own needs the whole text at once, allocates for each node and
+//!           knows one version's grammar; this pass is paid by each query.
+
+mod keyword;
+mod verb;
+
+use std::ops::Range;
+
+use self::keyword::{Keyword, Word};
+pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
+use self::verb::{Head, Kind};
+use super::part::{Part, PartSet, REPORTED};
+use super::token::{Lexer, NAME_BYTES_MAX, Sink};
+
+/// Statements of one text that are listed.
+pub const STATEMENTS_MAX: usize = 64;
+
+/// How the server will read the text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScanOptions {
+    /// The setting of that name: `false` lets a backslash escape in any string.
+    pub standard_conforming_strings: bool,
+    /// The client's encoding has bytes below 0x80 inside characters (SJIS, BIG5, GBK, UHC,
+    /// GB18030, JOHAB): a text that is not plain ASCII cannot be read byte by byte.
+    pub unsafe_encoding: bool,
+}
+
+impl Default for ScanOptions {
+    fn default() -> ScanOptions {
+        ScanOptions { standard_conforming_strings: true, unsafe_encoding: false }
+    }
+}
+
+/// One statement of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Statement {
+    /// Bytes of the text from its first to its last token, without the semicolon.
+    pub range: Range<usize>,
+    /// What it does.
+    pub verb: Verb,
+}
+
+/// What a text holds.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Findings {
+    first: Option<Statement>, // by itself, so that a single statement allocates nothing
+    rest: Vec<Statement>,
+    /// Parts that the text may change or read by other means than its statements' own verbs,
+    /// which [`Findings::parts`] adds.
+    pub flags: PartSet,
+    /// The text cannot be read, or runs what cannot be seen: anything may happen.
+    pub unsure: bool,
+    /// There are more statements than are listed. `flags` has the parts of their verbs.
+    pub truncated: bool,
+}
+
+impl Findings {
+    /// The statements in their order; empty ones are left out.
+    pub fn statements(&self) -> impl Iterator<Item = &Statement> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    /// The statement, if there is exactly one.
+    pub fn single(&self) -> Option<&Statement> {
+        self.first.as_ref().filter(|_| self.rest.is_empty())
+    }
+
+    /// Has the text no statement at all (the server answers EmptyQueryResponse)?
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none() && !self.unsure
+    }
+
+    /// All parts that the text may change or read. `reported` says whether the server reports a
+    /// setting (its name in lower case).
+    pub fn parts(&self, reported: impl Fn(&[u8]) -> bool) -> PartSet {
+        self.statements()
+            .fold(self.flags, |parts, statement| parts.union(statement.verb.parts(&reported)))
+    }
+}
+
+/// Scans a whole text.
+pub fn scan(text: &[u8], options: ScanOptions) -> Findings {
+    let mut scanner = Scanner::new(options);
+    scanner.feed(text);
+    scanner.finish()
+}
+
+/// Does this value of `search_path` let a plain CREATE TABLE make a temporary one?
+pub fn names_temporary_schema(search_path: &[u8]) -> bool {
+    search_path
+        .split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+        .any(|word| keyword::lookup(word).is_some_and(|keyword| keyword.word == Word::PgTemp))
+}
+
+/// Scans a text that comes in chunks.
+#[derive(Debug, Clone)]
+pub struct Scanner {
+    lexer: Lexer,
+    finder: Finder,
+    unsafe_encoding: bool,
+}
+
+impl Scanner {
+    /// At the start of a text.
+    pub fn new(options: ScanOptions) -> Scanner {
+        Scanner {
+            lexer: Lexer::new(options.standard_conforming_strings),
+            finder: Finder::new(),
+            unsafe_encoding: options.unsafe_encoding,
+        }
+    }
+
+    /// Takes the next bytes of the text, which may end anywhere.
+    pub fn feed(&mut self, chunk: &[u8]) {
+        // The server ends a text at a NUL; the protocol has none inside one.
+        if memchr::memchr(0, chunk).is_some() || (self.unsafe_encoding && !chunk.is_ascii()) {
+            self.finder.found.unsure = true;
+        }
+        self.lexer.feed(chunk, &mut self.finder);
+    }
+
+    /// Ends the text.
+    pub fn finish(mut self) -> Findings {
+        let end = self.lexer.finish(&mut self.finder);
+        self.finder.end_statement(end);
+        std::mem::take(&mut self.finder.found)
+    }
+}
+
+/// Which words of a string's content count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watch {
+    Nothing,
+    /// `pg_temp`, in what may be a value of search_path.
+    TemporarySchema,
+    /// All, in what is run as code.
+    Everything,
+}
+
+/// A call of set_config() that is being read.
+#[derive(Debug, Clone)]
+struct SetConfig {
+    /// Parentheses open inside the call's own; 0 before its own opens.
+    depth: u32,
+    argument: usize,
+    /// Tokens of the current argument.
+    tokens: usize,
+    /// The first argument, while it is one plain string.
+    name: Option<Vec<u8>>,
+    /// The current argument is TRUE so far.
+    is_true: bool,
+}
+
+/// The body of CREATE FUNCTION ... BEGIN ATOMIC, in which semicolons do not end the statement.
+#[derive(Debug, Clone, Copy)]
+struct Atomic {
+    ends: usize,
+    /// Its END and a semicolon have been read, and the statement ends here.
+    closed: Option<usize>,
+}
+
+/// Makes findings of tokens.
+#[derive(Debug, Clone)]
+struct Finder {
+    found: Findings,
+    // The current statement.
+    started: bool,
+    start: usize,
+    first: Word,
+    tokens: usize,
+    previous: Word,
+    before_previous: Word,
+    parentheses: u32,
+    heading: bool,
+    head: Head,
+    for_seen: bool,
+    hold: bool,
+    watch: Watch,
+    disguised: bool,
+    // What the next tokens decide; `careful` if any is under way.
+    careful: bool,
+    temporary_pending: bool,
+    language_pending: bool,
+    set_config: Option<SetConfig>,
+    atomic: Option<Atomic>,
+    // The word of a watched string that is being read.
+    inner: [u8; NAME_BYTES_MAX],
+    inner_length: usize,
+}
+
+impl Finder {
+    fn new() -> Finder {
+        Finder {
+            found: Findings::default(),
+            started: false,
+            start: 0,
+            first: Word::None,
+            tokens: 0,
+            previous: Word::None,
+            before_previous: Word::None,
+            parentheses: 0,
+            heading: false,
+            head: Head::default(),
+            for_seen: false,
+            hold: false,
+            watch: Watch::Nothing,
+            disguised: false,
+            careful: false,
+            temporary_pending: false,
+            language_pending: false,
+            set_config: None,
+            atomic: None,
+            inner: [0; NAME_BYTES_MAX],
+            inner_length: 0,
+        }
+    }
+
+    fn flag(&mut self, part: Part) {
+        self.found.flags.insert(part);
+    }
+
+    /// A token has come, with its row if it is a word of the table.
+    #[inline]
+    fn token(&mut self, keyword: Option<&'static Keyword>, kind: Kind, text: &[u8], start: usize) {
+        let word = keyword.map_or(Word::None, |keyword| keyword.word);
+        if !self.started {
+            self.begin_statement(word, start);
+        } else if self.heading {
+            self.heading = self.head.push(kind, text, start);
+        }
+        if self.careful {
+            self.decide(word, kind);
+        }
+        if let Some(keyword) = keyword {
+            self.keyword(keyword);
+        }
+        self.tokens += 1;
+        self.before_previous = self.previous;
+        self.previous = word;
+    }
+
+    fn begin_statement(&mut self, first: Word, start: usize) {
+        self.started = true;
+        self.start = start;
+        self.first = first;
+        self.tokens = 0;
+        self.previous = Word::None;
+        self.before_previous = Word::None;
+        self.heading = verb::needs_head(first);
+        self.watch = match first {
+            Word::Do | Word::Call => Watch::Everything,
+            Word::Set => Watch::TemporarySchema,
+            _ => Watch::Nothing,
+        };
+    }
+
+    fn end_statement(&mut self, mut end: usize) {
+        if !self.started {
+            return;
+        }
+        if self.careful {
+            self.decide(Word::None, Kind::Symbol(b';'));
+            if self.set_config.take().is_some() {
+                self.found.unsure = true;
+            }
+            if let Some(atomic) = self.atomic.take() {
+                // With one END and no CASE the END is the body's own. All else is for a parser:
+                // END and CASE may be names of columns.
+                end = atomic.closed.unwrap_or(end);
+                if atomic.ends != 1 {
+                    self.found.unsure = true;
+                }
+            }
+            self.careful = false;
+        }
+        let verb = verb::read(self.first, &self.head, self.hold, end).unwrap_or_else(|| {
+            self.found.unsure = true;
+            Verb::Other
+        });
+        if std::mem::take(&mut self.disguised)
+            && matches!(&verb, Verb::Set { name, .. } if name == "search_path")
+        {
+            self.flag(Part::TemporaryObject);
+        }
+        let statement = Statement { range: self.start..end, verb };
+        if self.found.first.is_none() {
+            self.found.first = Some(statement);
+        } else if self.found.rest.len() + 1 < STATEMENTS_MAX {
+            self.found.rest.push(statement);
+        } else {
+            self.found.truncated = true;
+            let parts = statement.verb.parts(is_reported);
+            self.found.flags = self.found.flags.union(parts);
+        }
+        self.started = false;
+        self.head.clear();
+        self.heading = false;
+        self.parentheses = 0;
+        self.for_seen = false;
+        self.hold = false;
+        self.watch = Watch::Nothing;
+    }
+
+    /// A word of the table, before it is the previous one.
+    fn keyword(&mut self, keyword: &'static Keyword) {
+        match keyword.word {
+            Word::Temporary => self.temporary(),
+            Word::PgTemp => self.flag(Part::TemporaryObject),
+            Word::Touches => self.found.flags = self.found.flags.union(keyword.parts),
+            Word::Runs => self.found.unsure = true,
+            Word::SetConfig => self.begin_set_config(),
+            Word::Execute => {
+                let nested = self.first == Word::Explain
+                    || (self.first == Word::Create && self.previous == Word::As);
+                if nested {
+                    self.flag(Part::SqlStatement);
+                }
+            }
+            Word::For => self.for_seen = true,
+            Word::Hold => {
+                self.hold |=
+                    self.first == Word::Declare && self.previous == Word::With && !self.for_seen;
+            }
+            Word::Atomic if self.first == Word::Create && self.previous == Word::Begin => {
+                self.atomic = Some(Atomic { ends: 0, closed: None });
+                self.careful = true;
+            }
+            Word::Language if self.first == Word::Do => {
+                self.language_pending = true;
+                self.careful = true;
+            }
+            _ => {}
+        }
+    }
+
+    /// TEMP or TEMPORARY: is it the key word, or somebody's name?
+    fn temporary(&mut self) {
+        match self.previous {
+            Word::Create | Word::Replace | Word::Global | Word::Local => {
+                self.flag(Part::TemporaryObject);
+            }
+            // SELECT ... INTO TEMP x, or INSERT INTO temp ...
+            Word::Into => {
+                let target = matches!(self.first, Word::Insert | Word::Merge) && self.tokens == 2;
+                if matches!(self.before_previous, Word::Insert | Word::Merge) && !target {
+                    self.temporary_pending = true;
+                    self.careful = true;
+                } else if !target {
+                    self.flag(Part::TemporaryObject);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn begin_set_config(&mut self) {
+        if self.set_config.is_some() {
+            // A call within a call: nobody writes that, so it need not be read well.
+            self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
+        }
+        if self.watch == Watch::Nothing {
+            self.watch = Watch::TemporarySchema;
+        }
+        self.set_config =
+            Some(SetConfig { depth: 0, argument: 0, tokens: 0, name: None, is_true: false });
+        self.careful = true;
+    }
+
+    /// The token after one that left a question open.
+    fn decide(&mut self, word: Word, kind: Kind) {
+        if std::mem::take(&mut self.temporary_pending) {
+            // These follow a table's name in INSERT and MERGE; none can be a temporary table's
+            // name: they are reserved.
+            let table = matches!(kind, Kind::Symbol(b'(' | b'.'))
+                || matches!(word, Word::As | Word::Default | Word::Using | Word::With)
+                || word == Word::Select;
+            if !table {
+                self.flag(Part::TemporaryObject);
+            }
+        }
+        if std::mem::take(&mut self.language_pending) && word != Word::PlPgSql {
+            // Other languages build and run statements in ways of their own, and keep variables.
+            self.found.unsure = true;
+            self.flag(Part::PlVariable);
+        }
+        if let Some(atomic) = &mut self.atomic {
+            match (word, kind) {
+                (_, Kind::Symbol(b';')) => {}
+                (Word::End, _) => atomic.ends += 1,
+                // A CASE has an END of its own, or the END was not the last.
+                (Word::Case, _) => atomic.ends += 2,
+                _ if atomic.ends > 0 => atomic.ends += 1,
+                _ => {}
+            }
+        }
+        self.continue_set_config(word, kind);
+    }
+
+    fn continue_set_config(&mut self, word: Word, kind: Kind) {
+        let Some(call) = &mut self.set_config else { return };
+        match kind {
+            Kind::Symbol(b'(') => {
+                call.depth += 1;
+                call.tokens += usize::from(call.depth > 1);
+            }
+            // Not a call, but a name.
+            _ if call.depth == 0 => self.set_config = None,
+            Kind::Symbol(b')') if call.depth == 1 => self.end_set_config(),
+            Kind::Symbol(b')') => call.depth -= 1,
+            Kind::Symbol(b',') if call.depth == 1 => {
+                call.argument += 1;
+                call.tokens = 0;
+                call.is_true = false;
+            }
+            _ => {
+                call.tokens += 1;
+                call.is_true = call.tokens == 1 && word == Word::True;
+                if call.argument == 0 {
+                    let plain = call.tokens == 1 && kind == Kind::String;
+                    call.name = plain.then(Vec::new);
+                }
+            }
+        }
+    }
+
+    fn end_set_config(&mut self) {
+        let Some(call) = self.set_config.take() else { return };
+        let local = call.argument == 2 && call.is_true;
+        let parts = match call.name {
+            Some(mut name) if name.len() < NAME_BYTES_MAX => {
+                name.make_ascii_lowercase();
+                Part::of_setting(&name, is_reported).into_iter().collect()
+            }
+            _ => PartSet::ANY_SETTING,
+        };
+        // A custom name stays defined when the transaction has ended.
+        let lasting = PartSet::of(&[Part::CustomSetting]);
+        let parts = if local { parts.intersection(lasting) } else { parts };
+        self.found.flags = self.found.flags.union(parts);
+    }
+
+    /// A watched string is spelt so that its words do not show.
+    fn disguise(&mut self) {
+        match self.watch {
+            Watch::Nothing => {}
+            Watch::TemporarySchema if self.first == Word::Set => self.disguised = true,
+            Watch::TemporarySchema | Watch::Everything => self.found.unsure = true,
+        }
+    }
+
+    /// The end of a word in a watched string.
+    fn end_inner(&mut self) {
+        let length = std::mem::take(&mut self.inner_length);
+        if length == 0 || length > NAME_BYTES_MAX {
+            return;
+        }
+        let Some(keyword) = keyword::lookup(&self.inner[..length]) else { return };
+        match (self.watch, keyword.word) {
+            (_, Word::PgTemp) => self.flag(Part::TemporaryObject),
+            (Watch::Everything, word) => match word {
+                Word::Set | Word::Reset | Word::SetConfig => {
+                    self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
+                }
+                Word::Temporary => self.flag(Part::TemporaryObject),
+                Word::Listen => self.flag(Part::Listen),
+                Word::Prepare => self.flag(Part::SqlStatement),
+                Word::Hold => self.flag(Part::HeldCursor),
+                Word::Load => self.flag(Part::LoadedLibrary),
+                Word::Seed => self.flag(Part::Seed),
+                Word::Touches => self.found.flags = self.found.flags.union(keyword.parts),
+                // It may run a text that is put together from parts.
+                Word::Execute | Word::Runs => self.found.unsure = true,
+                _ => {}
+            },
+            _ => {}
+        }
+    }
+}
+
+/// What every server reports; the caller may know of more.
+fn is_reported(name: &[u8]) -> bool {
+    REPORTED.iter().any(|reported| reported.as_bytes() == name)
+}
+
+impl Sink for Finder {
+    #[inline]
+    fn word(&mut self, text: &[u8], start: usize) {
+        self.token(keyword::lookup(text), Kind::Word, text, start);
+    }
+
+    fn quoted(&mut self, text: &[u8], start: usize) {
+        // In quotes key words are plain names, but functions are still functions.
+        let keyword = keyword::lookup(text).filter(|keyword| {
+            use Word::{PgTemp, Runs, SetConfig, Touches};
+            matches!(keyword.word, SetConfig | PgTemp | Touches | Runs)
+        });
+        self.token(keyword, Kind::Quoted, text, start);
+    }
+
+    fn string(&mut self, start: usize, continued: bool) {
+        if continued {
+            self.disguise(); // 'SE' 'T' on two lines is the word SET
+            return;
+        }
+        self.inner_length = 0;
+        self.token(None, Kind::String, b"", start);
+    }
+
+    #[inline]
+    fn content(&mut self, piece: &[u8]) {
+        if self.watch == Watch::Nothing {
+            return;
+        }
+        if let Some(SetConfig { argument: 0, name: Some(name), .. }) = &mut self.set_config {
+            let room = NAME_BYTES_MAX - name.len().min(NAME_BYTES_MAX);
+            name.extend_from_slice(&piece[..piece.len().min(room)]);
+        }
+        for &byte in piece {
+            // A dollar sign ends words here: it may be the end of a nested quote's tag.
+            if byte.is_ascii_alphanumeric() || byte == b'_' || byte >= 0x80 {
+                if let Some(place) = self.inner.get_mut(self.inner_length) {
+                    *place = byte;
+                }
+                self.inner_length = (self.inner_length + 1).min(NAME_BYTES_MAX + 1);
+            } else {
+                self.end_inner();
+            }
+        }
+    }
+
+    fn escape(&mut self) {
+        self.disguise(); // \x53ET is the word SET
+    }
+
+    fn string_end(&mut self) {
+        if self.watch != Watch::Nothing {
+            self.end_inner();
+        }
+    }
+
+    #[inline]
+    fn symbol(&mut self, byte: u8, start: usize) {
+        match byte {
+            b'(' => self.parentheses = self.parentheses.saturating_add(1),
+            b')' => self.parentheses = self.parentheses.saturating_sub(1),
+            _ => {}
+        }
+        let begins = !self.started;
+        self.token(None, Kind::Symbol(byte), b"", start);
+        if begins && byte == b'(' {
+            self.first = Word::Select; // only a query begins with a parenthesis
+        }
+    }
+
+    fn semicolon(&mut self, token_end: usize) {
+        if let Some(atomic) = &mut self.atomic {
+            if atomic.ends == 1 && atomic.closed.is_none() {
+                atomic.closed = Some(token_end);
+            }
+            return;
+        }
+        // CREATE RULE ... DO (one; two)
+        if self.parentheses == 0 {
+            self.end_statement(token_end);
+        }
+    }
+
+    fn unsure(&mut self) {
+        self.found.unsure = true;
+    }
+}
+
+#[cfg(test)]
+mod tests;

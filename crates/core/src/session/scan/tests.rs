@@ -1,0 +1,573 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn find(text: &str) -> Findings {
+    scan(text.as_bytes(), ScanOptions::default())
+}
+
+fn verb(text: &str) -> Verb {
+    let found = find(text);
+    assert!(!found.unsure, "{text}");
+    found.single().unwrap_or_else(|| panic!("not one statement: {text}")).verb.clone()
+}
+
+fn parts(text: &str) -> PartSet {
+    let found = find(text);
+    assert!(!found.unsure, "{text}");
+    found.parts(is_reported)
+}
+
+/// Verb as Debug prints it, with the value of SET as the text that it spans.
+fn shown(text: &str) -> String {
+    match verb(text) {
+        Verb::Set { name, local, value } => {
+            let value = match value {
+                SetValue::Given(range) => text[range].to_string(),
+                other => format!("{other:?}"),
+            };
+            format!("{}{name:?} = {value}", if local { "local " } else { "" })
+        }
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn verbs_are_read_from_the_first_words() {
+    for (text, expected) in [
+        ("SELECT 1", "Select"),
+        ("(select 1) union (select 2)", "Select"),
+        ("values (1)", "Select"),
+        ("table t", "Select"),
+        ("insert into t values (1)", "Insert"),
+        ("UPDATE t SET a = 1", "Update"),
+        ("delete from t", "Delete"),
+        ("merge into t using s on true when matched then delete", "Merge"),
+        ("with a as (select 1) select * from a", "With"),
+        ("explain select 1", "Explain"),
+        ("copy t from stdin", "Copy"),
+        ("begin isolation level serializable", "Begin"),
+        ("start transaction read only", "Begin"),
+        ("COMMIT", "Commit { chain: false }"),
+        ("end work", "Commit { chain: false }"),
+        ("commit and chain", "Commit { chain: true }"),
+        ("commit transaction and no chain", "Commit { chain: false }"),
+        ("commit prepared 'x'", "FinishPrepared"),
+        ("rollback prepared 'x'", "FinishPrepared"),
+        ("abort", "Rollback { chain: false }"),
+        ("rollback work and chain", "Rollback { chain: true }"),
+        ("rollback to a", "RollbackTo(\"a\")"),
+        ("ROLLBACK TRANSACTION TO SAVEPOINT \"A b\"", "RollbackTo(\"A b\")"),
+        ("rollback to savepoint", "RollbackTo(\"savepoint\")"),
+        ("savepoint AbC", "Savepoint(\"abc\")"),
+        ("release savepoint a", "Release(\"a\")"),
+        ("release savepoint", "Release(\"savepoint\")"),
+        ("prepare transaction 'x'", "PrepareTransaction"),
+        ("prepare transaction as select 1", "Prepare(\"transaction\")"),
+        ("prepare P (int) as select $1", "Prepare(\"p\")"),
+        ("execute \"P\"(1)", "Execute(\"P\")"),
+        ("deallocate p", "Deallocate(One(\"p\"))"),
+        ("deallocate prepare p", "Deallocate(One(\"p\"))"),
+        ("deallocate prepare", "Deallocate(One(\"prepare\"))"),
+        ("deallocate prepare all", "Deallocate(All)"),
+        ("deallocate \"all\"", "Deallocate(One(\"all\"))"),
+        ("listen c", "Listen(\"c\")"),
+        ("unlisten *", "Unlisten(All)"),
+        ("unlisten c", "Unlisten(One(\"c\"))"),
+        ("notify c, 'x'", "Notify(\"c\")"),
+        ("declare c cursor for select 1", "Declare { name: \"c\", hold: false }"),
+        ("declare c scroll cursor with hold for select 1", "Declare { name: \"c\", hold: true }"),
+        ("declare c cursor without hold for select 1", "Declare { name: \"c\", hold: false }"),
+        (
+            "declare c cursor for with hold as (select 1) select * from hold",
+            "Declare { name: \"c\", hold: false }",
+        ),
+        ("close all", "Close(All)"),
+        ("close c", "Close(One(\"c\"))"),
+        ("load 'auto_explain'", "Load"),
+        ("alter role a set work_mem = 1", "Shared(Role)"),
+        ("create user u", "Shared(Role)"),
+        ("create user mapping for u server s", "Ddl"),
+        ("drop group g", "Shared(Role)"),
+        ("alter database d set x = 1", "Shared(Database)"),
+        ("alter system reset all", "Shared(System)"),
+        ("create table t (a int)", "Ddl"),
+        ("truncate t", "Ddl"),
+        ("grant execute on function f to u", "Ddl"),
+        ("discard all", "Discard(All)"),
+        ("discard temporary", "Discard(Temporary)"),
+        ("discard plans", "Discard(Plans)"),
+        ("discard sequences", "Discard(Sequences)"),
+        ("reset all", "ResetAll"),
+        ("reset \"TimeZone\"", "Reset(\"timezone\")"),
+        ("reset time zone", "Reset(\"timezone\")"),
+        ("reset my.x", "Reset(\"my.x\")"),
+        ("reset session authorization", "Reset(\"session_authorization\")"),
+        ("reset transaction isolation level", "Reset(\"transaction_isolation\")"),
+        ("show all", "Other"),
+    ] {
+        assert_eq!(shown(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn each_spelling_of_set_names_its_setting() {
+    for (text, expected) in [
+        ("set a to b", "\"a\" = b"),
+        ("SET Work_Mem = '1MB' ;", "\"work_mem\" = '1MB'"),
+        ("set session a = 1, 'b'", "\"a\" = 1, 'b'"),
+        ("set local a = -1.5 -- why", "local \"a\" = -1.5"),
+        ("set session = 1", "\"session\" = 1"),
+        ("set local to 1", "\"local\" = 1"),
+        ("set session.a = 1", "\"session.a\" = 1"),
+        ("set local session.a = 1", "local \"session.a\" = 1"),
+        ("set my . \"User\" = E'a\\'b'", "\"my.user\" = E'a\\'b'"),
+        ("set a to default", "\"a\" = Default"),
+        ("set a to 'default'", "\"a\" = 'default'"),
+        ("set a from current", "\"a\" = Current"),
+        ("set time zone 'UTC'", "\"timezone\" = 'UTC'"),
+        ("set local time zone -7", "local \"timezone\" = -7"),
+        (
+            "set time zone interval '-08:00' hour to minute",
+            "\"timezone\" = interval '-08:00' hour to minute",
+        ),
+        ("set time zone local", "\"timezone\" = Default"),
+        ("set time zone default", "\"timezone\" = Default"),
+        ("set time to 1", "\"time\" = 1"),
+        ("set names 'utf8'", "\"client_encoding\" = 'utf8'"),
+        ("set names", "\"client_encoding\" = Default"),
+        ("set names default", "\"client_encoding\" = Default"),
+        ("set schema 'x'", "\"search_path\" = 'x'"),
+        ("set seed to 0.5", "\"seed\" = 0.5"),
+        ("set role none", "\"role\" = none"),
+        ("set local role \"A\"", "local \"role\" = \"A\""),
+        ("set role to x", "\"role\" = x"),
+        ("set session authorization 'u'", "\"session_authorization\" = 'u'"),
+        ("set session authorization default", "\"session_authorization\" = Default"),
+        ("set local session authorization u", "local \"session_authorization\" = u"),
+        ("set session session authorization u", "\"session_authorization\" = u"),
+        ("set xml option document", "\"xmloption\" = document"),
+        ("set transaction read only", "SetTransaction"),
+        ("set local transaction isolation level serializable", "SetTransaction"),
+        ("set transaction snapshot 'x'", "SetTransaction"),
+        (
+            "set session characteristics as transaction read only",
+            "SetSessionCharacteristics { local: false }",
+        ),
+    ] {
+        assert_eq!(shown(text), expected, "{text}");
+    }
+}
+
+#[test]
+fn verbs_touch_their_parts() {
+    for (text, expected) in [
+        ("set timezone = 'UTC'", "reported_setting"),
+        ("set names 'x'", "reported_setting"),
+        ("set search_path = a", "setting"),
+        ("set search_path = a, pg_temp", "setting,temporary_object"),
+        ("set search_path = E'\\x70g_temp'", "setting,temporary_object"),
+        ("set search_path to 'pg_temp'", "setting,temporary_object"),
+        ("set local work_mem = 1", ""),
+        ("set local my.x = 1", "custom_setting"),
+        ("set my.x to default", "custom_setting"),
+        ("reset my.x", "custom_setting"),
+        ("set role x", "role"),
+        ("set session authorization x", "session_authorization"),
+        ("set session characteristics as transaction read only", "setting"),
+        ("set seed = 1", "seed"),
+        ("set transaction_isolation = 'serializable'", ""),
+        ("reset all; unlisten *; close all; deallocate all; discard temp", ""),
+        ("listen c", "listen"),
+        ("prepare p as select 1", "sql_statement"),
+        ("execute p", "sql_statement"),
+        ("declare c cursor with hold for select 1", "held_cursor"),
+        ("load 'x'", "loaded_library"),
+    ] {
+        assert_eq!(parts(text).to_string(), expected, "{text}");
+    }
+}
+
+#[test]
+fn parts_are_found_anywhere_in_a_text() {
+    for (text, expected) in [
+        ("select pg_advisory_lock(1)", "advisory_lock"),
+        ("select pg_catalog.\"pg_try_advisory_lock_shared\" (1, 2)", "advisory_lock"),
+        ("select pg_advisory_xact_lock(1), pg_advisory_unlock_all()", ""),
+        ("update t set a = PG_ADVISORY_LOCK(1)", "advisory_lock"),
+        ("select 'pg_advisory_lock(1)' -- pg_advisory_lock(1)\n /* pg_advisory_lock(1) */", ""),
+        ("select nextval('s')", ""),
+        ("select currval('s')", "sequence_value"),
+        ("select lastval()", "sequence_value"),
+        ("select setseed(0.1)", "seed"),
+        ("select pg_backup_start('x')", "backup_in_progress"),
+        ("select pg_create_physical_replication_slot('x', true, true)", "temporary_slot"),
+        ("CREATE_REPLICATION_SLOT s TEMPORARY PHYSICAL", "temporary_slot"),
+        ("select dblink_connect('a', 'b')", "named_connection"),
+        ("select * from pg_prepared_statements", "session_catalog"),
+        ("select * from pg_listening_channels()", "session_catalog"),
+        ("create temp table t (a int)", "temporary_object"),
+        ("create local /* x */ temporary table t (a int)", "temporary_object"),
+        ("create or replace temp view v as select 1", "temporary_object"),
+        ("create temp sequence s", "temporary_object"),
+        ("create table pg_temp.t (a int)", "temporary_object"),
+        ("create table \"pg_temp\".t (a int)", "temporary_object"),
+        (
+            "create function pg_temp_3.f() returns int language sql as 'select 1'",
+            "temporary_object",
+        ),
+        ("select 1 into temp x", "temporary_object"),
+        ("select 1 into local temporary table x", "temporary_object"),
+        ("select insert into temp x from t", "temporary_object"),
+        ("with a as (select 1) select insert into temp values from t", "temporary_object"),
+        ("explain analyze create temp table t as select 1", "temporary_object"),
+        ("select temp, temporary from temp", ""),
+        ("select t.temp into x from t", ""),
+        ("insert into temp values (1)", ""),
+        ("insert into temp select 1", ""),
+        ("with a as (select 1) insert into temp select * from a", ""),
+        ("with a as (insert into temp (x) select 1 returning *) select * from a", ""),
+        ("merge into temp using s on true when matched then delete", ""),
+        ("create table temp (a int)", ""),
+        ("drop table temp", ""),
+        ("grant temp on database d to u", ""),
+        ("create table t as execute p", "sql_statement"),
+        ("explain analyze execute p", "sql_statement"),
+        ("explain (analyze) execute p(1)", "sql_statement"),
+        ("create trigger t before insert on x execute function f()", ""),
+        ("grant execute on function f() to u", ""),
+        ("prepare p as select pg_advisory_lock(1)", "sql_statement,advisory_lock"),
+        ("create rule r as on insert to t do also (notify a; notify b)", ""),
+        ("select 1; ; select setseed(1); select 2", "seed"),
+    ] {
+        assert_eq!(parts(text).to_string(), expected, "{text}");
+    }
+}
+
+#[test]
+fn set_config_is_read_to_its_third_argument() {
+    let any = PartSet::ANY_SETTING.to_string();
+    for (text, expected) in [
+        ("select set_config('work_mem', '1MB', true)", ""),
+        ("select set_config('role', 'x', true)", ""),
+        ("select set_config('role', 'x', false)", "role"),
+        ("select pg_catalog.set_config('search_path', '', false)", "setting"),
+        ("select set_config('search_path', 'pg_temp', false)", "setting,temporary_object"),
+        ("select set_config('TimeZone', $1, $2)", "reported_setting"),
+        ("select set_config('my.x', f(1, 2), true)", "custom_setting"),
+        ("select \"set_config\"('my.x', '1', false)", "custom_setting"),
+        ("select set_config('a', (select ','), TRUE), set_config('b', '', false)", "setting"),
+        ("select set_config($1, $2, true)", "custom_setting"),
+        ("select set_config($1, $2, false)", &any),
+        ("select set_config('work' || '_mem', '1', false)", &any),
+        ("select set_config('a', 'b', not true)", "setting"),
+        ("select set_config('a', 'b', true or false)", "setting"),
+        ("select set_config from t", ""),
+    ] {
+        assert_eq!(parts(text).to_string(), expected, "{text}");
+    }
+    assert!(find("select set_config('a', 'b'").unsure);
+}
+
+#[test]
+fn words_of_code_in_strings_count() {
+    for (text, expected) in [
+        ("do $$ begin perform f(); end $$", ""),
+        ("do language plpgsql $x$ begin perform pg_advisory_lock(1); end $x$", "advisory_lock"),
+        ("do 'begin create temp table t(a int); end'", "temporary_object"),
+        ("do $$begin perform 'listen'; end$$", "listen"),
+        ("call p('setseed')", "seed"),
+        ("select 'set listen temp prepare'", ""),
+        ("create function f() returns int language sql as $$ select setseed(1) $$", ""),
+    ] {
+        assert_eq!(parts(text).to_string(), expected, "{text}");
+    }
+    let set = find("do $$ begin set local my.x = 1; end $$");
+    assert_eq!(set.flags, PartSet::ANY_SETTING);
+    // What is put together at run time cannot be seen.
+    for text in [
+        "do $$ begin execute 'SE' || 'T x = 1'; end $$",
+        "do $$ begin perform query_to_xml($1, true, true, ''); end $$",
+        "do E'begin \\x53ET x = 1; end'",
+        "do 'begin SE'\n'T x = 1; end'",
+        "do U&'begin end'",
+        "do $$ x $$ language plpython3u",
+        "do language 'plpgsql' $$ $$",
+        "select query_to_xml('select 1', true, true, '')",
+    ] {
+        assert!(find(text).unsure, "{text}");
+    }
+}
+
+#[test]
+fn lexical_traps_do_not_hide_a_statement() {
+    // Each hides `listen a` in one reading and not in the other; the count is the server's.
+    for (text, statements) in [
+        ("select ';listen a;'", 1),
+        ("select ''';listen a;'", 1),
+        ("select '\\'; listen a;'", 2 + 90), // the last quote is open
+        ("select E'\\'; listen a;'", 1),
+        ("select e'\\\\'; listen a", 2),
+        ("select E'a'\n'\\'; listen a;'", 1),
+        ("select E'a' -- b\n  '\\'; listen a;'", 1),
+        ("select E'a' '\\'; listen a --'", 2),
+        ("select 'a' /* b */\n'c'; listen a", 2),
+        ("select b'1'';listen a;'", 1),
+        ("select n'\\'; listen a --'", 2),
+        ("select ne'\\'; listen a --'", 2),
+        ("select $$;listen a;$$", 1),
+        ("select $a$;$$;listen a;$a$", 1),
+        ("select $a$;$a;$b$ $ab$;listen a;$a$", 1),
+        ("select $a$ $a$a$; listen a", 2), // $a$ ends, then a$ is a name
+        ("select a$b$; listen a; $b$", 2 + 90),
+        ("select $1; listen a", 2),
+        ("select $1$a$;listen a;$a$", 1),
+        ("select \"a;listen a;\"", 1),
+        ("select \"a\"\";listen a;\"", 1),
+        ("select \"a\\\"; listen a", 2),
+        ("select 1 /* ; /* ; */ ; listen a; */", 1),
+        ("select 1 /*/ ; listen a; */", 1),
+        ("select 1 /**/; listen a", 2),
+        ("select 1 /***/; listen a", 2),
+        ("select 1 +--;\n 2; listen a", 2),
+        ("select 1 */*;listen a;*/ 2", 1),
+        ("select 1 --;listen a", 1),
+        ("select 1 --\r;listen a", 2),
+        ("select 1 - -1; listen a", 2),
+        ("select 4/2; listen a", 2),
+        ("select (1;listen a)", 1),
+        ("select 1e'\\';listen a;'", 1),
+        ("select caf\u{e9}$$;listen a;$$", 2 + 90),
+    ] {
+        let found = find(text);
+        let open = statements > 90;
+        assert_eq!(found.unsure, open, "{text}: {found:?}");
+        if !open {
+            assert_eq!(found.statements().count(), statements, "{text}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn backslashes_escape_where_the_setting_says_so() {
+    let text = b"select 'a\\'; listen a;'";
+    let options = ScanOptions { standard_conforming_strings: false, ..ScanOptions::default() };
+    assert_eq!(scan(text, options).statements().count(), 1);
+    assert!(scan(text, ScanOptions::default()).unsure);
+    // Bit strings have no escapes in either.
+    assert_eq!(scan(b"select b'\\'; listen a", options).statements().count(), 2);
+}
+
+#[test]
+fn what_cannot_be_read_is_unsure() {
+    for text in [
+        "select 'a",
+        "select \"a",
+        "select /* /* */",
+        "select $a$ $b$",
+        "select $",
+        "select $a b",
+        "select E'a\\",
+        "select 1\0; listen a",
+        "select U&\"d\\0061t\"",
+        "select u&'a'",
+        "set",
+        "set a",
+        "set time zone",
+        "discard x",
+        "execute",
+    ] {
+        assert!(find(text).unsure, "{text}");
+    }
+    assert!(find(&format!("savepoint {}", "a".repeat(64))).unsure);
+    assert!(!find(&format!("savepoint {}", "a".repeat(63))).unsure);
+    assert!(find(&format!("select ${0}$ ${0}$", "a".repeat(300))).unsure);
+    let unsafe_encoding = ScanOptions { unsafe_encoding: true, ..ScanOptions::default() };
+    assert!(scan("select 'é'".as_bytes(), unsafe_encoding).unsure);
+    assert!(!scan(b"select 'e'", unsafe_encoding).unsure);
+}
+
+#[test]
+fn ranges_are_those_of_first_and_last_token() {
+    let text = "  select 1 ; -- x\n /* y */ update t set a = 'b' -- z\n;;  ";
+    let found = find(text);
+    let texts: Vec<&str> = found.statements().map(|s| &text[s.range.clone()]).collect();
+    assert_eq!(texts, ["select 1", "update t set a = 'b'"]);
+    for empty in ["", "  ", ";;", "-- a", "/* a */ ;"] {
+        assert!(find(empty).is_empty(), "{empty}");
+    }
+    assert!(!find("select").is_empty());
+}
+
+#[test]
+fn bodies_of_sql_functions_hold_semicolons() {
+    let body = "create function f() returns int begin atomic select 1; select 2; end";
+    assert_eq!(verb(body), Verb::Ddl);
+    let closed = format!("{body} ; ");
+    assert_eq!(find(&closed).single().unwrap().range, 0..body.len());
+    assert!(!find(&closed).unsure);
+    assert!(find(&format!("{body}; listen a")).unsure);
+    assert!(
+        find("create function f() returns int begin atomic select case when a then 1 end; end")
+            .unsure
+    );
+    assert!(
+        find("create function f() returns int begin atomic select 1 end; listen a; end").unsure
+    );
+    assert!(find("create function f() returns int begin atomic select 1;").unsure);
+}
+
+#[test]
+fn long_lists_keep_their_flags() {
+    let mut text = "select 1;".repeat(STATEMENTS_MAX);
+    assert!(!find(&text).truncated);
+    text.push_str("listen a; select lastval()");
+    let found = find(&text);
+    assert!(found.truncated);
+    assert_eq!(found.statements().count(), STATEMENTS_MAX);
+    assert_eq!(found.flags, PartSet::of(&[Part::Listen, Part::SequenceValue]));
+}
+
+#[test]
+fn a_search_path_may_make_plain_tables_temporary() {
+    assert!(names_temporary_schema(b"pg_temp, public"));
+    assert!(names_temporary_schema(b"\"$user\", \"pg_temp\""));
+    assert!(names_temporary_schema(b"PG_TEMP_3"));
+    assert!(!names_temporary_schema(b"\"$user\", public, pg_temperature"));
+}
+
+/// Texts that end in every state of the lexer.
+const SPLIT: &[&str] = &[
+    "select E'a\\'' -- b\r\n 'c\\'d''e', U&'x', u&\"y\", u & 1, b'1'\n'0', n'x'; listen \"A\"\"b\"",
+    "select $a$ $ $b$ $a $a$, $$x$$, $1, $12$c$d$c$ -1 --2\n /3 /* /* **/ */ 4/**/5.6e-7; set my.\"X y\" = 'pg_temp'",
+    "do language plpgsql $do$ begin perform pg_advisory_lock(1); create temp table t(); end $do$; insert into temp values(1)",
+    "select \"pg_advisory_lock\"(1), set_config('my.x', '1', true), setseed(1); with a as (insert into temp select 1) select 2",
+    "create function f() begin atomic select 1; end; ",
+    "set time zone 'a' ; rollback to savepoint b; set session authorization x; deallocate prepare all; commit and chain",
+];
+
+fn scan_in(chunks: &[&[u8]], options: ScanOptions) -> Findings {
+    let mut scanner = Scanner::new(options);
+    for chunk in chunks {
+        scanner.feed(chunk);
+    }
+    scanner.finish()
+}
+
+#[test]
+fn findings_do_not_depend_on_where_chunks_end() {
+    for conforming in [true, false] {
+        let options =
+            ScanOptions { standard_conforming_strings: conforming, unsafe_encoding: false };
+        for text in SPLIT {
+            // Also each prefix: a text may end in any state.
+            for length in 0..=text.len() {
+                let text = &text.as_bytes()[..length];
+                let whole = scan(text, options);
+                let bytes: Vec<&[u8]> = text.chunks(1).collect();
+                assert_eq!(scan_in(&bytes, options), whole, "{}", text.escape_ascii());
+                for at in 0..length {
+                    let split = scan_in(&[&text[..at], &text[at..]], options);
+                    assert_eq!(split, whole, "{} at {at}", text.escape_ascii());
+                }
+            }
+        }
+    }
+}
+
+fn pieces() -> impl Strategy<Value = Vec<u8>> {
+    let piece = prop::sample::select(vec![
+        "'",
+        "''",
+        "\\",
+        "\"",
+        "$",
+        "$a$",
+        "$$",
+        "/*",
+        "*/",
+        "--",
+        "\n",
+        " ",
+        ";",
+        "(",
+        ")",
+        ",",
+        ".",
+        "=",
+        "e",
+        "u",
+        "&",
+        "x",
+        "1",
+        "select",
+        "set",
+        "set_config",
+        "create",
+        "temp",
+        "into",
+        "insert",
+        "do",
+        "language",
+        "true",
+        "begin",
+        "atomic",
+        "end",
+        "pg_temp",
+        "listen",
+        "as",
+        "execute",
+        "\u{e9}",
+        "\0",
+        "-",
+        "/",
+        "*",
+    ]);
+    prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat().into_bytes())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_split_of_any_text_gives_the_same(
+        text in prop_oneof![pieces(), prop::collection::vec(any::<u8>(), 0..80)],
+        sizes in prop::collection::vec(1usize..9, 1..80),
+        conforming: bool,
+    ) {
+        let options = ScanOptions { standard_conforming_strings: conforming, unsafe_encoding: true };
+        let mut chunks: Vec<&[u8]> = Vec::new();
+        let mut rest = &text[..];
+        for size in sizes.into_iter().cycle() {
+            if rest.is_empty() { break; }
+            let (chunk, after) = rest.split_at(size.min(rest.len()));
+            chunks.push(chunk);
+            rest = after;
+        }
+        let whole = scan(&text, options);
+        prop_assert_eq!(&scan_in(&chunks, options), &whole);
+        for statement in whole.statements() {
+            prop_assert!(statement.range.start <= statement.range.end);
+            prop_assert!(statement.range.end <= text.len());
+        }
+    }
+}
+
+#[test]
+fn hostile_texts_take_linear_time() {
+    // Quadratic work would take minutes here, not a second.
+    const LENGTH: usize = 1 << 18;
+    for unit in [
+        "/*", "$", "$a$", "$a", "'", "''", "\"", "\\", "(", ")", "a", "-", "--\n", "*/", ";", "1",
+        "'\n",
+    ] {
+        let body = unit.repeat(LENGTH / unit.len());
+        for prefix in
+            ["", "select ", "select $a$", "select E'", "do '", "set x = ", "select set_config("]
+        {
+            let text = format!("{prefix}{body}");
+            let found = find(&text);
+            assert!(found.statements().count() <= STATEMENTS_MAX);
+        }
+    }
+}
