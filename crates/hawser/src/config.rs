@@ -1,0 +1,466 @@
+//! The configuration: a TOML file, read, checked and resolved into valid types.
+//!
+//! # Model
+//! ```text
+//! text --document--> settings with places --check--> no contradictions --inherit--> Config
+//! ```
+//! [`registry`] declares every setting once. [`StartConfig`] holds what only a restart changes,
+//! [`ReloadConfig`] what a reload or `SET` changes; databases and users have all that they inherit.
+//!
+//! # Invariants
+//! - A [`Config`] that exists is whole: at least one address, one database with a server, one way to
+//!   log in, and no setting outside of its range.
+//! - All errors are found before any is reported, each with file, line and column.
+//! - No password is in `Debug`, in an error, or in SHOW CONFIG.
+//!
+//! # Limits
+//! Files that are named here (certificates, hba_file, users_file) are not opened here: whoever reads
+//! them says what is wrong in them.
+
+mod address;
+mod check;
+mod choice;
+mod database;
+mod document;
+mod error;
+mod group;
+pub mod registry;
+mod server_url;
+pub(crate) mod suggest;
+#[cfg(test)]
+mod tests;
+mod user;
+mod value;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
+pub use choice::{
+    AuthType, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, TargetSessionAttrs, TlsMode,
+    TlsNegotiation, TlsVersions,
+};
+pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
+pub use error::{ConfigError, ConfigErrors, Rejected};
+pub use group::{ReloadConfig, StartConfig};
+pub use registry::{
+    AdminSettings, AuthSettings, ClientTlsSettings, LimitSettings, ListenSettings, LogSettings,
+    LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
+    ServerTlsSettings, ShutdownSettings, TimeoutSettings,
+};
+pub use server_url::{ServerUrl, ServerUrlError};
+pub use user::{PoolLimits, UserConfig};
+pub use value::{DURATION_MAX, FileMode, Limit, OptionalAddress, Password, Size, Timeout};
+
+use check::Check;
+use document::{Document, Places};
+use error::Position;
+use registry::{Change, DatabaseEntry, UserEntry};
+use value::{Context, Raw};
+
+/// No configuration is larger; a file that is, is another file.
+const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// A whole and valid configuration.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// What only a restart changes.
+    pub start: StartConfig,
+    /// What a reload replaces.
+    pub reload: ReloadConfig,
+    file: PathBuf,
+    /// Whether `file` is one, or a word such as `--server`.
+    has_file: bool,
+    databases: Vec<DatabaseEntry>,
+    users: Vec<UserEntry>,
+    places: Places,
+    database_index: HashMap<String, usize>,
+    user_index: HashMap<String, usize>,
+    warnings: Vec<ConfigError>,
+}
+
+/// One line of SHOW CONFIG.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShownSetting {
+    /// PgBouncer's name where it has the setting.
+    pub name: &'static str,
+    /// The value in force, in PgBouncer's format.
+    pub value: String,
+    /// The value that it has when nobody sets it.
+    pub default: String,
+    /// Whether a reload or SET changes it.
+    pub changeable: bool,
+}
+
+/// Why SET was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SetError {
+    /// There is no such setting; the message has a suggestion.
+    Unknown(String),
+    /// The setting belongs to one `[[database]]` or `[[user]]`, or needs a restart.
+    NotChangeable(String),
+    /// The value is not allowed, alone or together with the others.
+    Refused(String),
+}
+
+impl fmt::Display for SetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown(message) | Self::NotChangeable(message) | Self::Refused(message) => {
+                f.write_str(message)
+            }
+        }
+    }
+}
+
+impl std::error::Error for SetError {}
+
+impl Config {
+    /// Reads and checks the file at `path`.
+    ///
+    /// # Errors
+    /// All that is wrong with it, or the one reason why it cannot be read.
+    pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
+        let path = path.as_ref();
+        let refuse = |message: String| {
+            ConfigErrors::single(ConfigError::new(path, Position::default(), message))
+        };
+        match std::fs::metadata(path) {
+            Ok(metadata) if metadata.len() > FILE_BYTES_MAX => {
+                return Err(refuse(format!("larger than {FILE_BYTES_MAX} bytes")));
+            }
+            Ok(_) => {}
+            Err(error) => return Err(refuse(format!("cannot be read: {error}"))),
+        }
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| refuse(format!("cannot be read: {error}")))?;
+        Self::from_str(&text, path)
+    }
+
+    /// Reads and checks `text`; relative paths in it start at the directory of `path`, which need
+    /// not exist.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn from_str(text: &str, path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
+        let path = path.as_ref();
+        let (document, errors) = Document::read(text, path);
+        Self::checked(document, path, true, errors, Vec::new())
+    }
+
+    /// What `serve --server URL` runs without a file: every database of that server; clients log in
+    /// as the URL's user with its password. Without a password there, whoever connects as that user
+    /// is trusted, which is refused unless every address in `listen` is local.
+    ///
+    /// `listen` is as `address` of `[listen]`, with commas; `None` is its default, as for
+    /// `pool_size`.
+    ///
+    /// # Errors
+    /// What is wrong with the arguments; never the URL itself, which holds a password.
+    pub fn from_server_url(
+        url: &str,
+        listen: Option<&str>,
+        pool_size: Option<u32>,
+    ) -> Result<Self, ConfigErrors> {
+        let mut errors = Vec::new();
+        let mut refuse = |option: &str, message: String| {
+            errors.push(ConfigError::new(Path::new(option), Position::default(), message));
+        };
+        let mut document = Document::empty();
+        let url = ServerUrl::parse(url).map_err(|error| refuse("--server", error.to_string())).ok();
+        let mut warnings = Vec::new();
+        if let Some(url) = url {
+            let ignored = url.ignored.iter().map(|name| {
+                let message = format!("{name} of the URL means nothing to a pooler: ignored");
+                ConfigError::new(Path::new("--server"), Position::default(), message)
+            });
+            warnings.extend(ignored);
+            document.add_server(url);
+        }
+        for (option, name, value) in [
+            ("--listen", "address", listen.map(str::to_owned)),
+            ("--pool-size", "pool_size", pool_size.map(|size| size.to_string())),
+        ] {
+            let setting = registry::find_by_name(name);
+            if let (Some(setting), Some(value)) = (setting, value) {
+                let context = Context { setting, base: Path::new("") };
+                let raw = Raw::Text(&value);
+                let assigned = document
+                    .start
+                    .assign(&raw, context)
+                    .and_then(|known| Ok(known || document.reload.assign(&raw, context)?));
+                if let Err(rejected) = assigned {
+                    refuse(option, rejected.message);
+                }
+            }
+        }
+        let trusts = document.reload.auth.auth_type == Some(AuthType::Trust);
+        let open = document.start.listen.address.iter().find(|address| !address.is_local());
+        if let (true, Some(open)) = (trusts, open) {
+            refuse(
+                "--server",
+                format!(
+                    "the URL has no password, so whoever reaches {open} would be let in: give it \
+                     one, or listen on loopback only"
+                ),
+            );
+        }
+        Self::checked(document, Path::new("--server"), false, errors, warnings)
+    }
+
+    /// Checks `document` and lets databases and users inherit.
+    fn checked(
+        document: Document,
+        file: &Path,
+        has_file: bool,
+        mut errors: Vec<ConfigError>,
+        mut warnings: Vec<ConfigError>,
+    ) -> Result<Self, ConfigErrors> {
+        let Document { start, reload, databases, users, places } = document;
+        let mut config = Self {
+            start,
+            reload,
+            file: file.to_owned(),
+            has_file,
+            databases,
+            users,
+            places,
+            database_index: HashMap::new(),
+            user_index: HashMap::new(),
+            warnings: Vec::new(),
+        };
+        // A value that was refused stands at its default here, and would draw false errors.
+        if errors.is_empty() {
+            let (found, odd) = Check::run(&config);
+            errors.extend(found);
+            warnings.extend(odd);
+        }
+        if !errors.is_empty() {
+            return Err(ConfigErrors::new(errors));
+        }
+        config.warnings = warnings;
+        config.inherit();
+        Ok(config)
+    }
+
+    fn inherit(&mut self) {
+        let general = &self.reload;
+        let databases: Vec<_> =
+            self.databases.iter().map(|entry| DatabaseConfig::inherit(entry, general)).collect();
+        let users: Vec<_> =
+            self.users.iter().map(|entry| UserConfig::inherit(entry, general)).collect();
+        let index = |(at, name): (usize, &String)| (name.clone(), at);
+        self.database_index = databases.iter().map(|d| &d.name).enumerate().map(index).collect();
+        self.user_index = users.iter().map(|u| &u.name).enumerate().map(index).collect();
+        self.reload.databases = databases;
+        self.reload.users = users;
+    }
+
+    /// The file that this came from, if it came from one.
+    #[must_use]
+    pub fn file(&self) -> Option<&Path> {
+        self.has_file.then_some(self.file.as_path())
+    }
+
+    /// What is allowed but odd; `check` prints it, `serve` logs it once.
+    #[must_use]
+    pub fn warnings(&self) -> &[ConfigError] {
+        &self.warnings
+    }
+
+    /// Where clients connect; at least one.
+    #[must_use]
+    pub fn listen(&self) -> &[ListenAddress] {
+        &self.start.listen.address
+    }
+
+    /// Every `[[database]]`, in the order of the file.
+    #[must_use]
+    pub fn databases(&self) -> &[DatabaseConfig] {
+        &self.reload.databases
+    }
+
+    /// Every `[[user]]`, in the order of the file.
+    #[must_use]
+    pub fn users(&self) -> &[UserConfig] {
+        &self.reload.users
+    }
+
+    /// The entry for a client that asks for `name`: its own, else that of `*`. The admin databases
+    /// are never found: they are no entry.
+    #[must_use]
+    pub fn database(&self, name: &str) -> Option<&DatabaseConfig> {
+        if ADMIN_DATABASES.contains(&name) {
+            return None;
+        }
+        let index = |name| self.database_index.get(name);
+        // A client may not ask for the entry "*" by that name.
+        let own = if name == ANY_DATABASE { None } else { index(name) };
+        own.or_else(|| index(ANY_DATABASE)).map(|at| &self.reload.databases[*at])
+    }
+
+    /// The `[[user]]` of that name.
+    #[must_use]
+    pub fn user(&self, name: &str) -> Option<&UserConfig> {
+        self.user_index.get(name).map(|at| &self.reload.users[*at])
+    }
+
+    /// What `user` may have in `database`. For the sizes of a pool, `user` is the forced user where
+    /// the database has one, as in PgBouncer; for limits and times of a client, the client's own.
+    #[must_use]
+    pub fn resolve(&self, database: &DatabaseConfig, user: &str) -> PoolLimits {
+        match self.user(user) {
+            Some(user) => PoolLimits::of(database, user),
+            None => PoolLimits::of(database, &UserConfig::without_entry(&self.reload)),
+        }
+    }
+
+    /// How clients log in: as configured, else `hba` with an hba_file, else `scram-sha-256`.
+    #[must_use]
+    pub fn auth_type(&self) -> AuthType {
+        let auth = &self.reload.auth;
+        auth.auth_type.unwrap_or(if auth.hba_file.is_some() {
+            AuthType::Hba
+        } else {
+            AuthType::ScramSha256
+        })
+    }
+
+    /// Whether any user is configured or can be looked up. Without one, only rules of an hba_file
+    /// that ask for no password can let anybody in: whoever reads that file knows.
+    #[must_use]
+    pub fn knows_users(&self) -> bool {
+        self.reload.auth.users_file.is_some()
+            || !self.users.is_empty()
+            || self.reload.databases.iter().any(|database| database.auth_user.is_some())
+    }
+
+    /// Whether `user` may do everything on the admin database.
+    #[must_use]
+    pub fn is_admin(&self, user: &str) -> bool {
+        self.reload.auth.admin_users.iter().any(|name| name == user)
+    }
+
+    /// Whether `user` may look at the admin database.
+    #[must_use]
+    pub fn is_stats_user(&self, user: &str) -> bool {
+        self.is_admin(user) || self.reload.auth.stats_users.iter().any(|name| name == user)
+    }
+
+    /// SHOW CONFIG: every setting outside of `[[database]]` and `[[user]]`, by name.
+    #[must_use]
+    pub fn show(&self) -> Vec<ShownSetting> {
+        let (start, reload) = (StartConfig::defaults(), ReloadConfig::defaults());
+        let defaults = start.shown().into_iter().chain(reload.shown());
+        let values = self.start.shown().into_iter().chain(self.reload.shown());
+        let mut shown: Vec<_> = values
+            .zip(defaults)
+            .map(|((setting, value), (_, default))| ShownSetting {
+                name: setting.shown_name(),
+                value,
+                default,
+                changeable: setting.change == Change::Reload,
+            })
+            .collect();
+        shown.sort_by_key(|setting| setting.name);
+        shown
+    }
+
+    /// SET of the admin console: changes one setting until the next reload. Databases and users that
+    /// inherit it follow.
+    ///
+    /// # Errors
+    /// See [`SetError`]; the configuration is then as it was.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<(), SetError> {
+        let Some(setting) = registry::find_by_name(name) else {
+            return Err(SetError::Unknown(suggest::unknown_setting(name)));
+        };
+        if setting.table.is_array() {
+            let message = format!("{name} belongs to one {}: change the file", setting.table);
+            return Err(SetError::NotChangeable(message));
+        }
+        if setting.change == Change::Restart {
+            return Err(SetError::NotChangeable(format!("{name} changes by a restart only")));
+        }
+        let base = self.file.parent().unwrap_or(Path::new(""));
+        let mut changed = self.clone();
+        changed
+            .reload
+            .assign(&Raw::Text(value), Context { setting, base })
+            .map_err(|rejected| SetError::Refused(format!("{name}: {}", rejected.message)))?;
+        let (errors, _) = Check::run(&changed);
+        if let Some(error) = errors.first() {
+            return Err(SetError::Refused(error.message.clone()));
+        }
+        changed.inherit();
+        *self = changed;
+        Ok(())
+    }
+
+    /// The settings that differ between `self` and `new` but need a restart, by the names of SHOW
+    /// CONFIG: what a reload has to say that it leaves alone.
+    #[must_use]
+    pub fn diff_restart(&self, new: &Self) -> Vec<&'static str> {
+        let pairs = self.start.shown().into_iter().zip(new.start.shown());
+        pairs.filter(|(old, new)| old.1 != new.1).map(|(old, _)| old.0.shown_name()).collect()
+    }
+
+    /// `self`, loaded anew, for a process that was started with `running`: what needs a restart
+    /// stays as it is.
+    #[must_use]
+    pub fn reloaded_over(mut self, running: &Self) -> Self {
+        self.start = running.start.clone();
+        self
+    }
+}
+
+impl AdminSettings {
+    /// Where the control socket is: as configured, else `hawser.sock` in `$RUNTIME_DIRECTORY` or
+    /// `$XDG_RUNTIME_DIR`, else nowhere. `environment` reads a variable.
+    #[must_use]
+    pub fn control_socket_path(
+        &self,
+        environment: impl Fn(&str) -> Option<PathBuf>,
+    ) -> Option<PathBuf> {
+        self.control_socket.clone().or_else(|| {
+            let directory =
+                environment("RUNTIME_DIRECTORY").or_else(|| environment("XDG_RUNTIME_DIR"))?;
+            Some(directory.join("hawser.sock"))
+        })
+    }
+}
+
+impl Document {
+    /// One database for all that the server has, and its user.
+    fn add_server(&mut self, url: ServerUrl) {
+        // libpq would take the name of the system's user; a variable says the same without a lookup.
+        let name = url
+            .user
+            .or_else(|| std::env::var("USER").ok().filter(|user| !user.is_empty()))
+            .unwrap_or_else(|| "postgres".to_owned());
+        if url.password.is_none() {
+            self.reload.auth.auth_type = Some(AuthType::Trust);
+        }
+        if let Some(timeout) = url.connect_timeout {
+            self.reload.servers.server_connect_timeout = timeout;
+        }
+        self.reload.auth.admin_users.push(name.clone());
+        let tls = &mut self.reload.server_tls;
+        tls.server_tls_sslmode = url.tls_mode.unwrap_or(tls.server_tls_sslmode);
+        tls.server_tls_negotiation = url.tls_negotiation.unwrap_or(tls.server_tls_negotiation);
+        tls.server_tls_ca_file = url.tls_ca_file;
+        tls.server_tls_cert_file = url.tls_cert_file;
+        tls.server_tls_key_file = url.tls_key_file;
+        let mut database = DatabaseEntry::defaults();
+        database.name = Some(ANY_DATABASE.to_owned());
+        database.servers = url.servers;
+        database.target_session_attrs =
+            url.target_session_attrs.unwrap_or(database.target_session_attrs);
+        self.databases.push(database);
+        let mut user = UserEntry::defaults();
+        user.name = Some(name);
+        user.password = url.password;
+        self.users.push(user);
+    }
+}

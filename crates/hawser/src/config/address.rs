@@ -1,0 +1,343 @@
+//! Where Hawser listens, and where servers are.
+//!
+//! # Model
+//! A path that starts with `/` is a unix socket: `/dir` is the directory, the socket in it is
+//! `.s.PGSQL.PORT` as libpq has it; `/dir:PORT` names the port; `/dir/.s.PGSQL.PORT` is the socket.
+//! All else is `host:port`, `host`, `[v6]:port`, `[v6]` or a bare v6 address.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use super::error::Rejected;
+use super::registry::Setting;
+use super::value::{Context, Raw, SettingType, items};
+
+/// PgBouncer's port, and ours.
+pub const LISTEN_PORT_DEFAULT: u16 = 6432;
+/// PostgreSQL's port.
+pub const SERVER_PORT_DEFAULT: u16 = 5432;
+/// `sun_path` of Linux holds 108 bytes with its NUL (unix(7)).
+const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// One place where clients connect.
+///
+/// `*` becomes `0.0.0.0` and `[::]`: whoever opens the second sets IPV6_V6ONLY, and goes on without
+/// it where the host has no IPv6.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ListenAddress {
+    /// An address and port.
+    Tcp(SocketAddr),
+    /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.6432`.
+    Unix(PathBuf),
+}
+
+impl ListenAddress {
+    /// Whether only this host can reach it.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp(address) => address.ip().is_loopback(),
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for ListenAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp(address) => address.fmt(f),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// One place where a PostgreSQL server listens.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ServerAddress {
+    /// A host name or an address (without brackets), resolved at each connect.
+    Tcp {
+        /// Name or address.
+        host: String,
+        /// Port.
+        port: u16,
+    },
+    /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.5432`.
+    Unix(PathBuf),
+}
+
+impl ServerAddress {
+    /// The server at `host` (a name, an address or a directory of sockets) and `port`.
+    ///
+    /// # Errors
+    /// What is wrong with the host.
+    pub fn new(host: &str, port: u16) -> Result<Self, String> {
+        if host.starts_with('/') {
+            return unix_path(host, port).map(Self::Unix);
+        }
+        check_host(host)?;
+        Ok(Self::Tcp { host: host.to_owned(), port })
+    }
+
+    /// Parses one entry of `servers`.
+    ///
+    /// # Errors
+    /// What is wrong with it, and what is allowed.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.starts_with('/') {
+            return unix_path(text, SERVER_PORT_DEFAULT).map(Self::Unix);
+        }
+        if text.starts_with("link://") {
+            return Err("link:// servers are not supported by this version".to_owned());
+        }
+        if text.contains("://") || text.contains('@') {
+            // Not repeated: it may hold a password.
+            return Err("a server is host:port or /socket/dir, not a URL: its user and password \
+                        belong in `user` and `password`"
+                .to_owned());
+        }
+        let (host, port) = split_port(text)?;
+        check_host(host)?;
+        Ok(Self::Tcp { host: host.to_owned(), port: port.unwrap_or(SERVER_PORT_DEFAULT) })
+    }
+
+    /// Whether the server is on this host: its sockets are, and loopback addresses.
+    #[must_use]
+    pub fn is_local(&self) -> bool {
+        match self {
+            Self::Tcp { host, .. } => {
+                host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            }
+            Self::Unix(_) => true,
+        }
+    }
+}
+
+impl fmt::Display for ServerAddress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+fn check_host(host: &str) -> Result<(), String> {
+    let bad = |c: char| c.is_whitespace() || c.is_control() || "/[]@?#,\"'".contains(c);
+    if host.is_empty() {
+        return Err("the host is missing: write host:port, [v6]:port or /socket/dir".to_owned());
+    }
+    if host.contains(bad) || (host.contains(':') && host.parse::<Ipv6Addr>().is_err()) {
+        return Err(format!("`{host}` is neither a host name nor an address"));
+    }
+    Ok(())
+}
+
+fn port_number(text: &str) -> Result<u16, String> {
+    text.parse()
+        .ok()
+        .filter(|port| *port > 0)
+        .ok_or_else(|| format!("`{text}` is not a port: 1 to 65535 is allowed"))
+}
+
+/// Host and port of `host:port`, `[v6]:port`, `[v6]`, `host` or a bare v6 address.
+fn split_port(text: &str) -> Result<(&str, Option<u16>), String> {
+    if let Some(rest) = text.strip_prefix('[') {
+        let (host, after) =
+            rest.split_once(']').ok_or_else(|| format!("`{text}`: the ] is missing"))?;
+        return match after.strip_prefix(':') {
+            Some(port) => Ok((host, Some(port_number(port)?))),
+            None if after.is_empty() => Ok((host, None)),
+            None => Err(format!("`{text}`: after ] only :port may follow")),
+        };
+    }
+    match text.rsplit_once(':') {
+        Some((host, _)) if host.contains(':') => Ok((text, None)),
+        Some((host, port)) => Ok((host, Some(port_number(port)?))),
+        None => Ok((text, None)),
+    }
+}
+
+/// The socket that `text` names: see the model above.
+fn unix_path(text: &str, port: u16) -> Result<PathBuf, String> {
+    if text.contains('\0') {
+        return Err("a NUL character is not allowed in a path".to_owned());
+    }
+    let is_socket = Path::new(text)
+        .file_name()
+        .and_then(|name| name.to_str())
+        .is_some_and(|name| name.starts_with(".s.PGSQL."));
+    let path = if is_socket {
+        PathBuf::from(text)
+    } else {
+        // Directories may hold colons (/cloudsql/project:region:name): only digits are a port.
+        let (directory, port) = match text.rsplit_once(':') {
+            Some((directory, digits))
+                if !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit()) =>
+            {
+                (directory, port_number(digits)?)
+            }
+            _ => (text, port),
+        };
+        Path::new(directory).join(format!(".s.PGSQL.{port}"))
+    };
+    if path.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+        return Err(format!(
+            "`{}` is too long for a unix socket: at most {SOCKET_PATH_BYTES_MAX} bytes are allowed",
+            path.display()
+        ));
+    }
+    Ok(path)
+}
+
+/// The TCP addresses that one entry of `address` names.
+fn listen_tcp(text: &str) -> Result<Vec<SocketAddr>, String> {
+    let (host, port) = split_port(text)?;
+    let port = port.unwrap_or(LISTEN_PORT_DEFAULT);
+    let ips: Vec<IpAddr> = match host {
+        "*" => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+        "localhost" => vec![Ipv4Addr::LOCALHOST.into()],
+        _ => vec![host.parse().map_err(|_| {
+            format!(
+                "`{text}` is not an address to listen on: write a number (127.0.0.1:6432, \
+                 [::1]:6432), *:6432 for all, localhost:6432, or /directory for a unix socket"
+            )
+        })?],
+    };
+    Ok(ips.into_iter().map(|ip| SocketAddr::new(ip, port)).collect())
+}
+
+impl SettingType for Vec<ListenAddress> {
+    const KIND: &'static str = "an address or a list of them";
+
+    fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
+        let items = items::<Self>(raw)?;
+        let mut tcp = Vec::new();
+        for (item, at) in items.iter().filter(|(item, _)| !item.starts_with('/')) {
+            let addresses = listen_tcp(item).map_err(|e| Rejected::new(e).at(at.clone()))?;
+            tcp.push((*item, addresses));
+        }
+        // As in PgBouncer, sockets bear the port of the TCP side.
+        let port = tcp
+            .first()
+            .and_then(|(_, addresses)| addresses.first())
+            .map_or(LISTEN_PORT_DEFAULT, SocketAddr::port);
+        let mut result: Self = Vec::new();
+        for (item, at) in items {
+            let new = if item.starts_with('/') {
+                let path = unix_path(item, port).map_err(|e| Rejected::new(e).at(at.clone()))?;
+                vec![ListenAddress::Unix(path)]
+            } else {
+                let addresses = tcp.iter().find(|(text, _)| *text == item);
+                addresses
+                    .map(|(_, addresses)| {
+                        addresses.iter().copied().map(ListenAddress::Tcp).collect()
+                    })
+                    .unwrap_or_default()
+            };
+            for address in new {
+                if result.contains(&address) {
+                    return Err(Rejected::new(format!("`{item}` is given twice")).at(at));
+                }
+                result.push(address);
+            }
+        }
+        if result.is_empty() {
+            return Err(Rejected::new("no address to listen on, as in \"127.0.0.1:6432\""));
+        }
+        Ok(result)
+    }
+
+    fn show(&self, _: &Setting) -> String {
+        self.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+impl SettingType for Vec<ServerAddress> {
+    const KIND: &'static str = "a server or a list of them";
+
+    fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
+        let mut servers = Self::new();
+        for (item, at) in items::<Self>(raw)? {
+            let server = ServerAddress::parse(item).map_err(|e| Rejected::new(e).at(at.clone()))?;
+            if servers.contains(&server) {
+                return Err(Rejected::new(format!("`{server}` is given twice")).at(at));
+            }
+            servers.push(server);
+        }
+        Ok(servers)
+    }
+
+    fn default_of(_: &Setting) -> Self {
+        Self::new()
+    }
+
+    fn show(&self, _: &Setting) -> String {
+        self.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(host: &str, port: u16) -> Result<ServerAddress, String> {
+        Ok(ServerAddress::Tcp { host: host.to_owned(), port })
+    }
+
+    fn unix(path: &str) -> Result<ServerAddress, String> {
+        Ok(ServerAddress::Unix(path.into()))
+    }
+
+    #[test]
+    fn servers_are_hosts_v6_addresses_directories_and_sockets() {
+        assert_eq!(ServerAddress::parse("db.example:5433"), tcp("db.example", 5433));
+        assert_eq!(ServerAddress::parse("db.example"), tcp("db.example", 5432));
+        assert_eq!(ServerAddress::parse("[::1]:5433"), tcp("::1", 5433));
+        assert_eq!(ServerAddress::parse("::1"), tcp("::1", 5432));
+        assert_eq!(ServerAddress::parse("/run/pg"), unix("/run/pg/.s.PGSQL.5432"));
+        assert_eq!(ServerAddress::parse("/run/pg:5433"), unix("/run/pg/.s.PGSQL.5433"));
+        assert_eq!(ServerAddress::parse("/run/pg/.s.PGSQL.7"), unix("/run/pg/.s.PGSQL.7"));
+        assert_eq!(ServerAddress::parse("/sql/a:b:c"), unix("/sql/a:b:c/.s.PGSQL.5432"));
+        assert_eq!(tcp("::1", 5433).unwrap().to_string(), "[::1]:5433");
+    }
+
+    #[test]
+    fn what_is_no_server_is_refused_and_a_url_is_not_repeated() {
+        for text in
+            ["", ":5432", "a:0", "a:65536", "[::1", "[::1]5432", "a b", "link://x/h:1", "x:y:z"]
+        {
+            assert!(ServerAddress::parse(text).is_err(), "{text}");
+        }
+        let message = ServerAddress::parse("postgres://u:hunter2@h/db").unwrap_err();
+        assert!(!message.contains("hunter2"), "{message}");
+        assert!(ServerAddress::parse(&format!("/{}", "x".repeat(200))).is_err());
+    }
+
+    fn listen(text: &str) -> Result<Vec<String>, String> {
+        let setting = crate::config::registry::find_by_name("address").unwrap();
+        let context = Context { setting, base: Path::new("") };
+        Vec::<ListenAddress>::parse(&Raw::String(text), context)
+            .map(|list| list.iter().map(ToString::to_string).collect())
+            .map_err(|error| error.message)
+    }
+
+    #[test]
+    fn a_socket_directory_bears_the_port_of_the_tcp_side() {
+        assert_eq!(
+            listen("/run/a, 127.0.0.1:7000, [::1]:7001").unwrap(),
+            ["/run/a/.s.PGSQL.7000", "127.0.0.1:7000", "[::1]:7001"]
+        );
+        assert_eq!(listen("/run/a").unwrap(), ["/run/a/.s.PGSQL.6432"]);
+        assert_eq!(listen("*:7000").unwrap(), ["0.0.0.0:7000", "[::]:7000"]);
+        assert_eq!(listen("localhost").unwrap(), ["127.0.0.1:6432"]);
+    }
+
+    #[test]
+    fn listen_addresses_that_are_none_are_refused() {
+        for text in ["", "db.example:6432", "127.0.0.1:0", "127.0.0.1,127.0.0.1:6432", "[::1"] {
+            assert!(listen(text).is_err(), "{text}");
+        }
+    }
+}

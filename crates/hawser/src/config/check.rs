@@ -1,0 +1,300 @@
+//! What must hold between settings that are each valid on their own.
+
+use std::collections::HashMap;
+
+use super::Config;
+use super::choice::{AuthType, TlsMode};
+use super::database::{ADMIN_DATABASES, ANY_DATABASE};
+use super::document::Places;
+use super::error::{ConfigError, Position};
+use super::registry::Table;
+
+/// Collects what is wrong with a configuration, and what is only odd.
+pub(super) struct Check<'a> {
+    config: &'a Config,
+    places: &'a Places,
+    errors: Vec<ConfigError>,
+    warnings: Vec<ConfigError>,
+}
+
+impl<'a> Check<'a> {
+    /// Errors, then warnings.
+    pub(super) fn run(config: &'a Config) -> (Vec<ConfigError>, Vec<ConfigError>) {
+        let mut check =
+            Self { config, places: &config.places, errors: Vec::new(), warnings: Vec::new() };
+        check.databases();
+        check.users();
+        check.authentication();
+        check.login();
+        check.client_tls();
+        check.server_tls();
+        (check.errors, check.warnings)
+    }
+
+    fn at(&self, table: Table, index: usize, name: &'static str, message: String) -> ConfigError {
+        let mut place = self.places.find(table, index, name);
+        if place == Position::default() && self.config.has_file {
+            place = Position { line: 1, column: 1 };
+        }
+        ConfigError::new(&self.config.file, place, message)
+    }
+
+    fn error(
+        &mut self,
+        table: Table,
+        index: usize,
+        name: &'static str,
+        message: impl Into<String>,
+    ) {
+        let error = self.at(table, index, name, message.into());
+        self.errors.push(error);
+    }
+
+    fn warn(&mut self, table: Table, name: &'static str, message: impl Into<String>) {
+        let warning = self.at(table, 0, name, message.into());
+        self.warnings.push(warning);
+    }
+
+    fn databases(&mut self) {
+        let (config, places) = (self.config, self.places);
+        if config.databases.is_empty() {
+            self.error(
+                Table::Database,
+                0,
+                "",
+                "no [[database]]: at least one is needed, with name = \"*\" (any) or the name that \
+                 clients ask for, and servers = [\"host:port\"]",
+            );
+        }
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        for (index, entry) in config.databases.iter().enumerate() {
+            let mut error =
+                |name, message: String| self.error(Table::Database, index, name, message);
+            match entry.name.as_deref() {
+                None => {
+                    error("name", "[[database]] without name: write name = \"*\" for any".into());
+                }
+                Some(name) if ADMIN_DATABASES.contains(&name) => {
+                    error("name", format!("name: `{name}` is the admin database"));
+                }
+                Some(name) => {
+                    if let Some(first) = seen.insert(name, index) {
+                        let line = places.find(Table::Database, first, "name").line;
+                        error("name", format!("name: `{name}` is already in line {line}"));
+                    }
+                }
+            }
+            if entry.servers.is_empty() {
+                error(
+                    "servers",
+                    "[[database]] without servers: write servers = [\"host:port\"] or \
+                     [\"/socket/directory\"]"
+                        .into(),
+                );
+            }
+            if entry.password.is_some() && entry.user.is_none() {
+                error("password", "password: without user, whose is it?".into());
+            }
+        }
+    }
+
+    fn users(&mut self) {
+        let config = self.config;
+        let mut seen: HashMap<&str, usize> = HashMap::new();
+        for (index, entry) in config.users.iter().enumerate() {
+            match entry.name.as_deref() {
+                None => self.error(Table::User, index, "name", "[[user]] without name"),
+                Some(name) => {
+                    if let Some(first) = seen.insert(name, index) {
+                        let line = self.places.find(Table::User, first, "name").line;
+                        let message = format!("name: `{name}` is already in line {line}");
+                        self.error(Table::User, index, "name", message);
+                    }
+                }
+            }
+        }
+    }
+
+    fn authentication(&mut self) {
+        let config = self.config;
+        let auth = &config.reload.auth;
+        match (auth.auth_type, &auth.hba_file) {
+            (Some(AuthType::Hba), None) => {
+                self.error(Table::Auth, 0, "auth_type", "auth_type: hba needs an hba_file");
+            }
+            (Some(method), Some(_)) if method != AuthType::Hba => {
+                let message = format!(
+                    "auth_type: with an hba_file its rules decide, and {method} would not be used: \
+                     remove one of the two"
+                );
+                self.error(Table::Auth, 0, "auth_type", message);
+            }
+            _ => {}
+        }
+        if auth.ident_file.is_some() && auth.hba_file.is_none() {
+            self.error(
+                Table::Auth,
+                0,
+                "ident_file",
+                "ident_file: only rules of an hba_file use it",
+            );
+        }
+        let verifies = matches!(
+            config.reload.client_tls.client_tls_sslmode,
+            TlsMode::VerifyCa | TlsMode::VerifyFull
+        );
+        if auth.auth_type == Some(AuthType::Cert) && !verifies {
+            self.error(
+                Table::Auth,
+                0,
+                "auth_type",
+                "auth_type: cert needs client_tls_sslmode = \"verify-full\" in [tls]",
+            );
+        }
+        if auth.auth_type == Some(AuthType::Any) {
+            for (index, entry) in config.databases.iter().enumerate() {
+                if entry.user.is_none() {
+                    self.error(
+                        Table::Database,
+                        index,
+                        "name",
+                        "auth_type = \"any\" ignores the client's name: this database needs a user",
+                    );
+                }
+            }
+        }
+        let open = config.start.listen.address.iter().find(|address| !address.is_local());
+        if let (Some(method @ (AuthType::Trust | AuthType::Any)), Some(open)) =
+            (auth.auth_type, open)
+        {
+            let message = format!("auth_type: {method} lets in whoever reaches {open}");
+            self.warn(Table::Auth, "auth_type", message);
+        }
+        let general = auth.auth_dbname.iter().map(|name| (Table::Auth, 0, name));
+        let own = config.databases.iter().enumerate().filter_map(|(index, entry)| {
+            entry.auth_dbname.as_ref().map(|name| (Table::Database, index, name))
+        });
+        for (table, index, name) in general.chain(own) {
+            let known = |entry: &str| entry == name || entry == ANY_DATABASE;
+            if !config.databases.iter().filter_map(|e| e.name.as_deref()).any(known) {
+                let message = format!("auth_dbname: there is no [[database]] `{name}`");
+                self.error(table, index, "auth_dbname", message);
+            }
+        }
+    }
+
+    /// A pooler into which nobody can log in is a mistake of the configuration, not of its clients.
+    fn login(&mut self) {
+        let config = self.config;
+        let auth = &config.reload.auth;
+        let with_password = config.users.iter().any(|user| user.password.is_some());
+        let looked_up = auth.auth_user.is_some()
+            || config.databases.iter().any(|database| database.auth_user.is_some());
+        let enough = match config.auth_type() {
+            AuthType::Any | AuthType::Hba => true,
+            AuthType::Trust | AuthType::Cert => !config.users.is_empty(),
+            AuthType::Md5 | AuthType::ScramSha256 | AuthType::Plain => with_password,
+        };
+        if !(enough || looked_up || auth.users_file.is_some()) {
+            self.error(
+                Table::Auth,
+                0,
+                "",
+                "nobody could log in. Give users in one of three ways: users_file = \
+                 \"userlist.txt\" in [auth] (PgBouncer's format); [[user]] entries with name and \
+                 password; or auth_user in [auth], who looks users up on the server by auth_query",
+            );
+        }
+    }
+
+    fn client_tls(&mut self) {
+        let tls = &self.config.reload.client_tls;
+        let mode = tls.client_tls_sslmode;
+        let mut error = |name, message: &str| self.error(Table::Tls, 0, name, message);
+        if mode != TlsMode::Disable {
+            if tls.client_tls_cert_file.is_none() {
+                error("client_tls_sslmode", "client_tls_sslmode: needs client_tls_cert_file");
+            }
+            if tls.client_tls_key_file.is_none() {
+                error("client_tls_sslmode", "client_tls_sslmode: needs client_tls_key_file");
+            }
+        }
+        if matches!(mode, TlsMode::VerifyCa | TlsMode::VerifyFull)
+            && tls.client_tls_ca_file.is_none()
+        {
+            error("client_tls_sslmode", "client_tls_sslmode: verifying needs client_tls_ca_file");
+        }
+        if mode == TlsMode::Disable && tls.client_tls_cert_file.is_some() {
+            self.warn(
+                Table::Tls,
+                "client_tls_cert_file",
+                "client_tls_cert_file: not used, for client_tls_sslmode is disable; \"prefer\" \
+                 offers TLS, \"require\" insists on it",
+            );
+        }
+    }
+
+    fn server_tls(&mut self) {
+        let config = self.config;
+        let tls = &config.reload.server_tls;
+        if tls.server_tls_cert_file.is_some() != tls.server_tls_key_file.is_some() {
+            let name = if tls.server_tls_cert_file.is_some() {
+                "server_tls_cert_file"
+            } else {
+                "server_tls_key_file"
+            };
+            self.error(
+                Table::Tls,
+                0,
+                name,
+                "server_tls_cert_file and server_tls_key_file need each other",
+            );
+        }
+        let verifies = |mode| matches!(mode, TlsMode::VerifyCa | TlsMode::VerifyFull);
+        let message = "server_tls_sslmode: verifying needs server_tls_ca_file";
+        if verifies(tls.server_tls_sslmode) && tls.server_tls_ca_file.is_none() {
+            self.error(Table::Tls, 0, "server_tls_sslmode", message);
+        }
+        for (index, entry) in config.databases.iter().enumerate() {
+            if entry.server_tls_cert_file.is_some() != entry.server_tls_key_file.is_some() {
+                let name = if entry.server_tls_cert_file.is_some() {
+                    "server_tls_cert_file"
+                } else {
+                    "server_tls_key_file"
+                };
+                self.error(
+                    Table::Database,
+                    index,
+                    name,
+                    "server_tls_cert_file and server_tls_key_file need each other",
+                );
+            }
+            let ca_file = entry.server_tls_ca_file.as_ref().or(tls.server_tls_ca_file.as_ref());
+            if entry.server_tls_sslmode.is_some_and(verifies) && ca_file.is_none() {
+                self.error(Table::Database, index, "server_tls_sslmode", message);
+            }
+            let mode = entry.server_tls_sslmode.unwrap_or(tls.server_tls_sslmode);
+            let negotiation = entry.server_tls_negotiation.unwrap_or(tls.server_tls_negotiation);
+            // libpq's own rule: a direct start cannot fall back to plain text.
+            if negotiation == super::TlsNegotiation::Direct
+                && matches!(mode, TlsMode::Disable | TlsMode::Allow | TlsMode::Prefer)
+            {
+                let table = if entry.server_tls_negotiation.is_some() {
+                    Table::Database
+                } else {
+                    Table::Tls
+                };
+                let index = if table == Table::Tls { 0 } else { index };
+                self.error(
+                    table,
+                    index,
+                    "server_tls_negotiation",
+                    format!(
+                        "server_tls_negotiation: direct cannot fall back, and server_tls_sslmode is \
+                         {mode}: \"require\", \"verify-ca\" or \"verify-full\" is allowed"
+                    ),
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Settings that take one of a few words.
+
+use std::fmt;
+
+use super::error::Rejected;
+use super::registry::Setting;
+use super::value::{Context, Raw, SettingType, items};
+
+macro_rules! choices {
+    ($( $(#[$doc:meta])* $Name:ident: $kind:literal { $( $(#[$vdoc:meta])* $Variant:ident = $word:literal, )+ } )+) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum $Name { $( $(#[$vdoc])* $Variant, )+ }
+
+        impl $Name {
+            /// Every choice, in the order of the reference.
+            pub const ALL: &'static [Self] = &[$( Self::$Variant, )+];
+
+            /// As it is written in a configuration.
+            #[must_use]
+            pub fn as_str(self) -> &'static str {
+                match self { $( Self::$Variant => $word, )+ }
+            }
+
+            /// The choice that is written so.
+            #[must_use]
+            pub fn from_word(word: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|choice| choice.as_str() == word)
+            }
+        }
+
+        impl fmt::Display for $Name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl SettingType for $Name {
+            const KIND: &'static str = concat!("one of ", $kind);
+
+            fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
+                match raw {
+                    Raw::String(word) | Raw::Text(word) => Self::from_word(word).ok_or_else(|| {
+                        Rejected::new(format!("`{word}` is not known: allowed is {}", Self::KIND))
+                    }),
+                    _ => Err(Rejected::new(format!("expected a string, {}", Self::KIND))),
+                }
+            }
+
+            fn show(&self, _: &Setting) -> String {
+                self.as_str().to_owned()
+            }
+        }
+
+        #[cfg(test)]
+        impl $Name {
+            fn kind_names_every_word() -> bool {
+                Self::ALL.iter().map(|c| c.as_str()).collect::<Vec<_>>().join(", ") == $kind
+            }
+        }
+    )+
+
+        #[cfg(test)]
+        mod tests {
+            #[test]
+            fn the_allowed_words_in_messages_are_the_words_that_are_allowed() {
+                $( assert!(super::$Name::kind_names_every_word(), stringify!($Name)); )+
+            }
+        }
+    };
+}
+
+choices! {
+    /// When a server connection goes back to its pool.
+    PoolMode: "session, transaction, statement" {
+        /// When the client disconnects.
+        Session = "session",
+        /// When the transaction ends.
+        Transaction = "transaction",
+        /// After each statement; transaction blocks are refused.
+        Statement = "statement",
+    }
+
+    /// How far TLS is wanted; libpq's words.
+    TlsMode: "disable, allow, prefer, require, verify-ca, verify-full" {
+        /// Never.
+        Disable = "disable",
+        /// If the other end wants it.
+        Allow = "allow",
+        /// If the other end can.
+        Prefer = "prefer",
+        /// Always, whatever the certificate.
+        Require = "require",
+        /// Always, with a certificate that a known authority signed.
+        VerifyCa = "verify-ca",
+        /// The same, and the certificate must bear the host's name.
+        VerifyFull = "verify-full",
+    }
+
+    /// How TLS with a server begins; libpq's `sslnegotiation`.
+    TlsNegotiation: "postgres, direct" {
+        /// By an SSLRequest, as all versions know it.
+        Postgres = "postgres",
+        /// At once with ALPN, one round trip less: PostgreSQL 17 and later.
+        Direct = "direct",
+    }
+
+    /// Which server of several will do; libpq's words.
+    TargetSessionAttrs: "any, read-write, read-only, primary, standby, prefer-standby" {
+        /// Any that lets us in.
+        Any = "any",
+        /// One whose sessions can write by default.
+        ReadWrite = "read-write",
+        /// One whose sessions cannot write by default.
+        ReadOnly = "read-only",
+        /// One that is not in recovery.
+        Primary = "primary",
+        /// One that is in recovery.
+        Standby = "standby",
+        /// One in recovery if there is any, else any.
+        PreferStandby = "prefer-standby",
+    }
+
+    /// Which server of several a new connection tries first.
+    LoadBalanceHosts: "disable, round-robin" {
+        /// The first in the list that works.
+        Disable = "disable",
+        /// Each in turn.
+        RoundRobin = "round-robin",
+    }
+
+    /// How clients prove who they are.
+    AuthType: "trust, md5, scram-sha-256, cert, plain, any, hba" {
+        /// By nothing; the user must be known.
+        Trust = "trust",
+        /// By MD5, or by SCRAM where the stored secret is one.
+        Md5 = "md5",
+        /// By SCRAM-SHA-256.
+        ScramSha256 = "scram-sha-256",
+        /// By a TLS certificate with the user's name.
+        Cert = "cert",
+        /// By the password itself on the wire.
+        Plain = "plain",
+        /// By nothing, whatever name is given: every database needs a forced user.
+        Any = "any",
+        /// As the rules of `hba_file` say.
+        Hba = "hba",
+    }
+
+    /// The shape of log lines.
+    LogFormat: "text, json" {
+        /// For readers.
+        Text = "text",
+        /// For machines, one object a line.
+        Json = "json",
+    }
+
+    /// The least important event that is logged.
+    LogLevel: "error, warn, info, debug, trace" {
+        /// What failed and needs somebody.
+        Error = "error",
+        /// What may need somebody.
+        Warn = "warn",
+        /// Changes of state.
+        Info = "info",
+        /// What led to them.
+        Debug = "debug",
+        /// Every message.
+        Trace = "trace",
+    }
+}
+
+/// The TLS versions that are allowed; at least one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TlsVersions {
+    /// TLS 1.2.
+    pub v1_2: bool,
+    /// TLS 1.3.
+    pub v1_3: bool,
+}
+
+impl SettingType for TlsVersions {
+    const KIND: &'static str = "one or more of secure, tlsv1.2, tlsv1.3";
+
+    fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
+        let mut versions = Self { v1_2: false, v1_3: false };
+        for (word, at) in items::<Self>(raw)? {
+            match word {
+                "secure" => versions = Self { v1_2: true, v1_3: true },
+                "tlsv1.2" => versions.v1_2 = true,
+                "tlsv1.3" => versions.v1_3 = true,
+                _ => {
+                    let message = format!(
+                        "`{word}` is not a TLS version that is offered: allowed is {}",
+                        Self::KIND
+                    );
+                    return Err(Rejected::new(message).at(at));
+                }
+            }
+        }
+        if !versions.v1_2 && !versions.v1_3 {
+            return Err(Rejected::new(format!("no TLS version: allowed is {}", Self::KIND)));
+        }
+        Ok(versions)
+    }
+
+    fn show(&self, _: &Setting) -> String {
+        match (self.v1_2, self.v1_3) {
+            (true, true) => "secure",
+            (true, false) => "tlsv1.2",
+            _ => "tlsv1.3",
+        }
+        .to_owned()
+    }
+}

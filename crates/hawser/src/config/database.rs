@@ -1,0 +1,157 @@
+//! `[[database]]`: what clients ask for, and which servers have it.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::address::ServerAddress;
+use super::choice::{
+    LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+};
+use super::group::ReloadConfig;
+use super::registry::DatabaseEntry;
+use super::value::{Limit, Password, Timeout};
+
+/// The entry whose name matches what no other entry does.
+pub const ANY_DATABASE: &str = "*";
+/// The admin database under our name and under the one that tools for PgBouncer ask for.
+pub const ADMIN_DATABASES: [&str; 2] = ["hawser", "pgbouncer"];
+
+/// The one user as whom Hawser logs in to a database's servers, whoever the client is.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ForcedUser {
+    /// The name.
+    pub name: String,
+    /// The password; `None`: the one that `users_file` or `[[user]]` has for that name.
+    pub password: Option<Password>,
+}
+
+/// TLS with the servers of one database.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServerTls {
+    /// libpq's sslmode. Unix sockets never use TLS.
+    pub mode: TlsMode,
+    /// Authorities; present where `mode` verifies.
+    pub ca_file: Option<PathBuf>,
+    /// Our certificate; present together with `key_file`.
+    pub cert_file: Option<PathBuf>,
+    /// Its key.
+    pub key_file: Option<PathBuf>,
+    /// Versions that may be used.
+    pub protocols: TlsVersions,
+    /// How TLS begins.
+    pub negotiation: TlsNegotiation,
+}
+
+/// One database with all that it inherits from `[pool]`, `[tls]` and `[auth]`.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DatabaseConfig {
+    /// What clients ask for; [`ANY_DATABASE`] matches the rest.
+    pub name: String,
+    /// The database on the server; `None`: the name that the client asks for. See
+    /// [`DatabaseConfig::dbname_for`].
+    pub dbname: Option<String>,
+    /// At least one.
+    pub servers: Vec<ServerAddress>,
+    /// Which of them will do.
+    pub target_session_attrs: TargetSessionAttrs,
+    /// Which of them is tried first.
+    pub load_balance_hosts: LoadBalanceHosts,
+    /// The one user towards the server, if there is one.
+    pub forced_user: Option<ForcedUser>,
+    /// Who runs `auth_query`; `None`: there are no looked-up users.
+    pub auth_user: Option<String>,
+    /// Looks up users; `$1` is the name.
+    pub auth_query: String,
+    /// The `[[database]]` in which `auth_query` runs; `None`: this one.
+    pub auth_dbname: Option<String>,
+    /// When a server connection goes back.
+    pub mode: PoolMode,
+    /// Server connections for each user.
+    pub pool_size: u32,
+    /// Kept open; at most `pool_size`.
+    pub min_pool_size: u32,
+    /// Beyond `pool_size`, for those who have waited.
+    pub reserve_pool_size: u32,
+    /// How long they wait for that.
+    pub reserve_pool_timeout: Timeout,
+    /// Idle in a transaction beyond `pool_size`; `None`: as many as the pool's size.
+    pub idle_transaction_reserve: Option<u32>,
+    /// Server connections of all users.
+    pub max_db_connections: Limit,
+    /// Clients of all users.
+    pub max_db_client_connections: Limit,
+    /// Age at which a free server connection is closed; zero: each is used once.
+    pub server_lifetime: Duration,
+    /// Sent on each new server connection.
+    pub connect_query: Option<String>,
+    /// TLS with the servers.
+    pub tls: ServerTls,
+}
+
+impl DatabaseConfig {
+    /// The database on the server for a client that asks for `requested`.
+    #[must_use]
+    pub fn dbname_for<'a>(&'a self, requested: &'a str) -> &'a str {
+        self.dbname.as_deref().unwrap_or(requested)
+    }
+
+    /// Whether this is the entry for names that have none.
+    #[must_use]
+    pub fn is_any(&self) -> bool {
+        self.name == ANY_DATABASE
+    }
+
+    /// `entry` over what `general` says for all; `entry` has been checked.
+    pub(super) fn inherit(entry: &DatabaseEntry, general: &ReloadConfig) -> Self {
+        let (pool, tls, auth) = (&general.pool, &general.server_tls, &general.auth);
+        let pool_size = entry.pool_size.unwrap_or(pool.pool_size);
+        // Certificate and key belong together: an entry with its own has both of its own.
+        let own_certificate = entry.server_tls_cert_file.is_some();
+        let (cert_file, key_file) = if own_certificate {
+            (&entry.server_tls_cert_file, &entry.server_tls_key_file)
+        } else {
+            (&tls.server_tls_cert_file, &tls.server_tls_key_file)
+        };
+        Self {
+            name: entry.name.clone().unwrap_or_default(),
+            dbname: entry.dbname.clone(),
+            servers: entry.servers.clone(),
+            target_session_attrs: entry.target_session_attrs,
+            load_balance_hosts: entry.load_balance_hosts,
+            forced_user: entry
+                .user
+                .clone()
+                .map(|name| ForcedUser { name, password: entry.password.clone() }),
+            auth_user: entry.auth_user.clone().or_else(|| auth.auth_user.clone()),
+            auth_query: entry.auth_query.clone().unwrap_or_else(|| auth.auth_query.clone()),
+            auth_dbname: entry.auth_dbname.clone().or_else(|| auth.auth_dbname.clone()),
+            mode: entry.pool_mode.unwrap_or(pool.pool_mode),
+            pool_size,
+            min_pool_size: entry.min_pool_size.unwrap_or(pool.min_pool_size).min(pool_size),
+            reserve_pool_size: entry.reserve_pool_size.unwrap_or(pool.reserve_pool_size),
+            reserve_pool_timeout: entry.reserve_pool_timeout.unwrap_or(pool.reserve_pool_timeout),
+            idle_transaction_reserve: entry
+                .idle_transaction_reserve
+                .or(pool.idle_transaction_reserve),
+            max_db_connections: entry
+                .max_db_connections
+                .unwrap_or(general.limits.max_db_connections),
+            max_db_client_connections: entry
+                .max_db_client_connections
+                .unwrap_or(general.limits.max_db_client_connections),
+            server_lifetime: entry.server_lifetime.unwrap_or(general.servers.server_lifetime),
+            connect_query: entry.connect_query.clone(),
+            tls: ServerTls {
+                mode: entry.server_tls_sslmode.unwrap_or(tls.server_tls_sslmode),
+                ca_file: entry
+                    .server_tls_ca_file
+                    .clone()
+                    .or_else(|| tls.server_tls_ca_file.clone()),
+                cert_file: cert_file.clone(),
+                key_file: key_file.clone(),
+                protocols: entry.server_tls_protocols.unwrap_or(tls.server_tls_protocols),
+                negotiation: entry.server_tls_negotiation.unwrap_or(tls.server_tls_negotiation),
+            },
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! TOML text -> settings with their places.
+//!
+//! # Model       the parser gives values with spans; each key is looked up in the registry and its
+//!               value read as the setting's type. All errors are collected; what could not be read
+//!               keeps its default, so that one error does not bring others about
+//! # Limits      with an error of TOML's syntax only syntax errors are reported: what follows them
+//!               would be guesses
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::error::{ConfigError, Lines, Position, Rejected};
+use super::group::{ReloadConfig, StartConfig};
+use super::registry::{self, DatabaseEntry, Setting, Table, UserEntry};
+use super::suggest;
+use super::value::{Context, Raw};
+
+/// Where each setting that a file gives stands. The empty name is the table's head.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(super) struct Places(BTreeMap<(Table, usize, &'static str), Position>);
+
+impl Places {
+    /// The place of setting `name` in the `index`th `table`; else of the table; else none.
+    pub(super) fn find(&self, table: Table, index: usize, name: &'static str) -> Position {
+        let place = |name| self.0.get(&(table, index, name));
+        place(name).or_else(|| place("")).copied().unwrap_or_default()
+    }
+}
+
+/// A file as it was read: every value valid on its own, nothing inherited, nothing compared.
+#[derive(Clone, Debug)]
+pub(super) struct Document {
+    pub(super) start: StartConfig,
+    pub(super) reload: ReloadConfig,
+    pub(super) databases: Vec<DatabaseEntry>,
+    pub(super) users: Vec<UserEntry>,
+    pub(super) places: Places,
+}
+
+impl Document {
+    /// A file in which nothing stands.
+    pub(super) fn empty() -> Self {
+        Self {
+            start: StartConfig::defaults(),
+            reload: ReloadConfig::defaults(),
+            databases: Vec::new(),
+            users: Vec::new(),
+            places: Places::default(),
+        }
+    }
+
+    /// Reads `text`; the errors are those of single values, in no order.
+    pub(super) fn read(text: &str, file: &Path) -> (Self, Vec<ConfigError>) {
+        let mut reader =
+            Reader { document: Self::empty(), lines: Lines::new(text), file, errors: Vec::new() };
+        let (root, syntax_errors) = DeTable::parse_recoverable(text);
+        if syntax_errors.is_empty() {
+            reader.root(root.get_ref());
+        }
+        for error in syntax_errors {
+            let at = error.span().unwrap_or(0..0);
+            reader.refuse(&at, format!("not TOML: {}", error.message()));
+        }
+        (reader.document, reader.errors)
+    }
+
+    fn assign(
+        &mut self,
+        table: Table,
+        index: usize,
+        raw: &Raw<'_>,
+        context: Context<'_>,
+    ) -> Result<(), Rejected> {
+        let known = match table {
+            Table::Database => self.databases[index].assign(raw, context)?,
+            Table::User => self.users[index].assign(raw, context)?,
+            _ => self.start.assign(raw, context)? || self.reload.assign(raw, context)?,
+        };
+        debug_assert!(known, "{} of {table} is in no group", context.setting.name);
+        Ok(())
+    }
+}
+
+struct Reader<'a> {
+    document: Document,
+    lines: Lines<'a>,
+    file: &'a Path,
+    errors: Vec<ConfigError>,
+}
+
+impl Reader<'_> {
+    fn refuse(&mut self, at: &Range<usize>, message: String) {
+        let position = self.lines.position(at.start);
+        self.errors.push(ConfigError::new(self.file, position, message));
+    }
+
+    fn root(&mut self, root: &DeTable<'_>) {
+        for (key, value) in root {
+            let name = key.get_ref().as_ref();
+            let Some(table) = Table::ALL.into_iter().find(|table| table.name() == name) else {
+                self.refuse(&key.span(), suggest::unknown_table(name, value.get_ref().is_table()));
+                continue;
+            };
+            match (value.get_ref(), table.is_array()) {
+                (DeValue::Table(content), false) => self.table(table, 0, &key.span(), content),
+                (DeValue::Array(items), true) => {
+                    for item in items.iter() {
+                        match item.get_ref() {
+                            DeValue::Table(content) => {
+                                let index = self.begin_entry(table);
+                                self.table(table, index, &item.span(), content);
+                            }
+                            other => self.refuse(
+                                &item.span(),
+                                format!("{table} is a table, found {}", other.type_str()),
+                            ),
+                        }
+                    }
+                }
+                (_, true) => self.refuse(
+                    &key.span(),
+                    format!("there may be several of these: write {table} with two brackets"),
+                ),
+                (_, false) => self.refuse(
+                    &key.span(),
+                    format!("`{name}` is a table of which there is one: write {table}"),
+                ),
+            }
+        }
+    }
+
+    fn begin_entry(&mut self, table: Table) -> usize {
+        let document = &mut self.document;
+        if table == Table::Database {
+            document.databases.push(DatabaseEntry::defaults());
+            document.databases.len() - 1
+        } else {
+            document.users.push(UserEntry::defaults());
+            document.users.len() - 1
+        }
+    }
+
+    fn table(&mut self, table: Table, index: usize, head: &Range<usize>, content: &DeTable<'_>) {
+        let position = self.lines.position(head.start);
+        self.document.places.0.insert((table, index, ""), position);
+        for (key, value) in content {
+            let name = key.get_ref().as_ref();
+            match registry::find(table, name) {
+                Some(setting) => self.setting(setting, index, key, value),
+                None => self.refuse(&key.span(), suggest::unknown_key(table, name)),
+            }
+        }
+    }
+
+    fn setting(
+        &mut self,
+        setting: &'static Setting,
+        index: usize,
+        key: &Spanned<std::borrow::Cow<'_, str>>,
+        value: &Spanned<DeValue<'_>>,
+    ) {
+        let place = (setting.table, index, setting.name);
+        let position = self.lines.position(value.span().start);
+        if self.document.places.0.insert(place, position).is_some() {
+            let message =
+                format!("`{}` is given twice: it is also `{}`", setting.name, setting.shown_name());
+            return self.refuse(&key.span(), message);
+        }
+        let base = self.file.parent().unwrap_or(Path::new(""));
+        let raw = raw(value.get_ref());
+        let context = Context { setting, base };
+        if let Err(rejected) = self.document.assign(setting.table, index, &raw, context) {
+            let at = rejected.at.clone().unwrap_or_else(|| value.span());
+            self.refuse(&at, format!("{}: {}", setting.name, rejected.message));
+        }
+    }
+}
+
+fn raw<'a>(value: &'a DeValue<'_>) -> Raw<'a> {
+    match value {
+        DeValue::String(text) => Raw::String(text),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or(Raw::Other("an integer beyond 64 bits"), |value| {
+                Raw::Integer(value, number.radix())
+            }),
+        DeValue::Float(number) => number.as_str().parse().map_or(Raw::Other("a float"), Raw::Float),
+        DeValue::Boolean(value) => Raw::Boolean(*value),
+        DeValue::Array(items) => {
+            Raw::List(items.iter().map(|item| (raw(item.get_ref()), item.span())).collect())
+        }
+        DeValue::Datetime(_) => Raw::Other("a date"),
+        DeValue::Table(_) => Raw::Other("a table"),
+    }
+}

@@ -1,0 +1,705 @@
+//! Every setting, once: its type, default, unit, range, PgBouncer's name, and what a change needs.
+//!
+//! # Model       one declaration makes the field of a typed group, its parser, its line of SHOW
+//!               CONFIG, its entry of the reference and its candidate for "did you mean"
+//! # Invariants  within a table a name is unique; every default and every example parses; the
+//!               example is not the default, so that a setting that nobody reads fails a test
+//! # Why not     a derive macro: one more crate for what a declarative macro does
+
+use std::fmt;
+use std::ops::RangeInclusive;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::address::{ListenAddress, ServerAddress};
+use super::choice::{
+    AuthType, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, TargetSessionAttrs, TlsMode,
+    TlsNegotiation, TlsVersions,
+};
+use super::error::Rejected;
+use super::value::{
+    Context, FileMode, Limit, OptionalAddress, Password, Raw, SettingType, Size, Timeout,
+};
+
+/// A table of the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Table {
+    /// Where clients connect.
+    Listen,
+    /// Certificates, both ways.
+    Tls,
+    /// `[[database]]`: what clients ask for, and which servers have it.
+    Database,
+    /// `[[user]]`: passwords and limits of single users.
+    User,
+    /// How clients log in.
+    Auth,
+    /// Sizes, limits and times, for all databases.
+    Pool,
+    /// Metrics, health and control.
+    Admin,
+    /// What is logged.
+    Log,
+    /// The process itself.
+    Process,
+}
+
+impl Table {
+    /// Every table, in the order of the reference.
+    pub const ALL: [Self; 9] = [
+        Self::Listen,
+        Self::Database,
+        Self::User,
+        Self::Auth,
+        Self::Tls,
+        Self::Pool,
+        Self::Admin,
+        Self::Log,
+        Self::Process,
+    ];
+
+    /// Its name in the file.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Listen => "listen",
+            Self::Tls => "tls",
+            Self::Database => "database",
+            Self::User => "user",
+            Self::Auth => "auth",
+            Self::Pool => "pool",
+            Self::Admin => "admin",
+            Self::Log => "log",
+            Self::Process => "process",
+        }
+    }
+
+    /// Whether there may be several: `[[database]]`.
+    #[must_use]
+    pub fn is_array(self) -> bool {
+        matches!(self, Self::Database | Self::User)
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_array() {
+            write!(f, "[[{}]]", self.name())
+        } else {
+            write!(f, "[{}]", self.name())
+        }
+    }
+}
+
+/// What a bare number of a setting means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// A count, or no number at all.
+    None,
+    /// Seconds, as most of PgBouncer's times.
+    Seconds,
+    /// Milliseconds.
+    Milliseconds,
+    /// Bytes.
+    Bytes,
+}
+
+/// What a change of a setting needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// SIGHUP, `RELOAD`, or `SET`.
+    Reload,
+    /// A new process.
+    Restart,
+}
+
+/// One setting.
+#[derive(Debug)]
+pub struct Setting {
+    /// The table that it stands in.
+    pub table: Table,
+    /// Its name there.
+    pub name: &'static str,
+    /// Its type in words.
+    pub kind: &'static str,
+    /// Its default, as one would write it, or in words ("not set").
+    pub default: &'static str,
+    /// What a bare number means.
+    pub unit: Unit,
+    /// Numbers that are allowed.
+    pub range: RangeInclusive<u64>,
+    /// Whether `range` says something.
+    pub has_range: bool,
+    /// The shortest duration that is allowed.
+    pub min_duration: Duration,
+    /// PgBouncer's name of the same setting. It is accepted in the same table, and is the name that
+    /// SHOW CONFIG and SET use.
+    pub pgbouncer: Option<&'static str>,
+    /// What a change needs.
+    pub change: Change,
+    /// For the reference; the first line is a summary.
+    pub doc: &'static str,
+    /// A value in TOML that is not the default.
+    pub example: &'static str,
+}
+
+impl Setting {
+    /// The name that SHOW CONFIG and SET use: PgBouncer's where it has one.
+    #[must_use]
+    pub fn shown_name(&self) -> &'static str {
+        self.pgbouncer.unwrap_or(self.name)
+    }
+
+    /// The last line of the setting in docs/configuration.md.
+    #[must_use]
+    pub fn reference(&self) -> String {
+        let mut line = self.kind.to_owned();
+        if self.has_range {
+            let max = *self.range.end();
+            line += &if max >= u64::from(u32::MAX) {
+                format!(", {} or more", self.range.start())
+            } else {
+                format!(", {} to {max}", self.range.start())
+            };
+        }
+        if !self.min_duration.is_zero() {
+            line += &format!(", at least {}s", self.min_duration.as_secs_f64());
+        }
+        match self.unit {
+            Unit::None => {}
+            Unit::Seconds => line += "; a bare number is seconds",
+            Unit::Milliseconds => line += "; a bare number is milliseconds",
+            Unit::Bytes => line += "; a bare number is bytes",
+        }
+        line += match self.change {
+            Change::Reload => ". Changes on reload",
+            Change::Restart => ". Changes on restart",
+        };
+        if let Some(name) = self.pgbouncer {
+            line += &if name == self.name {
+                ". As in PgBouncer".to_owned()
+            } else {
+                format!(". PgBouncer: `{name}`")
+            };
+        }
+        let default = if self.default.is_empty() { "empty" } else { self.default };
+        let mut line = format!("{line}. Default: `{default}`");
+        line[..1].make_ascii_uppercase();
+        line
+    }
+}
+
+/// The largest number without a range of its own.
+const COUNT_MAX: u64 = u32::MAX as u64;
+/// More server connections than any PostgreSQL takes (its own limit on max_connections is 262143).
+const POOL_SIZE_MAX: u64 = 262_143;
+/// PostgreSQL's own limit on one message, 1 GiB less one, with room for what clients may send.
+const PACKET_MAX: u64 = 2_147_483_647;
+
+/// A group that can be printed.
+pub(super) trait Shown {
+    /// The value of each setting as SHOW CONFIG prints it.
+    fn shown(&self) -> Vec<(&'static Setting, String)>;
+}
+
+macro_rules! or {
+    ($default:expr) => {
+        $default
+    };
+    ($default:expr, $given:expr) => {
+        $given
+    };
+}
+
+/// Declares a group of settings: a struct with a field for each.
+macro_rules! settings {
+    ($(
+        $(#[doc = $gdoc:literal])+
+        $Group:ident in $table:ident, $change:ident {
+            $(
+                $(#[doc = $doc:literal])+
+                $name:ident: $ty:ty = $default:literal, example $example:literal
+                    $(, range $range:expr)? $(, at_least $least:expr)? $(, unit $unit:ident)?
+                    $(, pgbouncer $pgbouncer:literal)?;
+            )+
+        }
+    )+) => { $(
+        $(#[doc = $gdoc])+
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $Group { $( $(#[doc = $doc])+ pub $name: $ty, )+ }
+
+        impl $Group {
+            pub(super) const SETTINGS: &'static [Setting] = &[$( Setting {
+                table: Table::$table,
+                name: stringify!($name),
+                kind: <$ty as SettingType>::KIND,
+                default: $default,
+                unit: or!(Unit::None $(, Unit::$unit)?),
+                range: or!(0..=COUNT_MAX $(, $range)?),
+                has_range: <$ty as SettingType>::HAS_RANGE,
+                min_duration: or!(Duration::ZERO $(, $least)?),
+                pgbouncer: or!(None $(, Some($pgbouncer))?),
+                change: Change::$change,
+                doc: concat!($($doc, "\n"),+),
+                example: $example,
+            }, )+];
+
+            pub(super) fn defaults() -> Self {
+                let mut settings = Self::SETTINGS.iter();
+                // The fields are in the order of SETTINGS: both come from the same repetition.
+                $( let $name = <$ty as SettingType>::default_of(
+                    settings.next().expect("SETTINGS has an entry for each field")); )+
+                Self { $( $name, )+ }
+            }
+
+            /// Sets the field of `context.setting`; false if that is not of this group.
+            pub(super) fn assign(&mut self, raw: &Raw<'_>, context: Context<'_>)
+                -> Result<bool, Rejected>
+            {
+                if context.setting.table != Table::$table {
+                    return Ok(false);
+                }
+                match context.setting.name {
+                    $( stringify!($name) => {
+                        self.$name = <$ty as SettingType>::parse(raw, context)?;
+                    } )+
+                    _ => return Ok(false),
+                }
+                Ok(true)
+            }
+
+        }
+
+        impl Shown for $Group {
+            fn shown(&self) -> Vec<(&'static Setting, String)> {
+                let mut settings = Self::SETTINGS.iter();
+                vec![$( {
+                    let setting = settings.next().expect("SETTINGS has an entry for each field");
+                    (setting, self.$name.show(setting))
+                }, )+]
+            }
+        }
+    )+
+
+        /// Every setting, in the order of declaration.
+        pub fn all() -> impl Iterator<Item = &'static Setting> {
+            [$( $Group::SETTINGS ),+].into_iter().flatten()
+        }
+    };
+}
+
+/// The setting `name` of `table`, by our name or PgBouncer's.
+#[must_use]
+pub fn find(table: Table, name: &str) -> Option<&'static Setting> {
+    all()
+        .find(|s| s.table == table && s.name == name)
+        .or_else(|| all().find(|s| s.table == table && s.pgbouncer == Some(name)))
+}
+
+/// The setting `name` of any table, those that stand alone first: what SET means by a name.
+#[must_use]
+pub fn find_by_name(name: &str) -> Option<&'static Setting> {
+    let named = |s: &&Setting| s.pgbouncer == Some(name) || s.name == name;
+    all().filter(|s| !s.table.is_array()).find(named).or_else(|| all().find(named))
+}
+
+settings! {
+    /// Where clients connect. Kept by a reload: the sockets are open.
+    ListenSettings in Listen, Restart {
+        /// Where clients connect: `host:port`, `[v6]:port`, `*:port`, or a directory for a unix socket
+        /// (`/run/postgresql`, `/run/postgresql:6433`), which bears the port of the first TCP address,
+        /// as libpq expects. One string or a list.
+        address: Vec<ListenAddress> = "127.0.0.1:6432", example "[\"127.0.0.1:7000\", \"/run/hawser\"]",
+            pgbouncer "listen_addr";
+        /// Permission bits of the unix sockets. Whoever can write to a socket can connect.
+        unix_socket_mode: FileMode = "0777", example "\"0770\"", pgbouncer "unix_socket_mode";
+        /// The user that the unix sockets are given to. Only root can give them away.
+        unix_socket_owner: Option<String> = "not set", example "\"postgres\"";
+        /// The group that the unix sockets are given to.
+        unix_socket_group: Option<String> = "not set", example "\"postgres\"",
+            pgbouncer "unix_socket_group";
+        /// How many connections the kernel holds that nobody has accepted yet. The kernel caps it at
+        /// `net.core.somaxconn`, which is 4096 on today's systems: a storm of thousands of clients
+        /// overflows PgBouncer's 128.
+        backlog: u32 = "4096", example "128", range 1..=65535, pgbouncer "listen_backlog";
+        /// Let the kernel hold a TCP connection back until its client has sent something: idle port
+        /// scans then cost nothing.
+        tcp_defer_accept: bool = "true", example "false", pgbouncer "tcp_defer_accept";
+    }
+
+    /// Options of every connection, of clients and to servers; those that are open keep theirs.
+    NetworkSettings in Listen, Reload {
+        /// TCP keepalive, towards clients and servers.
+        tcp_keepalive: bool = "true", example "false", pgbouncer "tcp_keepalive";
+        /// Silence before the first keepalive probe; 0 leaves it to the system, which waits two hours.
+        tcp_keepidle: Timeout = "0", example "\"60s\"", unit Seconds, pgbouncer "tcp_keepidle";
+        /// Time between keepalive probes; 0 leaves it to the system.
+        tcp_keepintvl: Timeout = "0", example "\"10s\"", unit Seconds, pgbouncer "tcp_keepintvl";
+        /// Probes without an answer after which the other end counts as dead; 0 leaves it to the
+        /// system.
+        tcp_keepcnt: u32 = "0", example "3", range 0..=127, pgbouncer "tcp_keepcnt";
+        /// How long sent bytes may stay unacknowledged before the connection is given up; 0 leaves it
+        /// to the system, which takes about a quarter of an hour.
+        tcp_user_timeout: Timeout = "0", example "\"30s\"", unit Milliseconds,
+            pgbouncer "tcp_user_timeout";
+        /// The kernel's send and receive buffers of each connection; 0 leaves them to the system, which
+        /// tunes them by itself. Setting a size ends that.
+        tcp_socket_buffer: Size = "0", example "\"256KiB\"", range 0..=1 << 30, unit Bytes,
+            pgbouncer "tcp_socket_buffer";
+        /// The largest single message that is let through: a query, a bind or a row. A result as a
+        /// whole may be larger.
+        max_packet_size: Size = "2147483647", example "\"64MiB\"", range 1024..=PACKET_MAX, unit Bytes,
+            pgbouncer "max_packet_size";
+    }
+
+    /// TLS with clients.
+    ClientTlsSettings in Tls, Reload {
+        /// `disable`: TLS is not offered. `allow` and `prefer`: the client chooses. `require`: without
+        /// TLS nobody gets in. `verify-ca` and `verify-full`: the client must also show a certificate
+        /// of an authority in `client_tls_ca_file`.
+        client_tls_sslmode: TlsMode = "disable", example "\"require\"", pgbouncer "client_tls_sslmode";
+        /// The certificate chain that clients are shown (PEM). Read again by a reload.
+        client_tls_cert_file: Option<PathBuf> = "not set", example "\"server.crt\"",
+            pgbouncer "client_tls_cert_file";
+        /// Its private key (PEM). Read again by a reload.
+        client_tls_key_file: Option<PathBuf> = "not set", example "\"server.key\"",
+            pgbouncer "client_tls_key_file";
+        /// The authorities whose client certificates are accepted (PEM).
+        client_tls_ca_file: Option<PathBuf> = "not set", example "\"ca.crt\"",
+            pgbouncer "client_tls_ca_file";
+        /// The TLS versions that clients may use; `secure` is 1.2 and 1.3. Older ones are not offered.
+        client_tls_protocols: TlsVersions = "secure", example "\"tlsv1.3\"",
+            pgbouncer "client_tls_protocols";
+    }
+
+    /// TLS with servers, where `[[database]]` says nothing else.
+    ServerTlsSettings in Tls, Reload {
+        /// libpq's `sslmode` towards servers. `verify-ca` and `verify-full` need
+        /// `server_tls_ca_file`. Unix sockets never use TLS.
+        server_tls_sslmode: TlsMode = "prefer", example "\"require\"", pgbouncer "server_tls_sslmode";
+        /// The authorities whose server certificates are accepted (PEM).
+        server_tls_ca_file: Option<PathBuf> = "not set", example "\"ca.crt\"",
+            pgbouncer "server_tls_ca_file";
+        /// The certificate that servers are shown if they ask for one (PEM).
+        server_tls_cert_file: Option<PathBuf> = "not set", example "\"client.crt\"",
+            pgbouncer "server_tls_cert_file";
+        /// Its private key (PEM).
+        server_tls_key_file: Option<PathBuf> = "not set", example "\"client.key\"",
+            pgbouncer "server_tls_key_file";
+        /// The TLS versions that servers may use; `secure` is 1.2 and 1.3.
+        server_tls_protocols: TlsVersions = "secure", example "\"tlsv1.3\"",
+            pgbouncer "server_tls_protocols";
+        /// How TLS begins: `postgres` asks first, `direct` starts with it and saves a round trip, which
+        /// PostgreSQL 17 and later understand. libpq's `sslnegotiation`.
+        server_tls_negotiation: TlsNegotiation = "postgres", example "\"direct\"";
+    }
+
+    /// How clients log in.
+    AuthSettings in Auth, Reload {
+        /// Rules in PostgreSQL's pg_hba.conf format. Read again by a reload. Implies
+        /// `auth_type = "hba"`.
+        hba_file: Option<PathBuf> = "not set", example "\"pg_hba.conf\"", pgbouncer "auth_hba_file";
+        /// Maps of system names to database users, in PostgreSQL's pg_ident.conf format.
+        ident_file: Option<PathBuf> = "not set", example "\"pg_ident.conf\"",
+            pgbouncer "auth_ident_file";
+        /// Users and their passwords or stored secrets, in PgBouncer's format: `"name" "secret"` a line.
+        users_file: Option<PathBuf> = "not set", example "\"userlist.txt\"", pgbouncer "auth_file";
+        /// How clients prove who they are where there is no `hba_file`: `scram-sha-256`, `md5` (which
+        /// takes SCRAM where the stored secret is SCRAM), `cert`, `plain`, `trust` (the user must still
+        /// be known), `any` (every database needs a forced `user`), or `hba`. PgBouncer's default is
+        /// `md5`.
+        auth_type: Option<AuthType> = "hba with an hba_file, else scram-sha-256", example "\"md5\"",
+            pgbouncer "auth_type";
+        /// The user that looks up, by `auth_query`, users that are neither in `users_file` nor in
+        /// `[[user]]`. Its own password is taken from there.
+        auth_user: Option<String> = "not set", example "\"hawser\"", pgbouncer "auth_user";
+        /// The query that gives name and stored secret of user `$1`; a secret that is NULL refuses the
+        /// login. Reading pg_authid takes a superuser: better a function that is SECURITY DEFINER.
+        auth_query: String = "SELECT rolname, CASE WHEN rolvaliduntil < pg_catalog.now() THEN NULL ELSE rolpassword END FROM pg_catalog.pg_authid WHERE rolname = $1 AND rolcanlogin",
+            example "\"SELECT * FROM auth.lookup($1)\"", pgbouncer "auth_query";
+        /// The `[[database]]` in which `auth_query` runs; without it, the one that the client asks for.
+        auth_dbname: Option<String> = "not set", example "\"app\"", pgbouncer "auth_dbname";
+        /// Users who may do everything on the admin database. One string with commas, or a list.
+        admin_users: Vec<String> = "", example "[\"alice\"]", pgbouncer "admin_users";
+        /// Users who may look (SHOW) on the admin database.
+        stats_users: Vec<String> = "", example "[\"prometheus\"]", pgbouncer "stats_users";
+    }
+
+    /// The shape of pools, where `[[database]]` and `[[user]]` say nothing else.
+    PoolSettings in Pool, Reload {
+        /// When a server connection goes back to its pool: after the client's `session`, after each
+        /// `transaction`, or after each `statement` (transaction blocks are then refused). PgBouncer's
+        /// default is `session`.
+        pool_mode: PoolMode = "transaction", example "\"session\"", pgbouncer "pool_mode";
+        /// Server connections at most for each pair of user and database.
+        pool_size: u32 = "20", example "7", range 1..=POOL_SIZE_MAX, pgbouncer "default_pool_size";
+        /// Server connections that are kept open even when nobody needs them, for pools that have a
+        /// client or a forced `user`. Never more than `pool_size`.
+        min_pool_size: u32 = "0", example "2", range 0..=POOL_SIZE_MAX, pgbouncer "min_pool_size";
+        /// Server connections that a pool may open beyond its size once a client has waited
+        /// `reserve_pool_timeout`.
+        reserve_pool_size: u32 = "0", example "5", range 0..=POOL_SIZE_MAX,
+            pgbouncer "reserve_pool_size";
+        /// How long a client waits before the reserve is opened for it; 0 never opens it.
+        reserve_pool_timeout: Timeout = "5s", example "\"2s\"", unit Seconds,
+            pgbouncer "reserve_pool_timeout";
+        /// How many server connections that sit idle in a transaction do not count against `pool_size`:
+        /// transactions left open then delay nobody else. 0 turns it off.
+        idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
+        /// What is sent to a server connection when a client of session mode has left it. "" sends
+        /// nothing.
+        server_reset_query: String = "DISCARD ALL", example "\"DEALLOCATE ALL\"",
+            pgbouncer "server_reset_query";
+        /// Lend the server connection that has been idle longest, not the one used last. For servers
+        /// behind a balancer; costs a little, for caches of the last one are warm.
+        server_round_robin: bool = "false", example "true", pgbouncer "server_round_robin";
+        /// Prepared statements kept on each server connection; beyond it the one used longest ago is
+        /// closed. 0 turns the support of the protocol's prepared statements off in transaction and
+        /// statement mode.
+        max_prepared_statements: u32 = "200", example "50", range 0..=1_000_000,
+            pgbouncer "max_prepared_statements";
+        /// Memory for the texts of all prepared statements of all clients together.
+        prepared_statements_memory: Size = "256MiB", example "\"32MiB\"", range 1 << 20..=1 << 40,
+            unit Bytes;
+        /// Startup parameters that PgBouncer had to be told to ignore. All are honoured here; those
+        /// named here are dropped instead, as PgBouncer does.
+        ignore_startup_parameters: Vec<String> = "", example "[\"extra_float_digits\"]",
+            pgbouncer "ignore_startup_parameters";
+    }
+
+    /// How many connections there may be. 0 is no limit.
+    LimitSettings in Pool, Reload {
+        /// Clients in all. PgBouncer's default is 100. An idle client costs about a hundred bytes here,
+        /// so the default only has to fit the descriptors that a process gets without asking: half of
+        /// the 20,000 that strict containers allow.
+        max_client_conn: u32 = "10000", example "500", range 1..=10_000_000, pgbouncer "max_client_conn";
+        /// Clients of each database.
+        max_db_client_connections: Limit = "0", example "100", pgbouncer "max_db_client_connections";
+        /// Clients of each user.
+        max_user_client_connections: Limit = "0", example "100",
+            pgbouncer "max_user_client_connections";
+        /// Server connections of each database, whoever the user is.
+        max_db_connections: Limit = "0", example "50", pgbouncer "max_db_connections";
+        /// Server connections of each user, whatever the database is.
+        max_user_connections: Limit = "0", example "50", pgbouncer "max_user_connections";
+        /// Server connections in all. At the limit, idle ones of other pools are closed to make room.
+        max_server_connections: Limit = "0", example "200";
+        /// Server connections to each server address: keep it below the server's max_connections.
+        max_server_connections_per_server: Limit = "0", example "90";
+    }
+
+    /// The life of a server connection.
+    ServerSettings in Pool, Reload {
+        /// Age at which an unused server connection is closed. 0: each is used once.
+        server_lifetime: Duration = "3600s", example "\"30min\"", unit Seconds,
+            pgbouncer "server_lifetime";
+        /// Idle time after which a server connection is closed.
+        server_idle_timeout: Timeout = "600s", example "\"5min\"", unit Seconds,
+            pgbouncer "server_idle_timeout";
+        /// Transactions after which a server connection is replaced. 0: never.
+        server_max_transactions: u32 = "0", example "10000";
+        /// Private memory (RssAnon) of a backend beyond which it is replaced once it is free. Only for
+        /// servers on this host. 0: never.
+        server_max_memory: Size = "0", example "\"512MiB\"", range 0..=1 << 50, unit Bytes;
+        /// Time for connect and login together.
+        server_connect_timeout: Duration = "15s", example "\"5s\"", at_least Duration::from_millis(1),
+            unit Seconds, pgbouncer "server_connect_timeout";
+        /// The longest pause between attempts to reach a server that fails; the first pauses are
+        /// shorter and double. Clients wait meanwhile, up to `query_wait_timeout`.
+        server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
+            unit Seconds, pgbouncer "server_login_retry";
+        /// How long the addresses of a server's name are believed.
+        dns_max_ttl: Duration = "15s", example "\"60s\"", unit Seconds, pgbouncer "dns_max_ttl";
+    }
+
+    /// How long anything may take.
+    TimeoutSettings in Pool, Reload {
+        /// How long a client waits for a server connection before it gets an error.
+        query_wait_timeout: Timeout = "120s", example "\"10s\"", unit Seconds,
+            pgbouncer "query_wait_timeout";
+        /// How long a query may run before its client is cut off. For broken networks; for slow queries
+        /// the server's statement_timeout is better.
+        query_timeout: Timeout = "0", example "\"5min\"", unit Seconds, pgbouncer "query_timeout";
+        /// How long a cancel request waits to reach the server.
+        cancel_wait_timeout: Timeout = "10s", example "\"3s\"", unit Seconds,
+            pgbouncer "cancel_wait_timeout";
+        /// How long a client may be idle outside of a transaction.
+        client_idle_timeout: Timeout = "0", example "\"1h\"", unit Seconds,
+            pgbouncer "client_idle_timeout";
+        /// How long a client may take to log in.
+        client_login_timeout: Timeout = "60s", example "\"10s\"", unit Seconds,
+            pgbouncer "client_login_timeout";
+        /// How long a client may be idle inside of a transaction.
+        idle_transaction_timeout: Timeout = "0", example "\"90s\"", unit Seconds,
+            pgbouncer "idle_transaction_timeout";
+        /// How long a transaction may take.
+        transaction_timeout: Timeout = "0", example "\"10min\"", unit Seconds,
+            pgbouncer "transaction_timeout";
+        /// How long a client may accept no byte of its result while another waits for that pool; it is
+        /// then cut off, and its server connection closed. Never in session mode or replication.
+        client_write_timeout: Timeout = "30s", example "\"10s\"", unit Seconds;
+    }
+
+    /// What answers outside of the PostgreSQL protocol.
+    AdminSettings in Admin, Restart {
+        /// Where metrics (`/metrics`), health (`/healthz`, `/readyz`) and the dashboard (`/`) are. They
+        /// ask for no password: keep it on loopback or behind a proxy. "" turns it off.
+        http_address: OptionalAddress = "127.0.0.1:9632", example "\"127.0.0.1:9700\"";
+        /// The socket that `hawser status` asks. Without it, `hawser.sock` in `$RUNTIME_DIRECTORY`
+        /// (systemd's) or `$XDG_RUNTIME_DIR`; without those, there is none.
+        control_socket: Option<PathBuf> = "not set", example "\"/run/hawser/control.sock\"";
+    }
+
+    /// The shape of the log.
+    LogStartSettings in Log, Restart {
+        /// Lines for readers (`text`) or one JSON object a line (`json`), on standard error.
+        format: LogFormat = "text", example "\"json\"";
+    }
+
+    /// What is logged.
+    LogSettings in Log, Reload {
+        /// The least important event that is logged.
+        level: LogLevel = "info", example "\"debug\"";
+        /// Log each login.
+        log_connections: bool = "true", example "false", pgbouncer "log_connections";
+        /// Log each disconnect, with its reason.
+        log_disconnections: bool = "true", example "false", pgbouncer "log_disconnections";
+        /// Log each error that Hawser itself sends to a client.
+        log_pooler_errors: bool = "true", example "false", pgbouncer "log_pooler_errors";
+        /// Log the totals every `stats_period`.
+        log_stats: bool = "true", example "false", pgbouncer "log_stats";
+        /// The period of the averages in SHOW STATS, and of the totals in the log.
+        stats_period: Duration = "60s", example "\"10s\"", at_least Duration::from_secs(1), unit Seconds,
+            pgbouncer "stats_period";
+    }
+
+    /// The process itself.
+    ProcessSettings in Process, Restart {
+        /// Event loops. 0: one for each core that the process may use.
+        loops: u32 = "0", example "2", range 0..=1024;
+        /// Threads for TLS handshakes and password hashes, below the loops' priority. 0: one for each
+        /// core.
+        login_threads: u32 = "0", example "2", range 0..=1024;
+        /// The user to become once the sockets are open, where the process starts as root.
+        user: Option<String> = "not set", example "\"hawser\"", pgbouncer "user";
+        /// A file for the process id.
+        pidfile: Option<PathBuf> = "not set", example "\"/run/hawser/hawser.pid\"", pgbouncer "pidfile";
+        /// Descriptors to ask the system for. 0: as many as the configured clients and servers can need.
+        max_open_files: u32 = "0", example "20000", range 0..=1 << 30;
+    }
+
+    /// The end of the process.
+    ShutdownSettings in Process, Reload {
+        /// How long SIGTERM lets open transactions finish. Below the 30 s after which Kubernetes kills,
+        /// and the 90 s of systemd. 0: as long as they take.
+        shutdown_timeout: Timeout = "25s", example "\"5s\"", unit Seconds;
+    }
+
+    /// One `[[database]]` as it is written; [`super::DatabaseConfig`] is what it comes to.
+    DatabaseEntry in Database, Reload {
+        /// What clients ask for; `*` is every name that has no entry of its own.
+        name: Option<String> = "required", example "\"other\"";
+        /// The database on the server.
+        dbname: Option<String> = "the name that the client asks for", example "\"app_v2\"",
+            pgbouncer "dbname";
+        /// Where the database is: `host:port`, `[v6]:port`, or a directory or path of a unix socket. One
+        /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`.
+        servers: Vec<ServerAddress> = "required", example "[\"db1.example:5432\", \"/run/postgresql\"]";
+        /// Log in to the server as this one user, whoever the client is: one pool serves all.
+        user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
+        /// The password of `user`; without it, the one in `users_file` or `[[user]]`.
+        password: Option<Password> = "not set", example "\"secret\"", pgbouncer "password";
+        /// `auth_user` of this database.
+        auth_user: Option<String> = "as in [auth]", example "\"other\"", pgbouncer "auth_user";
+        /// `auth_query` of this database.
+        auth_query: Option<String> = "as in [auth]", example "\"SELECT * FROM f($1)\"",
+            pgbouncer "auth_query";
+        /// `auth_dbname` of this database.
+        auth_dbname: Option<String> = "as in [auth]", example "\"app\"", pgbouncer "auth_dbname";
+        /// `pool_mode` of this database.
+        pool_mode: Option<PoolMode> = "as in [pool]", example "\"session\"", pgbouncer "pool_mode";
+        /// `pool_size` of this database, for each user.
+        pool_size: Option<u32> = "as in [pool]", example "7", range 1..=POOL_SIZE_MAX,
+            pgbouncer "pool_size";
+        /// `min_pool_size` of this database.
+        min_pool_size: Option<u32> = "as in [pool]", example "2", range 0..=POOL_SIZE_MAX,
+            pgbouncer "min_pool_size";
+        /// `reserve_pool_size` of this database.
+        reserve_pool_size: Option<u32> = "as in [pool]", example "5", range 0..=POOL_SIZE_MAX,
+            pgbouncer "reserve_pool_size";
+        /// `reserve_pool_timeout` of this database.
+        reserve_pool_timeout: Option<Timeout> = "as in [pool]", example "\"2s\"", unit Seconds;
+        /// `idle_transaction_reserve` of this database.
+        idle_transaction_reserve: Option<u32> = "as in [pool], else as pool_size", example "3",
+            range 0..=POOL_SIZE_MAX;
+        /// `max_db_connections` of this database.
+        max_db_connections: Option<Limit> = "as in [pool]", example "50", pgbouncer "max_db_connections";
+        /// `max_db_client_connections` of this database.
+        max_db_client_connections: Option<Limit> = "as in [pool]", example "100",
+            pgbouncer "max_db_client_connections";
+        /// `server_lifetime` of this database.
+        server_lifetime: Option<Duration> = "as in [pool]", example "\"30min\"", unit Seconds,
+            pgbouncer "server_lifetime";
+        /// A query sent on each new server connection before a client gets it. An error in it is logged
+        /// and otherwise ignored.
+        connect_query: Option<String> = "not set", example "\"SELECT 1\"", pgbouncer "connect_query";
+        /// Which of several servers will do: `any`, `read-write`, `read-only`, `primary`, `standby`,
+        /// `prefer-standby`. libpq's words.
+        target_session_attrs: TargetSessionAttrs = "any", example "\"primary\"";
+        /// Which of several servers a new connection tries first: the first that works (`disable`), or
+        /// each in turn (`round-robin`, PgBouncer's default).
+        load_balance_hosts: LoadBalanceHosts = "disable", example "\"round-robin\"",
+            pgbouncer "load_balance_hosts";
+        /// `server_tls_sslmode` of this database.
+        server_tls_sslmode: Option<TlsMode> = "as in [tls]", example "\"require\"";
+        /// `server_tls_ca_file` of this database.
+        server_tls_ca_file: Option<PathBuf> = "as in [tls]", example "\"ca.crt\"";
+        /// `server_tls_cert_file` of this database.
+        server_tls_cert_file: Option<PathBuf> = "as in [tls]", example "\"client.crt\"";
+        /// `server_tls_key_file` of this database.
+        server_tls_key_file: Option<PathBuf> = "as in [tls]", example "\"client.key\"";
+        /// `server_tls_protocols` of this database.
+        server_tls_protocols: Option<TlsVersions> = "as in [tls]", example "\"tlsv1.3\"";
+        /// `server_tls_negotiation` of this database.
+        server_tls_negotiation: Option<TlsNegotiation> = "as in [tls]", example "\"direct\"";
+    }
+
+    /// One `[[user]]` as it is written; [`super::UserConfig`] is what it comes to.
+    UserEntry in User, Reload {
+        /// The user's name.
+        name: Option<String> = "required", example "\"other\"";
+        /// The user's password, or a stored secret of it: plain, `md5...` or `SCRAM-SHA-256$...`. Before
+        /// `users_file`.
+        password: Option<Password> = "not set", example "\"secret\"";
+        /// `pool_mode` of this user, before the database's.
+        pool_mode: Option<PoolMode> = "as in [[database]]", example "\"session\"",
+            pgbouncer "pool_mode";
+        /// `pool_size` of this user, before the database's.
+        pool_size: Option<u32> = "as in [[database]]", example "7", range 1..=POOL_SIZE_MAX,
+            pgbouncer "pool_size";
+        /// `reserve_pool_size` of this user, before the database's.
+        reserve_pool_size: Option<u32> = "as in [[database]]", example "5", range 0..=POOL_SIZE_MAX,
+            pgbouncer "reserve_pool_size";
+        /// `idle_transaction_reserve` of this user, before the database's.
+        idle_transaction_reserve: Option<u32> = "as in [[database]]", example "3",
+            range 0..=POOL_SIZE_MAX;
+        /// `max_user_connections` of this user.
+        max_user_connections: Option<Limit> = "as in [pool]", example "50",
+            pgbouncer "max_user_connections";
+        /// `max_user_client_connections` of this user.
+        max_user_client_connections: Option<Limit> = "as in [pool]", example "100",
+            pgbouncer "max_user_client_connections";
+        /// `query_timeout` of this user.
+        query_timeout: Option<Timeout> = "as in [pool]", example "\"5min\"", unit Seconds,
+            pgbouncer "query_timeout";
+        /// `idle_transaction_timeout` of this user.
+        idle_transaction_timeout: Option<Timeout> = "as in [pool]", example "\"90s\"", unit Seconds,
+            pgbouncer "idle_transaction_timeout";
+        /// `transaction_timeout` of this user.
+        transaction_timeout: Option<Timeout> = "as in [pool]", example "\"10min\"", unit Seconds,
+            pgbouncer "transaction_timeout";
+        /// `client_idle_timeout` of this user.
+        client_idle_timeout: Option<Timeout> = "as in [pool]", example "\"1h\"", unit Seconds,
+            pgbouncer "client_idle_timeout";
+    }
+}

@@ -1,0 +1,182 @@
+//! What an unknown key was probably meant to be.
+//!
+//! # Model       in this order: the same name in another table; a setting of PgBouncer that has no
+//!               equivalent, with the reason; the nearest name of the table by edit distance (at most
+//!               a third of the letters differ)
+
+use super::registry::{self, Table};
+
+/// Settings of PgBouncer that Hawser lacks, and what to do instead. Also what `hawser import` says.
+pub(crate) const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
+    ("application_name_add_host", "clients keep their own application_name"),
+    ("auth_ldap_options", "LDAP is not supported: use auth_query, users_file or [[user]]"),
+    ("autodb_idle_timeout", "databases that \"*\" matched need no clean-up"),
+    ("client_encoding", "each client's own client_encoding is used"),
+    ("client_tls13_ciphers", "only sound ciphers are offered"),
+    ("client_tls_ciphers", "only sound ciphers are offered"),
+    ("client_tls_dheparams", "only elliptic curves are offered"),
+    ("client_tls_ecdhcurve", "all sound curves are offered"),
+    ("conffile", "the file is named on the command line: hawser serve -c FILE"),
+    ("datestyle", "each client's own DateStyle is used"),
+    ("disable_pqexec", "the simple protocol cannot be turned off"),
+    ("dns_nxdomain_ttl", "names that do not resolve are tried again with server_login_retry"),
+    ("dns_zone_check_period", "names are resolved again after dns_max_ttl"),
+    ("host", "write servers = [\"host:port\"] in [[database]]"),
+    ("job_name", "Hawser is named by its service manager"),
+    ("listen_port", "write the port in address, as in \"127.0.0.1:6432\""),
+    ("logfile", "logs go to standard error, for the service manager to keep"),
+    ("peer_id", "one process uses all cores: there are no peers"),
+    ("pkt_buf", "buffers size themselves"),
+    ("port", "write the port in servers, as in \"127.0.0.1:5432\""),
+    ("query_wait_notify", "waiting clients get no notice"),
+    ("resolv_conf", "the system's resolver is used"),
+    ("sbuf_loopcnt", "the loops are fair by themselves"),
+    ("scram_iterations", "the count is that of the stored secret"),
+    ("server_check_delay", "dead server connections are noticed at once"),
+    ("server_check_query", "dead server connections are noticed at once"),
+    ("server_fast_close", "use KILL or server_lifetime"),
+    ("server_reset_query_always", "outside of session mode state is never left behind"),
+    ("server_tls13_ciphers", "only sound ciphers are offered"),
+    ("server_tls_ciphers", "only sound ciphers are offered"),
+    ("service_name", "Hawser is named by its service manager"),
+    ("so_reuseport", "one process uses all cores: see loops in [process]"),
+    ("suspend_timeout", "there is no SUSPEND"),
+    ("syslog", "logs go to standard error, for the service manager to keep"),
+    ("syslog_facility", "logs go to standard error, for the service manager to keep"),
+    ("syslog_ident", "logs go to standard error, for the service manager to keep"),
+    ("timezone", "each client's own TimeZone is used"),
+    ("track_extra_parameters", "every setting that the server reports moves with its client"),
+    ("unix_socket_dir", "write the directory in address, beside the TCP addresses"),
+    ("verbose", "use level in [log]"),
+];
+
+/// Names of which only these were allowed are listed in full; longer lists would drown the message.
+const NAMES_LISTED_MAX: usize = 8;
+/// Longer keys are no typing errors; it also bounds the work of comparing.
+const NAME_BYTES_MAX: usize = 64;
+
+pub(super) fn without_equivalent(name: &str) -> Option<&'static str> {
+    WITHOUT_EQUIVALENT.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
+}
+
+/// The message for a key that `table` does not have.
+pub(super) fn unknown_key(table: Table, name: &str) -> String {
+    let elsewhere: Vec<_> = Table::ALL
+        .into_iter()
+        .filter(|other| *other != table && registry::find(*other, name).is_some())
+        .map(|other| other.to_string())
+        .collect();
+    let names = || {
+        registry::all()
+            .filter(|s| s.table == table)
+            .flat_map(|s| std::iter::once(s.name).chain(s.pgbouncer))
+    };
+    let hint = if !elsewhere.is_empty() {
+        format!("it belongs in {}", elsewhere.join(" or "))
+    } else if let Some(reason) = without_equivalent(name) {
+        format!("this setting of PgBouncer is not needed: {reason}")
+    } else if let Some(near) = nearest(name, names()) {
+        format!("did you mean `{near}`?")
+    } else {
+        let own: Vec<_> = registry::all().filter(|s| s.table == table).map(|s| s.name).collect();
+        if own.len() <= NAMES_LISTED_MAX {
+            format!("allowed is {}", own.join(", "))
+        } else {
+            "docs/configuration.md lists what is allowed".to_owned()
+        }
+    };
+    format!("unknown key `{}` in {table}: {hint}", shortened(name))
+}
+
+/// The message for a table or key that does not exist at the top of the file.
+pub(super) fn unknown_table(name: &str, is_table: bool) -> String {
+    if !is_table && let Some(setting) = registry::find_by_name(name) {
+        return format!("`{name}` belongs in a table: write it under {}", setting.table);
+    }
+    let hint = match name {
+        "databases" | "users" => format!("write [[{}]]", name.trim_end_matches('s')),
+        "pgbouncer" => "`hawser import` turns a pgbouncer.ini into a hawser.toml".to_owned(),
+        _ => match nearest(name, Table::ALL.into_iter().map(Table::name)) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("allowed is {}", Table::ALL.map(|table| table.to_string()).join(", ")),
+        },
+    };
+    format!("unknown table `{}`: {hint}", shortened(name))
+}
+
+/// The message for a name that SET does not know.
+pub(super) fn unknown_setting(name: &str) -> String {
+    let names = registry::all().filter(|s| !s.table.is_array()).map(registry::Setting::shown_name);
+    let hint = match (without_equivalent(name), nearest(name, names)) {
+        (Some(reason), _) => format!("this setting of PgBouncer is not needed: {reason}"),
+        (_, Some(near)) => format!("did you mean `{near}`?"),
+        _ => "SHOW CONFIG lists what there is".to_owned(),
+    };
+    format!("unknown setting `{}`: {hint}", shortened(name))
+}
+
+fn shortened(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(NAME_BYTES_MAX).collect()
+}
+
+/// The candidate that is fewest edits away, if those are few.
+fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    if name.len() > NAME_BYTES_MAX {
+        return None;
+    }
+    candidates
+        .map(|candidate| (edits(name, candidate), candidate))
+        .filter(|(edits, candidate)| *edits <= (name.len().max(candidate.len()) / 3).max(1))
+        .min_by_key(|(edits, _)| *edits)
+        .map(|(_, candidate)| candidate)
+}
+
+/// Levenshtein's distance, in bytes.
+fn edits(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let replaced = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(row[j + 1] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn typing_errors_find_their_key_and_other_tables_are_named() {
+        assert!(unknown_key(Table::Pool, "pool_sise").contains("did you mean `pool_size`"));
+        assert!(
+            unknown_key(Table::Listen, "pool_mode")
+                .contains("belongs in [[database]] or [[user]] or [pool]")
+        );
+        assert!(unknown_key(Table::Listen, "query_timeout").contains("belongs in"));
+        assert!(unknown_key(Table::Admin, "zzz").contains("http_address, control_socket"));
+        assert!(unknown_key(Table::Pool, "so_reuseport").contains("one process uses all cores"));
+        assert!(unknown_table("databases", true).contains("[[database]]"));
+        assert!(unknown_table("pol", true).contains("did you mean `pool`"));
+        assert!(unknown_setting("query_timeot").contains("did you mean `query_timeout`"));
+    }
+
+    #[test]
+    fn no_setting_is_both_had_and_lacked() {
+        for (name, _) in WITHOUT_EQUIVALENT {
+            assert!(registry::find_by_name(name).is_none(), "{name}");
+        }
+        assert!(WITHOUT_EQUIVALENT.is_sorted());
+    }
+
+    #[test]
+    fn the_distance_counts_single_letters() {
+        for (a, b, expected) in [("", "abc", 3), ("kitten", "sitting", 3), ("pool", "pool", 0)] {
+            assert_eq!(edits(a, b), expected, "{a} {b}");
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! Whole configurations: errors with their places, inheritance, the registry against the reference.
