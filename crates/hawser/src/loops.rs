@@ -127,7 +127,6 @@ impl Drop for Seat {
 }
 
 /// What a loop asks for.
-#[derive(Debug)]
 pub enum Order {
     /// A backend for this pool; it is counted as opening already.
     Open {

@@ -15,7 +15,7 @@ use hawser_core::wire::startup::{CANCEL_KEY_BYTES_MAX, ProtocolVersion, write_st
 use hawser_core::wire::{TransactionStatus, backend};
 
 use super::talk::{LOGIN_MESSAGES_MAX, Talk, TalkError, parse_status, server_error};
-use crate::auth::certificate::server_end_point;
+use crate::auth::certificate::end_point_hash;
 use crate::auth::md5::Md5Hash;
 use crate::auth::message::{self, AuthenticationRequest};
 use crate::auth::scram::{
@@ -188,7 +188,7 @@ impl Proof<'_> {
                 let exchange = ClientExchange::start(
                     credentials,
                     ServerOffer::of(mechanisms),
-                    binding(talk),
+                    &binding(talk),
                     Nonce::generate(random_bytes),
                 )
                 .map_err(refused)?;
@@ -244,7 +244,7 @@ impl Proof<'_> {
 fn binding(talk: &Talk) -> ClientBinding {
     let Some(tls) = talk.stream().tls() else { return ClientBinding::NoTls };
     let certificate = tls.peer_certificates().and_then(|chain| chain.first());
-    match certificate.and_then(|certificate| server_end_point(certificate)) {
+    match certificate.and_then(|certificate| end_point_hash(certificate).ok().flatten()) {
         Some(hash) => ClientBinding::Prefer(hash),
         None => ClientBinding::Unsupported,
     }

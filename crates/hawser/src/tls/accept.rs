@@ -15,7 +15,7 @@ use rustls::{ServerConfig, server::danger::ClientCertVerifier};
 use tokio_rustls::TlsAcceptor;
 
 use super::{ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions};
-use crate::auth::certificate::server_end_point;
+use crate::auth::certificate::end_point_hash;
 use crate::config::registry::ClientTlsSettings;
 use crate::config::TlsMode;
 
@@ -54,7 +54,7 @@ impl Accepting {
         let stamps = FileStamps::of([Some(cert_file), Some(key_file), ca_file].into_iter().flatten());
 
         let chain = certificates("certificate", cert_file)?;
-        let end_point = chain.first().and_then(|own| server_end_point(own));
+        let end_point = chain.first().and_then(|own| end_point_hash(own).ok().flatten());
         let unusable = |error: &dyn ToString| TlsError::Unusable {
             path: cert_file.clone(),
             reason: error.to_string(),
