@@ -35,6 +35,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::config::{LoadBalanceHosts, ServerAddress, TargetSessionAttrs};
+use crate::limits::{AddressPermit, Full};
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
@@ -89,7 +90,12 @@ pub struct Dialled {
     pub entered: Entered,
     /// Which server it is.
     pub server: ServerAddressId,
+    /// Its place under the limit of that server.
+    pub place: AddressPermit,
 }
+
+/// Gives a connection to a server its place under that server's limit.
+pub type Gate<'a> = &'a (dyn Fn(&ServerAddress) -> Result<AddressPermit, Full> + Sync);
 
 /// Why no server connection could be opened.
 #[derive(Debug)]
@@ -145,6 +151,8 @@ pub enum DialError {
         /// Why.
         source: TalkError,
     },
+    /// There may be no more connections.
+    Full(Full),
     /// Servers were reached, and none is what `target_session_attrs` asks for.
     Unsuitable {
         /// The last server that was asked.
@@ -167,6 +175,7 @@ impl DialError {
             | Self::Tls { .. }
             | Self::Timeout { .. }
             | Self::Talk { .. }
+            | Self::Full(_)
             | Self::Unsuitable { .. } => false,
         }
     }
@@ -177,6 +186,7 @@ impl DialError {
             Self::Refused { error, .. } if self.is_fatal() => {
                 ClientError { severity: hawser_core::wire::error::Severity::Fatal, ..(**error).clone() }
             }
+            Self::Full(full) => full.to_client_error(),
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
@@ -217,6 +227,7 @@ impl fmt::Display for DialError {
             Self::Talk { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
             }
+            Self::Full(full) => f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full")),
             Self::Unsuitable { server, wanted } => {
                 write!(f, "server at {server} is not what target_session_attrs = \"{wanted}\" asks for")
             }
@@ -273,6 +284,8 @@ pub struct Dialler {
     turn: AtomicUsize,
 }
 
+type Reached = (Talk, Entered, ServerAddressId);
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -282,7 +295,12 @@ impl Dialler {
     ///
     /// # Errors
     /// Why the last server that was tried would not.
-    pub async fn dial(&self, target: &Target, login: &Login) -> Result<Dialled, DialError> {
+    pub async fn dial(
+        &self,
+        target: &Target,
+        login: &Login,
+        gate: Gate<'_>,
+    ) -> Result<Dialled, DialError> {
         let wanted = target.session_attrs;
         let passes: &[TargetSessionAttrs] = match wanted {
             TargetSessionAttrs::PreferStandby => {
@@ -293,8 +311,17 @@ impl Dialler {
         let mut last = None;
         for pass in passes {
             for server in self.in_order(target) {
+                let place = match gate(&server) {
+                    Ok(place) => place,
+                    Err(full) => {
+                        last = Some(DialError::Full(full));
+                        continue;
+                    }
+                };
                 match self.dial_server(&server, target, login, *pass).await {
-                    Ok(dialled) => return Ok(dialled),
+                    Ok((talk, entered, server)) => {
+                        return Ok(Dialled { talk, entered, server, place });
+                    }
                     Err(error) if error.is_fatal() => return Err(error),
                     Err(error) => last = Some(error),
                 }
@@ -340,7 +367,7 @@ impl Dialler {
         target: &Target,
         login: &Login,
         attrs: TargetSessionAttrs,
-    ) -> Result<Dialled, DialError> {
+    ) -> Result<Reached, DialError> {
         let endpoints = match self.endpoints(server, target).await {
             Ok(endpoints) => endpoints,
             Err(error) => {
@@ -351,9 +378,9 @@ impl Dialler {
         let mut last = None;
         for endpoint in endpoints {
             match self.dial_endpoint(server, &endpoint, target, login, attrs).await {
-                Ok(dialled) => {
+                Ok(reached) => {
                     self.note(server, target, false);
-                    return Ok(dialled);
+                    return Ok(reached);
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => last = Some(error),
@@ -398,7 +425,7 @@ impl Dialler {
         target: &Target,
         login: &Login,
         attrs: TargetSessionAttrs,
-    ) -> Result<Dialled, DialError> {
+    ) -> Result<Reached, DialError> {
         let mut first_error: Option<DialError> = None;
         for encryption in reach::attempts(target.tls.mode, endpoint) {
             let attempt = attempt(endpoint, *encryption, target, login, attrs);
@@ -413,7 +440,7 @@ impl Dialler {
                 Ok((talk, entered)) => {
                     let encrypted = talk.stream().is_encrypted();
                     let server = self.place_id(server, endpoint, encrypted, target);
-                    return Ok(Dialled { talk, entered, server });
+                    return Ok((talk, entered, server));
                 }
                 Err(error) => {
                     let go_on = error.may_depend_on_encryption();
