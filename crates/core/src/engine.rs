@@ -27,6 +27,8 @@ pub mod backend;
 mod bind;
 pub mod client;
 mod cleanup;
+pub mod effects;
+mod events;
 mod expect;
 mod from_client;
 mod from_server;
@@ -164,6 +166,41 @@ pub trait Host<S: Socket> {
 }
 
 pub use table::Engine;
+
+/// Writes to a connection what it takes, behind what it did not take before; keeps the rest.
+/// Returns how many bytes it took.
+fn write_or_keep<S: Socket>(
+    socket: &mut S,
+    kept: &mut Vec<u8>,
+    bytes: &[u8],
+) -> io::Result<usize> {
+    let mut written = 0;
+    if kept.is_empty() {
+        while written < bytes.len() {
+            match socket.write(&bytes[written..]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => written += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+    kept.extend_from_slice(&bytes[written..]);
+    Ok(written)
+}
+
+/// Writes to a connection what it did not take before. Returns how many bytes it took; `kept`
+/// gives its memory back once it is empty.
+fn write_kept<S: Socket>(socket: &mut S, kept: &mut Vec<u8>) -> io::Result<usize> {
+    let pending = std::mem::take(kept);
+    let written = write_or_keep(socket, kept, &pending)?;
+    socket.flush().or_else(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => Ok(()),
+        _ => Err(error),
+    })?;
+    Ok(written)
+}
 
 #[cfg(test)]
 mod tests {

@@ -340,6 +340,13 @@ impl<B> Pool<B> {
         Some(self.idle.remove(at).backend)
     }
 
+    /// The same, and it counts as lent: to be looked at, and released or given up.
+    pub fn take_idle_as_lent(&mut self, id: BackendId) -> Option<B> {
+        let backend = self.take_idle(id)?;
+        self.lent += 1;
+        Some(backend)
+    }
+
     /// Takes out the idle backends for which `unwanted(backend, idle time)` holds.
     pub fn take_idle_if(
         &mut self,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::expect::Expect;
 use super::message::PoolRef;
 use super::statement::{BackendStatements, Unnamed};
-use super::{ServerAddressId, Socket};
+use super::{ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::ServerParameters;
 use crate::session::settings::Settings;
@@ -102,11 +102,24 @@ pub struct Backend<S: Socket> {
     /// What cannot be undone has happened to it: it is closed, not given back.
     pub(super) spoiled: Option<&'static str>,
     pub(super) tidying: Tidying,
+    /// It served a client with state of its own: that is discarded before it serves another.
+    pub(super) needs_reset: bool,
     pub(super) cancels_in_flight: u32,
     pub(super) parked: bool,
     /// When it became idle in a transaction, or `tidying` began.
     pub(super) since: Time,
+    /// When its client last took or sent a byte.
+    pub(super) progress: Time,
     pub(super) transactions: u64,
+    /// Errors due to the client in place of those that refused Parses provoke.
+    pub(super) refusals: VecDeque<Box<[u8]>>,
+    /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
+    /// a statement is closed before it is prepared.
+    pub(super) uncertain: bool,
+    /// Settings before a made query that has not been answered yet.
+    pub(super) applied_before: Option<Option<Arc<Settings>>>,
+    /// Since it was lent, what currval and lastval would answer has been discarded.
+    pub(super) sequences_discarded: bool,
     _permit: Box<dyn std::any::Any + Send>,
 }
 
@@ -142,10 +155,16 @@ impl<S: Socket> Backend<S> {
             unnamed: None,
             spoiled: None,
             tidying: Tidying::No,
+            needs_reset: false,
             cancels_in_flight: 0,
             parked: false,
             since: seed.opened,
+            progress: seed.opened,
             transactions: 0,
+            refusals: VecDeque::new(),
+            uncertain: false,
+            applied_before: None,
+            sequences_discarded: false,
             _permit: seed.permit,
         }
     }
@@ -201,6 +220,17 @@ impl<S: Socket> Backend<S> {
             && self.receiving_rest == 0
             && self.input.is_empty()
             && self.output.is_empty()
+    }
+
+    /// Whether so much is outstanding that its client's further messages wait.
+    pub(super) fn is_full(&self) -> bool {
+        self.expected.len() >= limits::EXPECTED_ANSWERS_MAX
+            || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
+    }
+
+    /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).
+    pub(super) fn shares_nothing(&self) -> bool {
+        self.statements.keeps_none()
     }
 
     /// The application_name in force.

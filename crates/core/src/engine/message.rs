@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Backend, BackendSeed, Socket};
 use crate::ids::{BackendId, ClientId, Slot};
@@ -89,6 +90,15 @@ pub enum ToLoop<S: Socket> {
         error: ClientError,
         /// Whether waiting clients are told now.
         fatal: bool,
+        /// How long no further attempt is made.
+        retry_after: Duration,
+    },
+    /// Clients that wait for this pool are told at once.
+    Refuse {
+        /// The pool.
+        pool: PoolRef<S>,
+        /// What they are told.
+        error: ClientError,
     },
     /// More backends may be opened, or waiters have become due: look at the pool.
     Poke(PoolRef<S>),
@@ -130,6 +140,7 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::Lend { .. } => "Lend",
             Self::Opened(_) => "Opened",
             Self::OpenFailed { .. } => "OpenFailed",
+            Self::Refuse { .. } => "Refuse",
             Self::Poke(_) => "Poke",
             Self::Departed(_) => "Departed",
             Self::Cancel { .. } => "Cancel",
@@ -250,6 +261,9 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
+    /// A statement has passed after which new sessions may start with other values (ALTER ROLE
+    /// and the like): backends that are open now are replaced.
+    StartValuesChanged,
     /// A server connection has ended.
     BackendClosed {
         /// Which.

@@ -256,6 +256,7 @@ impl SettingType for Vec<ListenAddress> {
 
 impl SettingType for Vec<ServerAddress> {
     const KIND: &'static str = "a server or a list of them";
+    const DEFAULT_IN_WORDS: bool = true;
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         let mut servers = Self::new();

@@ -147,7 +147,10 @@ impl Reader<'_> {
     fn table(&mut self, table: Table, index: usize, head: &Range<usize>, content: &DeTable<'_>) {
         let position = self.lines.position(head.start);
         self.document.places.0.insert((table, index, ""), position);
-        for (key, value) in content {
+        // In the order of the file: of two names for one setting, the second is the one too many.
+        let mut keys: Vec<_> = content.iter().collect();
+        keys.sort_by_key(|(key, _)| key.span().start);
+        for (key, value) in keys {
             let name = key.get_ref().as_ref();
             match registry::find(table, name) {
                 Some(setting) => self.setting(setting, index, key, value),

@@ -124,6 +124,8 @@ pub struct Setting {
     pub kind: &'static str,
     /// Its default, as one would write it, or in words ("not set").
     pub default: &'static str,
+    /// Whether `default` is words and not a value.
+    pub default_in_words: bool,
     /// What a bare number means.
     pub unit: Unit,
     /// Numbers that are allowed.
@@ -182,8 +184,12 @@ impl Setting {
                 format!(". PgBouncer: `{name}`")
             };
         }
-        let default = if self.default.is_empty() { "empty" } else { self.default };
-        let mut line = format!("{line}. Default: `{default}`");
+        let default = match self.default {
+            "" => "empty".to_owned(),
+            words if self.default_in_words => words.to_owned(),
+            value => format!("`{value}`"),
+        };
+        let mut line = format!("{line}. Default: {default}");
         line[..1].make_ascii_uppercase();
         line
     }
@@ -234,6 +240,7 @@ macro_rules! settings {
                 name: stringify!($name),
                 kind: <$ty as SettingType>::KIND,
                 default: $default,
+                default_in_words: <$ty as SettingType>::DEFAULT_IN_WORDS,
                 unit: or!(Unit::None $(, Unit::$unit)?),
                 range: or!(0..=COUNT_MAX $(, $range)?),
                 has_range: <$ty as SettingType>::HAS_RANGE,

@@ -72,6 +72,8 @@ pub(super) trait SettingType: Sized {
     const EMPTY_IS_UNSET: bool = false;
     /// Whether the range of the setting is part of its description.
     const HAS_RANGE: bool = false;
+    /// Whether the default is said in words ("not set") and not as a value.
+    const DEFAULT_IN_WORDS: bool = false;
 
     /// Reads a value.
     ///
@@ -96,6 +98,7 @@ pub(super) trait SettingType: Sized {
 impl<T: SettingType> SettingType for Option<T> {
     const KIND: &'static str = T::KIND;
     const HAS_RANGE: bool = T::HAS_RANGE;
+    const DEFAULT_IN_WORDS: bool = true;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         match raw {
@@ -189,7 +192,6 @@ impl Limit {
 
 impl SettingType for Limit {
     const KIND: &'static str = "a whole number (0: no limit)";
-    const HAS_RANGE: bool = true;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         whole_number::<Self>(raw, context.setting).map(Self::new)
@@ -294,7 +296,7 @@ impl Timeout {
 }
 
 impl SettingType for Timeout {
-    const KIND: &'static str = "a duration such as \"30s\" (0: never)";
+    const KIND: &'static str = "a duration such as \"30s\" (0: off)";
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         Duration::parse(raw, context).map(Self::after)

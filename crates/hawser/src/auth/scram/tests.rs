@@ -141,12 +141,12 @@ fn login(
     account: Account,
     server_binding: ServerBinding,
     password: &[u8],
-    client_binding: ClientBinding,
+    client_binding: &ClientBinding,
 ) -> Result<(ScramKeys, Result<(), ClientError>), ServerError> {
     let offer = ServerOffer::of(server_binding.mechanisms().iter().copied());
     let credentials = ClientCredentials::Password { password: password.into(), known: None };
     let mut client =
-        ClientExchange::start(credentials, offer, &client_binding, nonce("CLIENT")).unwrap();
+        ClientExchange::start(credentials, offer, client_binding, nonce("CLIENT")).unwrap();
     let mut server = server(account, server_binding, client.mechanism());
     let challenge = next(&mut server, &client.initial())?;
     let ClientStep::Derive(derivation) = client.server_first(&challenge).unwrap() else {
@@ -177,11 +177,11 @@ fn both_ends_agree_with_and_without_channel_binding() {
         (ServerBinding::EndPoint(hash()), ClientBinding::Require(hash())),
     ];
     for (server, client) in cases {
-        let (found, verdict) = login(account(), server.clone(), b"secret", client.clone()).unwrap();
+        let (found, verdict) = login(account(), server.clone(), b"secret", &client).unwrap();
         assert_eq!(found, keys);
         assert_eq!(verdict, Ok(()));
         assert_eq!(
-            login(account(), server, b"secre", client).unwrap_err(),
+            login(account(), server, b"secre", &client).unwrap_err(),
             ServerError::WrongProof
         );
     }
@@ -193,7 +193,7 @@ fn channel_binding_finds_out_whoever_stands_in_between() {
     let account = || Account::known(cheap_keys(b"secret").verifier);
     let end_point = || ServerBinding::EndPoint(vec![7; 32]);
     let other = Prefer(vec![8; 32]);
-    let error = login(account(), end_point(), b"secret", other).unwrap_err();
+    let error = login(account(), end_point(), b"secret", &other).unwrap_err();
     assert_eq!(error, ServerError::BindingMismatch);
     assert_eq!(error.sqlstate(), "28000");
 
@@ -306,7 +306,7 @@ fn keys_of_a_client_log_in_to_a_server_with_the_same_verifier_only() {
         Account::known(verifier.clone()),
         ServerBinding::Unavailable,
         b"secret",
-        ClientBinding::NoTls,
+        &ClientBinding::NoTls,
     )
     .unwrap();
     let start = |keys: &ScramKeys| {

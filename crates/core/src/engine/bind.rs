@@ -1,0 +1,151 @@
+//! Binding a client to a backend: the difference between what the one wants and the other has.
+//!
+//! The difference goes ahead of the client's first message, in the same write: no round trip.
+//! It is a simple query of its own (one implicit transaction: all of it or nothing), because
+//! messages of the extended protocol without a Sync would be part of the client's own first
+//! transaction, and undone with it.
+//!
+//! # What it may contain
+//! Only values that this server has taken before, at the client's login or in its own SET: so it
+//! does not fail. If it fails all the same, the client's first message has run under settings
+//! that are not its own; both connections are closed.
+
+use std::sync::Arc;
+
+use super::Socket;
+use super::backend::Backend;
+use super::expect::Expect;
+use super::statement::{Statement, same_parse_settings};
+use crate::session::settings::{self, Settings};
+use crate::wire::build;
+
+/// Name of the statement that changes settings within a pipeline.
+const SETTING_STATEMENT: &[u8] = b"hawser_settings";
+
+/// Whether two sessions' settings are equal.
+pub(super) fn same_settings(one: Option<&Arc<Settings>>, other: Option<&Arc<Settings>>) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one == other,
+        _ => false,
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Notes what a message that is being sent owes.
+    #[inline]
+    pub(super) fn expect(&mut self, expect: Expect) {
+        if self.ignoring {
+            if expect != Expect::Sync {
+                return;
+            }
+            self.ignoring = false;
+        }
+        if expect.ends_with_ready() {
+            self.syncs_outstanding += 1;
+            self.unsynced = false;
+        } else {
+            self.unsynced = true;
+        }
+        self.expected.push_back(expect);
+    }
+
+    /// Appends the queries that bring the backend's settings to what is wanted.
+    pub(super) fn apply_settings(&mut self, desired: Option<&Arc<Settings>>, out: &mut Vec<u8>) {
+        if same_settings(self.applied.as_ref(), desired) {
+            return;
+        }
+        let changes: Vec<_> =
+            settings::diff(self.applied.as_deref(), desired.map(|s| &**s)).collect();
+        let before = self.applied.take();
+        self.applied_before.get_or_insert(before);
+        self.applied = desired.cloned();
+        // A query is read in the client_encoding in force: that comes first, by itself, where
+        // the others are not plain ASCII.
+        let (encoding, others): (Vec<_>, Vec<_>) =
+            changes.into_iter().partition(|c| c.name().eq_ignore_ascii_case(b"client_encoding"));
+        let mut text = Vec::new();
+        if others.iter().any(settings::Change::needs_encoding) {
+            for part in [encoding, others] {
+                if !part.is_empty() {
+                    text.clear();
+                    settings::write_set_query(part.iter(), &mut text);
+                    self.made_query(&text, out);
+                }
+            }
+        } else {
+            settings::write_set_query(encoding.iter().chain(&others), &mut text);
+            self.made_query(&text, out);
+        }
+    }
+
+    /// Appends a simple query of ours.
+    pub(super) fn made_query(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        build::query(out, text);
+        self.expect(Expect::MadeQuery);
+        // A simple query takes the unnamed statement away.
+        self.unnamed = None;
+    }
+
+    /// Appends what keeps currval and lastval from answering with another client's values: they
+    /// give the server's own error instead. About 1 us on the server. Once for each lending.
+    pub(super) fn discard_sequences(&mut self, out: &mut Vec<u8>) {
+        if !self.sequences_discarded {
+            self.made_query(b"DISCARD SEQUENCES", out);
+            self.sequences_discarded = true;
+        }
+    }
+
+    /// Sees to it that the server has a shared statement, appending what is needed.
+    pub(super) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
+        if self.statements.touch(statement.id) {
+            return false;
+        }
+        let other_settings =
+            !same_parse_settings(self.applied.as_ref(), statement.settings.as_ref());
+        let before = self.applied.clone();
+        if other_settings {
+            self.set_within_pipeline(statement.settings.as_ref(), out);
+        }
+        self.note_prepared(statement, out);
+        build::parse(out, &statement.name, &statement.body);
+        self.expect(Expect::MadeParse { statement: statement.id });
+        if other_settings {
+            self.set_within_pipeline(before.as_ref(), out);
+        }
+        true
+    }
+
+    /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
+    /// displaces.
+    pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
+        if let Some(evicted) = self.statements.insert(statement) {
+            build::close_statement(out, &evicted);
+            self.expect(Expect::Made);
+        }
+        if self.uncertain {
+            build::close_statement(out, &statement.name);
+            self.expect(Expect::Made);
+        }
+    }
+
+    /// Appends messages that change settings without ending the client's implicit transaction.
+    fn set_within_pipeline(&mut self, desired: Option<&Arc<Settings>>, out: &mut Vec<u8>) {
+        let changes: Vec<_> =
+            settings::diff(self.applied.as_deref(), desired.map(|s| &**s)).collect();
+        for change in &changes {
+            let mut body = Vec::new();
+            settings::write_set_query([change], &mut body);
+            body.extend_from_slice(&[0; 3]);
+            build::parse(out, SETTING_STATEMENT, &body);
+            build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);
+            build::execute(out, SETTING_STATEMENT);
+            build::close_statement(out, SETTING_STATEMENT);
+            self.expect(Expect::MadeParse { statement: 0 });
+            self.expect(Expect::Made);
+            self.expect(Expect::Made);
+            self.expect(Expect::Made);
+        }
+        self.applied = desired.cloned();
+    }
+}

@@ -1,0 +1,482 @@
+//! How clients and backends part: in good order, or not.
+//!
+//! # When a client leaves in the middle of something
+//! Its backend is not closed if it can be brought to an end in good order: copies are failed,
+//! open pipelines ended with Sync, running queries cancelled, transactions rolled back, session
+//! state discarded; then it serves the next. Half a message, or a server that does not come to
+//! an end within `cancel_wait_timeout`, closes it (trap 21).
+
+use super::backend::{Backend, Tidying};
+use super::expect::Expect;
+use super::message::{ClientState, Event, PoolMode, ToLoop};
+use super::table::{Engine, Holder};
+use super::{CancelRequest, Host, Socket, limits, write_or_keep};
+use crate::ids::Slot;
+use crate::pool::Released;
+use crate::time::Time;
+use crate::wire::error::ClientError;
+use crate::wire::{TransactionStatus, build};
+
+impl<S: Socket> super::client::Client<S> {
+    /// Sends the client something of ours, where nothing of a server's can be under way.
+    pub(super) fn reply(&mut self, bytes: &[u8]) {
+        // A broken connection shows in its next event.
+        let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// Sends a client what came for it.
+    pub(super) fn answer<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        ahead: &[u8],
+        run: &[u8],
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let mut written = Ok(0);
+        if !ahead.is_empty() {
+            if ahead.len() + run.len() <= limits::READ_BYTES / 4 {
+                // Two small writes cost more than one and a copy.
+                let mut both = Vec::with_capacity(ahead.len() + run.len());
+                both.extend_from_slice(ahead);
+                both.extend_from_slice(run);
+                written = write_or_keep(&mut client.socket, &mut client.output, &both);
+            } else {
+                written = write_or_keep(&mut client.socket, &mut client.output, ahead).and_then(
+                    |_| write_or_keep(&mut client.socket, &mut client.output, run),
+                );
+            }
+        } else if !run.is_empty() {
+            written = write_or_keep(&mut client.socket, &mut client.output, run);
+        }
+        match written {
+            Ok(0) => {}
+            Ok(_) => {
+                if let Some(backend) = &mut client.backend {
+                    backend.progress = now;
+                }
+            }
+            Err(_) => self.close_client(host, slot, "client's connection broke", now),
+        }
+    }
+
+    /// Gives answers of ours that nothing outstanding precedes: a Parse that was not sent, with a
+    /// Flush behind it, would otherwise wait for ever.
+    pub(super) fn emit_made_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(backend) = &mut client.backend else { return };
+        let mut out = Vec::new();
+        loop {
+            match backend.expected.front() {
+                Some(Expect::ParseKnown { .. }) => out.extend_from_slice(&build::PARSE_COMPLETE),
+                Some(Expect::CloseKnown) => out.extend_from_slice(&build::CLOSE_COMPLETE),
+                _ => break,
+            }
+            backend.expected.pop_front();
+        }
+        if !out.is_empty() {
+            self.answer(host, slot, &out, &[], now);
+        }
+    }
+
+    /// Gives back a backend that was got for a message that needed none in the end.
+    pub(super) fn give_back_if_unused<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.is_pinned() || !client.backend.as_ref().is_some_and(|b| b.is_at_rest()) {
+            return;
+        }
+        if let Some(backend) = client.backend.take() {
+            client.state = ClientState::Idle;
+            client.since = now;
+            self.give_back(host, backend, now);
+        }
+    }
+
+    /// Gives a backend at rest to the next in turn, or to the pool.
+    pub(super) fn give_back<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        mut backend: Box<Backend<S>>,
+        now: Time,
+    ) {
+        debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
+        backend.sequences_discarded = false;
+        backend.tidying = Tidying::No;
+        if backend.parked {
+            backend.parked = false;
+            backend.pool.lock().unpark();
+        }
+        if let Some(reason) = self.unfit(&backend, now) {
+            self.close_backend(host, backend, reason, now);
+            return;
+        }
+        if backend.cancels_in_flight > 0 {
+            // The signal may still hit: whoever got it now could lose a query (trap 16).
+            backend.tidying = Tidying::AwaitingCancel;
+            backend.since = now;
+            self.keep(backend);
+            return;
+        }
+        let place = backend.place;
+        let id = backend.id;
+        let pool = backend.pool.clone();
+        // It must be marked before it can be taken by another loop.
+        if let Some(resident) = self.resident.get_mut(place) {
+            resident.holder = Holder::Pool;
+        }
+        let released = pool.lock().release(id, backend, self.id, now);
+        match released {
+            Released::Kept => {}
+            Released::Close(backend) => {
+                // Released already: it only goes.
+                self.drop_backend(host, backend, "one more than the pool may have");
+            }
+            Released::Next { waiter, backend } => {
+                if waiter.client.home == self.id {
+                    self.lend(host, waiter.client.slot, backend, now);
+                } else {
+                    host.unwatch(&backend.socket, self.id);
+                    self.resident.remove(place);
+                    host.send(
+                        waiter.client.home,
+                        ToLoop::Lend { client: waiter.client, backend },
+                    );
+                }
+            }
+        }
+    }
+
+    /// A backend of this loop goes to a client of this loop, if that still waits.
+    pub(super) fn lend<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        backend: Box<Backend<S>>,
+        now: Time,
+    ) {
+        let waits = self.clients.get(slot).is_some_and(|c| c.state == ClientState::Waiting);
+        if !waits {
+            if let Some(resident) = self.resident.get_mut(backend.place) {
+                resident.holder = Holder::Pool;
+            }
+            self.give_back(host, backend, now);
+            return;
+        }
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let waited = now.micros_since(client.since);
+        let (pool, home) = (client.pool, backend.home);
+        self.stats(pool).wait.record(waited);
+        if self.take_over(host, slot, backend, home, now).is_ok() {
+            self.greet_late(host, slot, now);
+            self.resume_client(host, slot, now);
+        }
+    }
+
+    /// Why a backend must not serve another client.
+    fn unfit(&self, backend: &Backend<S>, now: Time) -> Option<&'static str> {
+        let view = self.pools.get(self.resident.get(backend.place)?.pool as usize)?;
+        let settings = &view.settings;
+        if let Some(reason) = backend.spoiled {
+            return Some(reason);
+        }
+        if backend.epoch != view.pool.epoch() {
+            return Some("the server or its roles have changed");
+        }
+        if !settings.server_lifetime.is_zero()
+            && now.since(backend.opened) >= settings.server_lifetime
+        {
+            return Some("server_lifetime");
+        }
+        if settings.server_max_transactions > 0
+            && backend.transactions >= settings.server_max_transactions
+        {
+            return Some("server_max_transactions");
+        }
+        None
+    }
+
+    /// Keeps a backend that has no client with this loop.
+    fn keep(&mut self, backend: Box<Backend<S>>) {
+        let place = backend.place;
+        if let Some(resident) = self.resident.get_mut(place) {
+            resident.holder = Holder::Engine(backend);
+        }
+    }
+
+    /// Closes a lent backend: the pool learns of it, and opens another if clients wait.
+    pub(super) fn close_backend<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        mut backend: Box<Backend<S>>,
+        reason: &str,
+        now: Time,
+    ) {
+        let pool = backend.pool.clone();
+        let open = {
+            let mut pool = pool.lock();
+            if std::mem::take(&mut backend.parked) {
+                pool.unpark();
+            }
+            pool.lost(now)
+        };
+        for _ in 0..open {
+            host.open(&pool, self.id);
+        }
+        self.drop_backend(host, backend, reason);
+    }
+
+    /// Ends a backend's connection.
+    pub(super) fn drop_backend<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        mut backend: Box<Backend<S>>,
+        reason: &str,
+    ) {
+        self.resident.remove(backend.place);
+        if backend.is_at_rest() {
+            let _ = backend.socket.write(&build::TERMINATE);
+        } else if backend.syncs_outstanding > 0 || !backend.expected.is_empty() {
+            // The server would notice only when it next writes; until then it works for nobody.
+            host.cancel(CancelRequest {
+                server: backend.server,
+                process: backend.process,
+                key: backend.key.clone(),
+                reply_to: self.id,
+                backend: backend.place,
+            });
+        }
+        backend.socket.shutdown();
+        host.event(Event::BackendClosed {
+            backend: backend.id,
+            database: &backend.pool.database,
+            user: &backend.pool.user,
+            reason,
+        });
+    }
+
+    /// A client's backend has failed: the client is told what the server managed to say, and
+    /// disconnected, as it would be without a pooler.
+    pub(super) fn backend_failed<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &'static str,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(backend) = client.backend.take() else {
+            let error = ClientError::fatal(
+                crate::wire::error::SqlState::CONNECTION_FAILURE,
+                format!("no server connection: {reason}"),
+            );
+            self.say_goodbye(host, slot, &error, now);
+            return;
+        };
+        let half_a_message = backend.receiving_rest > 0;
+        self.close_backend(host, backend, reason, now);
+        if half_a_message {
+            // Nothing that could be said would be read as a message of its own.
+            self.close_client(host, slot, reason, now);
+            return;
+        }
+        let error = ClientError::fatal(
+            crate::wire::error::SqlState::CONNECTION_FAILURE,
+            "server closed the connection unexpectedly",
+        )
+        .detail(format!("{reason}."));
+        self.say_goodbye(host, slot, &error, now);
+    }
+
+    /// Tells a client why it is disconnected, and disconnects it once it has read that.
+    pub(super) fn say_goodbye<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        error: &ClientError,
+        now: Time,
+    ) {
+        self.leave_queue(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.state == ClientState::Closing {
+            return;
+        }
+        let backend = client.backend.take();
+        let half_a_message = backend.as_ref().is_some_and(|b| b.receiving_rest > 0);
+        client.state = ClientState::Closing;
+        client.input = Vec::new();
+        if !half_a_message {
+            let mut message = Vec::new();
+            error.write(&mut message);
+            client.reply(&message);
+        }
+        let unsent = !client.output.is_empty();
+        if let Some(backend) = backend {
+            self.abandon(host, slot, backend, now);
+        }
+        if unsent {
+            self.arm_goodbye(slot, now);
+        } else {
+            self.close_client(host, slot, &error.message, now);
+        }
+    }
+
+    /// Takes a client that waits out of the queue.
+    fn leave_queue(&mut self, slot: Slot) {
+        let id = self.client_id(slot);
+        if let Some(client) = self.clients.get(slot)
+            && client.state == ClientState::Waiting
+        {
+            // If it is not there any more, a backend is on its way; it is given back on arrival.
+            self.pool_of(client).pool.lock().forget_waiter(id);
+        }
+    }
+
+    /// Ends a client's connection.
+    pub(super) fn close_client<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &str,
+        now: Time,
+    ) {
+        self.leave_queue(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let backend = client.backend.take();
+        let reads_nothing = !client.output.is_empty() && client.state != ClientState::Closing;
+        if let Some(mut backend) = backend {
+            if reads_nothing && client.output.len() > limits::OUTPUT_HIGH_BYTES {
+                backend.spoiled.get_or_insert("its client read nothing");
+            }
+            self.abandon(host, slot, backend, now);
+        }
+        let Some(mut client) = self.clients.remove(slot) else { return };
+        client.socket.shutdown();
+        let pool = &self.pools[client.pool as usize].pool;
+        host.event(Event::ClientClosed {
+            client: self.client_id(slot),
+            about: &client.record.about,
+            database: &pool.database,
+            user: &pool.user,
+            reason,
+        });
+    }
+
+    /// A client leaves its backend, maybe in the middle of something.
+    fn abandon<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        mut backend: Box<Backend<S>>,
+        now: Time,
+    ) {
+        let client = self.clients.get(slot);
+        let stateful = client.is_some_and(|c| c.is_pinned() || c.mode == PoolMode::Session);
+        let exclusive = client.is_some_and(|c| c.record.exclusive);
+        backend.needs_reset |= stateful;
+        if exclusive {
+            backend.spoiled.get_or_insert("it served one client alone");
+        }
+        if backend.sending_rest > 0 {
+            self.close_backend(host, backend, "its client left in the middle of a message", now);
+            return;
+        }
+        if let Some(reason) = backend.spoiled {
+            self.close_backend(host, backend, reason, now);
+            return;
+        }
+        let mut out = Vec::new();
+        if std::mem::take(&mut backend.copying_in) {
+            build::copy_fail(&mut out, "the client has closed its connection");
+        }
+        if backend.unsynced || backend.ignoring {
+            out.extend_from_slice(&build::SYNC);
+            backend.expect(Expect::Sync);
+        }
+        if !out.is_empty() && backend.send(&out).is_err() {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
+        }
+        backend.since = now;
+        if !backend.expected.is_empty() {
+            backend.tidying = Tidying::Draining;
+            backend.cancels_in_flight += 1;
+            host.cancel(CancelRequest {
+                server: backend.server,
+                process: backend.process,
+                key: backend.key.clone(),
+                reply_to: self.id,
+                backend: backend.place,
+            });
+            let unread = backend.readable;
+            let place = backend.place;
+            self.keep(backend);
+            if unread {
+                self.read_tidied(host, place, now);
+            }
+            return;
+        }
+        self.tidy_on(host, backend, now);
+    }
+
+    /// Goes on with the tidying of a backend without a client, as far as answers have come.
+    pub(super) fn tidy_on<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        mut backend: Box<Backend<S>>,
+        now: Time,
+    ) {
+        if !backend.expected.is_empty() {
+            self.keep(backend);
+            return;
+        }
+        let next = match (backend.tidying, backend.status) {
+            (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
+                if backend.tidying == Tidying::RollingBack {
+                    self.close_backend(host, backend, "its transaction could not be ended", now);
+                    return;
+                }
+                Some((Tidying::RollingBack, &b"ROLLBACK"[..]))
+            }
+            (Tidying::Resetting, TransactionStatus::Idle) => {
+                backend.was_reset();
+                None
+            }
+            (_, TransactionStatus::Idle) if backend.needs_reset => {
+                Some((Tidying::Resetting, &b"DISCARD ALL"[..]))
+            }
+            (_, TransactionStatus::Idle) => None,
+        };
+        let Some((tidying, query)) = next else {
+            if backend.is_at_rest() {
+                self.give_back(host, backend, now);
+            } else {
+                self.keep(backend);
+            }
+            return;
+        };
+        backend.tidying = tidying;
+        backend.since = now;
+        let mut out = Vec::new();
+        backend.made_query(query, &mut out);
+        if backend.send(&out).is_err() {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
+        }
+        self.keep(backend);
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// DISCARD ALL has worked.
+    fn was_reset(&mut self) {
+        self.needs_reset = false;
+        self.statements.clear();
+        self.unnamed = None;
+        self.uncertain = false;
+        // What the server reports it has reported; the rest is at its start value.
+        self.applied = None;
+    }
+}

@@ -1,0 +1,191 @@
+//! A client: what it has asked for, and what is under way for it.
+
+use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::message::{ClientAbout, ClientState, PoolMode};
+use super::statement::{Keyed, Statement, Unnamed};
+use super::{Socket, limits};
+use crate::session::part::PartSet;
+use crate::session::scan::Scanner;
+use crate::session::settings::Settings;
+use crate::time::Time;
+
+/// What a RESET that is under way goes back to the client's start values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Resetting {
+    /// Nothing.
+    #[default]
+    No,
+    /// These settings.
+    Names(Vec<Box<[u8]>>),
+    /// All settings.
+    All,
+}
+
+/// A statement under the name that a client gave it.
+#[derive(Clone, Debug)]
+pub(super) struct ClientStatement {
+    pub(super) statement: Arc<Statement>,
+    /// Finds it again from the answer to its Parse. Never 0.
+    pub(super) serial: u32,
+}
+
+/// A client's names for prepared statements.
+pub(super) type ClientStatements = HashMap<Box<[u8]>, ClientStatement, Keyed>;
+
+/// What is seldom needed of a client, out of the way of what is needed always.
+pub(super) struct Record {
+    pub(super) about: ClientAbout,
+    /// Key for cancel requests.
+    pub(super) secret: Box<[u8]>,
+    /// What it is sent once it has a backend (session mode only).
+    pub(super) greeting: Vec<u8>,
+    pub(super) exclusive: bool,
+    pub(super) _permit: Box<dyn Any + Send>,
+}
+
+/// What is known of a client only while it does something out of the ordinary.
+#[derive(Default)]
+pub(super) struct Extra {
+    /// The settings that a RESET under way takes back.
+    pub(super) resetting: Resetting,
+    /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
+    pub(super) forgotten: Option<ClientStatements>,
+    /// A DISCARD ALL is under way, which ends all pins.
+    pub(super) discarding: bool,
+    /// Scan of a Query that streams.
+    pub(super) scanner: Option<Box<Scanner>>,
+    /// Bytes still to come of a message that goes nowhere.
+    pub(super) discard: usize,
+}
+
+/// A client.
+pub(super) struct Client<S: Socket> {
+    pub(super) socket: S,
+    pub(super) backend: Option<Box<Backend<S>>>,
+    pub(super) record: Box<Record>,
+    /// Bytes read from it that could not be passed on yet.
+    pub(super) input: Vec<u8>,
+    /// Bytes for it that its socket did not take.
+    pub(super) output: Vec<u8>,
+    /// The settings that it wants in force, as they differ from the server's own.
+    pub(super) desired: Option<Arc<Settings>>,
+    /// The settings that it started with, likewise.
+    pub(super) start: Option<Arc<Settings>>,
+    pub(super) statements: Option<Box<ClientStatements>>,
+    pub(super) unnamed: Option<Arc<Unnamed>>,
+    pub(super) extra: Option<Box<Extra>>,
+    /// When it began to wait, or when its query began.
+    pub(super) since: Time,
+    /// When its transaction began.
+    pub(super) transaction_since: Time,
+    /// When it must have got on, in ticks of the wheel; 0: never.
+    pub(super) deadline: u32,
+    /// The tick for which the wheel has it; 0: none.
+    pub(super) armed: u32,
+    /// Serial of `unnamed`.
+    pub(super) unnamed_serial: u32,
+    /// Index of its pool's view.
+    pub(super) pool: u32,
+    /// Why it keeps its backend between transactions.
+    pub(super) pins: PartSet,
+    pub(super) state: ClientState,
+    pub(super) mode: PoolMode,
+    /// There may be something to read that has not been read.
+    pub(super) readable: bool,
+    /// It has asked for currval or lastval before.
+    pub(super) reads_sequences: bool,
+    /// An answer to it failed since the last ReadyForQuery.
+    pub(super) failed: bool,
+}
+
+impl<S: Socket> Client<S> {
+    /// Whether its messages go to the server as they are: one backend serves it for its life.
+    pub(super) fn is_native(&self) -> bool {
+        self.mode == PoolMode::Session
+    }
+
+    /// Whether it keeps its backend when its transaction ends.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.mode == PoolMode::Session || !self.pins.is_empty()
+    }
+
+    pub(super) fn extra(&mut self) -> &mut Extra {
+        self.extra.get_or_insert_with(Box::default)
+    }
+
+    /// Drops what is out of the ordinary, if nothing of it is under way any more.
+    pub(super) fn settle(&mut self) {
+        if let Some(extra) = &self.extra
+            && extra.resetting == Resetting::No
+            && extra.forgotten.is_none()
+            && !extra.discarding
+            && extra.scanner.is_none()
+            && extra.discard == 0
+        {
+            self.extra = None;
+        }
+    }
+
+    pub(super) fn statement(&self, name: &[u8]) -> Option<&ClientStatement> {
+        self.statements.as_ref()?.get(name)
+    }
+
+    /// Gives a statement a name. `Err` if the client has named too many.
+    pub(super) fn name_statement(
+        &mut self,
+        name: &[u8],
+        statement: ClientStatement,
+        hash_key: Keyed,
+    ) -> Result<(), TooManyStatements> {
+        let names = self
+            .statements
+            .get_or_insert_with(|| Box::new(HashMap::with_hasher(hash_key)));
+        if names.len() >= limits::CLIENT_STATEMENTS_MAX {
+            return Err(TooManyStatements);
+        }
+        names.insert(name.into(), statement);
+        Ok(())
+    }
+
+    /// Takes back the name that a Parse gave which has failed. Returns the statement.
+    pub(super) fn unname_failed(&mut self, serial: u32) -> Option<Arc<Statement>> {
+        if self.unnamed_serial == serial {
+            self.unnamed = None;
+            self.unnamed_serial = 0;
+            return None;
+        }
+        let names = self.statements.as_mut()?;
+        let name = names.iter().find(|(_, s)| s.serial == serial).map(|(name, _)| name.clone())?;
+        names.remove(&name).map(|named| named.statement)
+    }
+
+    /// Whether a DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails.
+    pub(super) fn forget_statements(&mut self) {
+        if let Some(names) = self.statements.take() {
+            let forgotten = &mut self.extra().forgotten;
+            match forgotten {
+                Some(before) => before.extend(*names),
+                None => *forgotten = Some(*names),
+            }
+        }
+        self.unnamed = None;
+    }
+
+    /// The names come back: what took them away has failed.
+    pub(super) fn remember_statements(&mut self) {
+        let Some(extra) = &mut self.extra else { return };
+        let Some(mut names) = extra.forgotten.take() else { return };
+        if let Some(since) = self.statements.take() {
+            names.extend(*since);
+        }
+        self.statements = Some(Box::new(names));
+    }
+}
+
+/// A client has named more statements than it may.
+#[derive(Debug)]
+pub(super) struct TooManyStatements;

@@ -1,0 +1,157 @@
+//! What a statement's text says it may do to the session, as the engine needs it.
+//!
+//! The scan of the text gives parts ([`crate::session::part`]); the policy says which of them pin
+//! the client. What concerns the pooler's own books (shared statements, start values) is read
+//! from the statements' verbs.
+//!
+//! # Invariants
+//! A text that the scan is unsure of pins the client to the end, and its backend is closed then.
+
+use super::client::Resetting;
+use crate::session::part::{Part, PartSet, Policy};
+use crate::session::scan::{Discard, Findings, OneOrAll, SetValue, Verb};
+
+/// What a text may do to the session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Effects {
+    /// Parts that pin the client.
+    pub pins: PartSet,
+    /// No command can undo it: the backend is closed when its client leaves.
+    pub spoils: bool,
+    /// Asks for currval or lastval.
+    pub reads_sequences: bool,
+    /// Anything of the following: the rest need not be looked at otherwise.
+    pub unusual: Option<Box<Unusual>>,
+}
+
+/// What a text may do that changes the pooler's own books.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unusual {
+    /// Settings that go back to their start values.
+    pub(super) resetting: Resetting,
+    /// DEALLOCATE ALL or DISCARD ALL: prepared statements are gone.
+    pub(super) forgets_statements: bool,
+    /// DISCARD ALL: all that pins is gone.
+    pub(super) discards_all: bool,
+    /// The only statement is DEALLOCATE of this name.
+    pub(super) deallocates: Option<Box<[u8]>>,
+    /// UNLISTEN * by itself: ends the pin of LISTEN.
+    pub(super) unlistens_all: bool,
+    /// New sessions may start with other values from now on.
+    pub(super) changes_start_values: bool,
+}
+
+impl Effects {
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.pins.is_empty() && !self.spoils && !self.reads_sequences && self.unusual.is_none()
+    }
+
+    /// From the scan of a text. `reported` says whether the server reports a setting, given in
+    /// lower case.
+    pub fn of(findings: &Findings, reported: impl Fn(&[u8]) -> bool) -> Self {
+        let policy = Policy::pooler();
+        let parts = findings.parts(reported);
+        let mut effects = Self {
+            pins: policy.pinning(parts),
+            spoils: findings.unsure || policy.must_close(parts),
+            ..Self::default()
+        };
+        if findings.unsure {
+            effects.pins = effects.pins.union(PartSet::ANY_SETTING);
+        }
+        if parts.contains(Part::SequenceValue) {
+            // Not a reason to keep the backend: see `bind`.
+            effects.reads_sequences = true;
+            effects.pins.remove(Part::SequenceValue);
+        }
+        let mut unusual = Unusual::default();
+        for statement in findings.statements() {
+            unusual.add(&statement.verb);
+        }
+        if let Some(single) = findings.single() {
+            match &single.verb {
+                Verb::Deallocate(OneOrAll::One(name)) => {
+                    unusual.deallocates = Some(name.as_bytes().into());
+                }
+                Verb::Unlisten(OneOrAll::All) => unusual.unlistens_all = true,
+                _ => {}
+            }
+        }
+        if unusual != Unusual::default() {
+            effects.unusual = Some(Box::new(unusual));
+        }
+        effects
+    }
+}
+
+impl Unusual {
+    fn add(&mut self, verb: &Verb) {
+        match verb {
+            Verb::Set { name, local: false, value: SetValue::Default } | Verb::Reset(name) => {
+                match &mut self.resetting {
+                    Resetting::All => {}
+                    Resetting::Names(names) => names.push(name.as_bytes().into()),
+                    none => *none = Resetting::Names(vec![name.as_bytes().into()]),
+                }
+            }
+            Verb::ResetAll => self.resetting = Resetting::All,
+            Verb::Discard(Discard::All) => {
+                self.resetting = Resetting::All;
+                self.forgets_statements = true;
+                self.discards_all = true;
+            }
+            Verb::Deallocate(OneOrAll::All) => self.forgets_statements = true,
+            Verb::Shared(_) => self.changes_start_values = true,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::scan::{ScanOptions, scan};
+
+    fn effects(text: &str) -> Effects {
+        let reported = |name: &[u8]| name == b"timezone" || name == b"application_name";
+        Effects::of(&scan(text.as_bytes(), ScanOptions::default()), reported)
+    }
+
+    #[test]
+    fn plain_statements_have_none() {
+        for text in ["SELECT 1", "", "BEGIN; UPDATE t SET a = 1; COMMIT", "SELECT nextval('s')"] {
+            assert!(effects(text).is_none(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_setting_that_the_server_reports_moves_and_another_pins() {
+        assert!(effects("SET TimeZone TO 'UTC'").is_none());
+        assert!(effects("SET application_name = 'x'").is_none());
+        assert!(effects("SET statement_timeout = 1").pins.contains(Part::Setting));
+        assert!(effects("SET LOCAL statement_timeout = 1").is_none());
+    }
+
+    #[test]
+    fn what_no_command_can_undo_spoils_the_backend() {
+        for text in ["LOAD 'x'", "SELECT setseed(0.5)", "SET my.user TO 'x'", "SELECT 'open"] {
+            let effects = effects(text);
+            assert!(effects.spoils && !effects.pins.is_empty(), "{text}: {effects:?}");
+        }
+    }
+
+    #[test]
+    fn the_books_learn_what_resets_and_discards() {
+        let all = effects("DISCARD ALL").unusual.unwrap();
+        assert!(all.discards_all && all.forgets_statements && all.resetting == Resetting::All);
+        let names = effects("RESET TimeZone; SET application_name TO DEFAULT").unusual.unwrap();
+        assert_eq!(
+            names.resetting,
+            Resetting::Names(vec![b"timezone"[..].into(), b"application_name"[..].into()])
+        );
+        let one = effects("DEALLOCATE PREPARE \"My\"").unusual.unwrap();
+        assert_eq!(one.deallocates.as_deref(), Some(&b"My"[..]));
+        assert!(effects("SELECT currval('s')").reads_sequences);
+    }
+}

@@ -1,0 +1,585 @@
+//! Entry points of the engine: readiness of connections, and messages.
+
+use super::backend::{Backend, Tidying};
+use super::client::{Client, Record};
+use super::message::{
+    BackendRow, BackendState, ClientRow, ClientState, NewClient, PoolMode, PoolRef, Snapshot,
+    ToLoop,
+};
+use super::table::{Engine, Holder};
+use super::{BackendSeed, CancelRequest, Host, Readiness, Socket, Token, limits, write_kept};
+use crate::ids::{ClientId, LoopId, Slot};
+use crate::session::part::PartSet;
+use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
+use crate::wire::{TransactionStatus, build, frontend};
+
+/// Process ids in BackendKeyData of clients that share backends start here: above any that Linux
+/// gives to a process (`PID_MAX_LIMIT`, include/linux/threads.h).
+pub const PROCESS_ID_FIRST: u32 = 4_194_305;
+
+impl<S: Socket> Engine<S> {
+    /// Something has happened on a connection.
+    pub fn on_event<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        token: Token,
+        ready: Readiness,
+        now: Time,
+    ) {
+        match token {
+            Token::Client(slot) => self.client_event(host, slot, ready, now),
+            Token::Backend(slot) => self.backend_event(host, slot, ready, now),
+        }
+    }
+
+    fn client_event<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        ready: Readiness,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if ready.writable {
+            match write_kept(&mut client.socket, &mut client.output) {
+                Ok(written) => {
+                    let took = client.output.len() < limits::OUTPUT_HIGH_BYTES;
+                    let closing = client.state == ClientState::Closing;
+                    let mut unread = false;
+                    if let Some(backend) = &mut client.backend {
+                        if written > 0 {
+                            backend.progress = now;
+                        }
+                        unread = took && backend.readable;
+                    }
+                    if closing && client.output.is_empty() {
+                        self.close_client(host, slot, "it has been told goodbye", now);
+                        return;
+                    }
+                    if unread {
+                        self.read_backend(host, slot, now);
+                    }
+                }
+                Err(_) => {
+                    self.close_client(host, slot, "client's connection broke", now);
+                    return;
+                }
+            }
+        }
+        if ready.readable || ready.hangup {
+            let Some(client) = self.clients.get_mut(slot) else { return };
+            client.readable = true;
+            if ready.hangup && matches!(client.state, ClientState::Waiting | ClientState::Closing) {
+                // It will never see an answer. (Half-closing clients wait for none: libpq's
+                // Terminate comes first.)
+                self.close_client(host, slot, "client closed its connection", now);
+                return;
+            }
+            self.read_client(host, slot, now);
+            if ready.hangup {
+                // The end of the stream may stand behind bytes that are not read now: a client
+                // that has hung up does not keep its backend.
+                self.client_hung_up(host, slot, now);
+            }
+        }
+    }
+
+    /// A client has closed its side. What it sent before is still carried out if it can be read
+    /// now; but nobody waits for an answer.
+    fn client_hung_up<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.state == ClientState::Waiting {
+            self.close_client(host, slot, "client closed its connection", now);
+            return;
+        }
+        let mut probe = [0u8; 1];
+        match client.socket.read(&mut probe) {
+            Ok(0) => self.close_client(host, slot, "client closed its connection", now),
+            Ok(_) => {
+                client.input.push(probe[0]);
+                client.readable = true;
+                self.resume_client(host, slot, now);
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(_) => self.close_client(host, slot, "client's connection broke", now),
+        }
+    }
+
+    fn backend_event<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        place: Slot,
+        ready: Readiness,
+        now: Time,
+    ) {
+        let Some(resident) = self.resident.get_mut(place) else { return };
+        match &mut resident.holder {
+            Holder::Client(slot) => {
+                let slot = *slot;
+                if ready.writable {
+                    let Some(client) = self.clients.get_mut(slot) else { return };
+                    let Some(backend) = &mut client.backend else { return };
+                    if !backend.output.is_empty() {
+                        if write_kept(&mut backend.socket, &mut backend.output).is_err() {
+                            self.backend_failed(host, slot, "server closed the connection", now);
+                            return;
+                        }
+                        if backend.output.len() < limits::OUTPUT_HIGH_BYTES
+                            && (client.readable || !client.input.is_empty())
+                        {
+                            self.resume_client(host, slot, now);
+                        }
+                    } else if backend.socket.flush().is_err_and(broken) {
+                        self.backend_failed(host, slot, "server closed the connection", now);
+                        return;
+                    }
+                }
+                if ready.readable || ready.hangup {
+                    self.read_backend(host, slot, now);
+                }
+            }
+            Holder::Engine(backend) => {
+                if ready.writable
+                    && write_kept(&mut backend.socket, &mut backend.output).is_err()
+                {
+                    if let Holder::Engine(backend) =
+                        std::mem::replace(&mut resident.holder, Holder::Pool)
+                    {
+                        self.close_backend(host, backend, "server closed the connection", now);
+                    }
+                    return;
+                }
+                if ready.readable || ready.hangup {
+                    self.read_tidied(host, place, now);
+                }
+            }
+            Holder::Pool => {
+                if ready.readable || ready.hangup {
+                    self.idle_event(host, place, now);
+                }
+            }
+        }
+    }
+
+    /// An idle backend has something to say: mostly that it ends.
+    fn idle_event<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
+        let Some(resident) = self.resident.get_mut(place) else { return };
+        let (id, pool) = (resident.id, self.pools[resident.pool as usize].pool.clone());
+        let Some(mut backend) = pool.lock().take_idle_as_lent(id) else {
+            return; // another loop has just taken it, and looks itself
+        };
+        backend.since = now;
+        backend.tidying = Tidying::Draining;
+        resident.holder = Holder::Engine(backend);
+        self.read_tidied(host, place, now);
+    }
+
+    /// A message has come.
+    pub fn on_message<H: Host<S>>(&mut self, host: &mut H, message: ToLoop<S>, now: Time) {
+        match message {
+            ToLoop::Adopt(client) => self.adopt(host, *client, now),
+            ToLoop::Lend { client, mut backend } => {
+                let holder = Holder::Client(client.slot);
+                match self.settle_here(host, &mut backend, holder) {
+                    Ok(()) => self.lend(host, client.slot, backend, now),
+                    Err(reason) => {
+                        self.close_backend(host, backend, reason, now);
+                        if let Some(waiting) = self.clients.get_mut(client.slot)
+                            && waiting.state == ClientState::Waiting
+                        {
+                            self.wait_again(host, client.slot, now);
+                        }
+                    }
+                }
+            }
+            ToLoop::Opened(seed) => self.opened(host, *seed, now),
+            ToLoop::OpenFailed { pool, error, fatal, retry_after } => {
+                pool.set_last_error(Some(error.clone()));
+                pool.lock().open_failed(now, retry_after);
+                if fatal {
+                    for other in (0..self.loops).map(LoopId).filter(|id| *id != self.id) {
+                        host.send(
+                            other,
+                            ToLoop::Refuse { pool: pool.clone(), error: error.clone() },
+                        );
+                    }
+                    self.refuse_waiters(host, &pool, &error, now);
+                }
+            }
+            ToLoop::Refuse { pool, error } => self.refuse_waiters(host, &pool, &error, now),
+            ToLoop::Poke(pool) => {
+                let open = pool.lock().openings_due(now);
+                for _ in 0..open {
+                    host.open(&pool, self.id);
+                }
+            }
+            ToLoop::Departed(place) => {
+                self.resident.remove(place);
+            }
+            ToLoop::Cancel { process, key } => self.cancel(host, process, &key, now),
+            ToLoop::CancelDone(place) => self.cancel_done(host, place, now),
+            ToLoop::Kill { client, error } => self.say_goodbye(host, client.slot, &error, now),
+            ToLoop::KillAll { pool, error } => {
+                let pool = pool.map(|pool| self.view_of(&pool));
+                for slot in self.clients.slots() {
+                    if self.clients.get(slot).is_some_and(|c| pool.is_none_or(|p| p == c.pool)) {
+                        self.say_goodbye(host, slot, &error, now);
+                    }
+                }
+            }
+            ToLoop::Drain(error) => {
+                self.draining = Some(error);
+                for slot in self.clients.slots() {
+                    self.drain_if_idle(host, slot, now);
+                }
+            }
+            ToLoop::Snapshot(reply) => reply(self.snapshot(now)),
+        }
+    }
+
+    fn adopt<H: Host<S>>(&mut self, host: &mut H, new: NewClient<S>, now: Time) {
+        let pool = self.view_of(&new.pool);
+        let early = !new.early.is_empty();
+        let slot = self.clients.insert_with(|_| Client {
+            socket: new.socket,
+            backend: None,
+            record: Box::new(Record {
+                about: *new.about,
+                secret: new.secret,
+                greeting: new.greeting,
+                exclusive: new.exclusive,
+                _permit: new.permit,
+            }),
+            input: new.early,
+            output: Vec::new(),
+            desired: new.start.clone(),
+            start: new.start,
+            statements: None,
+            unnamed: None,
+            extra: None,
+            since: now,
+            transaction_since: now,
+            deadline: 0,
+            armed: 0,
+            unnamed_serial: 0,
+            pool,
+            pins: PartSet::EMPTY,
+            state: ClientState::Idle,
+            mode: new.mode,
+            readable: false,
+            reads_sequences: false,
+            failed: false,
+        });
+        if let Some(error) = self.draining.clone() {
+            self.say_goodbye(host, slot, &error, now);
+            return;
+        }
+        let Some(client) = self.clients.get(slot) else { return };
+        if host.watch(&client.socket, Token::Client(slot)).is_err() {
+            self.close_client(host, slot, "its connection could not be watched", now);
+            return;
+        }
+        if client.mode == PoolMode::Session {
+            // Its process id is the server's: it is greeted once it has one.
+            if let Err(halt) = self.attach(host, slot, now) {
+                if let super::from_client::Halt::BackendLost(reason) = halt {
+                    self.backend_failed(host, slot, reason, now);
+                }
+                return;
+            }
+            self.greet_late(host, slot, now);
+        } else {
+            let process = self.process_of(slot);
+            self.greet(host, slot, process, now);
+        }
+        self.rearm(slot, now);
+        if early {
+            self.resume_client(host, slot, now);
+        }
+    }
+
+    /// The process id in the BackendKeyData of a client that shares backends.
+    fn process_of(&self, slot: Slot) -> u32 {
+        let number = slot.index.wrapping_mul(u32::from(self.loops)) + u32::from(self.id.0);
+        PROCESS_ID_FIRST + (number & 0x3fff_ffff)
+    }
+
+    fn greet<H: Host<S>>(&mut self, host: &mut H, slot: Slot, process: u32, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let mut greeting = std::mem::take(&mut client.record.greeting);
+        build::backend_key_data(&mut greeting, process, &client.record.secret);
+        build::ready_for_query(&mut greeting, TransactionStatus::Idle);
+        self.answer(host, slot, &greeting, &[], now);
+    }
+
+    /// Greets a client of session mode that has just got its backend, and applies its settings.
+    pub(super) fn greet_late<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.mode != PoolMode::Session || client.record.greeting.is_empty() {
+            return;
+        }
+        let Some(backend) = &mut client.backend else { return };
+        let process = backend.process;
+        let mut out = Vec::new();
+        if !client.record.exclusive {
+            backend.apply_settings(client.desired.as_ref(), &mut out);
+        }
+        if !out.is_empty() && backend.send(&out).is_err() {
+            self.backend_failed(host, slot, "server closed the connection", now);
+            return;
+        }
+        self.greet(host, slot, process, now);
+    }
+
+    /// A backend was to come to a waiting client and broke on the way: the client waits on.
+    fn wait_again<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.state = ClientState::Idle;
+            self.resume_client(host, slot, now);
+        }
+    }
+
+    fn opened<H: Host<S>>(&mut self, host: &mut H, seed: BackendSeed<S>, now: Time) {
+        let pool = seed.pool.clone();
+        pool.lock().opened();
+        pool.set_last_error(None);
+        if pool.parameters().is_none() {
+            pool.set_parameters(seed.parameters.clone());
+        }
+        let none = Slot { index: u32::MAX, generation: u32::MAX };
+        let mut backend = Box::new(Backend::new(seed, self.id, none));
+        match self.settle_here(host, &mut backend, Holder::Pool) {
+            Ok(()) => self.give_back(host, backend, now),
+            Err(reason) => self.close_backend(host, backend, reason, now),
+        }
+    }
+
+    /// Clients that wait for a pool whose server refuses are told at once.
+    fn refuse_waiters<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: &PoolRef<S>,
+        error: &ClientError,
+        now: Time,
+    ) {
+        let view = self.view_of(pool);
+        for slot in self.clients.slots() {
+            if self
+                .clients
+                .get(slot)
+                .is_some_and(|c| c.pool == view && c.state == ClientState::Waiting)
+            {
+                self.say_goodbye(host, slot, error, now);
+            }
+        }
+    }
+
+    /// While the process ends: a client in no transaction is told goodbye.
+    pub(super) fn drain_if_idle<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(error) = self.draining.clone() else { return };
+        let Some(client) = self.clients.get(slot) else { return };
+        let busy = match (&client.backend, client.state) {
+            (_, ClientState::Closing) => true,
+            (Some(backend), _) => !backend.is_at_rest(),
+            (None, ClientState::Waiting) => true,
+            (None, _) => false,
+        };
+        if !busy {
+            self.say_goodbye(host, slot, &error, now);
+        }
+    }
+
+    /// A cancel request has come for one of this loop's clients, or so it says.
+    fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: &[u8], now: Time) {
+        let slot = if process >= PROCESS_ID_FIRST {
+            let number = process - PROCESS_ID_FIRST;
+            if number % u32::from(self.loops) != u32::from(self.id.0) {
+                return;
+            }
+            self.clients.at(number / u32::from(self.loops))
+        } else {
+            // Session mode: the server's own process id.
+            self.resident.iter().find_map(|(_, resident)| match resident.holder {
+                Holder::Client(slot) => {
+                    let client = self.clients.get(slot)?;
+                    let backend = client.backend.as_ref()?;
+                    (client.is_native() && backend.process == process).then_some(slot)
+                }
+                _ => None,
+            })
+        };
+        let Some(slot) = slot else { return };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if !equal_in_constant_time(&client.record.secret, key) {
+            return;
+        }
+        match client.state {
+            ClientState::Waiting => self.cancel_waiting(host, slot, now),
+            ClientState::Active => {
+                let Some(backend) = &mut client.backend else { return };
+                // Idle in a transaction there is nothing to cancel; and one request at a time
+                // has all the effect that there can be.
+                if !backend.expected.is_empty() && backend.cancels_in_flight == 0 {
+                    backend.cancels_in_flight += 1;
+                    host.cancel(CancelRequest {
+                        server: backend.server,
+                        process: backend.process,
+                        key: backend.key.clone(),
+                        reply_to: self.id,
+                        backend: backend.place,
+                    });
+                }
+            }
+            ClientState::Idle | ClientState::Closing => {}
+        }
+    }
+
+    /// A client that waits does not want its answer any more: it gets the error that the server
+    /// gives for a cancelled query, and its queue place is free.
+    fn cancel_waiting<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let id = self.client_id(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.is_native() {
+            return; // it waits for its session to begin
+        }
+        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id) {
+            return; // a backend is on its way: too late
+        }
+        client.state = ClientState::Idle;
+        client.since = now;
+        let mut answer = Vec::new();
+        ClientError::error(
+            SqlState::QUERY_CANCELED,
+            "canceling statement due to user request",
+        )
+        .write(&mut answer);
+        // What it sent up to the end of its query or pipeline is answered by that.
+        let mut at = 0;
+        let mut ended = false;
+        while let crate::wire::frame::Framed::Header(header) =
+            crate::wire::frame::header(&client.input[at..])
+        {
+            if client.input.len() - at < header.total() {
+                break;
+            }
+            at += header.total();
+            if matches!(header.kind, frontend::QUERY | frontend::SYNC | frontend::FUNCTION_CALL) {
+                ended = true;
+                break;
+            }
+        }
+        if !ended {
+            // Its pipeline has no end yet: it is the server's to answer.
+            self.resume_client(host, slot, now);
+            return;
+        }
+        client.input.drain(..at);
+        build::ready_for_query(&mut answer, TransactionStatus::Idle);
+        self.answer(host, slot, &answer, &[], now);
+        self.resume_client(host, slot, now);
+    }
+
+    fn cancel_done<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
+        let Some(resident) = self.resident.get_mut(place) else { return };
+        match &mut resident.holder {
+            Holder::Client(slot) => {
+                let slot = *slot;
+                if let Some(client) = self.clients.get_mut(slot)
+                    && let Some(backend) = &mut client.backend
+                {
+                    backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
+                }
+            }
+            Holder::Engine(backend) => {
+                backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
+                if backend.tidying == Tidying::AwaitingCancel
+                    && backend.cancels_in_flight == 0
+                    && let Holder::Engine(backend) =
+                        std::mem::replace(&mut resident.holder, Holder::Pool)
+                {
+                    self.give_back(host, backend, now);
+                }
+            }
+            Holder::Pool => {}
+        }
+    }
+
+    fn snapshot(&self, now: Time) -> Snapshot {
+        let mut snapshot = Snapshot::default();
+        for (slot, client) in self.clients.iter() {
+            let pool = &self.pool_of(client).pool;
+            let parameters = pool.parameters();
+            let application_name = client
+                .desired
+                .as_ref()
+                .and_then(|s| s.get(b"application_name").map(<[u8]>::to_vec))
+                .or_else(|| Some(parameters?.get(b"application_name")?.to_vec()))
+                .unwrap_or_default();
+            let waits = client.state == ClientState::Waiting;
+            snapshot.clients.push(ClientRow {
+                id: self.client_id(slot),
+                database: pool.database.clone(),
+                user: client
+                    .record
+                    .about
+                    .user
+                    .as_deref()
+                    .map_or_else(|| pool.user.clone(), str::to_owned),
+                state: client.state,
+                about: client.record.about.clone(),
+                application_name: String::from_utf8_lossy(&application_name).into_owned(),
+                last_request: client.since,
+                wait_us: if waits { now.micros_since(client.since) } else { 0 },
+                backend: client.backend.as_ref().map(|backend| backend.id),
+                pins: client.pins,
+                statements: client.statements.as_ref().map_or(0, |names| names.len()),
+                process: match (&client.backend, client.is_native()) {
+                    (Some(backend), true) => backend.process,
+                    _ => self.process_of(slot),
+                },
+            });
+            if let Some(backend) = &client.backend {
+                let id = Some(self.client_id(slot));
+                snapshot.backends.push(backend.row(BackendState::Active, id));
+            }
+        }
+        for (_, resident) in self.resident.iter() {
+            if let Holder::Engine(backend) = &resident.holder {
+                snapshot.backends.push(backend.row(BackendState::Tested, None));
+            }
+        }
+        snapshot
+    }
+}
+
+/// Whether an error means that the connection is gone.
+fn broken(error: std::io::Error) -> bool {
+    error.kind() != std::io::ErrorKind::WouldBlock
+}
+
+/// Whether two keys are equal, in a time that depends on their lengths only.
+fn equal_in_constant_time(one: &[u8], other: &[u8]) -> bool {
+    one.len() == other.len()
+        && one.iter().zip(other).fold(0u8, |difference, (a, b)| difference | (a ^ b)) == 0
+}
+
+impl<S: Socket> Backend<S> {
+    /// As a row of SHOW SERVERS.
+    pub fn row(&self, state: BackendState, client: Option<ClientId>) -> BackendRow {
+        BackendRow {
+            id: self.id,
+            database: self.pool.database.clone(),
+            user: self.pool.user.clone(),
+            state,
+            server: self.server,
+            process: self.process,
+            connected: self.opened,
+            parked: self.parked,
+            client,
+            statements: self.statements.len(),
+            application_name: self.application_name(),
+            encrypted: self.socket.is_encrypted(),
+        }
+    }
+}

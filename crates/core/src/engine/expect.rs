@@ -1,0 +1,71 @@
+//! The answers that a server owes, in the order in which they will come.
+//!
+//! Every message sent to a backend leaves an entry here, also those that Hawser made itself, and
+//! so do messages that Hawser answers in the server's place: such an answer keeps its place
+//! among the real ones (traps 4 and 5). What comes from the server completes the first entry;
+//! anything that does not fit it means that framing or order is lost, and the connection is
+//! closed (trap 14).
+
+/// What is owed for one message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Expect {
+    /// The client's Query: anything, then ReadyForQuery.
+    Query,
+    /// The client's FunctionCall: FunctionCallResponse or ErrorResponse, then ReadyForQuery.
+    Call,
+    /// Sync: ReadyForQuery.
+    Sync,
+    /// The client's Parse. `serial` finds the name that it gave, should the Parse fail.
+    Parse {
+        /// See [`super::client::ClientStatement::serial`]; 0 for the unnamed statement.
+        serial: u32,
+    },
+    /// A Parse that was not sent because the server has the statement: ParseComplete is ours.
+    ParseKnown {
+        /// As for `Parse`.
+        serial: u32,
+    },
+    /// A Parse made to fail in place of one that names an existing statement: its error is
+    /// replaced by the one that the client is due.
+    ParseRefused,
+    /// Bind.
+    Bind,
+    /// Describe of a statement: ParameterDescription, then RowDescription or NoData.
+    DescribeStatement,
+    /// Describe of a portal: RowDescription or NoData.
+    DescribePortal,
+    /// Execute.
+    Execute,
+    /// Close.
+    Close,
+    /// A Close that was not sent: CloseComplete is ours.
+    CloseKnown,
+    /// CopyData, CopyDone or CopyFail in an extended-protocol copy: no answer of its own, but it
+    /// separates a Sync that the server will ignore from one that it will answer (trap 15).
+    CopyInput {
+        /// Whether it ends the copy.
+        ends: bool,
+    },
+    /// Made by us, one completion to be swallowed: Bind, Execute or Close around a statement that
+    /// is prepared again.
+    Made,
+    /// Made by us: a Parse of a shared statement, whose id is taken off the backend if it fails.
+    MadeParse {
+        /// Id of the statement; 0 for any other Parse of ours.
+        statement: u64,
+    },
+    /// Made by us: a simple query (settings, ROLLBACK, reset), swallowed up to ReadyForQuery.
+    MadeQuery,
+}
+
+impl Expect {
+    /// Whether it ends with ReadyForQuery.
+    pub(super) fn ends_with_ready(self) -> bool {
+        matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery)
+    }
+
+    /// Whether the server answers it only outside the state in which it ignores all up to Sync.
+    pub(super) fn is_ours_to_answer(self) -> bool {
+        matches!(self, Self::ParseKnown { .. } | Self::CloseKnown)
+    }
+}

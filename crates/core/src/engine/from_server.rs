@@ -1,0 +1,746 @@
+//! What a server sends: matched with what it owes, and passed on.
+//!
+//! # Model
+//! Each message completes, or belongs to, the first entry of [`super::expect`]. Rows and copy
+//! data are passed without a look; a run of messages that all pass is written to the client from
+//! where it was read.
+//!
+//! # Invariants
+//! * a message that fits no entry means that order or framing is lost: the connection is closed
+//! * what answers Hawser's own messages never reaches a client
+//! * ReadyForQuery is where books are closed: settings, names, pins, the release of the backend
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::client::{Client, Resetting};
+use super::expect::Expect;
+use super::message::PoolMode;
+use super::table::{Engine, Holder};
+use super::{Host, Socket, limits};
+use crate::ids::Slot;
+use crate::session::part::{Part, PartSet};
+use crate::session::settings::{Settings, SettingsBuilder};
+use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
+use crate::wire::frame::{self, Framed, HEADER_BYTES};
+use crate::wire::{TransactionStatus, backend as kind, build};
+
+/// The longest message that is looked at whole (errors with long contexts, for example).
+const LOOKED_AT_BYTES_MAX: usize = 1024 * 1024;
+
+/// Settings that a server reports and nobody can set.
+const FIXED: [&[u8]; 6] = [
+    b"server_version",
+    b"server_encoding",
+    b"integer_datetimes",
+    b"in_hot_standby",
+    b"is_superuser",
+    b"session_authorization",
+];
+
+/// What has become of bytes from a server.
+#[derive(Debug, Default)]
+pub(super) struct Relayed {
+    /// What is left of the last run, to be written from where it was read.
+    pub(super) run: std::ops::Range<usize>,
+    /// Bytes dealt with; the rest is the start of a message.
+    pub(super) consumed: usize,
+    /// Why the connection cannot be trusted any more.
+    pub(super) broken: Option<&'static str>,
+    /// What the client is told, if it is to be told goodbye.
+    pub(super) goodbye: Option<ClientError>,
+    /// A query of ours failed.
+    pub(super) made_query_failed: bool,
+    /// Queries of the client that ended.
+    pub(super) queries: u64,
+    /// Transactions of the client that ended.
+    pub(super) transactions: u64,
+}
+
+/// Bytes on their way from a backend to its client, if it has one.
+pub(super) struct Relay<'a, S: Socket> {
+    pub(super) backend: &'a mut Backend<S>,
+    pub(super) client: Option<&'a mut Client<S>>,
+    pub(super) bytes: &'a [u8],
+    /// What goes to the client ahead of the run.
+    pub(super) out: &'a mut Vec<u8>,
+}
+
+/// What is done with a message.
+enum Fate {
+    Pass,
+    Skip,
+    Replace(Box<[u8]>),
+}
+
+impl<S: Socket> Relay<'_, S> {
+    pub(super) fn run(mut self, now: Time) -> Relayed {
+        let mut relayed = Relayed::default();
+        let mut at = 0;
+        let mut run = 0;
+        while at < self.bytes.len() {
+            let rest = &self.bytes[at..];
+            if self.backend.receiving_rest > 0 {
+                let part = self.backend.receiving_rest.min(rest.len());
+                self.backend.receiving_rest -= part;
+                at += part;
+                continue;
+            }
+            let header = match frame::header(rest) {
+                Framed::Short => break,
+                Framed::Header(header) => header,
+                Framed::BadLength { .. } => {
+                    relayed.broken = Some("the server sent a message of impossible length");
+                    break;
+                }
+            };
+            let total = header.total();
+            if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
+                match self.backend.expected.front() {
+                    Some(Expect::Query | Expect::Execute) => {}
+                    Some(Expect::MadeQuery) => {
+                        relayed.broken = Some("the server sent rows that nobody asked for");
+                        break;
+                    }
+                    _ => {
+                        self.answer_made(&mut run, at);
+                        if self.backend.expected.is_empty() {
+                            relayed.broken = Some("the server sent rows that nobody asked for");
+                            break;
+                        }
+                    }
+                }
+                let part = total.min(rest.len());
+                self.backend.receiving_rest = total - part;
+                at += part;
+                continue;
+            }
+            if total > rest.len() {
+                let looked_at = matches!(
+                    header.kind,
+                    kind::ERROR | kind::PARAMETER_STATUS | kind::READY_FOR_QUERY
+                );
+                if total <= limits::WHOLE_MESSAGE_BYTES
+                    || (looked_at && total <= LOOKED_AT_BYTES_MAX)
+                {
+                    break;
+                }
+                if looked_at {
+                    relayed.broken = Some("the server sent a message too long to be looked at");
+                    break;
+                }
+            }
+            let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
+            let fate = match self.message(header.kind, body, &mut run, at, now, &mut relayed) {
+                Ok(fate) => fate,
+                Err(reason) => {
+                    relayed.broken = Some(reason);
+                    break;
+                }
+            };
+            let part = total.min(rest.len());
+            match fate {
+                Fate::Pass => {
+                    self.backend.receiving_rest = total - part;
+                }
+                Fate::Skip | Fate::Replace(_) if part < total => {
+                    relayed.broken = Some("the server sent an answer of unexpected length");
+                    break;
+                }
+                Fate::Skip => {
+                    self.cut(&mut run, at);
+                    run = at + part;
+                }
+                Fate::Replace(other) => {
+                    self.cut(&mut run, at);
+                    self.out.extend_from_slice(&other);
+                    run = at + part;
+                }
+            }
+            at += part;
+            if relayed.goodbye.is_some() {
+                break;
+            }
+        }
+        relayed.run = run..at;
+        relayed.consumed = at;
+        relayed
+    }
+
+    /// Ends the run before `at`, so that something can be put behind it.
+    fn cut(&mut self, run: &mut usize, at: usize) {
+        if self.client.is_some() {
+            self.out.extend_from_slice(&self.bytes[*run..at]);
+        }
+        *run = at;
+    }
+
+    /// Gives the answers of ours whose turn has come.
+    fn answer_made(&mut self, run: &mut usize, at: usize) {
+        loop {
+            let answer = match self.backend.expected.front() {
+                Some(Expect::ParseKnown { .. }) => &build::PARSE_COMPLETE[..],
+                Some(Expect::CloseKnown) => &build::CLOSE_COMPLETE[..],
+                Some(Expect::CopyInput { .. }) => &[],
+                _ => return,
+            };
+            self.backend.expected.pop_front();
+            if !answer.is_empty() {
+                self.cut(run, at);
+                self.out.extend_from_slice(answer);
+            }
+        }
+    }
+
+    fn message(
+        &mut self,
+        message: u8,
+        body: &[u8],
+        run: &mut usize,
+        at: usize,
+        now: Time,
+        relayed: &mut Relayed,
+    ) -> Result<Fate, &'static str> {
+        const OUT_OF_TURN: &str = "the server sent an answer out of turn";
+        match message {
+            // These come at any time.
+            kind::PARAMETER_STATUS => return self.parameter(body),
+            kind::NOTICE => {
+                let ours = matches!(
+                    self.backend.expected.front(),
+                    Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
+                );
+                return Ok(if ours { Fate::Skip } else { Fate::Pass });
+            }
+            kind::NOTIFICATION => {
+                let listens = self
+                    .client
+                    .as_ref()
+                    .is_some_and(|c| c.is_native() || c.pins.contains(Part::Listen));
+                return Ok(if listens { Fate::Pass } else { Fate::Skip });
+            }
+            _ => {}
+        }
+        if self.backend.expected.front().is_some_and(|e| {
+            e.is_ours_to_answer() || matches!(e, Expect::CopyInput { .. })
+        }) {
+            self.answer_made(run, at);
+        }
+        let Some(&owed) = self.backend.expected.front() else {
+            if message == kind::ERROR {
+                // FATAL, out of the blue: the connection ends.
+                return Ok(Fate::Pass);
+            }
+            return Err(OUT_OF_TURN);
+        };
+        if message == kind::ERROR {
+            return self.error(owed, body, relayed);
+        }
+        if message == kind::READY_FOR_QUERY {
+            let status = match body {
+                [status] => TransactionStatus::from_byte(*status),
+                _ => None,
+            };
+            let Some(status) = status else {
+                return Err("the server reported an unknown transaction status");
+            };
+            return self.ready(owed, status, run, at, now, relayed);
+        }
+        let (completes, fate) = match (owed, message) {
+            (Expect::MadeQuery, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
+            (Expect::Parse { .. }, kind::PARSE_COMPLETE)
+            | (Expect::Bind, kind::BIND_COMPLETE)
+            | (Expect::Close, kind::CLOSE_COMPLETE)
+            | (
+                Expect::DescribeStatement | Expect::DescribePortal,
+                kind::ROW_DESCRIPTION | kind::NO_DATA,
+            )
+            | (
+                Expect::Execute,
+                kind::COMMAND_COMPLETE | kind::EMPTY_QUERY | kind::PORTAL_SUSPENDED,
+            ) => (true, Fate::Pass),
+            (Expect::MadeParse { .. }, kind::PARSE_COMPLETE)
+            | (
+                Expect::Made,
+                kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE,
+            ) => (true, Fate::Skip),
+            (Expect::DescribeStatement, kind::PARAMETER_DESCRIPTION)
+            | (
+                Expect::Query,
+                kind::ROW_DESCRIPTION
+                | kind::COMMAND_COMPLETE
+                | kind::EMPTY_QUERY
+                | kind::COPY_OUT
+                | kind::COPY_BOTH
+                | kind::COPY_DONE,
+            )
+            | (Expect::Execute, kind::COPY_OUT | kind::COPY_BOTH | kind::COPY_DONE)
+            | (Expect::Call, kind::FUNCTION_RESULT) => (false, Fate::Pass),
+            (Expect::Query | Expect::Execute, kind::COPY_IN) => {
+                self.copy_in();
+                (false, Fate::Pass)
+            }
+            _ => return Err(OUT_OF_TURN),
+        };
+        if completes {
+            self.backend.expected.pop_front();
+        }
+        Ok(fate)
+    }
+
+    /// The server wants copy data. A Sync that has been sent already is read and ignored while it
+    /// does (trap 15), so no answer to it will come.
+    fn copy_in(&mut self) {
+        self.backend.copying_in = true;
+        let mut at = 1;
+        while let Some(next) = self.backend.expected.get(at) {
+            match next {
+                Expect::Sync => {
+                    self.backend.expected.remove(at);
+                    self.backend.syncs_outstanding -= 1;
+                    self.backend.unsynced = true;
+                }
+                Expect::CopyInput { ends: false } => at += 1,
+                Expect::CopyInput { ends: true } => {
+                    self.backend.copying_in = false;
+                    // Whether a Sync follows is known from what is queued behind.
+                    self.backend.unsynced =
+                        !self.backend.expected.iter().skip(at).any(|e| e.ends_with_ready());
+                    return;
+                }
+                _ => return,
+            }
+        }
+    }
+
+    fn error(
+        &mut self,
+        owed: Expect,
+        body: &[u8],
+        relayed: &mut Relayed,
+    ) -> Result<Fate, &'static str> {
+        if let Some(client) = &mut self.client {
+            client.failed = true;
+        }
+        self.backend.copying_in = false;
+        match owed {
+            Expect::Query | Expect::Call | Expect::Sync => return Ok(Fate::Pass),
+            Expect::MadeQuery => {
+                let fatal = crate::wire::error::field(body, b'V')
+                    .is_some_and(|severity| severity != b"ERROR");
+                if fatal {
+                    return Ok(Fate::Pass);
+                }
+                relayed.made_query_failed = true;
+                if self.client.is_some() {
+                    let text = crate::wire::error::field(body, b'M').unwrap_or_default();
+                    relayed.goodbye = Some(
+                        ClientError::fatal(
+                            SqlState::CONNECTION_FAILURE,
+                            "the session's settings could not be restored on another server connection",
+                        )
+                        .detail(String::from_utf8_lossy(text)),
+                    );
+                }
+                return Ok(Fate::Skip);
+            }
+            _ => {}
+        }
+        // The server ignores everything up to the next Sync.
+        let mut refused = None;
+        let mut found = false;
+        while let Some(next) = self.backend.expected.front().copied() {
+            if next == Expect::Sync {
+                found = true;
+                break;
+            }
+            self.backend.expected.pop_front();
+            if next.ends_with_ready() {
+                self.backend.syncs_outstanding -= 1;
+            }
+            match next {
+                Expect::Parse { serial } | Expect::ParseKnown { serial } => {
+                    if serial != 0
+                        && let Some(client) = &mut self.client
+                    {
+                        let was_unnamed = client.unnamed_serial == serial;
+                        let dropped = client.unname_failed(serial);
+                        if was_unnamed {
+                            self.backend.unnamed = None;
+                        }
+                        if let Some(statement) = dropped
+                            && matches!(next, Expect::Parse { .. })
+                        {
+                            self.backend.statements.remove(statement.id);
+                        }
+                    }
+                }
+                Expect::MadeParse { statement } => {
+                    if statement != 0 {
+                        self.backend.statements.remove(statement);
+                    } else {
+                        self.backend.unnamed = None;
+                    }
+                }
+                // A Close of ours was ignored: the statement is still there.
+                Expect::Made => self.backend.uncertain = true,
+                Expect::ParseRefused => {
+                    let refusal = self.backend.refusals.pop_front();
+                    if next == owed && refused.is_none() {
+                        refused = refusal;
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.backend.ignoring = !found;
+        self.backend.unsynced = !found;
+        if let Some(refusal) = refused {
+            return Ok(Fate::Replace(refusal));
+        }
+        Ok(Fate::Pass)
+    }
+
+    /// A setting has changed, or the server tells its start value.
+    fn parameter(&mut self, body: &[u8]) -> Result<Fate, &'static str> {
+        let pair = frame::take_string(body)
+            .and_then(|(name, rest)| Some((name, frame::take_string(rest)?.0)));
+        let Some((name, value)) = pair else {
+            return Err("the server sent a malformed ParameterStatus");
+        };
+        let backend = &mut *self.backend;
+        let fixed = FIXED.contains(&name);
+        if fixed || backend.expected.is_empty() {
+            // Nobody asked: the server's own value has changed (a reload, a promotion).
+            let mut parameters = (*backend.parameters).clone();
+            parameters.set(name, value);
+            backend.parameters = Arc::new(parameters);
+        }
+        if !fixed {
+            let own = backend.parameters.get(name) == Some(value);
+            let known = backend.applied.as_ref().and_then(|settings| settings.get(name));
+            if known != (if own { None } else { Some(value) }) {
+                let mut settings = SettingsBuilder::from(backend.applied.as_deref());
+                if own {
+                    settings.remove(name);
+                } else {
+                    settings.set(name, value);
+                }
+                backend.applied = backend.pool.interner().intern(settings);
+            }
+        }
+        let ours = matches!(
+            backend.expected.front(),
+            Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
+        );
+        let resetting = self
+            .client
+            .as_ref()
+            .and_then(|client| client.extra.as_ref())
+            .is_some_and(|extra| extra.resetting != Resetting::No);
+        Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
+    }
+
+    /// The server has come to the end of a query or pipeline.
+    fn ready(
+        &mut self,
+        owed: Expect,
+        status: TransactionStatus,
+        run: &mut usize,
+        at: usize,
+        now: Time,
+        relayed: &mut Relayed,
+    ) -> Result<Fate, &'static str> {
+        if !owed.ends_with_ready() {
+            return Err("the server was ready before it had answered everything");
+        }
+        self.backend.expected.pop_front();
+        self.backend.syncs_outstanding -= 1;
+        self.backend.copying_in = false;
+        self.backend.status = status;
+        if owed == Expect::MadeQuery {
+            self.backend.applied_before = None;
+            return Ok(Fate::Skip);
+        }
+        if self.backend.expected.is_empty() {
+            self.backend.since = now;
+        }
+        if status == TransactionStatus::Idle {
+            self.backend.transactions += 1;
+            relayed.transactions += 1;
+        }
+        relayed.queries += 1;
+        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        if client.extra.is_some() {
+            let told = settle_extra(client, self.backend);
+            if !told.is_empty() {
+                self.cut(run, at);
+                self.out.extend_from_slice(&told);
+            }
+        } else if !client.is_native()
+            && !super::bind::same_settings(
+                client.desired.as_ref(),
+                self.backend.applied.as_ref(),
+            )
+        {
+            client.desired = self.backend.applied.clone();
+        }
+        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        client.failed = false;
+        if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {
+            relayed.goodbye = Some(
+                ClientError::fatal(
+                    SqlState::FEATURE_NOT_SUPPORTED,
+                    "transaction blocks are not allowed in statement pooling mode",
+                )
+                .hint("Use a database or user with pool_mode = \"transaction\"."),
+            );
+        }
+        Ok(Fate::Pass)
+    }
+}
+
+/// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
+/// the client is due.
+fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> Vec<u8> {
+    let failed = client.failed;
+    let mut told = Vec::new();
+    if failed {
+        client.remember_statements();
+    }
+    let Some(extra) = &mut client.extra else { return told };
+    extra.forgotten = None;
+    let resetting = std::mem::take(&mut extra.resetting);
+    let discarding = std::mem::take(&mut extra.discarding);
+    if discarding && !failed {
+        client.pins = PartSet::EMPTY;
+    }
+    if !failed && (discarding || client.statements.is_none()) {
+        backend.uncertain = false;
+    }
+    if client.is_native() {
+        client.settle();
+        return told;
+    }
+    let believed = client.desired.take();
+    if failed || resetting == Resetting::No {
+        client.desired = backend.applied.clone();
+    } else {
+        // On the server these are now at the server's own start values, not at the client's.
+        let mut applied = SettingsBuilder::from(backend.applied.as_deref());
+        let mut desired;
+        match &resetting {
+            Resetting::Names(names) => {
+                for name in names.iter().filter(|name| backend.parameters.get(name).is_none()) {
+                    applied.remove(name);
+                }
+                desired = applied.clone();
+                for name in names {
+                    match client.start.as_ref().and_then(|start| start.get(name)) {
+                        Some(value) => desired.set(name, value),
+                        None => desired.remove(name),
+                    }
+                }
+            }
+            Resetting::All | Resetting::No => {
+                applied.retain(|name| backend.parameters.get(name).is_some());
+                desired = SettingsBuilder::from(client.start.as_deref());
+            }
+        }
+        let mut interner = backend.pool.interner();
+        backend.applied = interner.intern(applied);
+        client.desired = interner.intern(desired);
+    }
+    // Its view of the settings that the server reports changes from what it believed.
+    for (name, own) in &backend.parameters.pairs {
+        let value = |settings: &Option<Arc<Settings>>| {
+            settings.as_ref().and_then(|s| s.get(name)).map_or_else(|| own.to_vec(), <[u8]>::to_vec)
+        };
+        let now = value(&client.desired);
+        if resetting != Resetting::No && now != value(&believed) {
+            build::parameter_status(&mut told, name, &now);
+        }
+    }
+    client.settle();
+    told
+}
+
+impl<S: Socket> Engine<S> {
+    /// Reads from a client's backend as long as it has something and the client takes it.
+    pub(super) fn read_backend<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let mut buffer = std::mem::take(&mut self.server_input);
+        if buffer.is_empty() {
+            buffer = vec![0; limits::READ_BYTES].into_boxed_slice();
+        }
+        let mut out = std::mem::take(&mut self.to_client);
+        while self.read_backend_once(host, slot, &mut buffer, &mut out, now) {}
+        out.clear();
+        if out.capacity() > 4 * limits::READ_BYTES {
+            out = Vec::new();
+        }
+        self.to_client = out;
+        self.server_input = buffer;
+    }
+
+    /// One read from a client's backend. Whether another may follow.
+    fn read_backend_once<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        buffer: &mut [u8],
+        out: &mut Vec<u8>,
+        now: Time,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(mut backend) = client.backend.take() else { return false };
+        if client.output.len() > limits::OUTPUT_HIGH_BYTES {
+            backend.readable = true;
+            client.backend = Some(backend);
+            return false;
+        }
+        let kept = backend.input.len();
+        if kept + 4096 > buffer.len() {
+            return self.read_long_message(host, slot, backend, now);
+        }
+        buffer[..kept].copy_from_slice(&backend.input);
+        let read = match backend.socket.read(&mut buffer[kept..]) {
+            Ok(read) if read > 0 => read,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                backend.readable = false;
+                client.backend = Some(backend);
+                return false;
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
+                client.backend = Some(backend);
+                return true;
+            }
+            Ok(_) | Err(_) => {
+                client.backend = Some(backend);
+                self.backend_failed(host, slot, "server closed the connection", now);
+                return false;
+            }
+        };
+        backend.input.clear();
+        let drained = kept + read < buffer.len();
+        backend.readable = !drained;
+        out.clear();
+        let was_full = backend.is_full();
+        let relayed = Relay {
+            backend: &mut backend,
+            client: Some(client),
+            bytes: &buffer[..kept + read],
+            out,
+        }
+        .run(now);
+        backend.input.extend_from_slice(&buffer[relayed.consumed..kept + read]);
+        let pool = client.pool;
+        let stats = self.pools[pool as usize].pool.stats.of(self.id);
+        stats.sent.add(read as u64);
+        if relayed.queries > 0 {
+            stats.queries.add(relayed.queries);
+            stats.query.record(now.micros_since(client.since));
+            if relayed.transactions > 0 {
+                stats.transactions.add(relayed.transactions);
+                stats.transaction.record(now.micros_since(client.transaction_since));
+            }
+        }
+        let done = relayed.broken.is_none()
+            && relayed.goodbye.is_none()
+            && backend.is_at_rest()
+            && !client.is_pinned();
+        if done {
+            // The next waiter first: the server is the slowest of all.
+            client.state = super::message::ClientState::Idle;
+            client.since = now;
+            self.give_back(host, backend, now);
+        } else {
+            client.backend = Some(backend);
+        }
+        self.answer(host, slot, out, &buffer[relayed.run.clone()], now);
+        if let Some(reason) = relayed.broken {
+            self.backend_failed(host, slot, reason, now);
+            return false;
+        }
+        if let Some(error) = relayed.goodbye {
+            self.say_goodbye(host, slot, &error, now);
+            return false;
+        }
+        if done || was_full {
+            self.after_answer(host, slot, now);
+        }
+        if relayed.queries > 0 {
+            self.rearm_if_limited(slot, now);
+        }
+        !done && !drained
+    }
+
+    /// A message to be looked at whole is longer than the shared buffer: it is read into its own.
+    fn read_long_message<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        backend: Box<Backend<S>>,
+        now: Time,
+    ) -> bool {
+        let mut long = vec![0; LOOKED_AT_BYTES_MAX + 2 * limits::READ_BYTES];
+        if let Some(client) = self.clients.get_mut(slot) {
+            client.backend = Some(backend);
+        }
+        let mut out = Vec::new();
+        self.read_backend_once(host, slot, &mut long, &mut out, now)
+    }
+
+    /// Goes on with a client whose answers have come.
+    fn after_answer<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        if let Some(client) = self.clients.get(slot)
+            && client.state != super::message::ClientState::Closing
+            && (client.readable || !client.input.is_empty())
+        {
+            self.resume_client(host, slot, now);
+        }
+    }
+
+    /// Reads from a backend that has no client.
+    pub(super) fn read_tidied<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
+        let Some(resident) = self.resident.get_mut(place) else { return };
+        let Holder::Engine(_) = &resident.holder else { return };
+        let Holder::Engine(mut backend) = std::mem::replace(&mut resident.holder, Holder::Pool)
+        else {
+            return;
+        };
+        let mut buffer = vec![0; limits::READ_BYTES + LOOKED_AT_BYTES_MAX];
+        let mut out = Vec::new();
+        loop {
+            let kept = backend.input.len();
+            buffer[..kept].copy_from_slice(&backend.input);
+            let read = match backend.socket.read(&mut buffer[kept..]) {
+                Ok(read) if read > 0 => read,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Ok(_) | Err(_) => {
+                    self.close_backend(host, backend, "server closed the connection", now);
+                    return;
+                }
+            };
+            backend.input.clear();
+            let drained = kept + read < buffer.len();
+            let bytes = &buffer[..kept + read];
+            let relayed =
+                Relay { backend: &mut backend, client: None, bytes, out: &mut out }.run(now);
+            backend.input.extend_from_slice(&buffer[relayed.consumed..kept + read]);
+            if let Some(reason) = relayed.broken {
+                self.close_backend(host, backend, reason, now);
+                return;
+            }
+            if relayed.made_query_failed {
+                self.close_backend(host, backend, "it could not be tidied", now);
+                return;
+            }
+            if drained {
+                break;
+            }
+        }
+        self.tidy_on(host, backend, now);
+    }
+}

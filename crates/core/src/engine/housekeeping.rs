@@ -1,0 +1,369 @@
+//! What comes with time: deadlines of clients, openings that became due, stalls.
+//!
+//! # Model
+//! A wheel of ticks. A client is in it at most once, at the earliest moment at which something
+//! could be due; whether it is due is looked up then. So the usual way of a transaction (a
+//! deadline is set, and met) costs one store, and an idle client costs nothing.
+
+use std::time::Duration;
+
+use super::message::{ClientState, PoolMode};
+use super::table::{Engine, Holder};
+use super::{Host, Socket};
+use crate::ids::Slot;
+use crate::time::Time;
+use crate::wire::TransactionStatus;
+use crate::wire::error::{ClientError, SqlState};
+
+/// Microseconds of a tick.
+const TICK_US: u64 = 50_000;
+
+/// Ticks that the wheel spans; later ones wait for their turn in the last class.
+const SPAN: u32 = 1024;
+
+/// How long a client that has been told goodbye may take to read it.
+const GOODBYE: Duration = Duration::from_secs(5);
+
+/// How long a backend must sit idle in a transaction, while others wait, to be parked.
+const PARK_AFTER_US: u64 = 5_000;
+
+/// The wheel of deadlines.
+#[derive(Debug)]
+pub(super) struct Wheel {
+    buckets: Vec<Vec<(Slot, u32)>>,
+    /// The tick up to which everything is done.
+    done: u32,
+    armed: usize,
+}
+
+impl Wheel {
+    pub(super) fn new() -> Self {
+        Self { buckets: (0..SPAN).map(|_| Vec::new()).collect(), done: 0, armed: 0 }
+    }
+
+    /// The tick in which this moment lies; never 0.
+    fn tick(now: Time) -> u32 {
+        u32::try_from(now.as_micros() / TICK_US + 1).unwrap_or(u32::MAX)
+    }
+
+    /// Puts a client in for a tick, or the latest that the wheel spans. Returns the tick.
+    fn arm(&mut self, slot: Slot, tick: u32) -> u32 {
+        let tick = tick.clamp(self.done + 1, self.done + SPAN - 1);
+        self.buckets[(tick % SPAN) as usize].push((slot, tick));
+        self.armed += 1;
+        tick
+    }
+
+    /// What is in the wheel up to this tick.
+    fn take_due(&mut self, upto: u32) -> Vec<(Slot, u32)> {
+        let mut due = Vec::new();
+        while self.done < upto {
+            self.done += 1;
+            due.append(&mut self.buckets[(self.done % SPAN) as usize]);
+            if self.armed == due.len() {
+                self.done = upto;
+            }
+        }
+        self.armed -= due.len();
+        due
+    }
+}
+
+/// Why a client has run out of time.
+enum Overdue {
+    Wait,
+    Query,
+    IdleInTransaction,
+    Transaction,
+    Idle,
+    Write,
+    Goodbye,
+}
+
+impl<S: Socket> Engine<S> {
+    /// Sets when the client must have got on; `None`: never.
+    pub(super) fn set_deadline(&mut self, slot: Slot, at: Option<Time>) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(at) = at else {
+            client.deadline = 0;
+            return;
+        };
+        // Rounded up: a deadline is never early.
+        let tick = Wheel::tick(at) + 1;
+        client.deadline = tick;
+        if client.armed == 0 || tick < client.armed {
+            let armed = self.wheel.arm(slot, tick);
+            if let Some(client) = self.clients.get_mut(slot) {
+                client.armed = armed;
+            }
+        }
+    }
+
+    /// How long the host may sleep at most.
+    pub fn next_tick(&self) -> Duration {
+        let busy = self.wheel.armed > 0 || self.pools.iter().any(|v| v.pool.anybody_waits());
+        if busy { Duration::from_micros(TICK_US) } else { Duration::from_secs(1) }
+    }
+
+    /// To be called now and then, best at [`Engine::next_tick`].
+    pub fn tick<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        let tick = Wheel::tick(now);
+        if tick <= self.wheel.done {
+            return;
+        }
+        for view in &mut self.pools {
+            let settings = view.pool.settings();
+            if !std::sync::Arc::ptr_eq(&settings, &view.settings) {
+                view.settings = settings;
+            }
+        }
+        self.look_after_waiters(host, now);
+        for (slot, armed) in self.wheel.take_due(tick) {
+            self.client_due(host, slot, armed, now);
+        }
+        self.look_after_tidying(host, now);
+        if self.pools.len() > 64 && tick % 64 == 0 {
+            self.forget_unused_views();
+        }
+    }
+
+    /// Opens what has become due for waiters: after a back-off, from the reserve, or in place of
+    /// backends that sit idle in a transaction.
+    fn look_after_waiters<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        let waited_for: Vec<bool> = self.pools.iter().map(|v| v.pool.anybody_waits()).collect();
+        if !waited_for.contains(&true) {
+            return;
+        }
+        let mut stalled = Vec::new();
+        for slot in self.resident.slots() {
+            let Some(resident) = self.resident.get(slot) else { continue };
+            let Holder::Client(client_slot) = resident.holder else { continue };
+            if !waited_for[resident.pool as usize] {
+                continue;
+            }
+            let view = &self.pools[resident.pool as usize];
+            let Some(client) = self.clients.get_mut(client_slot) else { continue };
+            let Some(backend) = client.backend.as_mut() else { continue };
+            if !backend.parked
+                && backend.status != TransactionStatus::Idle
+                && backend.expected.is_empty()
+                && !backend.unsynced
+                && now.micros_since(backend.since) >= PARK_AFTER_US
+            {
+                backend.parked = true;
+                let open = view.pool.lock().park(now);
+                for _ in 0..open {
+                    host.open(&view.pool, self.id);
+                }
+            }
+            let half_sent = backend.sending_rest > 0 && !client.readable;
+            let unread = !client.output.is_empty() || half_sent;
+            if unread
+                && client.mode != PoolMode::Session
+                && !view.settings.client_write_timeout.is_zero()
+                && now.since(backend.progress) >= view.settings.client_write_timeout
+            {
+                stalled.push(client_slot);
+            }
+        }
+        for slot in stalled {
+            self.overdue(host, slot, &Overdue::Write, now);
+        }
+        for (view, _) in self.pools.iter().zip(&waited_for).filter(|(_, waited)| **waited) {
+            let open = view.pool.lock().openings_due(now);
+            for _ in 0..open {
+                host.open(&view.pool, self.id);
+            }
+        }
+    }
+
+    /// A client's tick has come: is it late?
+    fn client_due<H: Host<S>>(&mut self, host: &mut H, slot: Slot, armed: u32, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.armed != armed {
+            return;
+        }
+        client.armed = 0;
+        if client.deadline == 0 {
+            return;
+        }
+        if client.deadline > Wheel::tick(now) {
+            let deadline = client.deadline;
+            let armed = self.wheel.arm(slot, deadline);
+            if let Some(client) = self.clients.get_mut(slot) {
+                client.armed = armed;
+            }
+            return;
+        }
+        client.deadline = 0;
+        match self.next_overdue(slot, now) {
+            Some((overdue, at)) if at <= now => self.overdue(host, slot, &overdue, now),
+            Some((_, at)) => self.set_deadline(slot, Some(at)),
+            None => {}
+        }
+    }
+
+    /// The next limit that the client runs into as things are, and when.
+    fn next_overdue(&self, slot: Slot, now: Time) -> Option<(Overdue, Time)> {
+        let client = self.clients.get(slot)?;
+        let settings = &self.pool_of(client).settings;
+        let limit = |overdue: Overdue, wait: Duration, since: Time| {
+            (!wait.is_zero()).then(|| (overdue, since.after(wait)))
+        };
+        let mut next: Option<(Overdue, Time)> = None;
+        let mut consider = |candidate: Option<(Overdue, Time)>| {
+            if let Some((_, at)) = &candidate
+                && next.as_ref().is_none_or(|(_, before)| at < before)
+            {
+                next = candidate;
+            }
+        };
+        match client.state {
+            ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
+            ClientState::Waiting => {
+                consider(limit(Overdue::Wait, settings.query_wait_timeout, client.since));
+            }
+            ClientState::Idle => {
+                consider(limit(Overdue::Idle, settings.client_idle_timeout, client.since));
+            }
+            ClientState::Active => {
+                let Some(backend) = &client.backend else { return None };
+                if backend.syncs_outstanding > 0 || backend.unsynced {
+                    consider(limit(Overdue::Query, settings.query_timeout, client.since));
+                } else if backend.status != TransactionStatus::Idle {
+                    consider(limit(
+                        Overdue::IdleInTransaction,
+                        settings.idle_transaction_timeout,
+                        backend.since,
+                    ));
+                } else {
+                    consider(limit(Overdue::Idle, settings.client_idle_timeout, backend.since));
+                }
+                if backend.status != TransactionStatus::Idle {
+                    consider(limit(
+                        Overdue::Transaction,
+                        settings.transaction_timeout,
+                        client.transaction_since,
+                    ));
+                }
+            }
+        }
+        next
+    }
+
+    /// Arms the deadline that fits what the client does now, if any limit is set at all.
+    pub(super) fn rearm(&mut self, slot: Slot, now: Time) {
+        let at = self.next_overdue(slot, now).map(|(_, at)| at);
+        self.set_deadline(slot, at);
+    }
+
+    /// Gives a client that has been told goodbye some time to read it.
+    pub(super) fn arm_goodbye(&mut self, slot: Slot, now: Time) {
+        self.set_deadline(slot, Some(now.after(GOODBYE)));
+    }
+
+    fn overdue<H: Host<S>>(&mut self, host: &mut H, slot: Slot, overdue: &Overdue, now: Time) {
+        let Some(client) = self.clients.get(slot) else { return };
+        let view = self.pool_of(client);
+        let settings = &view.settings;
+        let error = match overdue {
+            Overdue::Wait => {
+                let waited = settings.query_wait_timeout;
+                match view.pool.last_error() {
+                    Some(why) => ClientError::fatal(
+                        SqlState::CONNECTION_FAILURE,
+                        format!("no server connection for database \"{}\"", view.pool.database),
+                    )
+                    .detail(format!("Waited {waited:?} (query_wait_timeout). {}", why.message)),
+                    None => ClientError::fatal(
+                        SqlState::TOO_MANY_CONNECTIONS,
+                        format!(
+                            "no free server connection for database \"{}\" and user \"{}\" within {waited:?}",
+                            view.pool.database, view.pool.user
+                        ),
+                    )
+                    .detail(format!(
+                        "All {} server connections of the pool are in use (query_wait_timeout).",
+                        view.pool.lock().total()
+                    ))
+                    .hint("Raise pool_size, or shorten the transactions that hold connections."),
+                }
+            }
+            Overdue::Query => ClientError::fatal(
+                SqlState::QUERY_CANCELED,
+                format!("query ran longer than query_timeout ({:?})", settings.query_timeout),
+            ),
+            Overdue::IdleInTransaction => ClientError::fatal(
+                SqlState::IDLE_IN_TRANSACTION_TIMEOUT,
+                format!(
+                    "transaction sat idle longer than idle_transaction_timeout ({:?})",
+                    settings.idle_transaction_timeout
+                ),
+            ),
+            Overdue::Transaction => ClientError::fatal(
+                SqlState::TRANSACTION_TIMEOUT,
+                format!(
+                    "transaction took longer than transaction_timeout ({:?})",
+                    settings.transaction_timeout
+                ),
+            ),
+            Overdue::Idle => ClientError::fatal(
+                SqlState::IDLE_SESSION_TIMEOUT,
+                format!(
+                    "connection sat idle longer than client_idle_timeout ({:?})",
+                    settings.client_idle_timeout
+                ),
+            ),
+            Overdue::Write => {
+                // It reads nothing: an error behind the unread bytes would not reach it.
+                self.close_client(host, slot, "client_write_timeout: it took no byte", now);
+                return;
+            }
+            Overdue::Goodbye => {
+                self.close_client(host, slot, "it did not read its last message", now);
+                return;
+            }
+        };
+        self.say_goodbye(host, slot, &error, now);
+    }
+
+    /// Closes backends whose tidying takes longer than `cancel_wait_timeout`.
+    fn look_after_tidying<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        for slot in self.resident.slots() {
+            let Some(resident) = self.resident.get_mut(slot) else { continue };
+            let wait = self.pools[resident.pool as usize].settings.cancel_wait_timeout;
+            let Holder::Engine(backend) = &resident.holder else { continue };
+            if wait.is_zero() || now.since(backend.since) < wait {
+                continue;
+            }
+            if let Holder::Engine(backend) = std::mem::replace(&mut resident.holder, Holder::Pool) {
+                self.close_backend(host, backend, "it was not tidy within cancel_wait_timeout", now);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot(index: u32) -> Slot {
+        Slot { index, generation: 0 }
+    }
+
+    #[test]
+    fn the_wheel_gives_each_back_in_its_tick_and_late_ones_at_its_end() {
+        let mut wheel = Wheel::new();
+        assert_eq!(wheel.arm(slot(1), 3), 3);
+        assert_eq!(wheel.arm(slot(2), 3), 3);
+        assert_eq!(wheel.arm(slot(3), 100_000), SPAN - 1);
+        assert_eq!(wheel.arm(slot(4), 0), 1);
+        assert_eq!(wheel.take_due(1), [(slot(4), 1)]);
+        assert_eq!(wheel.take_due(2), []);
+        assert_eq!(wheel.take_due(3), [(slot(1), 3), (slot(2), 3)]);
+        assert_eq!(wheel.take_due(SPAN + 5), [(slot(3), SPAN - 1)]);
+        assert_eq!(wheel.take_due(10_000_000), []);
+        assert_eq!(wheel.arm(slot(5), 10_000_001), 10_000_001);
+        assert_eq!(wheel.take_due(10_000_001), [(slot(5), 10_000_001)]);
+    }
+}

@@ -1,0 +1,351 @@
+//! Prepared statements of the extended protocol, shared between clients.
+//!
+//! # Model
+//! A client's name stands for a [`Statement`]: text, parameter types, and the settings in force
+//! when the client prepared it, as far as parse analysis reads them. Clients for which all of
+//! that is equal share one statement on each backend; the pool is the role's, so the role is
+//! equal too. A backend that lacks it gets it ahead of the Bind that needs it.
+//!
+//! # Bounds
+//! On a backend by [`BackendStatements`] (least recently used goes first), in all by
+//! [`StatementTable`]: statements that no client names any more are forgotten when the texts
+//! take more than its limit.
+//!
+//! # Why the settings are part of it
+//! Parse folds constants and resolves names: `'01/02/2024'::date` keeps the DateStyle of its
+//! Parse. Sharing by text alone gives wrong answers (trap 6).
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::session::settings::Settings;
+
+/// A hasher for keys that come from outside: SipHash behind a secret of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Keyed(pub u64);
+
+impl BuildHasher for Keyed {
+    type Hasher = DefaultHasher;
+    fn build_hasher(&self) -> DefaultHasher {
+        let mut hasher = DefaultHasher::new();
+        hasher.write_u64(self.0);
+        hasher
+    }
+}
+
+/// A hasher for ids of our own making, which no outsider chooses.
+#[derive(Default, Debug)]
+pub struct IdHasher(u64);
+
+impl Hasher for IdHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_u64(u64::from(*byte));
+        }
+    }
+    fn write_u64(&mut self, id: u64) {
+        // Fibonacci hashing: the table uses the high bits as tags and the low ones as index.
+        self.0 = (self.0 ^ id).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+    }
+    fn write_u32(&mut self, id: u32) {
+        self.write_u64(u64::from(id));
+    }
+}
+
+/// A map keyed by ids of our own making.
+pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+/// The unnamed statement as a client prepared it.
+#[derive(Debug)]
+pub struct Unnamed {
+    /// Text, NUL, parameter types: the body of Parse behind the name.
+    pub body: Box<[u8]>,
+    /// Settings in force at the Parse.
+    pub settings: Option<Arc<Settings>>,
+    /// What executing it may do to the session.
+    pub effects: super::effects::Effects,
+}
+
+/// A prepared statement that clients share.
+#[derive(Debug)]
+pub struct Statement {
+    /// Its id. Never used twice in a process.
+    pub id: u64,
+    /// Its name on servers. Clients cannot guess it.
+    pub name: Box<[u8]>,
+    /// Text, NUL, parameter types: the body of Parse behind the name.
+    pub body: Box<[u8]>,
+    /// Settings in force at the Parse.
+    pub settings: Option<Arc<Settings>>,
+    /// What executing it may do to the session.
+    pub effects: super::effects::Effects,
+}
+
+/// Part of a statement's key: what of the settings parse analysis reads.
+fn parse_key(settings: Option<&Arc<Settings>>) -> u64 {
+    settings.map_or(0, |settings| settings.parse_key())
+}
+
+/// Whether two sessions' settings are equal as far as parse analysis reads them.
+pub(super) fn same_parse_settings(
+    one: Option<&Arc<Settings>>,
+    other: Option<&Arc<Settings>>,
+) -> bool {
+    match (one, other) {
+        (None, None) => true,
+        (Some(one), Some(other)) if Arc::ptr_eq(one, other) => true,
+        _ => parse_key(one) == parse_key(other),
+    }
+}
+
+#[derive(Debug)]
+struct Kept {
+    statement: Arc<Statement>,
+    used: u64,
+}
+
+#[derive(Debug)]
+struct Inner {
+    /// By hash of body and settings; equal hashes are told apart by comparing.
+    by_hash: HashMap<u64, Vec<Kept>, BuildHasherDefault<IdHasher>>,
+    next_id: u64,
+    clock: u64,
+    bytes: usize,
+    bytes_max: usize,
+}
+
+/// All shared statements of one pool.
+#[derive(Debug)]
+pub struct StatementTable {
+    key: Keyed,
+    inner: Mutex<Inner>,
+}
+
+/// What a statement costs beside its text.
+const STATEMENT_OVERHEAD_BYTES: usize = 200;
+
+/// Bytes of texts that a pool keeps for statements that no client names any more.
+const TABLE_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+impl StatementTable {
+    /// An empty table whose hashes are keyed.
+    pub fn new(hash_key: u64) -> Self {
+        Self {
+            key: Keyed(hash_key),
+            inner: Mutex::new(Inner {
+                by_hash: HashMap::default(),
+                next_id: 1,
+                clock: 0,
+                bytes: 0,
+                bytes_max: TABLE_BYTES_MAX,
+            }),
+        }
+    }
+
+    /// The statement with this body under these settings: an existing one or a new one. `effects`
+    /// is asked only for a new one.
+    pub fn intern(
+        &self,
+        body: &[u8],
+        settings: Option<&Arc<Settings>>,
+        effects: impl FnOnce() -> super::effects::Effects,
+    ) -> Arc<Statement> {
+        let mut hasher = self.key.build_hasher();
+        hasher.write(body);
+        hasher.write_u64(parse_key(settings));
+        let hash = hasher.finish();
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let inner = &mut *inner;
+        inner.clock += 1;
+        let used = inner.clock;
+        let bucket = inner.by_hash.entry(hash).or_default();
+        if let Some(kept) = bucket.iter_mut().find(|kept| {
+            *kept.statement.body == *body
+                && same_parse_settings(kept.statement.settings.as_ref(), settings)
+        }) {
+            kept.used = used;
+            return kept.statement.clone();
+        }
+        let id = inner.next_id;
+        inner.next_id += 1;
+        // The middle part keeps clients from guessing the names of others' statements.
+        let secret = (self.key.0 ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 24;
+        let statement = Arc::new(Statement {
+            id,
+            name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
+            body: body.into(),
+            settings: settings.cloned(),
+            effects: effects(),
+        });
+        bucket.push(Kept { statement: statement.clone(), used });
+        inner.bytes += body.len() + STATEMENT_OVERHEAD_BYTES;
+        if inner.bytes > inner.bytes_max {
+            inner.forget_unused();
+        }
+        statement
+    }
+
+    /// How many statements it holds, and their bytes.
+    pub fn size(&self) -> (usize, usize) {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        (inner.by_hash.values().map(Vec::len).sum(), inner.bytes)
+    }
+}
+
+impl Inner {
+    /// Forgets what no client names, least recently used first, down to three quarters of the
+    /// limit; so the cost of the sweep is spread over a quarter's worth of new statements.
+    fn forget_unused(&mut self) {
+        let mut unused: Vec<(u64, usize)> = self
+            .by_hash
+            .values()
+            .flatten()
+            .filter(|kept| Arc::strong_count(&kept.statement) == 1)
+            .map(|kept| (kept.used, kept.statement.body.len() + STATEMENT_OVERHEAD_BYTES))
+            .collect();
+        unused.sort_unstable();
+        let target = self.bytes_max / 4 * 3;
+        let mut limit = 0;
+        let mut bytes = self.bytes;
+        for (used, size) in unused {
+            if bytes <= target {
+                break;
+            }
+            bytes -= size;
+            limit = used;
+        }
+        self.by_hash.retain(|_, bucket| {
+            bucket.retain(|kept| kept.used > limit || Arc::strong_count(&kept.statement) > 1);
+            !bucket.is_empty()
+        });
+        self.bytes = self
+            .by_hash
+            .values()
+            .flatten()
+            .map(|kept| kept.statement.body.len() + STATEMENT_OVERHEAD_BYTES)
+            .sum();
+    }
+}
+
+/// A shared statement as one backend has it.
+#[derive(Debug)]
+struct Prepared {
+    name: Box<[u8]>,
+    used: u64,
+}
+
+/// The shared statements that a backend has.
+#[derive(Debug)]
+pub struct BackendStatements {
+    by_id: IdMap<u64, Prepared>,
+    clock: u64,
+    keep: usize,
+}
+
+impl BackendStatements {
+    /// None; at most `keep` later.
+    pub fn new(keep: usize) -> Self {
+        Self { by_id: IdMap::default(), clock: 0, keep }
+    }
+
+    /// Whether none is to be kept.
+    pub fn keeps_none(&self) -> bool {
+        self.keep == 0
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
+    /// Whether the backend has it; if so it is the most recently used from now on.
+    #[inline]
+    pub fn touch(&mut self, id: u64) -> bool {
+        self.clock += 1;
+        match self.by_id.get_mut(&id) {
+            Some(prepared) => {
+                prepared.used = self.clock;
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Notes that the backend has it now. Returns the name of one that is to be closed.
+    pub fn insert(&mut self, statement: &Statement) -> Option<Box<[u8]>> {
+        let mut evicted = None;
+        if self.by_id.len() >= self.keep
+            && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
+        {
+            evicted = self.by_id.remove(&oldest).map(|prepared| prepared.name);
+        }
+        self.clock += 1;
+        self.by_id
+            .insert(statement.id, Prepared { name: statement.name.clone(), used: self.clock });
+        evicted
+    }
+
+    /// Notes that the backend does not have it.
+    pub fn remove(&mut self, id: u64) {
+        self.by_id.remove(&id);
+    }
+
+    /// Notes that the backend has none any more.
+    pub fn clear(&mut self) {
+        self.by_id.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::effects::Effects;
+
+    #[test]
+    fn equal_bodies_share_and_others_do_not() {
+        let table = StatementTable::new(1);
+        let one = table.intern(b"SELECT 1\0\0\0", None, Effects::default);
+        let same = table.intern(b"SELECT 1\0\0\0", None, || panic!("it is known"));
+        let other = table.intern(b"SELECT 2\0\0\0", None, Effects::default);
+        assert!(Arc::ptr_eq(&one, &same));
+        assert_ne!(one.id, other.id);
+        assert_ne!(one.name, other.name);
+    }
+
+    #[test]
+    fn texts_that_no_client_names_are_forgotten_and_named_ones_kept() {
+        let table = StatementTable::new(1);
+        table.inner.lock().unwrap().bytes_max = 100 * (STATEMENT_OVERHEAD_BYTES + 8);
+        let named = table.intern(b"named\0\0\0", None, Effects::default);
+        for n in 0..10_000u32 {
+            let body = [&n.to_be_bytes()[..], b"\0\0\0"].concat();
+            table.intern(&body, None, Effects::default);
+        }
+        let (count, bytes) = table.size();
+        assert!(count <= 100 && bytes <= 100 * (STATEMENT_OVERHEAD_BYTES + 8), "{count} {bytes}");
+        assert!(Arc::ptr_eq(&named, &table.intern(b"named\0\0\0", None, Effects::default)));
+    }
+
+    #[test]
+    fn a_backend_closes_what_was_used_least_recently() {
+        let table = StatementTable::new(1);
+        let all: Vec<_> = (0..4u8).map(|n| table.intern(&[n, 0], None, Effects::default)).collect();
+        let mut on_backend = BackendStatements::new(3);
+        assert_eq!(on_backend.insert(&all[0]), None);
+        assert_eq!(on_backend.insert(&all[1]), None);
+        assert_eq!(on_backend.insert(&all[2]), None);
+        assert!(on_backend.touch(all[0].id));
+        assert_eq!(on_backend.insert(&all[3]), Some(all[1].name.clone()));
+        assert!(!on_backend.touch(all[1].id));
+        assert_eq!(on_backend.len(), 3);
+    }
+}

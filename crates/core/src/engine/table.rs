@@ -1,0 +1,269 @@
+//! The engine's tables: clients, backends that it watches, pools that its clients work with.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::client::Client;
+use super::housekeeping::Wheel;
+use super::message::PoolRef;
+use super::statement::{IdHasher, Keyed};
+use super::{Socket, limits};
+use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
+use crate::pool::{LoopStats, PoolSettings};
+use crate::wire::error::ClientError;
+
+/// How many entries a table allocates at once. Tables never move what they hold, so they waste
+/// at most one chunk, where a `Vec` would waste half of itself.
+const CHUNK: usize = 64;
+
+#[derive(Debug)]
+struct Entry<T> {
+    generation: u32,
+    value: Option<T>,
+}
+
+/// A table with stable places. A place that is given out again has another generation.
+#[derive(Debug)]
+pub(super) struct Table<T> {
+    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
+    free: Vec<u32>,
+    len: usize,
+}
+
+impl<T> Table<T> {
+    pub(super) fn new() -> Self {
+        Self { chunks: Vec::new(), free: Vec::new(), len: 0 }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    fn entry(&mut self, index: u32) -> Option<&mut Entry<T>> {
+        let index = index as usize;
+        self.chunks.get_mut(index / CHUNK).map(|chunk| &mut chunk[index % CHUNK])
+    }
+
+    /// Takes a place for what `make` gives, which is told the place.
+    pub(super) fn insert_with(&mut self, make: impl FnOnce(Slot) -> T) -> Slot {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                let first = u32::try_from(self.chunks.len() * CHUNK).expect("fewer than 2^32");
+                self.chunks.push(Box::new(std::array::from_fn(|_| Entry {
+                    generation: 0,
+                    value: None,
+                })));
+                self.free.extend((first + 1..first + CHUNK as u32).rev());
+                first
+            }
+        };
+        let entry = self.entry(index).expect("the place was just made or free");
+        let slot = Slot { index, generation: entry.generation };
+        entry.value = Some(make(slot));
+        self.len += 1;
+        slot
+    }
+
+    #[inline]
+    pub(super) fn get(&self, slot: Slot) -> Option<&T> {
+        let entry = self.chunks.get(slot.index as usize / CHUNK)?;
+        let entry = &entry[slot.index as usize % CHUNK];
+        if entry.generation == slot.generation { entry.value.as_ref() } else { None }
+    }
+
+    #[inline]
+    pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
+        let entry = self.entry(slot.index)?;
+        if entry.generation == slot.generation { entry.value.as_mut() } else { None }
+    }
+
+    /// The slot of whatever is at this index now.
+    pub(super) fn at(&self, index: u32) -> Option<Slot> {
+        let entry = &self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK];
+        entry.value.as_ref().map(|_| Slot { index, generation: entry.generation })
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot) -> Option<T> {
+        let entry = self.entry(slot.index)?;
+        if entry.generation != slot.generation {
+            return None;
+        }
+        let value = entry.value.take()?;
+        // Epoll tokens carry 31 bits of it.
+        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
+        self.free.push(slot.index);
+        self.len -= 1;
+        Some(value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
+        self.chunks.iter().enumerate().flat_map(|(at, chunk)| {
+            chunk.iter().enumerate().filter_map(move |(within, entry)| {
+                let index = u32::try_from(at * CHUNK + within).ok()?;
+                let value = entry.value.as_ref()?;
+                Some((Slot { index, generation: entry.generation }, value))
+            })
+        })
+    }
+
+    pub(super) fn slots(&self) -> Vec<Slot> {
+        self.iter().map(|(slot, _)| slot).collect()
+    }
+}
+
+/// Where a backend is that this loop watches.
+pub(super) enum Holder<S: Socket> {
+    /// With a client of this loop.
+    Client(Slot),
+    /// Idle, in its pool.
+    Pool,
+    /// With nobody: see [`super::backend::Tidying`].
+    Engine(Box<Backend<S>>),
+}
+
+/// A backend that this loop watches.
+pub(super) struct Resident<S: Socket> {
+    pub(super) id: BackendId,
+    pub(super) pool: u32,
+    pub(super) holder: Holder<S>,
+}
+
+/// A pool as this loop sees it.
+pub(super) struct PoolView<S: Socket> {
+    pub(super) pool: PoolRef<S>,
+    /// Settings when the loop last looked: at most one tick old.
+    pub(super) settings: Arc<PoolSettings>,
+}
+
+/// One event loop's state.
+pub struct Engine<S: Socket> {
+    pub(super) id: LoopId,
+    pub(super) loops: u16,
+    pub(super) hash_key: Keyed,
+    pub(super) clients: Table<Client<S>>,
+    pub(super) resident: Table<Resident<S>>,
+    pub(super) pools: Vec<PoolView<S>>,
+    pool_index: HashMap<PoolId, u32, std::hash::BuildHasherDefault<IdHasher>>,
+    pub(super) wheel: Wheel,
+    /// Clients are told goodbye with this as soon as they are in no transaction.
+    pub(super) draining: Option<ClientError>,
+    pub(super) next_serial: u32,
+    /// What is read from servers; what is read from clients; what goes to each that is not passed
+    /// straight from where it was read. Taken while in use, so that the next waiter can be
+    /// served before the finished client is answered.
+    pub(super) server_input: Box<[u8]>,
+    pub(super) client_input: Box<[u8]>,
+    pub(super) to_server: Vec<u8>,
+    pub(super) to_client: Vec<u8>,
+}
+
+impl<S: Socket> Engine<S> {
+    /// The engine of loop `id` out of `loops`. `hash_key` keys its hash maps.
+    pub fn new(id: LoopId, loops: u16, hash_key: u64) -> Self {
+        Self {
+            id,
+            loops,
+            hash_key: Keyed(hash_key),
+            clients: Table::new(),
+            resident: Table::new(),
+            pools: Vec::new(),
+            pool_index: HashMap::default(),
+            wheel: Wheel::new(),
+            draining: None,
+            next_serial: 1,
+            server_input: buffer(),
+            client_input: buffer(),
+            to_server: Vec::new(),
+            to_client: Vec::new(),
+        }
+    }
+
+    /// How many clients it serves.
+    pub fn client_count(&self) -> usize {
+        self.clients.len()
+    }
+
+    /// How many backends it watches.
+    pub fn resident_count(&self) -> usize {
+        self.resident.len()
+    }
+
+    pub(super) fn client_id(&self, slot: Slot) -> ClientId {
+        ClientId { home: self.id, slot }
+    }
+
+    /// Index of this pool's view, made if there is none.
+    pub(super) fn view_of(&mut self, pool: &PoolRef<S>) -> u32 {
+        if let Some(index) = self.pool_index.get(&pool.id) {
+            return *index;
+        }
+        let index = u32::try_from(self.pools.len()).expect("fewer than 2^32 pools");
+        self.pools.push(PoolView { pool: pool.clone(), settings: pool.settings() });
+        self.pool_index.insert(pool.id, index);
+        index
+    }
+
+    /// Forgets the views of pools that neither a client nor a backend here belongs to, if there
+    /// are many: ephemeral pools (replication) must not pile up.
+    pub(super) fn forget_unused_views(&mut self) {
+        let mut used = vec![false; self.pools.len()];
+        for (_, client) in self.clients.iter() {
+            used[client.pool as usize] = true;
+        }
+        for (_, resident) in self.resident.iter() {
+            used[resident.pool as usize] = true;
+        }
+        // Only from the end, so that the indexes of the others stay.
+        while let Some(false) = used.pop() {
+            if let Some(view) = self.pools.pop() {
+                self.pool_index.remove(&view.pool.id);
+            }
+        }
+    }
+
+    pub(super) fn pool_of(&self, client: &Client<S>) -> &PoolView<S> {
+        &self.pools[client.pool as usize]
+    }
+
+    pub(super) fn stats(&self, pool: u32) -> &LoopStats {
+        self.pools[pool as usize].pool.stats.of(self.id)
+    }
+}
+
+/// A shared buffer.
+fn buffer() -> Box<[u8]> {
+    vec![0; limits::READ_BYTES].into_boxed_slice()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_place_given_out_again_is_another_slot() {
+        let mut table = Table::new();
+        let first = table.insert_with(|_| 'a');
+        let second = table.insert_with(|_| 'b');
+        assert_eq!(table.remove(first), Some('a'));
+        assert_eq!(table.remove(first), None);
+        let third = table.insert_with(|_| 'c');
+        assert_eq!(third.index, first.index);
+        assert_eq!(table.get(first), None);
+        assert_eq!(table.get(third), Some(&'c'));
+        assert_eq!(table.at(second.index), Some(second));
+        assert_eq!(table.len(), 2);
+    }
+
+    #[test]
+    fn thousands_of_places_are_all_different_and_all_found() {
+        let mut table = Table::new();
+        let slots: Vec<Slot> = (0..1000).map(|n| table.insert_with(|_| n)).collect();
+        for (n, slot) in slots.iter().enumerate() {
+            assert_eq!(table.get(*slot), Some(&n));
+        }
+        assert_eq!(table.iter().count(), 1000);
+        assert_eq!(table.slots(), slots);
+    }
+}
