@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup::{self, Replication};
+use hawser_core::session::options::{Asked, Replication};
+use hawser_core::wire::startup;
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -74,9 +75,9 @@ pub struct Login {
     /// The database on the server.
     pub database: String,
     /// `replication`.
-    pub replication: Option<Replication>,
+    pub replication: Replication,
     /// Settings that only a connect can set.
-    pub parameters: Vec<startup::Pair>,
+    pub parameters: Vec<Asked>,
     /// The proof.
     pub credentials: Arc<Credentials>,
 }
@@ -534,13 +535,15 @@ async fn attempt(
 ) -> Result<(Talk, Entered), DialError> {
     let mut talk = Talk::new(reach::open(endpoint, &target.tls, encryption, &target.tcp).await?);
     let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(2 + login.parameters.len());
-    if login.replication != Some(Replication::Physical) {
+    match login.replication {
+        Replication::None => {}
+        Replication::Physical => parameters.push((b"replication", b"true")),
+        Replication::Database => parameters.push((b"replication", b"database")),
+    }
+    if login.replication != Replication::Physical {
         parameters.push((b"database", login.database.as_bytes()));
     }
-    if let Some(replication) = login.replication {
-        parameters.push((b"replication", replication.as_str().as_bytes()));
-    }
-    parameters.extend(login.parameters.iter().map(|(name, value)| (&**name, &**value)));
+    parameters.extend(login.parameters.iter().map(|asked| (&*asked.name, &*asked.value)));
 
     let server = || endpoint.to_string();
     let entered = enter(&mut talk, &login.user, &parameters, &login.credentials).await;
