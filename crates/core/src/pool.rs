@@ -24,8 +24,8 @@
 mod shared;
 mod stats;
 
-pub use shared::{PoolSettings, ServerParameters, SharedPool};
-pub use stats::{Histogram, LoopStats, PoolStats};
+pub use shared::{Parameter, PoolSettings, ServerParameters, SharedPool};
+pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, LoopStats, PoolStats};
 
 use std::collections::VecDeque;
 use std::time::Duration;

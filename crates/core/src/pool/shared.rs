@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::{Limits, Pool, PoolStats};
-use crate::engine::statement::StatementTable;
+use crate::engine::statement::{Keyed, StatementTable};
 use crate::ids::PoolId;
 use crate::session::settings::Interner;
 use crate::wire::error::ClientError;
@@ -67,12 +67,15 @@ impl Default for PoolSettings {
     }
 }
 
+/// Name and value.
+pub type Parameter = (Box<[u8]>, Box<[u8]>);
+
 /// What a server of this pool says of itself at connect, in its order: the settings that it
 /// reports, with the values of a session for which nobody has set anything.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServerParameters {
     /// Name and value of each ParameterStatus.
-    pub pairs: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub pairs: Vec<Parameter>,
 }
 
 impl ServerParameters {
@@ -108,7 +111,7 @@ pub struct SharedPool<B> {
     epoch: AtomicU32,
     settings: RwLock<Arc<PoolSettings>>,
     parameters: RwLock<Option<Arc<ServerParameters>>>,
-    interner: Mutex<Interner>,
+    interner: Mutex<Interner<Keyed>>,
     last_error: Mutex<Option<ClientError>>,
 }
 
@@ -139,7 +142,7 @@ impl<B> SharedPool<B> {
             epoch: AtomicU32::new(0),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
-            interner: Mutex::new(Interner::new(hash_key)),
+            interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
         }
     }
@@ -186,7 +189,7 @@ impl<B> SharedPool<B> {
     }
 
     /// The table in which equal settings are the same.
-    pub fn interner(&self) -> MutexGuard<'_, Interner> {
+    pub fn interner(&self) -> MutexGuard<'_, Interner<Keyed>> {
         unpoisoned(self.interner.lock())
     }
 
