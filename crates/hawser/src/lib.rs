@@ -1,11 +1,16 @@
 //! The Hawser program as a library; `main.rs` is only its command line.
 
 pub mod auth;
+pub mod cancel;
 pub mod config;
 pub mod dial;
 pub mod limits;
+pub mod login;
 pub mod loops;
+pub mod pools;
 pub mod process;
 pub mod resolve;
+pub mod serve;
+pub mod service;
 pub mod socket;
 pub mod tls;

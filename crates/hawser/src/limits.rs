@@ -333,9 +333,13 @@ mod tests {
         let limits = Arc::new(Limits::default());
         let two = Limit::new(2);
         let mut held = Vec::new();
-        for (database, user, admitted) in
-            [("a", "u", true), ("a", "v", true), ("a", "w", false), ("b", "u", true), ("c", "u", false)]
-        {
+        for (database, user, admitted) in [
+            ("a", "u", true),
+            ("a", "v", true),
+            ("a", "w", false),
+            ("b", "u", true),
+            ("c", "u", false),
+        ] {
             let mut permit = limits.connect(100).unwrap();
             let result = permit.enter(database, user, two, two);
             assert_eq!(result.is_ok(), admitted, "{database} {user}");

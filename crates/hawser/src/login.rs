@@ -37,7 +37,7 @@ use hawser_core::session::options::{self, Replication};
 use hawser_core::session::settings::Settings;
 use hawser_core::wire::build;
 use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup::{Packet, SSL_REQUEST, Startup, StartupError, ProtocolVersion};
+use hawser_core::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup, StartupError};
 use tokio::io::AsyncWriteExt;
 
 use crate::auth::secret::Secret;
@@ -244,12 +244,16 @@ impl Login {
                 }
                 First::Packet(Packet::GssEncRequest) if !asked_gss && !asked_ssl => {
                     asked_gss = true;
-                    self.refuse_unencrypted("received unencrypted data after GSSAPI encryption request")?;
+                    self.refuse_unencrypted(
+                        "received unencrypted data after GSSAPI encryption request",
+                    )?;
                     send(self.stream()?, b"N").await?;
                 }
                 // As PostgreSQL, which takes a second request for an odd version.
                 First::Packet(Packet::SslRequest | Packet::GssEncRequest) => {
-                    return Err(StartupError::Version(ProtocolVersion::from_code(SSL_REQUEST)).into());
+                    return Err(
+                        StartupError::Version(ProtocolVersion::from_code(SSL_REQUEST)).into()
+                    );
                 }
             }
         }
@@ -258,24 +262,23 @@ impl Login {
     /// Nothing may have come behind a request for encryption: it would not be what its sender
     /// meant to encrypt, or it would be somebody else's (CVE-2021-23214).
     fn refuse_unencrypted(&mut self, message: &str) -> Result<(), Stop> {
-        match self.stream()? {
-            Stream::Plain(link) if link.has_input() => Err(ClientError::fatal(
-                SqlState::PROTOCOL_VIOLATION,
-                message,
-            )
-            .detail(
-                "This could be either a client-software bug or evidence of an attempted \
-                 man-in-the-middle attack.",
-            )
-            .into()),
-            _ => Ok(()),
+        if let Stream::Plain(link) = self.stream()?
+            && link.has_input()
+        {
+            return Err(ClientError::fatal(SqlState::PROTOCOL_VIOLATION, message)
+                .detail(
+                    "This could be either a client-software bug or evidence of an attempted \
+                     man-in-the-middle attack.",
+                )
+                .into());
         }
+        Ok(())
     }
 
     async fn offer_tls(&mut self) -> Result<(), Stop> {
         self.refuse_unencrypted("received unencrypted data after SSL request")?;
-        let offered = matches!(self.origin, Origin::Tcp(_))
-            && self.service.acceptor.current().is_some();
+        let offered =
+            matches!(self.origin, Origin::Tcp(_)) && self.service.acceptor.current().is_some();
         send(self.stream()?, if offered { b"S" } else { b"N" }).await?;
         if offered { self.handshake().await } else { Ok(()) }
     }
@@ -419,7 +422,7 @@ impl Login {
         write_greeting(&parameters, &start, &mut greeting);
         let mut secret = vec![0; startup.version().cancel_key_bytes()];
         random_bytes(&mut secret);
-        let start = (!start.is_empty()).then(|| entry.pool.interner().share(start));
+        let start = entry.pool.interner().share(start);
         let about = self.about(user, &entry.key.user);
         let mode = *entry.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if config.reload.log.log_connections {
@@ -436,7 +439,7 @@ impl Login {
             socket,
             pool: entry.pool.clone(),
             mode,
-            start: start.map(Arc::new),
+            start,
             greeting,
             secret: secret.into(),
             about: Box::new(about),
@@ -506,8 +509,7 @@ impl Login {
         database: String,
         user: String,
     ) -> Result<(), Stop> {
-        let (proved, _) =
-            self.authenticate(&database, &user, Replication::None, None).await?;
+        let (proved, _) = self.authenticate(&database, &user, Replication::None, None).await?;
         let role = if self.config.is_admin(&user) {
             AdminRole::Admin
         } else if self.config.is_stats_user(&user) {

@@ -293,8 +293,7 @@ impl Pools {
         let route = route(config, database, user, login, &locked(&self.connectings));
         let (settings, mode) = settings(config, database, user, wanted.replication);
         let id = PoolId(self.next_pool.fetch_add(1, Ordering::Relaxed));
-        let pool =
-            SharedPool::new(id, wanted.database, user, settings, self.loops, self.hash_key);
+        let pool = SharedPool::new(id, wanted.database, user, settings, self.loops, self.hash_key);
         let entry = Arc::new(PoolEntry {
             pool: Arc::new(pool),
             key: key.clone(),

@@ -138,7 +138,9 @@ impl Service {
     pub fn reload(&self) -> Result<(), NotInForce> {
         let config = self.config.load_full();
         let config = match config.file() {
-            Some(file) => Config::load(file).map_err(|errors| NotInForce(vec![errors.to_string()]))?,
+            Some(file) => {
+                Config::load(file).map_err(|errors| NotInForce(vec![errors.to_string()]))?
+            }
             None => Config::clone(&config),
         };
         self.put_in_force(config)
@@ -166,9 +168,8 @@ fn load_files(config: &Config) -> Result<Files, NotInForce> {
     let accepting = Accepting::load(&config.reload.client_tls)
         .map_err(|error| errors.push(error.to_string()))
         .ok();
-    let connectings = crate::pools::Connectings::load(config)
-        .map_err(|error| errors.extend(error))
-        .ok();
+    let connectings =
+        crate::pools::Connectings::load(config).map_err(|error| errors.extend(error)).ok();
     match (access, accepting, connectings) {
         (Some(access), Some(accepting), Some(connectings)) if errors.is_empty() => {
             Ok((access, accepting, connectings))

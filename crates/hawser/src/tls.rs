@@ -113,10 +113,7 @@ fn versions(allowed: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
     versions
 }
 
-fn certificates(
-    what: &'static str,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |source| TlsError::File { what, path: path.to_owned(), source };
     let certificates = CertificateDer::pem_file_iter(path)
         .map_err(failed)?

@@ -144,7 +144,9 @@ impl StartupError {
             }
             Self::Version(ProtocolVersion { major, minor }) => ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,
-                format!("unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.2"),
+                format!(
+                    "unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.2"
+                ),
             ),
             Self::Layout => {
                 violation("invalid startup packet layout: expected terminator as last byte")
@@ -305,10 +307,7 @@ mod tests {
     fn other_major_versions_are_refused_with_postgresqls_text() {
         let error = startup_of(2 << 16, &[("user", "u")]).unwrap_err().to_client_error();
         assert_eq!(error.code, SqlState::FEATURE_NOT_SUPPORTED);
-        assert_eq!(
-            error.message,
-            "unsupported frontend protocol 2.0: server supports 3.0 to 3.2"
-        );
+        assert_eq!(error.message, "unsupported frontend protocol 2.0: server supports 3.0 to 3.2");
     }
 
     #[test]
@@ -328,7 +327,8 @@ mod tests {
 
     #[test]
     fn cancel_keys_have_1_to_256_bytes() {
-        for (bytes, accepted) in [(0, false), (1, true), (4, true), (32, true), (256, true), (257, false)]
+        for (bytes, accepted) in
+            [(0, false), (1, true), (4, true), (32, true), (256, true), (257, false)]
         {
             let key = vec![7; bytes];
             let mut out = Vec::new();

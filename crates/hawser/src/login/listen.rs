@@ -46,11 +46,9 @@ impl fmt::Display for ListenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Bind { address, source } => write!(f, "could not listen on {address}: {source}"),
-            Self::Taken(path) => write!(
-                f,
-                "\"{}\" is in use by another process, or is no socket",
-                path.display()
-            ),
+            Self::Taken(path) => {
+                write!(f, "\"{}\" is in use by another process, or is no socket", path.display())
+            }
             Self::NoUser(name) => write!(f, "there is no user \"{name}\" on this host"),
         }
     }
@@ -89,7 +87,10 @@ impl Drop for Listener {
 pub fn open_all(settings: &ListenSettings) -> Result<Vec<Listener>, ListenError> {
     let passed = passed()?;
     if !passed.is_empty() {
-        tracing::info!(count = passed.len(), "listens on the sockets that the service manager has passed");
+        tracing::info!(
+            count = passed.len(),
+            "listens on the sockets that the service manager has passed"
+        );
         return Ok(passed);
     }
     let mut listeners = Vec::new();
@@ -139,7 +140,9 @@ fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
             listener.set_nonblocking(true)?;
             Ok(Listener::Unix(UnixListener::from_std(listener)?, None))
         }
-        SocketFamily::Other => Err(io::Error::new(io::ErrorKind::Unsupported, "neither TCP nor unix")),
+        SocketFamily::Other => {
+            Err(io::Error::new(io::ErrorKind::Unsupported, "neither TCP nor unix"))
+        }
     }
 }
 

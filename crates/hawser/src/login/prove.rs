@@ -42,7 +42,8 @@ pub struct Rule {
 }
 
 fn refused(refused: Refused) -> ClientError {
-    let code = refused.sqlstate.as_bytes().try_into().map_or(SqlState::INVALID_AUTHORIZATION, SqlState);
+    let code =
+        refused.sqlstate.as_bytes().try_into().map_or(SqlState::INVALID_AUTHORIZATION, SqlState);
     ClientError::fatal(code, refused.message)
 }
 
@@ -181,10 +182,13 @@ impl Proving<'_> {
             return Ok(());
         }
         // rustls has verified it: one that no known authority signed does not get this far.
-        let certificate =
-            self.stream.tls().and_then(|tls| tls.peer_certificates()).and_then(|chain| chain.first());
+        let certificate = self
+            .stream
+            .tls()
+            .and_then(|tls| tls.peer_certificates())
+            .and_then(|chain| chain.first());
         let Some(certificate) = certificate else {
-            return Err(super::prove::refused(Refused::needs_certificate()).into());
+            return Err(refused(Refused::needs_certificate()).into());
         };
         if wanted == ClientCert::VerifyCa {
             return Ok(());

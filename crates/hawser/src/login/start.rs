@@ -115,8 +115,11 @@ async fn check(
 }
 
 fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
-    ClientError::fatal(SqlState::CONNECTION_FAILURE, "the server could not be asked about a setting")
-        .detail(reason.to_string())
+    ClientError::fatal(
+        SqlState::CONNECTION_FAILURE,
+        "the server could not be asked about a setting",
+    )
+    .detail(reason.to_string())
 }
 
 /// Sets a value and reads how the server shows it.
@@ -126,8 +129,7 @@ async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
     let text = String::from_utf8(query)
         .map_err(|_| TalkError::Protocol("a setting that is not UTF-8".to_owned()))?;
     talk.query(&text).await?;
-    let answer =
-        talk.query_with("SELECT pg_catalog.current_setting($1)", &[&asked.name]).await?;
+    let answer = talk.query_with("SELECT pg_catalog.current_setting($1)", &[&asked.name]).await?;
     let value = answer.single().map(Into::into);
     value.ok_or_else(|| TalkError::Protocol("no value of a setting".to_owned()))
 }

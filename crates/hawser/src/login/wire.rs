@@ -169,7 +169,9 @@ mod tests {
     async fn password_messages_have_a_bound_and_nothing_else_is_one() {
         assert_eq!(password(b"p\0\0\0\x06a\0").await.unwrap(), b"a\0");
         assert_eq!(password(b"p\0\0\0\x04").await.unwrap(), b"");
-        for bytes in [&b"p\0\0\0\x03"[..], b"p\0\0\0\x65", b"p\xff\xff\xff\xff", b"p\x7f\xff\xff\xff"] {
+        for bytes in
+            [&b"p\0\0\0\x03"[..], b"p\0\0\0\x65", b"p\xff\xff\xff\xff", b"p\x7f\xff\xff\xff"]
+        {
             assert_eq!(refusal(password(bytes).await), "invalid message length", "{bytes:?}");
         }
         assert_eq!(

@@ -230,7 +230,8 @@ fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
         text.transpose().map_err(|_| "it gives text that is not UTF-8".to_owned())
     };
     if let Some(until) = row.get(2) {
-        let until = ValidUntil::parse(text(until)?.as_deref()).map_err(|error| error.to_string())?;
+        let until =
+            ValidUntil::parse(text(until)?.as_deref()).map_err(|error| error.to_string())?;
         if until.has_passed(SystemTime::now()) {
             return Ok(Some(Secret::None));
         }
@@ -263,10 +264,11 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) 
         };
         let before = seen.fingerprint.replace(answer.clone());
         if before.is_some_and(|before| before != answer) {
-            tracing::info!("ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free");
-            let same_servers = |other: &Arc<PoolEntry>| {
-                other.route.load().target.servers == route.target.servers
-            };
+            tracing::info!(
+                "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
+            );
+            let same_servers =
+                |other: &Arc<PoolEntry>| other.route.load().target.servers == route.target.servers;
             for other in service.pools.all().into_iter().filter(same_servers) {
                 other.begin_epoch();
             }

@@ -65,7 +65,11 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             let parameters = keep_parameters(&entry, epoch, parameters);
             let recovered = entry.failures.swap(0, Ordering::Relaxed) > 0;
             if recovered {
-                tracing::info!(database = entry.key.database, user = entry.key.user, "server connections can be opened again");
+                tracing::info!(
+                    database = entry.key.database,
+                    user = entry.key.user,
+                    "server connections can be opened again"
+                );
             }
             *locked(&entry.refusal) = None;
             pool.set_last_error(None);
@@ -134,7 +138,9 @@ async fn open(
         match timeout(route.target.connect_timeout, dialled.talk.query(query)).await {
             Ok(Ok(_)) => {}
             Ok(Err(TalkError::Server(error))) => tracing::warn!(
-                database = entry.key.database, error = error.message, "connect_query failed"
+                database = entry.key.database,
+                error = error.message,
+                "connect_query failed"
             ),
             Ok(Err(source)) => {
                 return Err(DialError::Talk { server: "the server".to_owned(), source });
@@ -203,13 +209,16 @@ fn evict(service: &Service, entry: &PoolEntry, full: &Full) -> bool {
         Full::User => other.key.user == entry.key.user,
         Full::Server(server) => other.route.load().target.servers.contains(server),
     };
-    let candidates = service.pools.all().into_iter().filter(|other| {
-        other.pool.id != entry.pool.id && stands_in_the_way(other)
-    });
+    let candidates = service
+        .pools
+        .all()
+        .into_iter()
+        .filter(|other| other.pool.id != entry.pool.id && stands_in_the_way(other));
     let spare = |other: &Arc<PoolEntry>| {
         let pool = other.pool.lock();
-        (pool.waiting_count() == 0 && pool.idle_count() > 0)
-            .then(|| (pool.idle_count().saturating_sub(pool.limits().min_size), pool.longest_idle(now)))
+        (pool.waiting_count() == 0 && pool.idle_count() > 0).then(|| {
+            (pool.idle_count().saturating_sub(pool.limits().min_size), pool.longest_idle(now))
+        })
     };
     let victim = candidates
         .filter_map(|other| spare(&other).map(|spare| (spare, other)))

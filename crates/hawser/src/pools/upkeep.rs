@@ -89,8 +89,7 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             service.control.open(pool.clone(), service.loops.least_loaded());
         }
     }
-    let forget_after =
-        if entry.key.replication.is_some() { Duration::ZERO } else { FORGET_AFTER };
+    let forget_after = if entry.key.replication.is_some() { Duration::ZERO } else { FORGET_AFTER };
     if entry.is_forgotten(forget_after) && !wants_min_size {
         service.pools.remove(entry);
     }
@@ -116,8 +115,7 @@ fn bloated(dialler: &Dialler, pool: &Pool, bytes: u64) -> Vec<BackendId> {
         .map(|(_, backend)| (backend.id(), backend.server(), backend.process()))
         .collect();
     // Read outside of the lock: it is a system call.
-    let is_local =
-        |server| dialler.place(server).is_some_and(|place| place.configured.is_local());
+    let is_local = |server| dialler.place(server).is_some_and(|place| place.configured.is_local());
     idle.into_iter()
         .filter(|(_, server, process)| {
             is_local(*server) && private_memory(*process).is_some_and(|size| size > bytes)
