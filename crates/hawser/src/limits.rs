@@ -251,19 +251,26 @@ impl ConnectionPermit {
     }
 }
 
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
+impl ConnectionPermit {
+    /// Gives all places back but that of the connection itself: it is about to be closed.
+    pub fn dismiss(&mut self) {
         let mut counts = self.limits.lock();
-        counts.connected -= 1;
-        if self.client {
+        if std::mem::take(&mut self.client) {
             counts.clients -= 1;
         }
-        if let Some(database) = &self.database {
-            remove(&mut counts.clients_by_database, database);
+        if let Some(database) = self.database.take() {
+            remove(&mut counts.clients_by_database, &database);
         }
-        if let Some(user) = &self.user {
-            remove(&mut counts.clients_by_user, user);
+        if let Some(user) = self.user.take() {
+            remove(&mut counts.clients_by_user, &user);
         }
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.dismiss();
+        self.limits.lock().connected -= 1;
     }
 }
 

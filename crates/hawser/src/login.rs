@@ -29,7 +29,7 @@ pub mod wire;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hawser_core::engine::{ClientAbout, NewClient, ToLoop};
 use hawser_core::pool::ServerParameters;
@@ -38,7 +38,7 @@ use hawser_core::session::settings::Settings;
 use hawser_core::wire::build;
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup, StartupError};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::auth::secret::Secret;
 use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
@@ -56,6 +56,11 @@ use wire::{First, Stop, first_packet, send};
 
 /// The longest name that PostgreSQL keeps (NAMEDATALEN - 1); longer ones are cut, as it does.
 const NAME_BYTES_MAX: usize = 63;
+
+/// How long a client that is sent away has to take the reason and to leave.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// What is read of such a client.
+const UNREAD_BYTES_MAX: usize = 64 * 1024;
 
 /// Where a client is.
 #[derive(Clone, Debug)]
@@ -125,6 +130,23 @@ pub async fn serve(service: Arc<Service>, link: Link, origin: Origin, permit: Co
     }
 }
 
+/// Tells a client why it is sent away, and waits for it to go.
+///
+/// A connection that is closed with input unread is reset, and the reset may overtake the error: the
+/// client would not learn why. So what it still sends is read, and thrown away.
+async fn say(mut stream: Stream, error: &ClientError) {
+    let mut out = Vec::new();
+    error.write(&mut out);
+    let mut unread = [0; 1024];
+    if stream.write_all(&out).await.is_ok() && stream.shutdown().await.is_ok() {
+        for _ in 0..UNREAD_BYTES_MAX / unread.len() {
+            if !stream.read(&mut unread).await.is_ok_and(|read| read > 0) {
+                return;
+            }
+        }
+    }
+}
+
 /// A name as the client sent it, cut as PostgreSQL cuts it.
 fn name(bytes: &[u8], what: &str) -> Result<String, ClientError> {
     let text = std::str::from_utf8(bytes).map_err(|_| {
@@ -157,15 +179,12 @@ impl Login {
                         "login refused"
                     );
                 }
-                if let Some(mut stream) = self.stream.take() {
-                    let mut out = Vec::new();
-                    error.write(&mut out);
-                    // A client that does not read shall not hold this task; it may have left.
-                    let goodbye = async {
-                        let _ = stream.write_all(&out).await;
-                        let _ = stream.shutdown().await;
-                    };
-                    let _ = tokio::time::timeout(std::time::Duration::from_secs(1), goodbye).await;
+                if let Some(stream) = self.stream.take() {
+                    if let Some(permit) = &mut self.permit {
+                        permit.dismiss();
+                    }
+                    // A client that does not read, or does not leave, shall not hold this task.
+                    let _ = tokio::time::timeout(GOODBYE_MAX, say(stream, &error)).await;
                 }
             }
         }
