@@ -9,6 +9,7 @@
 //! # Invariant
 //! Every count is the number of permits that exist.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,9 +36,10 @@ struct Counts {
     servers_by_address: HashMap<ServerAddress, usize>,
 }
 
-fn count_of<K: Hash + Eq, Q: Hash + Eq + ?Sized>(counts: &HashMap<K, usize>, key: &Q) -> usize
+fn count_of<K, Q>(counts: &HashMap<K, usize>, key: &Q) -> usize
 where
-    K: std::borrow::Borrow<Q>,
+    K: Hash + Eq + Borrow<Q>,
+    Q: Hash + Eq + ?Sized,
 {
     counts.get(key).copied().unwrap_or(0)
 }

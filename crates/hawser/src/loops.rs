@@ -137,6 +137,8 @@ pub enum Order {
     },
     /// A cancel request for a server.
     Cancel(CancelRequest),
+    /// New sessions may start with other values than before (ALTER ROLE and the like).
+    StartValuesChanged,
 }
 
 /// What the loops have to ask the control side. Never waits; any thread may call it.
@@ -156,6 +158,12 @@ impl Control {
     pub fn open(&self, pool: Pool, home: LoopId) {
         // Nobody takes orders any more only when the process ends.
         let _ = self.orders.send(Order::Open { pool, home });
+    }
+
+    /// Has the backends that are open now replaced as they become free: a statement has passed after
+    /// which new sessions may start with other values.
+    pub fn start_values_changed(&self) {
+        let _ = self.orders.send(Order::StartValuesChanged);
     }
 
     /// Has a cancel request sent. [`ToLoop::CancelDone`] comes to `request.reply_to`.

@@ -25,6 +25,7 @@ use hawser_core::ids::{BackendId, PoolId};
 use hawser_core::pool::{self, PoolSettings, SharedPool};
 use hawser_core::session::options::{Asked, Replication};
 use hawser_core::wire::error::ClientError;
+use hawser_core::wire::startup::Pair;
 use tokio::sync::Notify;
 
 use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
@@ -47,7 +48,7 @@ pub struct PoolKey {
     /// The role towards the server.
     pub user: String,
     /// Settings that only a connect can set, sorted.
-    pub connect_only: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub connect_only: Vec<Pair>,
     /// A replication connection's own number.
     pub replication: Option<u64>,
 }
@@ -88,7 +89,7 @@ pub struct PoolEntry {
     refusal: Mutex<Option<ClientError>>,
     failures: AtomicU32,
     clients: AtomicUsize,
-    checked: Mutex<HashMap<(Box<[u8]>, Box<[u8]>), CheckedValue>>,
+    checked: Mutex<HashMap<Pair, CheckedValue>>,
     last_client: Mutex<Instant>,
 }
 

@@ -1,4 +1,5 @@
 //! System calls that Hawser makes, each with its error and its minimum kernel version.
 
+pub mod interfaces;
 pub mod process;
 pub mod stream;

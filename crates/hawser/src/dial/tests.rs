@@ -31,6 +31,9 @@ pub(crate) enum Door {
     HangUp,
 }
 
+/// Process id and key of a cancel request.
+type Cancelled = (u32, Vec<u8>);
+
 /// A fake server.
 #[derive(Clone)]
 pub(crate) struct Fake {
@@ -38,7 +41,7 @@ pub(crate) struct Fake {
     pub(crate) parameters: Vec<(&'static str, &'static str)>,
     pub(crate) tls: Option<Arc<Accepting>>,
     pub(crate) connects: Arc<AtomicUsize>,
-    pub(crate) cancels: Arc<Mutex<Vec<(u32, Vec<u8>)>>>,
+    pub(crate) cancels: Arc<Mutex<Vec<Cancelled>>>,
 }
 
 impl Fake {

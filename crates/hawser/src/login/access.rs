@@ -15,7 +15,7 @@ use crate::auth::ident::IdentMap;
 use crate::auth::scram::{Account, MockNonce, Preparation, ScramKeys};
 use crate::auth::secret::Secret;
 use crate::auth::userlist::Userlist;
-use crate::config::Config;
+use crate::config::{Config, Password};
 use crate::dial::enter::Credentials;
 
 /// Plain passwords whose keys are made ahead; beyond, at the first login.
@@ -66,7 +66,7 @@ impl Access {
             }
         }
         for user in config.users() {
-            let text = user.password.as_ref().map(|password| password.expose());
+            let text = user.password.as_ref().map(Password::expose);
             match Secret::parse(text) {
                 Ok(secret) => {
                     access.own.insert(user.name.clone(), secret);

@@ -15,7 +15,8 @@ use super::access::Access;
 use super::wire::{Stop, password_message, send};
 use crate::auth::certificate::Subject;
 use crate::auth::hba::{
-    ClientCert, ClientName, ConnInfo, ConnKind, Match, Method, Options, PeerName, Refused,
+    ClientCert, ClientName, ConnInfo, ConnKind, Interface, Match, Method, Options, PeerName,
+    Refused,
 };
 use crate::auth::message::{
     self, PASSWORD_MESSAGE_LENGTH_MAX, SASL_MESSAGE_LENGTH_MAX, SaslInitialResponse,
@@ -54,7 +55,23 @@ impl Rule {
     }
 }
 
+/// The addresses of this machine, for `samehost` and `samenet`.
+fn interfaces() -> Vec<Interface> {
+    match hawser_sys::interfaces::all() {
+        Ok(all) => {
+            all.into_iter().map(|one| Interface { addr: one.address, mask: one.mask }).collect()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "samehost and samenet of hba_file fit nobody");
+            Vec::new()
+        }
+    }
+}
+
 /// The rule for a client.
+///
+/// # Limits
+/// Rules with host names fit nobody: each would cost two lookups at each login, by whoever connects.
 ///
 /// # Errors
 /// No rule lets it try.
@@ -64,7 +81,19 @@ pub fn rule(config: &Config, access: &Access, conn: &ConnInfo<'_>) -> Result<Rul
         let Some(rules) = &access.hba else {
             return Err(refused(Refused::no_entry(conn)));
         };
-        return match rules.matches(conn, &[]) {
+        let interfaces = if rules.needs_interfaces() { interfaces() } else { Vec::new() };
+        let mut found = rules.matches(conn, &interfaces);
+        let mut named = *conn;
+        if let (Match::NeedsPeerName, ConnKind::Tcp { name, .. }) = (found, &mut named.kind) {
+            tracing::warn!(
+                user = conn.user,
+                database = conn.database,
+                "a rule of hba_file names a host: clients' names are not looked up, so it fits nobody"
+            );
+            *name = PeerName::Unknown;
+            found = rules.matches(&named, &interfaces);
+        }
+        return match found {
             Match::Rule(rule) if rule.method == Method::Reject => Err(refused(rule.refusal(conn))),
             Match::Rule(rule) => Ok(Rule {
                 method: rule.method,
@@ -109,12 +138,9 @@ pub fn conn_info<'a>(
 ) -> ConnInfo<'a> {
     let kind = match origin {
         Origin::Unix { .. } => ConnKind::Local,
-        Origin::Tcp(address) => ConnKind::Tcp {
-            addr: address.ip().to_canonical(),
-            tls,
-            // Host names in rules would need two lookups at each login, by whoever connects.
-            name: PeerName::Unknown,
-        },
+        Origin::Tcp(address) => {
+            ConnKind::Tcp { addr: address.ip().to_canonical(), tls, name: PeerName::NotLookedUp }
+        }
     };
     ConnInfo { kind, database, user, replication }
 }

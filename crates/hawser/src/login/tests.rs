@@ -64,16 +64,21 @@ impl World {
         rest_of(&mut client).await
     }
 
+    fn take_adopted(&self) -> Option<Box<NewClient<crate::socket::Conn>>> {
+        let mut kept = self.kept.0.lock().unwrap();
+        let at = kept.iter().position(|message| matches!(message, ToLoop::Adopt(_)))?;
+        match kept.remove(at) {
+            ToLoop::Adopt(client) => Some(client),
+            _ => None,
+        }
+    }
+
     /// The client that a loop was given.
     async fn adopted(&self) -> Box<NewClient<crate::socket::Conn>> {
         for _ in 0..500 {
-            let mut kept = self.kept.0.lock().unwrap();
-            if let Some(at) = kept.iter().position(|m| matches!(m, ToLoop::Adopt(_)))
-                && let ToLoop::Adopt(client) = kept.remove(at)
-            {
+            if let Some(client) = self.take_adopted() {
                 return client;
             }
-            drop(kept);
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         panic!("no client has come")

@@ -21,6 +21,8 @@ use crate::socket::Conn;
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long a pool without clients and backends is remembered, with its counters.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
+/// The same for a replication connection's own pool, which nobody else will ask for.
+const FORGET_REPLICATION_AFTER: Duration = Duration::from_secs(5);
 /// Passes between looks at certificate files.
 const FILES_EVERY: u64 = 10;
 
@@ -89,7 +91,10 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             service.control.open(pool.clone(), service.loops.least_loaded());
         }
     }
-    let forget_after = if entry.key.replication.is_some() { Duration::ZERO } else { FORGET_AFTER };
+    let forget_after = match entry.key.replication {
+        Some(_) => FORGET_REPLICATION_AFTER,
+        None => FORGET_AFTER,
+    };
     if entry.is_forgotten(forget_after) && !wants_min_size {
         service.pools.remove(entry);
     }
