@@ -2,3 +2,11 @@
 
 pub mod auth;
 pub mod config;
+pub mod dial;
+pub mod loops;
+pub mod mailbox;
+pub mod process;
+pub mod reactor;
+pub mod resolve;
+pub mod socket;
+pub mod tls;
