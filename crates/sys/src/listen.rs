@@ -56,8 +56,7 @@ pub struct SocketFile {
 pub fn listen_unix(path: &Path, file: SocketFile, backlog: i32) -> io::Result<UnixListener> {
     remove_stale(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket =
-        rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
     // Until listen(2) a connect is refused: nobody slips in before the permissions are set.
     let open = || -> io::Result<()> {
@@ -125,16 +124,15 @@ pub fn passed_descriptors(
         return Ok(Vec::new());
     }
     let Some(count) = environment("LISTEN_FDS") else { return Ok(Vec::new()) };
-    let count = count
-        .parse::<i32>()
-        .ok()
-        .filter(|count| (0..=PASSED_MAX).contains(count))
-        .ok_or_else(|| {
-            io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!("LISTEN_FDS is \"{count}\", not a number from 0 to {PASSED_MAX}"),
-            )
-        })?;
+    let count =
+        count.parse::<i32>().ok().filter(|count| (0..=PASSED_MAX).contains(count)).ok_or_else(
+            || {
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("LISTEN_FDS is \"{count}\", not a number from 0 to {PASSED_MAX}"),
+                )
+            },
+        )?;
     let names = environment("LISTEN_FDNAMES").unwrap_or_default();
     let mut names = names.split(':').filter(|name| !name.is_empty());
     (PASSED_FIRST..PASSED_FIRST + count)
@@ -225,7 +223,7 @@ mod tests {
     fn nothing_is_left_behind_by_a_failure() {
         let directory = Directory::new("fails");
         let path = directory.0.join("socket");
-        // -1 is no user id: chown(2) would take it for "unchanged", bind has succeeded before.
+        // Only root may give a file away: bind has succeeded, and chown fails.
         let file = SocketFile { owner: Some(0), group: Some(0), ..SocketFile::default() };
         if rustix::process::geteuid().is_root() {
             listen_unix(&path, file, 16).unwrap();

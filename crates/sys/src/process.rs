@@ -50,7 +50,8 @@ pub struct Account {
 /// Bytes for the strings of a user's or group's entry; longer ones are taken for missing.
 const ENTRY_BYTES_MAX: usize = 64 * 1024;
 
-type Lookup<'a> = dyn FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32 + 'a;
+type Lookup<'a> =
+    dyn FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32 + 'a;
 
 fn account(lookup: &mut Lookup<'_>) -> io::Result<Option<Account>> {
     let mut strings = vec![0; ENTRY_BYTES_MAX];
@@ -179,9 +180,7 @@ mod tests {
 
     #[test]
     fn only_the_calling_thread_becomes_nicer() {
-        let nice = || {
-            rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap()
-        };
+        let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap();
         let before = nice();
         std::thread::spawn(move || {
             set_thread_nice(15).unwrap();
