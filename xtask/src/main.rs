@@ -1,3 +1,95 @@
-//! Checks of this workspace that no public tool makes.
+//! Checks of this workspace that no public tool makes: `cargo xtask check`.
+//!
+//! Each check is a pure function from texts to findings, so that its tests can show it failing;
+//! only this file and `tree` touch the disk. What a public tool checks better (formatting, lints,
+//! advisories) is left to it; licences are here too, because cargo-deny is not on every machine.
 
-fn main() {}
+mod directions;
+mod duplicates;
+mod finding;
+mod licences;
+mod links;
+mod metadata;
+mod places;
+mod purity;
+mod shape;
+mod source;
+mod spdx;
+mod tree;
+mod unsafety;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use finding::{Finding, Level};
+use metadata::Metadata;
+use tree::Tree;
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["check"] => check(),
+        _ => {
+            eprintln!("usage: cargo xtask check");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn check() -> ExitCode {
+    // Cargo says where this package lies, and it lies in the root. Asked when it runs: one target
+    // directory may serve several checkouts.
+    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let Some(root) = manifest.as_deref().and_then(Path::parent) else {
+        eprintln!("error: run it by `cargo xtask check`");
+        return ExitCode::from(2);
+    };
+    let findings = match findings(root) {
+        Ok(findings) => findings,
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            return ExitCode::FAILURE;
+        }
+    };
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let errors = findings.iter().filter(|f| f.level == Level::Error).count();
+    println!("xtask check: {errors} errors, {} warnings", findings.len() - errors);
+    if errors == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// All findings, in the order of the checks, or why they could not be made.
+fn findings(root: &Path) -> Result<Vec<Finding>, String> {
+    let tree = Tree::read(root)?;
+    let metadata = Metadata::parse(&cargo_metadata(root)?)?;
+    let deny = tree.text("deny.toml").ok_or("deny.toml is missing: it lists the licences")?;
+    let allowed = licences::allowed(deny)?;
+    Ok([
+        directions::check(&metadata),
+        licences::check(&metadata, &allowed),
+        duplicates::check(&metadata),
+        purity::check(&tree),
+        unsafety::check(&tree),
+        shape::check(&tree),
+        links::check(&tree),
+        places::check(&tree),
+    ]
+    .concat())
+}
+
+/// What cargo says of the workspace, for this host only: other systems' dependencies would have to
+/// be downloaded to be named, and are not part of what is built here.
+fn cargo_metadata(root: &Path) -> Result<String, String> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
+    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let output = Command::new(cargo)
+        .current_dir(root)
+        .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &host])
+        .output()
+        .map_err(|error| format!("cargo metadata does not run: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("cargo metadata: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    String::from_utf8(output.stdout).map_err(|error| format!("cargo metadata: {error}"))
+}

@@ -25,8 +25,8 @@
 
 pub mod backend;
 mod bind;
-pub mod client;
 mod cleanup;
+pub mod client;
 pub mod effects;
 mod events;
 mod expect;
@@ -42,6 +42,7 @@ use std::io;
 use crate::ids::{LoopId, Slot};
 
 pub use backend::{Backend, BackendSeed};
+pub use events::PROCESS_ID_FIRST;
 pub use message::{ClientAbout, NewClient, PoolMode, ToLoop};
 
 /// Bounds of what one connection may occupy.
@@ -110,8 +111,7 @@ impl Token {
 
     /// From 64 bits.
     pub fn from_bits(bits: u64) -> Self {
-        let slot =
-            Slot { index: bits as u32, generation: (bits >> 32) as u32 & 0x7fff_ffff };
+        let slot = Slot { index: bits as u32, generation: (bits >> 32) as u32 & 0x7fff_ffff };
         if bits & Self::BACKEND_BIT == 0 { Self::Client(slot) } else { Self::Backend(slot) }
     }
 }
@@ -169,11 +169,7 @@ pub use table::Engine;
 
 /// Writes to a connection what it takes, behind what it did not take before; keeps the rest.
 /// Returns how many bytes it took.
-fn write_or_keep<S: Socket>(
-    socket: &mut S,
-    kept: &mut Vec<u8>,
-    bytes: &[u8],
-) -> io::Result<usize> {
+fn write_or_keep<S: Socket>(socket: &mut S, kept: &mut Vec<u8>, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     if kept.is_empty() {
         while written < bytes.len() {

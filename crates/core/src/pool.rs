@@ -25,7 +25,7 @@ mod shared;
 mod stats;
 
 pub use shared::{PoolSettings, ServerParameters, SharedPool};
-pub use stats::{Histogram, LoopStats, PoolStats};
+pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, LoopStats, PoolStats};
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -92,7 +92,7 @@ pub struct Backend<S: Socket> {
     pub(super) readable: bool,
 
     /// Settings in force, as they differ from `parameters` (the server's own at connect).
-    pub(super) applied: Option<Arc<Settings>>,
+    pub(super) applied: Settings,
     /// What the server reported at connect.
     pub(super) parameters: Arc<ServerParameters>,
     /// Shared prepared statements that the server has.
@@ -116,8 +116,6 @@ pub struct Backend<S: Socket> {
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
     /// a statement is closed before it is prepared.
     pub(super) uncertain: bool,
-    /// Settings before a made query that has not been answered yet.
-    pub(super) applied_before: Option<Option<Arc<Settings>>>,
     /// Since it was lent, what currval and lastval would answer has been discarded.
     pub(super) sequences_discarded: bool,
     _permit: Box<dyn std::any::Any + Send>,
@@ -149,7 +147,7 @@ impl<S: Socket> Backend<S> {
             input: Vec::new(),
             output: Vec::new(),
             readable: false,
-            applied: None,
+            applied: Settings::EMPTY,
             parameters: seed.parameters,
             statements: BackendStatements::new(keep as usize),
             unnamed: None,
@@ -163,7 +161,6 @@ impl<S: Socket> Backend<S> {
             transactions: 0,
             refusals: VecDeque::new(),
             uncertain: false,
-            applied_before: None,
             sequences_discarded: false,
             _permit: seed.permit,
         }
@@ -235,7 +232,7 @@ impl<S: Socket> Backend<S> {
 
     /// The application_name in force.
     pub(super) fn application_name(&self) -> String {
-        let value = match self.applied.as_ref().and_then(|s| s.get(b"application_name")) {
+        let value = match self.applied.get(b"application_name") {
             Some(value) => value,
             None => self.parameters.get(b"application_name").unwrap_or_default(),
         };

@@ -22,15 +22,6 @@ use crate::wire::build;
 /// Name of the statement that changes settings within a pipeline.
 const SETTING_STATEMENT: &[u8] = b"hawser_settings";
 
-/// Whether two sessions' settings are equal.
-pub(super) fn same_settings(one: Option<&Arc<Settings>>, other: Option<&Arc<Settings>>) -> bool {
-    match (one, other) {
-        (None, None) => true,
-        (Some(one), Some(other)) => Arc::ptr_eq(one, other) || one == other,
-        _ => false,
-    }
-}
-
 impl<S: Socket> Backend<S> {
     /// Notes what a message that is being sent owes.
     #[inline]
@@ -51,30 +42,27 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends the queries that bring the backend's settings to what is wanted.
-    pub(super) fn apply_settings(&mut self, desired: Option<&Arc<Settings>>, out: &mut Vec<u8>) {
-        if same_settings(self.applied.as_ref(), desired) {
+    pub(super) fn apply_settings(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+        if self.applied == *desired {
             return;
         }
-        let changes: Vec<_> =
-            settings::diff(self.applied.as_deref(), desired.map(|s| &**s)).collect();
-        let before = self.applied.take();
-        self.applied_before.get_or_insert(before);
-        self.applied = desired.cloned();
+        let before = std::mem::replace(&mut self.applied, desired.clone());
+        let changes: Vec<_> = before.diff(desired).collect();
         // A query is read in the client_encoding in force: that comes first, by itself, where
         // the others are not plain ASCII.
         let (encoding, others): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|c| c.name().eq_ignore_ascii_case(b"client_encoding"));
         let mut text = Vec::new();
-        if others.iter().any(settings::Change::needs_encoding) {
+        if desired.needs_encoding() {
             for part in [encoding, others] {
                 if !part.is_empty() {
                     text.clear();
-                    settings::write_set_query(part.iter(), &mut text);
+                    settings::write_set_query(part, &mut text);
                     self.made_query(&text, out);
                 }
             }
         } else {
-            settings::write_set_query(encoding.iter().chain(&others), &mut text);
+            settings::write_set_query(encoding.into_iter().chain(others), &mut text);
             self.made_query(&text, out);
         }
     }
@@ -101,17 +89,16 @@ impl<S: Socket> Backend<S> {
         if self.statements.touch(statement.id) {
             return false;
         }
-        let other_settings =
-            !same_parse_settings(self.applied.as_ref(), statement.settings.as_ref());
+        let other_settings = !same_parse_settings(&self.applied, &statement.settings);
         let before = self.applied.clone();
         if other_settings {
-            self.set_within_pipeline(statement.settings.as_ref(), out);
+            self.set_within_pipeline(&statement.settings, out);
         }
         self.note_prepared(statement, out);
         build::parse(out, &statement.name, &statement.body);
         self.expect(Expect::MadeParse { statement: statement.id });
         if other_settings {
-            self.set_within_pipeline(before.as_ref(), out);
+            self.set_within_pipeline(&before, out);
         }
         true
     }
@@ -130,10 +117,9 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends messages that change settings without ending the client's implicit transaction.
-    fn set_within_pipeline(&mut self, desired: Option<&Arc<Settings>>, out: &mut Vec<u8>) {
-        let changes: Vec<_> =
-            settings::diff(self.applied.as_deref(), desired.map(|s| &**s)).collect();
-        for change in &changes {
+    fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+        let before = std::mem::replace(&mut self.applied, desired.clone());
+        for change in before.diff(desired) {
             let mut body = Vec::new();
             settings::write_set_query([change], &mut body);
             body.extend_from_slice(&[0; 3]);
@@ -146,6 +132,5 @@ impl<S: Socket> Backend<S> {
             self.expect(Expect::Made);
             self.expect(Expect::Made);
         }
-        self.applied = desired.cloned();
     }
 }

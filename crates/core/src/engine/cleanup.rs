@@ -13,6 +13,7 @@ use super::table::{Engine, Holder};
 use super::{CancelRequest, Host, Socket, limits, write_or_keep};
 use crate::ids::Slot;
 use crate::pool::Released;
+use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::{TransactionStatus, build};
@@ -45,9 +46,8 @@ impl<S: Socket> Engine<S> {
                 both.extend_from_slice(run);
                 written = write_or_keep(&mut client.socket, &mut client.output, &both);
             } else {
-                written = write_or_keep(&mut client.socket, &mut client.output, ahead).and_then(
-                    |_| write_or_keep(&mut client.socket, &mut client.output, run),
-                );
+                written = write_or_keep(&mut client.socket, &mut client.output, ahead)
+                    .and_then(|_| write_or_keep(&mut client.socket, &mut client.output, run));
             }
         } else if !run.is_empty() {
             written = write_or_keep(&mut client.socket, &mut client.output, run);
@@ -140,10 +140,7 @@ impl<S: Socket> Engine<S> {
                 } else {
                     host.unwatch(&backend.socket, self.id);
                     self.resident.remove(place);
-                    host.send(
-                        waiter.client.home,
-                        ToLoop::Lend { client: waiter.client, backend },
-                    );
+                    host.send(waiter.client.home, ToLoop::Lend { client: waiter.client, backend });
                 }
             }
         }
@@ -477,6 +474,6 @@ impl<S: Socket> Backend<S> {
         self.unnamed = None;
         self.uncertain = false;
         // What the server reports it has reported; the rest is at its start value.
-        self.applied = None;
+        self.applied = Settings::EMPTY;
     }
 }

@@ -72,9 +72,9 @@ pub(super) struct Client<S: Socket> {
     /// Bytes for it that its socket did not take.
     pub(super) output: Vec<u8>,
     /// The settings that it wants in force, as they differ from the server's own.
-    pub(super) desired: Option<Arc<Settings>>,
+    pub(super) desired: Settings,
     /// The settings that it started with, likewise.
-    pub(super) start: Option<Arc<Settings>>,
+    pub(super) start: Settings,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
     pub(super) extra: Option<Box<Extra>>,
@@ -141,9 +141,7 @@ impl<S: Socket> Client<S> {
         statement: ClientStatement,
         hash_key: Keyed,
     ) -> Result<(), TooManyStatements> {
-        let names = self
-            .statements
-            .get_or_insert_with(|| Box::new(HashMap::with_hasher(hash_key)));
+        let names = self.statements.get_or_insert_with(|| Box::new(HashMap::with_hasher(hash_key)));
         if names.len() >= limits::CLIENT_STATEMENTS_MAX {
             return Err(TooManyStatements);
         }

@@ -33,13 +33,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    fn client_event<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        ready: Readiness,
-        now: Time,
-    ) {
+    fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         if ready.writable {
             match write_kept(&mut client.socket, &mut client.output) {
@@ -140,9 +134,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             Holder::Engine(backend) => {
-                if ready.writable
-                    && write_kept(&mut backend.socket, &mut backend.output).is_err()
-                {
+                if ready.writable && write_kept(&mut backend.socket, &mut backend.output).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
                     {
@@ -323,7 +315,7 @@ impl<S: Socket> Engine<S> {
         let process = backend.process;
         let mut out = Vec::new();
         if !client.record.exclusive {
-            backend.apply_settings(client.desired.as_ref(), &mut out);
+            backend.apply_settings(&client.desired, &mut out);
         }
         if !out.is_empty() && backend.send(&out).is_err() {
             self.backend_failed(host, slot, "server closed the connection", now);
@@ -449,11 +441,8 @@ impl<S: Socket> Engine<S> {
         client.state = ClientState::Idle;
         client.since = now;
         let mut answer = Vec::new();
-        ClientError::error(
-            SqlState::QUERY_CANCELED,
-            "canceling statement due to user request",
-        )
-        .write(&mut answer);
+        ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
+            .write(&mut answer);
         // What it sent up to the end of its query or pipeline is answered by that.
         let mut at = 0;
         let mut ended = false;
@@ -512,8 +501,8 @@ impl<S: Socket> Engine<S> {
             let parameters = pool.parameters();
             let application_name = client
                 .desired
-                .as_ref()
-                .and_then(|s| s.get(b"application_name").map(<[u8]>::to_vec))
+                .get(b"application_name")
+                .map(<[u8]>::to_vec)
                 .or_else(|| Some(parameters?.get(b"application_name")?.to_vec()))
                 .unwrap_or_default();
             let waits = client.state == ClientState::Waiting;

@@ -147,11 +147,11 @@ impl<S: Socket> Engine<S> {
             client.input.clear();
             let drained = kept + read < room;
             client.readable = !drained;
-            let pool = client.pool;
-            self.stats(pool).received.add(read as u64);
             if let Some(backend) = &mut client.backend {
                 backend.progress = now;
             }
+            let pool = client.pool;
+            self.stats(pool).received.add(read as u64);
             if !self.take_in(host, slot, &buffer[..kept + read], now) || drained {
                 break;
             }
@@ -419,8 +419,7 @@ impl<S: Socket> Engine<S> {
     ) -> Result<(), &'static str> {
         let pool = self.view_of(&backend.pool.clone());
         let id = backend.id;
-        let place =
-            self.resident.insert_with(|_| super::table::Resident { id, pool, holder });
+        let place = self.resident.insert_with(|_| super::table::Resident { id, pool, holder });
         backend.place = place;
         backend.home = self.id;
         if host.watch(&backend.socket, Token::Backend(place)).is_err() {
@@ -457,16 +456,8 @@ impl<S: Socket> Engine<S> {
         let timeouts_matter =
             !settings.query_timeout.is_zero() || !settings.transaction_timeout.is_zero();
         let stats = self.pools[pool].pool.stats.of(self.id);
-        let mut turn = Turn {
-            client,
-            backend: &mut backend,
-            passage,
-            header,
-            body,
-            hash_key,
-            serial,
-            stats,
-        };
+        let mut turn =
+            Turn { client, backend: &mut backend, passage, header, body, hash_key, serial, stats };
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
         if let Some(client) = self.clients.get_mut(slot) {
@@ -494,8 +485,7 @@ impl<S: Socket> Engine<S> {
         let Some(scanner) = extra.scanner.take() else { return };
         let findings = scanner.finish();
         let Some(mut backend) = client.backend.take() else { return };
-        let effects =
-            Effects::of(&findings, |name| backend.parameters.get(name).is_some());
+        let effects = Effects::of(&findings, |name| backend.parameters.get(name).is_some());
         client.undergo(&mut backend, &effects);
         client.backend = Some(backend);
         client.settle();
@@ -565,7 +555,10 @@ fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Box<[u8
 impl<S: Socket> Client<S> {
     /// How this client's statements are to be read.
     pub(super) fn scan_options(&self) -> ScanOptions {
-        let Some(settings) = &self.desired else { return ScanOptions::default() };
+        let settings = &self.desired;
+        if settings.is_empty() {
+            return ScanOptions::default();
+        }
         ScanOptions {
             standard_conforming_strings: settings.get(b"standard_conforming_strings")
                 != Some(b"off"),
@@ -645,11 +638,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Passes the message on with another start: `new` in place of the first `old` bytes of the
     /// body.
-    fn pass_with(
-        &mut self,
-        old: usize,
-        new: impl FnOnce(&mut Vec<u8>),
-    ) -> Result<(), Halt> {
+    fn pass_with(&mut self, old: usize, new: impl FnOnce(&mut Vec<u8>)) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         let out = &mut self.passage.out;
         let start = out.len();
@@ -678,12 +667,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.is_native() || self.backend.status == TransactionStatus::Failed {
             return Ok(());
         }
-        if !super::bind::same_settings(
-            self.backend.applied.as_ref(),
-            self.client.desired.as_ref(),
-        ) {
+        if self.backend.applied != self.client.desired {
             self.passage.cut(self.backend)?;
-            self.backend.apply_settings(self.client.desired.as_ref(), &mut self.passage.out);
+            self.backend.apply_settings(&self.client.desired, &mut self.passage.out);
         }
         if self.client.reads_sequences && self.backend.status == TransactionStatus::Idle {
             self.passage.cut(self.backend)?;
@@ -874,11 +860,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.statement(name).is_some() {
             return self.refuse_parse(name);
         }
-        let statement = self.backend.pool.clone().statements.intern(
-            rest,
-            self.client.desired.as_ref(),
-            || self.effects_of(text),
-        );
+        let statement =
+            self.backend
+                .pool
+                .clone()
+                .statements
+                .intern(rest, &self.client.desired, || self.effects_of(text));
         let named = ClientStatement { statement: statement.clone(), serial: self.serial };
         if self.client.name_statement(name, named, self.hash_key).is_err() {
             return Err(Halt::Refused(

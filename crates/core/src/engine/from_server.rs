@@ -99,9 +99,15 @@ impl<S: Socket> Relay<'_, S> {
             if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
                 match self.backend.expected.front() {
                     Some(Expect::Query | Expect::Execute) => {}
-                    Some(Expect::MadeQuery) => {
-                        relayed.broken = Some("the server sent rows that nobody asked for");
-                        break;
+                    // A setting that is a list is set by a SELECT.
+                    Some(Expect::MadeQuery | Expect::Made) => {
+                        if total > rest.len() {
+                            break;
+                        }
+                        self.cut(&mut run, at);
+                        at += total;
+                        run = at;
+                        continue;
                     }
                     _ => {
                         self.answer_made(&mut run, at);
@@ -222,9 +228,12 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => {}
         }
-        if self.backend.expected.front().is_some_and(|e| {
-            e.is_ours_to_answer() || matches!(e, Expect::CopyInput { .. })
-        }) {
+        if self
+            .backend
+            .expected
+            .front()
+            .is_some_and(|e| e.is_ours_to_answer() || matches!(e, Expect::CopyInput { .. }))
+        {
             self.answer_made(run, at);
         }
         let Some(&owed) = self.backend.expected.front() else {
@@ -248,7 +257,9 @@ impl<S: Socket> Relay<'_, S> {
             return self.ready(owed, status, run, at, now, relayed);
         }
         let (completes, fate) = match (owed, message) {
-            (Expect::MadeQuery, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
+            (Expect::MadeQuery, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION) => {
+                (false, Fate::Skip)
+            }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)
             | (Expect::Bind, kind::BIND_COMPLETE)
             | (Expect::Close, kind::CLOSE_COMPLETE)
@@ -261,10 +272,9 @@ impl<S: Socket> Relay<'_, S> {
                 kind::COMMAND_COMPLETE | kind::EMPTY_QUERY | kind::PORTAL_SUSPENDED,
             ) => (true, Fate::Pass),
             (Expect::MadeParse { .. }, kind::PARSE_COMPLETE)
-            | (
-                Expect::Made,
-                kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE,
-            ) => (true, Fate::Skip),
+            | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE) => {
+                (true, Fate::Skip)
+            }
             (Expect::DescribeStatement, kind::PARAMETER_DESCRIPTION)
             | (
                 Expect::Query,
@@ -419,15 +429,15 @@ impl<S: Socket> Relay<'_, S> {
         }
         if !fixed {
             let own = backend.parameters.get(name) == Some(value);
-            let known = backend.applied.as_ref().and_then(|settings| settings.get(name));
+            let known = backend.applied.get(name);
             if known != (if own { None } else { Some(value) }) {
-                let mut settings = SettingsBuilder::from(backend.applied.as_deref());
+                let mut settings = SettingsBuilder::from(&backend.applied);
                 if own {
                     settings.remove(name);
                 } else {
                     settings.set(name, value);
                 }
-                backend.applied = backend.pool.interner().intern(settings);
+                backend.applied = backend.pool.interner().share(settings.build());
             }
         }
         let ours = matches!(
@@ -460,7 +470,6 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.copying_in = false;
         self.backend.status = status;
         if owed == Expect::MadeQuery {
-            self.backend.applied_before = None;
             return Ok(Fate::Skip);
         }
         if self.backend.expected.is_empty() {
@@ -478,12 +487,7 @@ impl<S: Socket> Relay<'_, S> {
                 self.cut(run, at);
                 self.out.extend_from_slice(&told);
             }
-        } else if !client.is_native()
-            && !super::bind::same_settings(
-                client.desired.as_ref(),
-                self.backend.applied.as_ref(),
-            )
-        {
+        } else if !client.is_native() && client.desired != self.backend.applied {
             client.desired = self.backend.applied.clone();
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
@@ -523,12 +527,12 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
         client.settle();
         return told;
     }
-    let believed = client.desired.take();
+    let believed = std::mem::take(&mut client.desired);
     if failed || resetting == Resetting::No {
         client.desired = backend.applied.clone();
     } else {
         // On the server these are now at the server's own start values, not at the client's.
-        let mut applied = SettingsBuilder::from(backend.applied.as_deref());
+        let mut applied = SettingsBuilder::from(&backend.applied);
         let mut desired;
         match &resetting {
             Resetting::Names(names) => {
@@ -537,26 +541,29 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
                 }
                 desired = applied.clone();
                 for name in names {
-                    match client.start.as_ref().and_then(|start| start.get(name)) {
+                    match client.start.get(name) {
                         Some(value) => desired.set(name, value),
                         None => desired.remove(name),
-                    }
+                    };
                 }
             }
             Resetting::All | Resetting::No => {
-                applied.retain(|name| backend.parameters.get(name).is_some());
-                desired = SettingsBuilder::from(client.start.as_deref());
+                for (name, _) in backend.applied.iter() {
+                    if backend.parameters.get(name).is_none() {
+                        applied.remove(name);
+                    }
+                }
+                desired = SettingsBuilder::from(&client.start);
             }
         }
         let mut interner = backend.pool.interner();
-        backend.applied = interner.intern(applied);
-        client.desired = interner.intern(desired);
+        backend.applied = interner.share(applied.build());
+        client.desired = interner.share(desired.build());
     }
     // Its view of the settings that the server reports changes from what it believed.
     for (name, own) in &backend.parameters.pairs {
-        let value = |settings: &Option<Arc<Settings>>| {
-            settings.as_ref().and_then(|s| s.get(name)).map_or_else(|| own.to_vec(), <[u8]>::to_vec)
-        };
+        let value =
+            |settings: &Settings| settings.get(name).map_or_else(|| own.to_vec(), <[u8]>::to_vec);
         let now = value(&client.desired);
         if resetting != Resetting::No && now != value(&believed) {
             build::parameter_status(&mut told, name, &now);

@@ -257,6 +257,20 @@ impl<S: Socket> Engine<S> {
         self.set_deadline(slot, at);
     }
 
+    /// The same after an answer, where there is a limit that runs while a client has a backend or
+    /// sits idle; without one this costs nothing.
+    pub(super) fn rearm_if_limited(&mut self, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get(slot) else { return };
+        let settings = &self.pool_of(client).settings;
+        if !settings.client_idle_timeout.is_zero()
+            || !settings.idle_transaction_timeout.is_zero()
+            || !settings.transaction_timeout.is_zero()
+            || !settings.query_timeout.is_zero()
+        {
+            self.rearm(slot, now);
+        }
+    }
+
     /// Gives a client that has been told goodbye some time to read it.
     pub(super) fn arm_goodbye(&mut self, slot: Slot, now: Time) {
         self.set_deadline(slot, Some(now.after(GOODBYE)));
@@ -337,7 +351,12 @@ impl<S: Socket> Engine<S> {
                 continue;
             }
             if let Holder::Engine(backend) = std::mem::replace(&mut resident.holder, Holder::Pool) {
-                self.close_backend(host, backend, "it was not tidy within cancel_wait_timeout", now);
+                self.close_backend(
+                    host,
+                    backend,
+                    "it was not tidy within cancel_wait_timeout",
+                    now,
+                );
             }
         }
     }

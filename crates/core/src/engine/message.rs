@@ -52,7 +52,7 @@ pub struct NewClient<S: Socket> {
     /// When it gives its backend back.
     pub mode: PoolMode,
     /// Its start values that differ from the server's own; RESET goes back to them.
-    pub start: Option<Arc<Settings>>,
+    pub start: Settings,
     /// AuthenticationOk and ParameterStatus messages, not yet sent. BackendKeyData and
     /// ReadyForQuery are the engine's to send.
     pub greeting: Vec<u8>,

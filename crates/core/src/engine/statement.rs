@@ -16,7 +16,7 @@
 //! Parse. Sharing by text alone gives wrong answers (trap 6).
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::session::settings::Settings;
@@ -65,7 +65,7 @@ pub struct Unnamed {
     /// Text, NUL, parameter types: the body of Parse behind the name.
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
-    pub settings: Option<Arc<Settings>>,
+    pub settings: Settings,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
 }
@@ -80,26 +80,14 @@ pub struct Statement {
     /// Text, NUL, parameter types: the body of Parse behind the name.
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
-    pub settings: Option<Arc<Settings>>,
+    pub settings: Settings,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
 }
 
-/// Part of a statement's key: what of the settings parse analysis reads.
-fn parse_key(settings: Option<&Arc<Settings>>) -> u64 {
-    settings.map_or(0, |settings| settings.parse_key())
-}
-
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
-pub(super) fn same_parse_settings(
-    one: Option<&Arc<Settings>>,
-    other: Option<&Arc<Settings>>,
-) -> bool {
-    match (one, other) {
-        (None, None) => true,
-        (Some(one), Some(other)) if Arc::ptr_eq(one, other) => true,
-        _ => parse_key(one) == parse_key(other),
-    }
+pub(super) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
+    one.is_shared_with(other) || one.parse_key() == other.parse_key()
 }
 
 #[derive(Debug)]
@@ -151,12 +139,12 @@ impl StatementTable {
     pub fn intern(
         &self,
         body: &[u8],
-        settings: Option<&Arc<Settings>>,
+        settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Arc<Statement> {
         let mut hasher = self.key.build_hasher();
         hasher.write(body);
-        hasher.write_u64(parse_key(settings));
+        settings.parse_key().hash(&mut hasher);
         let hash = hasher.finish();
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *inner;
@@ -164,8 +152,7 @@ impl StatementTable {
         let used = inner.clock;
         let bucket = inner.by_hash.entry(hash).or_default();
         if let Some(kept) = bucket.iter_mut().find(|kept| {
-            *kept.statement.body == *body
-                && same_parse_settings(kept.statement.settings.as_ref(), settings)
+            *kept.statement.body == *body && same_parse_settings(&kept.statement.settings, settings)
         }) {
             kept.used = used;
             return kept.statement.clone();
@@ -178,7 +165,7 @@ impl StatementTable {
             id,
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
-            settings: settings.cloned(),
+            settings: settings.clone(),
             effects: effects(),
         });
         bucket.push(Kept { statement: statement.clone(), used });
@@ -313,9 +300,9 @@ mod tests {
     #[test]
     fn equal_bodies_share_and_others_do_not() {
         let table = StatementTable::new(1);
-        let one = table.intern(b"SELECT 1\0\0\0", None, Effects::default);
-        let same = table.intern(b"SELECT 1\0\0\0", None, || panic!("it is known"));
-        let other = table.intern(b"SELECT 2\0\0\0", None, Effects::default);
+        let one = table.intern(b"SELECT 1\0\0\0", &Settings::EMPTY, Effects::default);
+        let same = table.intern(b"SELECT 1\0\0\0", &Settings::EMPTY, || panic!("it is known"));
+        let other = table.intern(b"SELECT 2\0\0\0", &Settings::EMPTY, Effects::default);
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one.id, other.id);
         assert_ne!(one.name, other.name);
@@ -325,20 +312,24 @@ mod tests {
     fn texts_that_no_client_names_are_forgotten_and_named_ones_kept() {
         let table = StatementTable::new(1);
         table.inner.lock().unwrap().bytes_max = 100 * (STATEMENT_OVERHEAD_BYTES + 8);
-        let named = table.intern(b"named\0\0\0", None, Effects::default);
+        let named = table.intern(b"named\0\0\0", &Settings::EMPTY, Effects::default);
         for n in 0..10_000u32 {
             let body = [&n.to_be_bytes()[..], b"\0\0\0"].concat();
-            table.intern(&body, None, Effects::default);
+            table.intern(&body, &Settings::EMPTY, Effects::default);
         }
         let (count, bytes) = table.size();
         assert!(count <= 100 && bytes <= 100 * (STATEMENT_OVERHEAD_BYTES + 8), "{count} {bytes}");
-        assert!(Arc::ptr_eq(&named, &table.intern(b"named\0\0\0", None, Effects::default)));
+        assert!(Arc::ptr_eq(
+            &named,
+            &table.intern(b"named\0\0\0", &Settings::EMPTY, Effects::default)
+        ));
     }
 
     #[test]
     fn a_backend_closes_what_was_used_least_recently() {
         let table = StatementTable::new(1);
-        let all: Vec<_> = (0..4u8).map(|n| table.intern(&[n, 0], None, Effects::default)).collect();
+        let all: Vec<_> =
+            (0..4u8).map(|n| table.intern(&[n, 0], &Settings::EMPTY, Effects::default)).collect();
         let mut on_backend = BackendStatements::new(3);
         assert_eq!(on_backend.insert(&all[0]), None);
         assert_eq!(on_backend.insert(&all[1]), None);

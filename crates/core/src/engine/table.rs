@@ -51,10 +51,8 @@ impl<T> Table<T> {
             Some(index) => index,
             None => {
                 let first = u32::try_from(self.chunks.len() * CHUNK).expect("fewer than 2^32");
-                self.chunks.push(Box::new(std::array::from_fn(|_| Entry {
-                    generation: 0,
-                    value: None,
-                })));
+                self.chunks
+                    .push(Box::new(std::array::from_fn(|_| Entry { generation: 0, value: None })));
                 self.free.extend((first + 1..first + CHUNK as u32).rev());
                 first
             }

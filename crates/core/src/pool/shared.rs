@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::{Limits, Pool, PoolStats};
-use crate::engine::statement::StatementTable;
+use crate::engine::statement::{Keyed, StatementTable};
 use crate::ids::PoolId;
 use crate::session::settings::Interner;
 use crate::wire::error::ClientError;
@@ -108,7 +108,7 @@ pub struct SharedPool<B> {
     epoch: AtomicU32,
     settings: RwLock<Arc<PoolSettings>>,
     parameters: RwLock<Option<Arc<ServerParameters>>>,
-    interner: Mutex<Interner>,
+    interner: Mutex<Interner<Keyed>>,
     last_error: Mutex<Option<ClientError>>,
 }
 
@@ -139,7 +139,7 @@ impl<B> SharedPool<B> {
             epoch: AtomicU32::new(0),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
-            interner: Mutex::new(Interner::new(hash_key)),
+            interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
         }
     }
@@ -186,7 +186,7 @@ impl<B> SharedPool<B> {
     }
 
     /// The table in which equal settings are the same.
-    pub fn interner(&self) -> MutexGuard<'_, Interner> {
+    pub fn interner(&self) -> MutexGuard<'_, Interner<Keyed>> {
         unpoisoned(self.interner.lock())
     }
 

@@ -114,8 +114,7 @@ fn backends_idle_in_a_transaction_make_room_up_to_the_reserve() {
 #[test]
 fn the_reserve_pool_opens_only_after_its_timeout() {
     let mut pool = lent_out(1);
-    let reserve =
-        Limits { reserve_size: 1, reserve_timeout: Duration::from_secs(5), ..limits(1) };
+    let reserve = Limits { reserve_size: 1, reserve_timeout: Duration::from_secs(5), ..limits(1) };
     assert_eq!(pool.set_limits(reserve, T0), 0);
     assert!(matches!(pool.acquire(client(0, 5), T0), Acquired::Wait { open: false }));
     assert_eq!(pool.openings_due(Time::from_micros(4_999_999)), 0);

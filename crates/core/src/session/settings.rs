@@ -1,1 +1,612 @@
-//! x
+//! Settings that differ from a server's base, and the statements that change one set into another.
+//!
+//! # Model   [`Settings`] is an immutable, sorted map that is shared: sessions with equal settings
+//!           hold the same one where an [`Interner`] made it. What a client wants and what its
+//!           backend has are two of them; [`Settings::diff`] gives the changes between.
+//! # Invariants  names are in lower case (the server compares them without case); values are
+//!           canonical, as the server would show them; equal contents are equal whether shared or
+//!           not.
+//! # Why not SET for lists  the server keeps `search_path` as a list that is already quoted.
+//!           `SET search_path TO 'a, b'` makes it ONE name, and a list taken apart and quoted anew
+//!           may come out spelt differently (key words are quoted, spaces change), which the
+//!           client can see. `set_config()` takes the value as it is.
+//! # Limits  values must be in the encoding that the backend has when it reads the statement:
+//!           [`Settings::needs_encoding`].
+
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::sync::{Arc, Weak};
+
+/// Sets of settings that an [`Interner`] knows at most; beyond, equal ones are not shared.
+pub const INTERNED_MAX: usize = 16_384;
+
+/// Settings whose value is a list that the server quotes (GUC_LIST_QUOTE in PostgreSQL's source,
+/// which extensions may not use).
+const QUOTED_LISTS: [&[u8]; 7] = [
+    b"local_preload_libraries",
+    b"output_plugin_libraries",
+    b"search_path",
+    b"session_preload_libraries",
+    b"shared_preload_libraries",
+    b"temp_tablespaces",
+    b"unix_socket_directories",
+];
+
+/// Names that neither parse analysis nor the planner's folding of constants reads.
+const NOT_PARSED: [&[u8]; 15] = [
+    b"application_name",
+    b"client_connection_check_interval",
+    b"client_min_messages",
+    b"default_transaction_deferrable",
+    b"default_transaction_isolation",
+    b"default_transaction_read_only",
+    b"idle_in_transaction_session_timeout",
+    b"idle_session_timeout",
+    b"in_hot_standby",
+    b"is_superuser",
+    b"lock_timeout",
+    b"statement_timeout",
+    b"synchronous_commit",
+    b"transaction_timeout",
+    b"server_version",
+];
+
+/// Does the meaning of a statement depend on the setting (its name in lower case)? All do that
+/// are not known not to: custom names may be read by policies and functions.
+fn is_parsed(name: &[u8]) -> bool {
+    let logging = name.starts_with(b"log_") && !name.contains(&b'.');
+    let network = name.starts_with(b"tcp_") && !name.contains(&b'.');
+    !logging && !network && !NOT_PARSED.contains(&name)
+}
+
+/// One setting: its name in lower case and its value, without terminating NUL.
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Entry {
+    name: Box<[u8]>,
+    value: Box<[u8]>,
+}
+
+/// The name only: values are a client's own and never reach a log.
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.name.escape_ascii())
+    }
+}
+
+/// An immutable set of settings; cloning it copies a pointer.
+#[derive(Clone, Default)]
+pub struct Settings(Option<Arc<[Entry]>>); // None is the empty set, which needs no memory
+
+impl Settings {
+    /// No setting differs from the base.
+    pub const EMPTY: Settings = Settings(None);
+
+    fn entries(&self) -> &[Entry] {
+        self.0.as_deref().unwrap_or(&[])
+    }
+
+    /// The value of a setting, its name in any case.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        let entries = self.entries();
+        // Names in the set are in lower case.
+        let lower = || name.iter().map(u8::to_ascii_lowercase);
+        let at = entries.binary_search_by(|entry| entry.name.iter().copied().cmp(lower())).ok()?;
+        Some(&entries[at].value)
+    }
+
+    /// Names and values in the order of the names.
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.entries().iter().map(|entry| (&*entry.name, &*entry.value))
+    }
+
+    /// How many settings differ from the base.
+    pub fn len(&self) -> usize {
+        self.entries().len()
+    }
+
+    /// Does none?
+    pub fn is_empty(&self) -> bool {
+        self.entries().is_empty()
+    }
+
+    /// Are they one object? (If not they may still be equal.)
+    pub fn is_shared_with(&self, other: &Settings) -> bool {
+        match (&self.0, &other.0) {
+            (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Has any value bytes beyond ASCII? Then the statement that sets it is read rightly only
+    /// while the backend has the client's encoding.
+    pub fn needs_encoding(&self) -> bool {
+        self.entries().iter().any(|entry| !entry.name.is_ascii() || !entry.value.is_ascii())
+    }
+
+    /// What a prepared statement's identity needs of them: two clients may share one only if
+    /// their keys are equal.
+    pub fn parse_key(&self) -> ParseKey {
+        ParseKey(self.clone())
+    }
+
+    /// The changes that make `self`, which a backend has, into `desired`, in an order in which
+    /// they can be applied.
+    pub fn diff<'a>(&'a self, desired: &'a Settings) -> Diff<'a> {
+        if self.is_shared_with(desired) {
+            return Diff { applied: &[], wanted: &[], first: [None, None] };
+        }
+        // SET SESSION AUTHORIZATION comes first and resets the role, which has to be set again.
+        let (authorization, role) = (b"session_authorization", b"role");
+        let identity = change(self.get(authorization), desired.get(authorization), authorization);
+        let applied_role = if identity.is_some() { None } else { self.get(role) };
+        let role = change(applied_role, desired.get(role), role);
+        Diff { applied: self.entries(), wanted: desired.entries(), first: [identity, role] }
+    }
+}
+
+fn change<'a>(
+    applied: Option<&[u8]>,
+    wanted: Option<&'a [u8]>,
+    name: &'a [u8],
+) -> Option<Change<'a>> {
+    match wanted {
+        Some(value) if applied != wanted => Some(Change::Set(name, value)),
+        None if applied.is_some() => Some(Change::Reset(name)),
+        _ => None,
+    }
+}
+
+impl PartialEq for Settings {
+    fn eq(&self, other: &Settings) -> bool {
+        self.is_shared_with(other) || self.entries() == other.entries()
+    }
+}
+
+impl Eq for Settings {}
+
+impl Hash for Settings {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.entries().hash(state);
+    }
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.entries()).finish()
+    }
+}
+
+/// Settings as parse analysis sees them: equal if all settings are that it may read.
+#[derive(Debug, Clone)]
+pub struct ParseKey(Settings);
+
+impl ParseKey {
+    fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.0.entries().iter().filter(|entry| is_parsed(&entry.name))
+    }
+}
+
+impl PartialEq for ParseKey {
+    fn eq(&self, other: &ParseKey) -> bool {
+        self.0.is_shared_with(&other.0) || self.entries().eq(other.entries())
+    }
+}
+
+impl Eq for ParseKey {}
+
+impl Hash for ParseKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for entry in self.entries() {
+            entry.hash(state);
+        }
+    }
+}
+
+/// One step from a backend's settings to a client's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Change<'a> {
+    /// Set this name to this value.
+    Set(&'a [u8], &'a [u8]),
+    /// Give this name its base value.
+    Reset(&'a [u8]),
+}
+
+impl Change<'_> {
+    /// The setting.
+    pub fn name(&self) -> &[u8] {
+        match self {
+            Change::Set(name, _) | Change::Reset(name) => name,
+        }
+    }
+}
+
+impl fmt::Debug for Change<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let verb = if matches!(self, Change::Set(..)) { "Set" } else { "Reset" };
+        write!(f, "{verb}({})", self.name().escape_ascii())
+    }
+}
+
+/// Iterator of [`Settings::diff`].
+#[derive(Debug, Clone)]
+pub struct Diff<'a> {
+    applied: &'a [Entry],
+    wanted: &'a [Entry],
+    first: [Option<Change<'a>>; 2],
+}
+
+impl<'a> Iterator for Diff<'a> {
+    type Item = Change<'a>;
+
+    fn next(&mut self) -> Option<Change<'a>> {
+        if let Some(change) = self.first.iter_mut().find_map(Option::take) {
+            return Some(change);
+        }
+        loop {
+            let applied = self.applied.first();
+            let wanted = self.wanted.first();
+            // The smaller name of both is the next; an absent one is larger than all.
+            let name = match (applied, wanted) {
+                (None, None) => return None,
+                (Some(entry), None) | (None, Some(entry)) => &*entry.name,
+                (Some(a), Some(w)) => (&*a.name).min(&*w.name),
+            };
+            let applied = applied.filter(|entry| *entry.name == *name);
+            let wanted = wanted.filter(|entry| *entry.name == *name);
+            self.applied = &self.applied[usize::from(applied.is_some())..];
+            self.wanted = &self.wanted[usize::from(wanted.is_some())..];
+            if name == b"role" || name == b"session_authorization" {
+                continue; // they came first
+            }
+            let (applied, wanted) = (applied.map(|e| &*e.value), wanted.map(|e| &*e.value));
+            if let Some(change) = change(applied, wanted, name) {
+                return Some(change);
+            }
+        }
+    }
+}
+
+/// Writes the text of a simple query that makes the changes, and returns its number of
+/// statements: the server answers each with a CommandComplete (`SET`, `RESET`, or for lists a row
+/// and `SELECT 1`), and all take effect or none.
+///
+/// The text means the same whatever `standard_conforming_strings`, `search_path` or
+/// `backslash_quote` the backend has.
+pub fn write_set_query<'a>(
+    changes: impl IntoIterator<Item = Change<'a>>,
+    out: &mut Vec<u8>,
+) -> usize {
+    let mut statements = 0;
+    for change in changes {
+        if statements > 0 {
+            out.push(b';');
+        }
+        statements += 1;
+        match change {
+            Change::Set(name, value) if QUOTED_LISTS.contains(&name) => {
+                out.extend_from_slice(b"SELECT pg_catalog.set_config(");
+                write_string(name, out);
+                out.push(b',');
+                write_string(value, out);
+                out.extend_from_slice(b",false)");
+            }
+            Change::Set(name, value) => {
+                out.extend_from_slice(b"SET ");
+                write_name(name, out);
+                out.extend_from_slice(b" TO ");
+                write_string(value, out);
+            }
+            Change::Reset(name) => {
+                out.extend_from_slice(b"RESET ");
+                write_name(name, out);
+            }
+        }
+    }
+    statements
+}
+
+/// Each part of a setting's name in double quotes: a part may be a reserved word.
+fn write_name(name: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in name {
+        match byte {
+            b'.' => out.extend_from_slice(b"\".\""),
+            b'"' => out.extend_from_slice(b"\"\""),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
+/// A literal. Only a backslash reads differently under standard_conforming_strings; where there
+/// is one, E'' says which reading is meant.
+fn write_string(value: &[u8], out: &mut Vec<u8>) {
+    if value.contains(&b'\\') {
+        out.push(b'E');
+    }
+    out.push(b'\'');
+    for &byte in value {
+        if byte == b'\'' || byte == b'\\' {
+            out.push(byte);
+        }
+        out.push(byte);
+    }
+    out.push(b'\'');
+}
+
+/// Collects settings; the last value of a name counts.
+#[derive(Debug, Clone, Default)]
+pub struct SettingsBuilder {
+    entries: Vec<Entry>,
+}
+
+impl SettingsBuilder {
+    /// With no settings.
+    pub fn new() -> SettingsBuilder {
+        SettingsBuilder::default()
+    }
+
+    fn find(&self, name: &[u8]) -> Result<usize, usize> {
+        self.entries.binary_search_by(|entry| (*entry.name).cmp(name))
+    }
+
+    /// Sets a value, the name in any case.
+    pub fn set(&mut self, name: &[u8], value: &[u8]) -> &mut SettingsBuilder {
+        let name = name.to_ascii_lowercase();
+        match self.find(&name) {
+            Ok(at) => self.entries[at].value = value.into(),
+            Err(at) => self.entries.insert(at, Entry { name: name.into(), value: value.into() }),
+        }
+        self
+    }
+
+    /// Takes a setting out: it has its base value.
+    pub fn remove(&mut self, name: &[u8]) -> &mut SettingsBuilder {
+        if let Ok(at) = self.find(&name.to_ascii_lowercase()) {
+            self.entries.remove(at);
+        }
+        self
+    }
+
+    /// The settings, in an object of their own: [`Interner::share`] makes equal ones one.
+    pub fn build(self) -> Settings {
+        if self.entries.is_empty() { Settings::EMPTY } else { Settings(Some(self.entries.into())) }
+    }
+}
+
+impl From<&Settings> for SettingsBuilder {
+    fn from(settings: &Settings) -> SettingsBuilder {
+        SettingsBuilder { entries: settings.entries().to_vec() }
+    }
+}
+
+impl<'a> FromIterator<(&'a [u8], &'a [u8])> for SettingsBuilder {
+    fn from_iter<I: IntoIterator<Item = (&'a [u8], &'a [u8])>>(pairs: I) -> SettingsBuilder {
+        let mut builder = SettingsBuilder::new();
+        for (name, value) in pairs {
+            builder.set(name, value);
+        }
+        builder
+    }
+}
+
+/// Makes equal settings one object, so that comparing them is comparing pointers.
+///
+/// It does not keep them alive: a set that nobody holds any more is forgotten. `S` is keyed by
+/// its owner, since names and values come from clients.
+#[derive(Debug)]
+pub struct Interner<S> {
+    hasher: S,
+    known: HashMap<u64, Vec<Weak<[Entry]>>, S>,
+    count: usize,
+    sweep_at: usize,
+}
+
+impl<S: BuildHasher + Clone> Interner<S> {
+    /// Sets below which no sweep for forgotten ones is worth while.
+    const SWEEP_MIN: usize = 64;
+
+    /// An empty one.
+    pub fn new(hasher: S) -> Interner<S> {
+        let known = HashMap::with_hasher(hasher.clone());
+        Interner { hasher, known, count: 0, sweep_at: Self::SWEEP_MIN }
+    }
+
+    /// The object that stands for all settings equal to these.
+    pub fn share(&mut self, settings: Settings) -> Settings {
+        let Some(entries) = &settings.0 else { return settings };
+        let hash = self.hasher.hash_one(entries);
+        if let Some(same) = self.known.get(&hash) {
+            let found = same.iter().filter_map(Weak::upgrade).find(|known| known == entries);
+            if let Some(found) = found {
+                return Settings(Some(found));
+            }
+        }
+        if self.count >= self.sweep_at {
+            self.sweep();
+        }
+        if self.count < INTERNED_MAX {
+            self.known.entry(hash).or_default().push(Arc::downgrade(entries));
+            self.count += 1;
+        }
+        settings
+    }
+
+    /// Forgets what nobody holds. Twice as many may come before the next sweep, so the cost of
+    /// sweeping is a constant for each set that was added.
+    fn sweep(&mut self) {
+        self.known.retain(|_, same| {
+            same.retain(|known| known.strong_count() > 0);
+            !same.is_empty()
+        });
+        self.count = self.known.values().map(Vec::len).sum();
+        self.sweep_at = (self.count * 2).max(Self::SWEEP_MIN);
+    }
+
+    /// How many it knows, with some that are forgotten already.
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// Does it know none?
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::hash::{BuildHasherDefault, DefaultHasher};
+
+    use super::*;
+
+    fn settings(pairs: &[(&str, &str)]) -> Settings {
+        pairs
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+            .collect::<SettingsBuilder>()
+            .build()
+    }
+
+    fn query(from: &Settings, to: &Settings) -> String {
+        let mut out = Vec::new();
+        write_set_query(from.diff(to), &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn names_compare_without_case_and_the_last_value_counts() {
+        let a =
+            settings(&[("TimeZone", "UTC"), ("datestyle", "ISO, MDY"), ("TIMEZONE", "PST8PDT")]);
+        assert_eq!(a.get(b"timezone"), Some(&b"PST8PDT"[..]));
+        assert_eq!(a.len(), 2);
+        assert_eq!(a, settings(&[("DateStyle", "ISO, MDY"), ("timezone", "PST8PDT")]));
+        let mut builder = SettingsBuilder::from(&a);
+        builder.remove(b"TimeZone").remove(b"DATESTYLE").remove(b"x");
+        assert_eq!(builder.build(), Settings::EMPTY);
+    }
+
+    #[test]
+    fn a_difference_is_closed_by_the_least_statements() {
+        let from = settings(&[("a", "1"), ("b", "2"), ("d", "4")]);
+        let to = settings(&[("b", "2"), ("c", "3"), ("d", "5")]);
+        assert_eq!(query(&from, &to), r#"RESET "a";SET "c" TO '3';SET "d" TO '5'"#);
+        assert_eq!(query(&from, &from.clone()), "");
+        assert_eq!(query(&from, &settings(&[("a", "1"), ("b", "2"), ("d", "4")])), "");
+        assert_eq!(query(&Settings::EMPTY, &Settings::EMPTY), "");
+        assert_eq!(write_set_query(from.diff(&to), &mut Vec::new()), 3);
+    }
+
+    #[test]
+    fn who_the_session_is_comes_first() {
+        let a = settings(&[("role", "r"), ("a", "1")]);
+        let b = settings(&[("role", "r"), ("session_authorization", "u"), ("z", "1")]);
+        assert_eq!(
+            query(&a, &b),
+            r#"SET "session_authorization" TO 'u';SET "role" TO 'r';RESET "a";SET "z" TO '1'"#
+        );
+        let c = settings(&[("session_authorization", "u")]);
+        assert_eq!(query(&b, &c), r#"RESET "role";RESET "z""#);
+        // The role went with the authorization.
+        assert_eq!(query(&b, &Settings::EMPTY), r#"RESET "session_authorization";RESET "z""#);
+    }
+
+    #[test]
+    fn quoting_is_exact() {
+        let hostile = settings(&[
+            ("my.user\"; drop", "a'b\\'; drop"),
+            ("search_path", r#""$user", "it's", public"#),
+            ("datestyle", "ISO, MDY"),
+            ("temp_tablespaces", ""),
+        ]);
+        assert_eq!(
+            query(&Settings::EMPTY, &hostile),
+            [
+                r#"SET "datestyle" TO 'ISO, MDY'"#,
+                r#"SET "my"."user""; drop" TO E'a''b\\''; drop'"#,
+                r#"SELECT pg_catalog.set_config('search_path','"$user", "it''s", public',false)"#,
+                r#"SELECT pg_catalog.set_config('temp_tablespaces','',false)"#,
+            ]
+            .join(";")
+        );
+        assert_eq!(
+            query(&settings(&[("search_path", "x")]), &Settings::EMPTY),
+            r#"RESET "search_path""#
+        );
+    }
+
+    #[test]
+    fn what_is_written_reads_as_set_of_the_same_names() {
+        use crate::session::scan::{ScanOptions, Verb, scan};
+        let all =
+            settings(&[("my.Select", "a'b\\"), ("role", "x"), ("local", "-1"), ("w", "\n--/*")]);
+        for conforming in [true, false] {
+            let mut out = Vec::new();
+            let count = write_set_query(Settings::EMPTY.diff(&all), &mut out);
+            let options =
+                ScanOptions { standard_conforming_strings: conforming, unsafe_encoding: true };
+            let found = scan(&out, options);
+            assert!(!found.unsure);
+            let names: Vec<_> = found
+                .statements()
+                .map(|statement| match &statement.verb {
+                    Verb::Set { name, local: false, .. } => name.as_bytes().to_vec(),
+                    other => panic!("{other:?}"),
+                })
+                .collect();
+            assert_eq!(names.len(), count);
+            assert_eq!(names, [&b"role"[..], b"local", b"my.select", b"w"]);
+        }
+    }
+
+    #[test]
+    fn statements_are_shared_by_what_parsing_reads() {
+        let a = settings(&[("application_name", "a"), ("timezone", "UTC"), ("log_duration", "on")]);
+        let b = settings(&[("application_name", "b"), ("timezone", "UTC"), ("lock_timeout", "1s")]);
+        let c = settings(&[("application_name", "a"), ("timezone", "PST8PDT")]);
+        assert_eq!(a.parse_key(), b.parse_key());
+        let hash = |key: ParseKey| BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
+        assert_eq!(hash(a.parse_key()), hash(b.parse_key()));
+        assert_ne!(a.parse_key(), c.parse_key());
+        for name in ["search_path", "role", "log_x.y", "my.user", "bytea_output", "datestyle"] {
+            assert_ne!(settings(&[(name, "x")]).parse_key(), Settings::EMPTY.parse_key(), "{name}");
+        }
+    }
+
+    #[test]
+    fn values_beyond_ascii_are_seen() {
+        assert!(settings(&[("my.x", "\u{e9}")]).needs_encoding());
+        assert!(!settings(&[("my.x", "e")]).needs_encoding());
+    }
+
+    #[test]
+    fn debug_shows_no_values() {
+        let secret = settings(&[("my.token", "hunter2")]);
+        assert_eq!(format!("{secret:?}"), r#"{"my.token"}"#);
+        assert!(!format!("{:?}", Settings::EMPTY.diff(&secret).next()).contains("hunter2"));
+        let mut builder = SettingsBuilder::new();
+        builder.set(b"my.token", b"hunter2");
+        assert!(!format!("{builder:?}").contains("hunter2"));
+    }
+
+    #[test]
+    fn interned_settings_are_one_object_and_do_not_pile_up() {
+        let mut interner = Interner::new(BuildHasherDefault::<DefaultHasher>::default());
+        let a = interner.share(settings(&[("a", "1")]));
+        let b = interner.share(settings(&[("A", "1")]));
+        assert!(a.is_shared_with(&b));
+        assert!(!a.is_shared_with(&interner.share(settings(&[("a", "2")]))));
+        for i in 0..100_000 {
+            interner.share(settings(&[("a", &i.to_string())]));
+        }
+        assert!(interner.len() <= 128, "{}", interner.len());
+        assert!(a.is_shared_with(&interner.share(settings(&[("a", "1")]))));
+        let held: Vec<Settings> = (0..INTERNED_MAX + 10)
+            .map(|i| interner.share(settings(&[("b", &i.to_string())])))
+            .collect();
+        assert!(interner.len() <= INTERNED_MAX);
+        assert_eq!(held[INTERNED_MAX + 9], settings(&[("b", &(INTERNED_MAX + 9).to_string())]));
+    }
+}

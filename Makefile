@@ -1,0 +1,33 @@
+# `make run` and `make test` are all that a newcomer types: each installs what is missing (it says
+# what, and asks on a terminal), builds and goes. The work is done by scripts/.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help run demo test bench check fmt clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: ## Hawser in front of $DATABASE_URL, or of a throw-away PostgreSQL
+	@scripts/run.sh
+
+demo: ## a throw-away PostgreSQL, Hawser, and a live load
+	@scripts/setup.sh demo && . scripts/env.sh && \
+	cargo build --release --locked -p hawser && exec "$$target/release/hawser" demo
+
+test: ## every test that this machine can run; ALL=1 installs what the rest needs
+	@ALL="$(ALL)" scripts/test.sh
+
+bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
+	@scripts/setup.sh bench && . scripts/env.sh && \
+	cargo build --release --locked -p hawser && exec python3 bench/run.py $(ARGS)
+
+check: ## formatting, clippy and the workspace's own rules, without a test
+	@scripts/setup.sh build && . scripts/env.sh && cargo fmt --all --check && \
+	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings && cargo xtask check
+
+fmt: ## format
+	@. scripts/env.sh && cargo fmt --all
+
+clean: ## remove what was built and logged
+	@. scripts/env.sh && cargo clean && rm -rf .run bench/out

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# `make test`: every check and test that this machine can run. ALL=1 makes it able to run all.
+#
+# The last line is the sum of the counts of cargo, Python and scripts, alone on its line:
+#     N passed, N failed, N skipped
+# A check that fails, a test program that dies and a count that is missing are failures, and so are
+# zero tests. Everything runs even after a failure: one run tells all that is wrong.
+#
+# Built once in the dev profile (clippy, cargo test) and once in release (the program that the
+# Python tests drive: some of them measure). `make run` and `make bench` share that build.
+set -euo pipefail
+# shellcheck source=scripts/env.sh
+. "$(dirname "${BASH_SOURCE[0]}")/env.sh"
+
+passed=0
+failed=0
+skipped=0
+faults=()
+
+# A fault is a failure that no test counted.
+fault() {
+    faults+=("$*")
+    failed=$((failed + 1))
+    printf 'FAILED: %s\n' "$*" >&2
+}
+
+check() { # check NAME COMMAND...
+    local name=$1 started=$SECONDS
+    shift
+    say "$name"
+    "$@" || fault "$name"
+    printf '    %s s\n' $((SECONDS - started)) >&2
+}
+
+# Sums lines like `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; ...`.
+cargo_counts() { # cargo_counts LOG -> "passed failed ignored programs"
+    awk '/^test result: / {
+        for (i = 1; i < NF; i++) {
+            if ($(i + 1) == "passed;") p += $i
+            if ($(i + 1) == "failed;") f += $i
+            if ($(i + 1) == "ignored;") s += $i
+        }
+        n++
+    } END { print p + 0, f + 0, s + 0, n + 0 }' "$1"
+}
+
+# The last line that is a count and nothing else.
+printed_counts() { # printed_counts LOG -> "passed failed skipped", or nothing
+    sed -n -E 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$1" | tail -n 1
+}
+
+# Adds a program's counts; its exit code must agree with them.
+add() { # add NAME STATUS PASSED FAILED SKIPPED
+    passed=$((passed + $3))
+    failed=$((failed + $4))
+    skipped=$((skipped + $5))
+    if [ $(($3 + $4)) = 0 ]; then
+        fault "$1: no test ran (exit code $2)"
+    elif [ "$2" != 0 ] && [ "$4" = 0 ]; then
+        fault "$1: exit code $2, though no test says that it failed"
+    elif [ "$2" = 0 ] && [ "$4" != 0 ]; then
+        fault "$1: exit code 0 with $4 failures"
+    fi
+}
+
+run_cargo_tests() {
+    local log=$1 status=0 p f s programs
+    say "cargo test"
+    # --no-fail-fast: without it the programs after the first failing one are not counted.
+    cargo test --workspace --locked --no-fail-fast 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
+    read -r p f s programs < <(cargo_counts "$log")
+    add "cargo test" "$status" "$p" "$f" "$s"
+    say "$programs test programs"
+}
+
+# Runs a program that ends with a count.
+run_counted() { # run_counted NAME LOG COMMAND...
+    local name=$1 log=$2 status=0 counts p f s
+    shift 2
+    say "$name"
+    "$@" 2>&1 | tee "$log" || status=${PIPESTATUS[0]}
+    counts=$(printed_counts "$log")
+    if [ -z "$counts" ]; then
+        fault "$name: exit code $status and no count"
+        return
+    fi
+    read -r p f s <<<"$counts"
+    add "$name" "$status" "$p" "$f" "$s"
+}
+
+main() {
+    local purpose=test logs=$root/.run
+    case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL=1 ;; esac
+
+    scripts/setup.sh "$purpose"
+    mkdir -p "$logs"
+
+    check "formatting" cargo fmt --all --check
+    check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
+    check "workspace rules (cargo xtask check)" cargo xtask check
+    run_counted "scripts" "$logs/scripts-test.log" scripts/test_scripts.sh
+    run_cargo_tests "$logs/cargo-test.log"
+    check "release build" cargo build --release --locked -p hawser
+    run_counted "python tests" "$logs/python-test.log" \
+        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py
+
+    if [ "${#faults[@]}" -gt 0 ]; then
+        say "beside the tests that failed:"
+        printf '      %s\n' "${faults[@]}" >&2
+    fi
+    printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
+    [ "$failed" = 0 ]
+}
+
+# Sourced by scripts/test_scripts.sh, which tests the parts.
+if [ "${BASH_SOURCE[0]}" = "$0" ]; then main; fi
