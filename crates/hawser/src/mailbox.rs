@@ -38,7 +38,7 @@ mod schedules;
 
 use std::sync::Arc;
 
-use hawser_core::engine::{Socket, ToLoop};
+use hawser_core::engine::ToLoop;
 use hawser_sys::eventfd::EventFd;
 
 pub use queue::{Mailbox, Wake};
@@ -53,11 +53,5 @@ impl Wake for EventFd {
             // when its timeout ends, a second later at most.
             tracing::error!(%error, "an event loop could not be woken");
         }
-    }
-}
-
-impl<S: Socket> crate::loops::Mailbox<S> for Mailbox<ToLoop<S>, EventFd> {
-    fn send(&self, message: ToLoop<S>) {
-        Mailbox::send(self, message);
     }
 }

@@ -24,7 +24,7 @@ impl<T, W: Wake> Mailbox<T, W> {
         Self { messages: Mutex::new(Vec::new()), resting: AtomicBool::new(false), wake }
     }
 
-    /// How the receiver is woken.
+    /// Wakes the receiver whether it rests or not: for what is told by other means than a message.
     pub fn waker(&self) -> &W {
         &self.wake
     }
@@ -37,14 +37,12 @@ impl<T, W: Wake> Mailbox<T, W> {
     /// Puts a message in, and wakes the receiver if it rests. Never waits.
     pub fn send(&self, message: T) {
         self.lock().push(message);
-        self.nudge();
+        self.wake_if_resting();
     }
 
-    /// Wakes the receiver if it rests.
-    ///
     /// The plain load keeps the flag's cache line shared while the receiver is awake. It may be
-    /// relaxed: who has left the lock after the receiver rested sees the flag through the lock.
-    pub fn nudge(&self) {
+    /// relaxed: who leaves the lock after the receiver rested sees the flag through the lock.
+    fn wake_if_resting(&self) {
         if self.resting.load(Ordering::Relaxed) && self.resting.swap(false, Ordering::Relaxed) {
             self.wake.wake();
         }
