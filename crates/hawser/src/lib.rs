@@ -6,6 +6,7 @@ pub mod dial;
 pub mod loops;
 pub mod mailbox;
 pub mod process;
+pub mod reactor;
 pub mod resolve;
 pub mod socket;
 pub mod tls;

@@ -31,10 +31,16 @@ struct Place<S: Socket> {
     clients: Arc<AtomicUsize>,
 }
 
-/// The event loops, as the control side sees them.
+/// The event loops, as everybody else sees them. Clones are handles to the same.
 pub struct Loops<S: Socket = Conn> {
-    places: Box<[Place<S>]>,
+    places: Arc<[Place<S>]>,
     started: Instant,
+}
+
+impl<S: Socket> Clone for Loops<S> {
+    fn clone(&self) -> Self {
+        Self { places: self.places.clone(), started: self.started }
+    }
 }
 
 impl<S: Socket> std::fmt::Debug for Loops<S> {
@@ -76,7 +82,7 @@ impl<S: Socket> Loops<S> {
 
     /// Sends to each loop what `message` makes.
     pub fn send_all(&self, mut message: impl FnMut() -> ToLoop<S>) {
-        for place in &self.places {
+        for place in &*self.places {
             place.mailbox.send(message());
         }
     }
