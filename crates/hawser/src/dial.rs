@@ -29,12 +29,14 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup::{self, Replication};
+use hawser_core::session::options::{Asked, Replication};
+use hawser_core::wire::startup;
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::config::{LoadBalanceHosts, ServerAddress, TargetSessionAttrs};
+use crate::limits::{AddressPermit, Full};
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
@@ -73,9 +75,9 @@ pub struct Login {
     /// The database on the server.
     pub database: String,
     /// `replication`.
-    pub replication: Option<Replication>,
+    pub replication: Replication,
     /// Settings that only a connect can set.
-    pub parameters: Vec<startup::Pair>,
+    pub parameters: Vec<Asked>,
     /// The proof.
     pub credentials: Arc<Credentials>,
 }
@@ -89,7 +91,12 @@ pub struct Dialled {
     pub entered: Entered,
     /// Which server it is.
     pub server: ServerAddressId,
+    /// Its place under the limit of that server.
+    pub place: AddressPermit,
 }
+
+/// Gives a connection to a server its place under that server's limit.
+pub type Gate<'a> = &'a (dyn Fn(&ServerAddress) -> Result<AddressPermit, Full> + Sync);
 
 /// Why no server connection could be opened.
 #[derive(Debug)]
@@ -145,6 +152,8 @@ pub enum DialError {
         /// Why.
         source: TalkError,
     },
+    /// There may be no more connections.
+    Full(Full),
     /// Servers were reached, and none is what `target_session_attrs` asks for.
     Unsuitable {
         /// The last server that was asked.
@@ -167,6 +176,7 @@ impl DialError {
             | Self::Tls { .. }
             | Self::Timeout { .. }
             | Self::Talk { .. }
+            | Self::Full(_)
             | Self::Unsuitable { .. } => false,
         }
     }
@@ -177,6 +187,7 @@ impl DialError {
             Self::Refused { error, .. } if self.is_fatal() => {
                 ClientError { severity: hawser_core::wire::error::Severity::Fatal, ..(**error).clone() }
             }
+            Self::Full(full) => full.to_client_error(),
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
@@ -217,6 +228,7 @@ impl fmt::Display for DialError {
             Self::Talk { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
             }
+            Self::Full(full) => f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full")),
             Self::Unsuitable { server, wanted } => {
                 write!(f, "server at {server} is not what target_session_attrs = \"{wanted}\" asks for")
             }
@@ -273,6 +285,8 @@ pub struct Dialler {
     turn: AtomicUsize,
 }
 
+type Reached = (Talk, Entered, ServerAddressId);
+
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -282,7 +296,12 @@ impl Dialler {
     ///
     /// # Errors
     /// Why the last server that was tried would not.
-    pub async fn dial(&self, target: &Target, login: &Login) -> Result<Dialled, DialError> {
+    pub async fn dial(
+        &self,
+        target: &Target,
+        login: &Login,
+        gate: Gate<'_>,
+    ) -> Result<Dialled, DialError> {
         let wanted = target.session_attrs;
         let passes: &[TargetSessionAttrs] = match wanted {
             TargetSessionAttrs::PreferStandby => {
@@ -293,8 +312,17 @@ impl Dialler {
         let mut last = None;
         for pass in passes {
             for server in self.in_order(target) {
+                let place = match gate(&server) {
+                    Ok(place) => place,
+                    Err(full) => {
+                        last = Some(DialError::Full(full));
+                        continue;
+                    }
+                };
                 match self.dial_server(&server, target, login, *pass).await {
-                    Ok(dialled) => return Ok(dialled),
+                    Ok((talk, entered, server)) => {
+                        return Ok(Dialled { talk, entered, server, place });
+                    }
                     Err(error) if error.is_fatal() => return Err(error),
                     Err(error) => last = Some(error),
                 }
@@ -340,7 +368,7 @@ impl Dialler {
         target: &Target,
         login: &Login,
         attrs: TargetSessionAttrs,
-    ) -> Result<Dialled, DialError> {
+    ) -> Result<Reached, DialError> {
         let endpoints = match self.endpoints(server, target).await {
             Ok(endpoints) => endpoints,
             Err(error) => {
@@ -351,9 +379,9 @@ impl Dialler {
         let mut last = None;
         for endpoint in endpoints {
             match self.dial_endpoint(server, &endpoint, target, login, attrs).await {
-                Ok(dialled) => {
+                Ok(reached) => {
                     self.note(server, target, false);
-                    return Ok(dialled);
+                    return Ok(reached);
                 }
                 Err(error) if error.is_fatal() => return Err(error),
                 Err(error) => last = Some(error),
@@ -398,7 +426,7 @@ impl Dialler {
         target: &Target,
         login: &Login,
         attrs: TargetSessionAttrs,
-    ) -> Result<Dialled, DialError> {
+    ) -> Result<Reached, DialError> {
         let mut first_error: Option<DialError> = None;
         for encryption in reach::attempts(target.tls.mode, endpoint) {
             let attempt = attempt(endpoint, *encryption, target, login, attrs);
@@ -413,7 +441,7 @@ impl Dialler {
                 Ok((talk, entered)) => {
                     let encrypted = talk.stream().is_encrypted();
                     let server = self.place_id(server, endpoint, encrypted, target);
-                    return Ok(Dialled { talk, entered, server });
+                    return Ok((talk, entered, server));
                 }
                 Err(error) => {
                     let go_on = error.may_depend_on_encryption();
@@ -507,13 +535,15 @@ async fn attempt(
 ) -> Result<(Talk, Entered), DialError> {
     let mut talk = Talk::new(reach::open(endpoint, &target.tls, encryption, &target.tcp).await?);
     let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(2 + login.parameters.len());
-    if login.replication != Some(Replication::Physical) {
+    match login.replication {
+        Replication::None => {}
+        Replication::Physical => parameters.push((b"replication", b"true")),
+        Replication::Database => parameters.push((b"replication", b"database")),
+    }
+    if login.replication != Replication::Physical {
         parameters.push((b"database", login.database.as_bytes()));
     }
-    if let Some(replication) = login.replication {
-        parameters.push((b"replication", replication.as_str().as_bytes()));
-    }
-    parameters.extend(login.parameters.iter().map(|(name, value)| (&**name, &**value)));
+    parameters.extend(login.parameters.iter().map(|asked| (&*asked.name, &*asked.value)));
 
     let server = || endpoint.to_string();
     let entered = enter(&mut talk, &login.user, &parameters, &login.credentials).await;

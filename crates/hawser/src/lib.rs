@@ -3,6 +3,7 @@
 pub mod auth;
 pub mod config;
 pub mod dial;
+pub mod limits;
 pub mod loops;
 pub mod mailbox;
 pub mod process;

@@ -191,17 +191,19 @@ impl<S: Socket> Control<S> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use hawser_sys::eventfd::EventFd;
 
     use super::*;
     use crate::mailbox::Mailbox;
 
-    fn mailboxes(count: usize) -> Vec<LoopMailbox<Conn>> {
+    /// Mailboxes that no loop empties.
+    pub(crate) fn mailboxes(count: usize) -> Vec<LoopMailbox<Conn>> {
         (0..count).map(|_| Arc::new(Mailbox::new(EventFd::new().unwrap()))).collect()
     }
 
-    fn count(mailbox: &LoopMailbox<Conn>) -> usize {
+    /// Empties a mailbox; returns how many messages there were.
+    pub(crate) fn take_count(mailbox: &LoopMailbox<Conn>) -> usize {
         let mut taken = Vec::new();
         mailbox.take(&mut taken);
         taken.len()
@@ -224,8 +226,8 @@ mod tests {
         let mailboxes = mailboxes(2);
         let loops = Loops::new(mailboxes.clone(), Instant::now());
         loops.send(LoopId(1), ToLoop::Cancel { process: 1, key: Box::default() });
-        assert_eq!((count(&mailboxes[0]), count(&mailboxes[1])), (0, 1));
+        assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (0, 1));
         loops.send_all(|| ToLoop::Cancel { process: 1, key: Box::default() });
-        assert_eq!((count(&mailboxes[0]), count(&mailboxes[1])), (1, 1));
+        assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (1, 1));
     }
 }

@@ -126,6 +126,14 @@ pub fn peer_credentials(fd: impl AsFd) -> io::Result<Peer> {
     })
 }
 
+/// Keeps an IPv6 socket to IPv6, so that an IPv4 socket can have the same port.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_v6_only(fd: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_ipv6_v6only(fd, true)?)
+}
+
 /// The user id of the process at the other end of a unix socket.
 ///
 /// # Errors

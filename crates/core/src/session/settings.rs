@@ -88,10 +88,9 @@ impl Settings {
 
     /// The value of a setting, its name in any case.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        let name = name.to_ascii_lowercase();
         let entries = self.entries();
-        // Names in the set are in lower case.
-        let lower = || name.iter().map(u8::to_ascii_lowercase);
-        let at = entries.binary_search_by(|entry| entry.name.iter().copied().cmp(lower())).ok()?;
+        let at = entries.binary_search_by(|entry| (*entry.name).cmp(&name)).ok()?;
         Some(&entries[at].value)
     }
 
