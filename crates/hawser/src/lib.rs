@@ -11,3 +11,4 @@ pub mod reactor;
 pub mod resolve;
 pub mod socket;
 pub mod tls;
+pub mod import;
