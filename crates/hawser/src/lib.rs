@@ -3,6 +3,7 @@
 pub mod auth;
 pub mod config;
 pub mod dial;
+pub mod import;
 pub mod limits;
 pub mod loops;
 pub mod mailbox;
@@ -11,4 +12,3 @@ pub mod reactor;
 pub mod resolve;
 pub mod socket;
 pub mod tls;
-pub mod import;

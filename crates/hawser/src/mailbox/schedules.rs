@@ -12,6 +12,7 @@ mod sync {
 }
 
 #[expect(unreachable_pub, reason = "public where it is compiled for the program")]
+#[expect(clippy::duplicate_mod, reason = "with other primitives")]
 #[path = "queue.rs"]
 mod queue;
 
