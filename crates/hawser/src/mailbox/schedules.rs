@@ -1,9 +1,12 @@
 //! Tries many interleavings of senders and a receiver.
 //!
-//! That these tests can fail is a test itself: [`a_missing_wake_up_is_found`]. Mutations of
-//! `queue.rs` tried by hand, each found within a few hundred schedules: `resting` set after the
-//! lock is released in `try_rest`; `nudge` before the push in `send`; `woken` called after `take`
-//! instead of before (only wake-ups too many: not an error, and indeed not reported).
+//! That these tests can fail is a test itself: [`a_missing_wake_up_is_found`]. Two mutations of
+//! `queue.rs` are found as deadlocks too: `resting` set after the lock is released in `try_rest`,
+//! and the look at `resting` before the push in `send`.
+//!
+//! # Limits
+//! Atomics are sequentially consistent here, whatever ordering is asked for: that relaxed ones do
+//! is argued beside them, not tested.
 
 mod sync {
     pub(super) use shuttle::sync::atomic::{AtomicBool, Ordering};
