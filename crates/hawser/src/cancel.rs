@@ -82,8 +82,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::loops::Mailbox;
-    use crate::loops::tests::Kept;
+    use crate::loops::tests::{mailboxes, take_count};
 
     #[test]
     fn a_process_id_names_its_loop_and_smaller_ones_none() {
@@ -101,13 +100,12 @@ mod tests {
 
     #[test]
     fn a_cancel_goes_to_one_loop_or_for_a_servers_own_id_to_all() {
-        let kept: Vec<Arc<Kept>> = (0..3).map(|_| Arc::default()).collect();
-        let boxes = kept.iter().map(|kept| kept.clone() as Arc<dyn Mailbox>).collect();
-        let loops = Loops::new(boxes, Instant::now());
-        let counts = || -> Vec<usize> { kept.iter().map(|k| k.0.lock().unwrap().len()).collect() };
+        let mailboxes = mailboxes(3);
+        let loops = Loops::new(mailboxes.clone(), Instant::now());
+        let taken = || -> Vec<usize> { mailboxes.iter().map(take_count).collect() };
         hand_over(&loops, PROCESS_BASE + 4, b"key");
-        assert_eq!(counts(), [0, 1, 0]);
+        assert_eq!(taken(), [0, 1, 0]);
         hand_over(&loops, 1234, b"key");
-        assert_eq!(counts(), [1, 2, 1]);
+        assert_eq!(taken(), [1, 1, 1]);
     }
 }

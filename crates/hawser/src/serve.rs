@@ -11,6 +11,7 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
@@ -20,9 +21,10 @@ use tokio::sync::mpsc;
 use crate::config::Config;
 use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
-use crate::loops::{Control, Loops, Order};
+use crate::loops::{Control, Order};
 use crate::pools::{open, upkeep};
-use crate::process::{self, PidFile, ProcessError};
+use crate::process::{self, PidFile, ProcessError, random_u64};
+use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
 
 /// How much lower the priority of login threads is (nice; 0 is the event loops').
@@ -69,22 +71,11 @@ impl std::error::Error for ServeError {
     }
 }
 
-/// What serves beside the control side, and ends with it.
-pub struct Parts<L> {
-    /// Starts this many event loops, which ask for what they need through the handle.
-    pub start_loops: L,
-    /// Serves the admin database.
-    pub admin: Arc<dyn AdminConsole>,
-}
-
-/// Serves until a signal ends it.
+/// Serves until a signal ends it. `admin` serves the admin database.
 ///
 /// # Errors
 /// See [`ServeError`].
-pub fn serve<L>(config: Config, parts: Parts<L>) -> Result<(), ServeError>
-where
-    L: FnOnce(usize, Control) -> std::io::Result<Loops>,
-{
+pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeError> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
@@ -92,7 +83,8 @@ where
     process::ensure_descriptors(descriptors(&config)).map_err(ServeError::Process)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let or_cores = |count: u32| if count == 0 { cores } else { count as usize };
-    let (loop_count, login_threads) = (or_cores(start.loops), or_cores(start.login_threads));
+    let loop_count = u16::try_from(or_cores(start.loops)).unwrap_or(u16::MAX);
+    let login_threads = or_cores(start.login_threads);
     let runtime = runtime(login_threads).map_err(ServeError::Start)?;
     let _entered = runtime.enter();
 
@@ -101,12 +93,16 @@ where
     let listeners = listen::open_all(&config.start.listen).map_err(ServeError::Listen)?;
     let pidfile = start.pidfile.as_deref().map(PidFile::create).transpose();
     let _pidfile = pidfile.map_err(ServeError::Process)?;
-    let loops = (parts.start_loops)(loop_count, control.clone()).map_err(ServeError::Start)?;
+    let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
+    let logged = Arc::new(Logged { disconnections });
+    let reactors = Reactors::start(loop_count, random_u64(), control.clone(), logged.clone())
+        .map_err(ServeError::Start)?;
     let user = start.user.clone();
-    let service =
-        Service::new(config, loops, control, parts.admin).map_err(ServeError::NotInForce)?;
+    let service = Service::new(config, reactors.loops().clone(), control, admin)
+        .map_err(ServeError::NotInForce)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
-    runtime.block_on(run(service, listeners, orders));
+    runtime.block_on(run(service, listeners, orders, logged));
+    drop(reactors);
     // Logins that hash or wait for a server are not waited for.
     runtime.shutdown_background();
     Ok(())
@@ -141,6 +137,7 @@ async fn run(
     service: Arc<Service>,
     listeners: Vec<listen::Listener>,
     orders: mpsc::UnboundedReceiver<Order>,
+    logged: Arc<Logged>,
 ) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
@@ -153,8 +150,12 @@ async fn run(
 
     let reloading = service.clone();
     tokio::spawn(each(SignalKind::hangup(), move || {
-        let service = reloading.clone();
-        async move { reload(&service).await }
+        let (service, logged) = (reloading.clone(), logged.clone());
+        async move {
+            reload(&service).await;
+            let wanted = service.config.load().reload.log.log_disconnections;
+            logged.disconnections.store(wanted, Ordering::Relaxed);
+        }
     }));
     let (endings, mut ended) = mpsc::unbounded_channel();
     for kind in [SignalKind::terminate(), SignalKind::interrupt()] {

@@ -15,14 +15,17 @@ use crate::auth::scram::{
 };
 use crate::config::ServerAddress;
 use crate::dial::tests::{Door, Fake};
-use crate::loops::tests::Kept;
+use crate::loops::tests::mailboxes;
 use crate::loops::{Control, Loops};
+use crate::mailbox::LoopMailbox;
+use crate::socket::Conn;
 use crate::tls::connect::{Connecting, server_name};
 use crate::tls::tests::Pki;
 
 struct World {
     service: Arc<Service>,
-    kept: Arc<Kept>,
+    mailbox: LoopMailbox<Conn>,
+    kept: Mutex<Vec<ToLoop<Conn>>>,
 }
 
 /// A service in front of `server`; `more` is added to its configuration.
@@ -34,12 +37,12 @@ fn world(server: &ServerAddress, auth: &str, more: &str) -> World {
          [log]\nlog_connections = false\n{more}"
     );
     let config = Config::from_str(&text, "test.toml").unwrap();
-    let kept: Arc<Kept> = Arc::default();
-    let loops = Loops::new(vec![kept.clone()], Instant::now());
+    let mailboxes = mailboxes(1);
+    let loops = Loops::new(mailboxes.clone(), Instant::now());
     let (control, orders) = Control::new();
     let service = Service::new(config, loops, control, Arc::new(NoConsole)).unwrap();
     tokio::spawn(open::take_orders(service.clone(), orders));
-    World { service, kept }
+    World { service, mailbox: mailboxes[0].clone(), kept: Mutex::default() }
 }
 
 async fn trusting() -> World {
@@ -64,8 +67,15 @@ impl World {
         rest_of(&mut client).await
     }
 
-    fn take_adopted(&self) -> Option<Box<NewClient<crate::socket::Conn>>> {
-        let mut kept = self.kept.0.lock().unwrap();
+    /// What has been sent to the loop.
+    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<ToLoop<Conn>>> {
+        let mut kept = self.kept.lock().unwrap();
+        self.mailbox.take(&mut kept);
+        kept
+    }
+
+    fn take_adopted(&self) -> Option<Box<NewClient<Conn>>> {
+        let mut kept = self.kept();
         let at = kept.iter().position(|message| matches!(message, ToLoop::Adopt(_)))?;
         match kept.remove(at) {
             ToLoop::Adopt(client) => Some(client),
@@ -74,7 +84,7 @@ impl World {
     }
 
     /// The client that a loop was given.
-    async fn adopted(&self) -> Box<NewClient<crate::socket::Conn>> {
+    async fn adopted(&self) -> Box<NewClient<Conn>> {
         for _ in 0..500 {
             if let Some(client) = self.take_adopted() {
                 return client;
@@ -131,7 +141,7 @@ async fn a_client_that_may_is_handed_to_a_loop_with_its_greeting_and_start_value
     assert!(adopted.greeting.ends_with(b"TimeZone\0UTC\0"));
     assert_eq!(world.service.limits.client_count(), 1);
     let opened = |message: &ToLoop<_>| matches!(message, ToLoop::Opened(_));
-    assert!(world.kept.0.lock().unwrap().iter().any(opened), "the backend goes to the pool");
+    assert!(world.kept().iter().any(opened), "the backend goes to the pool");
     drop(adopted);
     assert_eq!(world.service.limits.client_count(), 0, "its places are free again");
     assert_eq!(world.service.limits.database_client_count("app"), 0);
@@ -335,9 +345,8 @@ async fn a_cancel_request_reaches_the_loop_and_is_never_answered() {
     let mut packet = Vec::new();
     write_cancel(&mut packet, crate::cancel::PROCESS_BASE, b"some key");
     assert!(world.told(&packet).await.is_empty());
-    let kept: &Mutex<Vec<_>> = &world.kept.0;
     assert!(matches!(
-        kept.lock().unwrap().as_slice(),
+        world.kept().as_slice(),
         [ToLoop::Cancel { process: crate::cancel::PROCESS_BASE, key }] if **key == *b"some key"
     ));
 }

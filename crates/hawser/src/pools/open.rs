@@ -43,7 +43,7 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
             Order::Open { pool, home } => {
                 tokio::spawn(async move { open_for(&service, pool, home).await });
             }
-            Order::StartValuesChanged => {
+            Order::Renew => {
                 // Which servers share the catalogue is not known: all pools, to be safe.
                 service.pools.all().iter().for_each(|entry| entry.begin_epoch());
             }
