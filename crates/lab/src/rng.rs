@@ -2,8 +2,10 @@
 //!
 //! # Model       SplitMix64 (Steele, Lea, Flood 2014): a counter and a mixing function
 //! # Invariants  the sequence depends on the seed alone; two forks never share a sequence
-//! # Why not     the `rand` crate: its generators may change with its version, and a failing
-//!               seed must fail again years later
+//!
+//! # Why not
+//! The `rand` crate: its generators may change with its version, and a failing seed must fail
+//! again years later.
 
 /// A seeded generator of random numbers. Not for secrets.
 #[derive(Debug, Clone)]
