@@ -15,10 +15,13 @@
 
 pub mod backend;
 pub mod catalog;
+pub mod client;
 pub mod cluster;
+pub mod endpoint;
 pub mod error;
 mod execute;
 pub mod fault;
+pub mod frontend;
 mod plan;
 pub mod session;
 pub mod settings;

@@ -29,6 +29,7 @@ use super::error::{PgError, Severity};
 use super::fault::Fault;
 use super::session::{Block, Session};
 use super::settings;
+use super::sql::Type;
 use super::wire::{self, Body, Message};
 
 /// PostgreSQL's PqSendBuffer: answers wait here until it is full or flushed.
@@ -52,6 +53,7 @@ pub struct ModelBackend {
     session: Option<Session>,
     input: Vec<u8>,
     unflushed: Vec<u8>,
+    flushes: u64,
     output: VecDeque<u8>,
     ending: Option<Ending>,
     query: Option<SimpleQuery>,
@@ -76,6 +78,7 @@ impl ModelBackend {
             session: None,
             input: Vec::new(),
             unflushed: Vec::new(),
+            flushes: 0,
             output: VecDeque::new(),
             ending: None,
             query: None,
@@ -186,11 +189,44 @@ impl ModelBackend {
         self.session.iter().flat_map(|session| session.statements.keys().cloned()).collect()
     }
 
-    /// How many parameters a prepared statement takes, and whether it returns rows.
+    /// The types of a prepared statement's parameters, and how many columns it returns.
     #[must_use]
-    pub fn statement(&self, name: &str) -> Option<(usize, bool)> {
+    pub fn statement(&self, name: &str) -> Option<(Vec<Type>, usize)> {
         let prepared = self.session.as_ref()?.statements.get(name)?;
-        Some((prepared.params.len(), prepared.analysis.columns.is_some()))
+        let columns = prepared.analysis.columns.as_ref().map_or(0, Vec::len);
+        Some((prepared.params.clone(), columns))
+    }
+
+    /// Whether a prepared statement is a query, which EXECUTE can run.
+    #[must_use]
+    pub fn is_query(&self, name: &str) -> bool {
+        let prepared = self.session.as_ref().and_then(|session| session.statements.get(name));
+        let parsed = prepared.and_then(|prepared| prepared.parsed.as_ref());
+        parsed.is_some_and(|parsed| parsed.statement.is_query())
+    }
+
+    /// Takes what the server has said but not flushed: a client may see it earlier through
+    /// something that answers in the server's place, and later from the server itself.
+    pub fn take_unflushed(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.unflushed)
+    }
+
+    /// How often the server has flushed: all that it had said before is then on its way.
+    #[must_use]
+    pub fn flushes(&self) -> u64 {
+        self.flushes
+    }
+
+    /// Whether the message now being answered is of the extended protocol.
+    #[must_use]
+    pub fn is_extended(&self) -> bool {
+        self.extended
+    }
+
+    /// Names of the savepoints that are open, the oldest first.
+    #[must_use]
+    pub fn savepoints(&self) -> Vec<String> {
+        self.session.iter().flat_map(Session::savepoint_names).collect()
     }
 
     /// Names of portals and cursors.
@@ -427,6 +463,7 @@ impl ModelBackend {
     }
 
     fn flush(&mut self) {
+        self.flushes += 1;
         self.output.extend(self.unflushed.drain(..));
     }
 

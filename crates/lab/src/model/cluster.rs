@@ -220,6 +220,13 @@ impl ModelServer {
         }
     }
 
+    /// Cancels what the process runs, without a secret; as `pg_cancel_backend` does.
+    pub fn cancel_process(&self, process: ProcessId) {
+        if let Some(found) = self.lock().processes.get_mut(&process) {
+            found.cancelled = true;
+        }
+    }
+
     /// Ends one process with 57P01, as `pg_terminate_backend` does.
     pub fn terminate(&self, process: ProcessId) {
         if let Some(found) = self.lock().processes.get_mut(&process) {

@@ -99,7 +99,7 @@ impl Session {
             }
             Statement::Execute(name, arguments) => {
                 let (prepared, params) = self.execution(name, arguments)?;
-                let body = prepared.parsed.expect("PREPARE takes no empty statement").statement;
+                let body = prepared.parsed.expect("execution() takes queries only").statement;
                 let analysis = prepared.analysis;
                 let inner = Portal { params, analysis, ..portal.clone() };
                 self.run(cluster, &body, &inner, notices)
@@ -160,9 +160,10 @@ impl Session {
                     _ => format!("DELETE {affected}"),
                 })
             }
+            // Had the cursor existed, it would have columns.
+            Statement::Fetch(_, name) => Err(no_cursor(name)),
             Statement::Select(_)
             | Statement::Show(_)
-            | Statement::Fetch(..)
             | Statement::CopyIn(_)
             | Statement::CopyOut(_) => unreachable!("these have ways of their own"),
         }
@@ -438,10 +439,14 @@ impl Session {
                 format!("wrong number of parameters for prepared statement \"{name}\""),
             ));
         }
+        let Some(parsed) = prepared.parsed.as_ref().filter(|parsed| parsed.statement.is_query())
+        else {
+            let message = "the model executes prepared queries only";
+            return Err(PgError::error("0A000", message));
+        };
+        let statement = parsed.statement.clone();
         prepared.revalidate(self)?;
-        if let Some(parsed) = &prepared.parsed {
-            Self::plan(&parsed.statement)?;
-        }
+        Self::plan(&statement)?;
         self.statements.insert(name.to_owned(), prepared.clone());
         let params = arguments
             .iter()
@@ -477,7 +482,7 @@ impl Session {
             }
             Statement::Execute(name, arguments) => {
                 let (prepared, params) = self.execution(name, arguments)?;
-                let body = prepared.parsed.expect("PREPARE takes no empty statement").statement;
+                let body = prepared.parsed.expect("execution() takes queries only").statement;
                 let inner = Portal { params, analysis: prepared.analysis, ..portal.clone() };
                 let (rows, error, tag) = self.rows(cluster, &body, &inner, notices)?;
                 match error {

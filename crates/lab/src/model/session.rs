@@ -182,6 +182,10 @@ impl Session {
         self.savepoints.push((name, self.now.clone()));
     }
 
+    pub(super) fn savepoint_names(&self) -> Vec<String> {
+        self.savepoints.iter().map(|(name, _)| name.clone()).collect()
+    }
+
     /// The depth of the newest savepoint of that name.
     pub(super) fn find_savepoint(&self, name: &str) -> Option<usize> {
         self.savepoints.iter().rposition(|(known, _)| known == name)
