@@ -70,7 +70,7 @@ impl Session {
         notices: &mut Vec<PgError>,
     ) -> Result<String, PgError> {
         match statement {
-            Statement::Begin(_)
+            Statement::Begin(..)
             | Statement::Commit
             | Statement::Rollback
             | Statement::Savepoint(_)
@@ -181,14 +181,14 @@ impl Session {
         let nowhere = || PgError::warning("25P01", "there is no transaction in progress");
         let open = matches!(self.block, Block::Explicit | Block::Failed);
         match statement {
-            Statement::Begin(read_only) => {
+            Statement::Begin(read_only, tag) => {
                 if self.block == Block::Explicit {
                     let message = "there is already a transaction in progress";
                     notices.push(PgError::warning("25001", message));
                 }
                 self.block = Block::Explicit;
                 self.read_only = read_only.unwrap_or(self.read_only);
-                Ok("BEGIN".to_owned())
+                Ok((*tag).to_owned())
             }
             Statement::Commit => {
                 if self.block == Block::Failed {
@@ -277,8 +277,9 @@ impl Session {
         if name == "role" {
             self.check_role(cluster, value.as_deref())?;
         } else if name == "session_authorization" {
-            if value.as_deref().is_some_and(|role| role != self.user) && self.user != SUPERUSER {
-                let message = "permission denied to set session authorization";
+            let other = value.as_deref().filter(|role| *role != self.user);
+            if let Some(role) = other.filter(|_| self.user != SUPERUSER) {
+                let message = format!("permission denied to set session authorization \"{role}\"");
                 return Err(PgError::error("42501", message));
             }
             self.now.settings.set(&self.defaults, "role", None, local);

@@ -163,8 +163,9 @@ pub enum Discard {
 /// A statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Statement {
-    /// BEGIN or START TRANSACTION, with READ ONLY or READ WRITE where given.
-    Begin(Option<bool>),
+    /// BEGIN or START TRANSACTION, with READ ONLY or READ WRITE where given; and the tag, which
+    /// tells the two apart.
+    Begin(Option<bool>, &'static str),
     /// COMMIT or END
     Commit,
     /// ROLLBACK
@@ -260,7 +261,7 @@ impl Statement {
     #[must_use]
     pub fn controls_transaction(&self) -> bool {
         self.ends_transaction()
-            || matches!(self, Self::Begin(_) | Self::Savepoint(_) | Self::Release(_))
+            || matches!(self, Self::Begin(..) | Self::Savepoint(_) | Self::Release(_))
     }
 
     /// The statements that may be prepared by SQL's PREPARE and have a plan.

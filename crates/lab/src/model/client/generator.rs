@@ -105,7 +105,16 @@ impl Generator {
             return None;
         }
         let action = loop {
+            if session.is_copying_in() {
+                // What was planned behind an Execute that turned out to be a COPY.
+                self.planned.retain(|action| !matches!(action, Action::Send(message) if !b"dcfSH".contains(&message.tag)));
+            }
             if let Some(action) = self.planned.pop_front() {
+                // Without a Sync the server would keep the answer of what runs to itself.
+                if action == Action::Await && session.is_waiting() && self.owes_sync {
+                    self.planned.push_front(action);
+                    break Action::Send(frontend::sync());
+                }
                 break action;
             }
             self.plan(session);
@@ -131,10 +140,6 @@ impl Generator {
             let cancels = !self.asked_cancel && self.rng.percent(self.behaviour.cancel_percent);
             self.asked_cancel = true;
             self.planned.extend(cancels.then_some(Action::Cancel));
-            // Without it the server would keep the answer to itself.
-            if self.owes_sync {
-                self.send(frontend::sync());
-            }
             self.planned.push_back(Action::Await);
             return;
         }
@@ -270,7 +275,7 @@ impl Generator {
         let values: Vec<Option<String>> = params
             .iter()
             .map(|kind| match kind {
-                _ if self.rng.percent(3) => None,
+                Type::Text if self.rng.percent(3) => None,
                 Type::Int4 | Type::Int8 if self.rng.percent(3) => Some("twelve".to_owned()),
                 Type::Int4 | Type::Int8 => Some(self.rng.below(40).to_string()),
                 _ => Some(format!("p{}", self.rng.below(1000))),

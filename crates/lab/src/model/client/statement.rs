@@ -247,14 +247,8 @@ impl Statements {
             _ => self.rng.weighted(&[30, 1, 1, 1, 1, 1]),
         };
         match choice {
-            0 => (*self.rng.pick(&[
-                "BEGIN",
-                "START TRANSACTION",
-                "BEGIN READ ONLY",
-                "BEGIN",
-                "BEGIN READ WRITE",
-            ]))
-            .to_owned(),
+            0 => (*self.rng.pick(&["BEGIN", "START TRANSACTION", "BEGIN READ ONLY", "BEGIN"]))
+                .to_owned(),
             1 => "COMMIT".to_owned(),
             2 => "ROLLBACK".to_owned(),
             3 => format!("SAVEPOINT {savepoint}"),
@@ -447,7 +441,7 @@ impl Statements {
             "SELECT count(*), sum(v) FROM no_such_table",
             "SHOW no_such_setting",
             "SET no_such_setting TO 1",
-            "SELECT",
+            "SET",
             "",
             ";",
             "DROP TABLE no_such_table",

@@ -15,11 +15,14 @@ use crate::model::error::PgError;
 pub fn parse(text: &str, conforming_strings: bool) -> Result<Vec<Parsed>, PgError> {
     let (tokens, escapes) = tokens(text, conforming_strings)?;
     let mut parsed = Vec::new();
+    let mut behind = 0;
     for part in tokens.split(|token| token.kind == Kind::Punct(";")) {
+        behind += part.len() + 1;
         if part.is_empty() {
             continue;
         }
-        let mut parser = Parser { tokens: part, at: 0, params: Vec::new() };
+        let ends_with_mark = behind <= tokens.len();
+        let mut parser = Parser { tokens: part, at: 0, params: Vec::new(), ends_with_mark };
         let statement = parser.statement()?;
         if let Some(token) = parser.peek() {
             return Err(near(token));
@@ -38,6 +41,8 @@ struct Parser<'a> {
     tokens: &'a [Token],
     at: usize,
     params: Vec<Option<Type>>,
+    /// A semicolon follows, which an error at the end then names.
+    ends_with_mark: bool,
 }
 
 impl<'a> Parser<'a> {
@@ -46,9 +51,13 @@ impl<'a> Parser<'a> {
     }
 
     fn fail<T>(&self) -> Result<T, PgError> {
-        Err(self
-            .peek()
-            .map_or_else(|| PgError::error("42601", "syntax error at end of input"), near))
+        Err(self.peek().map_or_else(
+            || match self.ends_with_mark {
+                true => PgError::error("42601", "syntax error at or near \";\""),
+                false => PgError::error("42601", "syntax error at end of input"),
+            },
+            near,
+        ))
     }
 
     fn is(&self, word: &str) -> bool {
@@ -141,10 +150,10 @@ impl<'a> Parser<'a> {
         let Some(Token { kind: Kind::Word(word), .. }) = self.peek() else { return self.fail() };
         self.at += 1;
         match word.as_str() {
-            "begin" => self.begin(),
+            "begin" => self.begin("BEGIN"),
             "start" => {
                 self.expect("transaction")?;
-                self.begin()
+                self.begin("START TRANSACTION")
             }
             "commit" | "end" => Ok(Statement::Commit),
             "rollback" if self.accept("to") => {
@@ -219,16 +228,16 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn begin(&mut self) -> Result<Statement, PgError> {
+    fn begin(&mut self, tag: &'static str) -> Result<Statement, PgError> {
         self.accept("transaction");
         if !self.accept("read") {
-            return Ok(Statement::Begin(None));
+            return Ok(Statement::Begin(None, tag));
         }
         let only = self.accept("only");
         if !only {
             self.expect("write")?;
         }
-        Ok(Statement::Begin(Some(only)))
+        Ok(Statement::Begin(Some(only), tag))
     }
 
     /// A setting's name, with SQL's own spellings of some.
