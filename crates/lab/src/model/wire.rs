@@ -61,10 +61,10 @@ pub fn cut(buffer: &mut Vec<u8>, tagged: bool) -> Result<Option<Message>, BadFra
     if buffer.len() < head + whole {
         return Ok(None);
     }
-    let rest = buffer.split_off(head + whole);
-    let message = std::mem::replace(buffer, rest);
-    let tag = if tagged { message[0] } else { 0 };
-    Ok(Some(Message { tag, body: message[head + 4..].to_vec() }))
+    let tag = if tagged { buffer[0] } else { 0 };
+    let body = buffer[head + 4..head + whole].to_vec();
+    buffer.drain(..head + whole);
+    Ok(Some(Message { tag, body }))
 }
 
 /// Builds the body of one message.

@@ -25,7 +25,10 @@ fn bytes_out_are_bytes_in_driven_by_edges_alone() {
         let (mut at, mut received) = (0, Vec::new());
         loop {
             for event in net.take_events(Owner(0)) {
-                while event.writable && at < sent.len() {
+                if !event.writable {
+                    continue;
+                }
+                while at < sent.len() {
                     match writer.write(&sent[at..]) {
                         Ok(taken) => at += taken,
                         Err(error) => {
@@ -36,8 +39,9 @@ fn bytes_out_are_bytes_in_driven_by_edges_alone() {
                 }
             }
             for event in net.take_events(Owner(1)) {
+                assert!(event.readable || event.writable);
                 let mut buffer = [0; 5];
-                while event.readable {
+                loop {
                     match reader.read(&mut buffer) {
                         Ok(taken) => received.extend_from_slice(&buffer[..taken]),
                         Err(error) => {

@@ -61,9 +61,9 @@ impl ModelBackend {
                 }
                 let tag = format!("COPY {}", copy.rows);
                 if self.executing.is_some() {
-                    self.resume_execute(tag)
+                    self.resume_execute(tag);
                 } else {
-                    self.resume_simple(tag)
+                    self.resume_simple(tag);
                 }
             }
             b'f' => {

@@ -235,7 +235,7 @@ impl ModelBackend {
                         Statement::Commit | Statement::Rollback | Statement::Discard(Discard::All),
                     ) => false,
                     Some(Statement::RollbackTo(_)) => {
-                        created_at.is_some_and(|at| at <= session.depth())
+                        created_at.is_some_and(|at| at < session.depth())
                     }
                     _ => true,
                 };
