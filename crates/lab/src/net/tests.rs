@@ -39,7 +39,9 @@ fn bytes_out_are_bytes_in_driven_by_edges_alone() {
                 }
             }
             for event in net.take_events(Owner(1)) {
-                assert!(event.readable || event.writable);
+                if !event.readable {
+                    continue;
+                }
                 let mut buffer = [0; 5];
                 loop {
                     match reader.read(&mut buffer) {

@@ -5,6 +5,10 @@
 //! is what the client must hear, message by message. The client may hear something earlier than
 //! its private server would have flushed it, but nothing else, and nothing in another order.
 //!
+//! Where a cancel request was sent, when it strikes is not for the client to know: in the statement
+//! that sleeps, or before the whole message was begun, while it waited for a server. The answer
+//! tells, and in the second case the private session is played again with that one message refused.
+//!
 //! # Invariants
 //! - every message received equals the next one expected, apart from what [`Comparison`] excuses
 //! - a query is cancelled only if this client has asked for it
@@ -13,6 +17,8 @@ use std::collections::VecDeque;
 
 use crate::model::backend::ModelBackend;
 use crate::model::cluster::{ModelServer, ServerConfig};
+use crate::model::error::PgError;
+use crate::model::fault::Fault;
 use crate::model::wire::{self, Message, Reader};
 
 /// Messages of the past that a [`Mismatch`] shows.
@@ -50,13 +56,33 @@ impl std::fmt::Display for Mismatch {
 
 impl std::error::Error for Mismatch {}
 
+/// What the private session has gone through, to play it again.
+#[derive(Debug)]
+enum Step {
+    Message(Message),
+    /// The next message is answered by 57014.
+    Refused,
+    /// The sleep has ended.
+    Woken,
+    /// The sleep was cancelled.
+    Cancelled,
+}
+
 /// One session's private server and what it makes the client expect.
 #[derive(Debug)]
 pub struct Oracle {
+    config: ServerConfig,
     server: ModelServer,
     reference: ModelBackend,
     comparison: Comparison,
-    expected: VecDeque<Message>,
+    steps: Vec<Step>,
+    /// The step whose message is being answered by the private server.
+    answers: usize,
+    /// Each with the step that it answers.
+    expected: VecDeque<(usize, Message)>,
+    /// Messages received, and the step that the last one answered.
+    received: usize,
+    answered: Option<usize>,
     /// Of `expected`, how many will come without the client doing anything more.
     due: usize,
     flushes: u64,
@@ -71,11 +97,16 @@ impl Oracle {
     /// A session on a private cluster that has just been created.
     #[must_use]
     pub fn new(config: ServerConfig, comparison: Comparison) -> Self {
-        let server = ModelServer::new(config);
+        let server = ModelServer::new(config.clone());
         Self {
+            config,
             reference: server.connect(),
             server,
             comparison,
+            steps: Vec::new(),
+            answers: 0,
+            received: 0,
+            answered: None,
             expected: VecDeque::new(),
             due: 0,
             flushes: 0,
@@ -108,8 +139,56 @@ impl Oracle {
     /// The client sends a message.
     pub fn send(&mut self, message: &Message) {
         self.note(format!("> {}", describe_frontend(message)));
-        self.reference.receive(&message.encode());
+        self.step(Step::Message(message.clone()));
+    }
+
+    fn step(&mut self, step: Step) {
+        match &step {
+            Step::Message(message) => {
+                // While a statement sleeps, what comes is its answer, and that of all behind it.
+                if !self.reference.is_waiting() {
+                    self.answers = self.steps.len();
+                }
+                self.reference.receive(&message.encode());
+            }
+            Step::Refused => {
+                let error = PgError::cancelled();
+                self.reference.inject(Fault::ErrorAt { messages: 0, error });
+            }
+            Step::Woken => {
+                if let Some(wakes_at) = self.reference.wakes_at() {
+                    self.server.advance_to(wakes_at);
+                }
+                self.reference.run();
+            }
+            Step::Cancelled => {
+                if let Some(process) = self.reference.process() {
+                    self.server.cancel_process(process);
+                }
+                self.reference.run();
+            }
+        }
+        self.steps.push(step);
         self.collect();
+    }
+
+    /// Plays the session again, with one message refused before it is begun.
+    fn refuse(&mut self, refused: usize) {
+        let steps = std::mem::take(&mut self.steps);
+        self.server = ModelServer::new(self.config.clone());
+        self.reference = self.server.connect();
+        self.flushes = 0;
+        self.due = 0;
+        self.expected.clear();
+        self.expected_bytes.clear();
+        for (index, step) in steps.into_iter().enumerate() {
+            if index == refused {
+                self.step(Step::Refused);
+            }
+            self.step(step);
+        }
+        self.expected.drain(..self.received.min(self.expected.len()));
+        self.due = self.due.saturating_sub(self.received);
     }
 
     /// The client asks for its query to be cancelled.
@@ -146,7 +225,7 @@ impl Oracle {
         while let Some(message) =
             wire::cut(&mut self.expected_bytes, true).expect("the model's own messages are whole")
         {
-            self.expected.push_back(message);
+            self.expected.push_back((self.answers, message));
         }
     }
 
@@ -165,10 +244,12 @@ impl Oracle {
     /// What the next message should be, for reports on clients that hang.
     #[must_use]
     pub fn waits_for(&self) -> String {
-        self.expected.front().map_or_else(|| "nothing".to_owned(), describe_backend)
+        self.expected
+            .front()
+            .map_or_else(|| "nothing".to_owned(), |(_, next)| describe_backend(next))
     }
 
-    /// Bytes of the expected messages that have not come.
+    /// What was sent and received last, oldest first.
     #[must_use]
     pub fn history(&self) -> Vec<String> {
         self.history.iter().cloned().collect()
@@ -186,15 +267,15 @@ impl Oracle {
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(self.mismatch(format!("not a message: {error:?}"))),
             };
-            if self.expected.is_empty() && self.reference.is_waiting() {
-                self.decide(&message);
-            }
+            self.decide(&message);
             self.note(format!("< {}", describe_backend(&message)));
-            let Some(expected) = self.expected.pop_front() else {
+            let Some((step, expected)) = self.expected.pop_front() else {
                 let what = format!("unexpected: {}", describe_backend(&message));
                 return Err(self.mismatch(what));
             };
             self.due = self.due.saturating_sub(1);
+            self.received += 1;
+            self.answered = Some(step);
             if !self.equal(&expected, &message) {
                 let what = format!(
                     "expected: {}\nreceived: {}",
@@ -210,20 +291,29 @@ impl Oracle {
         }
     }
 
-    /// The private server sleeps in a statement: whether it was cancelled or has ended, the next
-    /// answer tells.
+    /// Lets the private server go on in the way that the message just received tells.
     fn decide(&mut self, message: &Message) {
-        let cancelled = message.tag == b'E' && error_field(message, b'C') == "57014";
-        if cancelled && self.cancel_sent {
-            self.cancel_sent = false;
-            if let Some(process) = self.reference.process() {
-                self.server.cancel_process(process);
+        let cancelled =
+            self.cancel_sent && message.tag == b'E' && error_field(message, b'C') == "57014";
+        let sleeps = self.expected.is_empty() && self.reference.is_waiting();
+        if cancelled {
+            let next = self.expected.front();
+            let begun = next.map_or(self.answers, |(step, _)| *step);
+            let foreseen = next.is_some_and(|(_, next)| error_field(next, b'C') == "57014");
+            if foreseen {
+                return;
             }
-        } else if let Some(wakes_at) = self.reference.wakes_at() {
-            self.server.advance_to(wakes_at);
+            self.cancel_sent = false;
+            if self.answered == Some(begun) {
+                if sleeps {
+                    self.step(Step::Cancelled);
+                }
+            } else {
+                self.refuse(begun);
+            }
+        } else if sleeps {
+            self.step(Step::Woken);
         }
-        self.reference.run();
-        self.collect();
     }
 
     fn mismatch(&self, what: String) -> Mismatch {
