@@ -2,11 +2,12 @@
 //! however the bytes are cut and delayed. This is the zero line of every later simulation: a
 //! mismatch here is the laboratory's own.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use hawser_lab::model::client::{Behaviour, ClientConfig, Comparison, Mismatch, Mix, ModelClient};
 use hawser_lab::model::endpoint::ServerEndpoint;
-use hawser_lab::model::{Fault, ModelServer, PgError, ServerConfig};
+use hawser_lab::model::{Fault, ModelServer, PgError, ServerConfig, frontend};
 use hawser_lab::net::{Net, NetConfig};
 use hawser_lab::rng::Rng;
 
@@ -70,11 +71,10 @@ impl World {
             idle = if next.is_none() { idle + 1 } else { 0 };
             let tick = now + Duration::from_micros(1);
             self.net.advance_to(next.map_or(tick, |next| next.max(tick)));
-            assert!(
-                now < LIMIT && idle < 100,
-                "hangs: {:?}",
-                self.clients.iter().map(ModelClient::describe).collect::<Vec<_>>()
-            );
+            if now > LIMIT || idle > 100 {
+                let history = self.clients.iter().map(ModelClient::describe).collect();
+                return Err(Mismatch { what: "no client can go on".to_owned(), history });
+            }
         }
         Ok(())
     }
@@ -174,4 +174,37 @@ fn an_error_that_is_not_ones_own_is_noticed() {
 #[test]
 fn a_lost_session_is_noticed() {
     is_noticed(|_, endpoint| endpoint.backend.inject(Fault::Reset));
+}
+
+#[test]
+fn state_that_an_earlier_session_has_left_is_noticed() {
+    for leak in [
+        "SET TimeZone TO 'Asia/Tokyo'",
+        "SET my.user_id TO 'somebody else'",
+        "SET search_path TO s1, public",
+        "SET standard_conforming_strings TO off",
+        "SET ROLE reader",
+        "PREPARE ps1 AS SELECT 'somebody else'",
+        "CREATE TEMP TABLE temp_1 (v int)",
+        "SELECT nextval('seq_0')",
+        "DECLARE cur1 CURSOR WITH HOLD FOR SELECT 'somebody else'",
+        "BEGIN",
+        "BEGIN; SELECT 1/0",
+    ] {
+        let noticed = seeds(12).into_iter().any(|seed| {
+            let mut world = World::new(seed, 4, |_| {});
+            let mut soiled = BTreeSet::new();
+            let run = world.run(|endpoints| {
+                for backend in endpoints.iter_mut().map(|endpoint| &mut endpoint.backend) {
+                    // Right after its login: the client has not asked for anything yet.
+                    if backend.process().is_some_and(|process| soiled.insert(process)) {
+                        backend.receive(&frontend::query(leak).encode());
+                        backend.take_output();
+                    }
+                }
+            });
+            run.is_err()
+        });
+        assert!(noticed, "{leak}: not noticed");
+    }
 }
