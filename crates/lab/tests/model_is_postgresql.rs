@@ -15,7 +15,7 @@ use hawser_lab::model::client::{Action, Behaviour, Comparison, Generator, Mismat
 use hawser_lab::model::{ServerConfig, catalog, frontend};
 use hawser_lab::rng::Rng;
 
-/// Sessions that one run compares (`HAWSER_SESSIONS` asks for more), and the time after which
+/// Sessions that one run compares (`HAWSER_SESSIONS` asks for more, from `HAWSER_SEED_FIRST` on), and the time after which
 /// the default number of them stops early.
 const SESSIONS: u64 = 150;
 const TIME_MAX: Duration = Duration::from_secs(10);
@@ -98,7 +98,16 @@ impl Postgres {
         stream
     }
 
-    fn run(&self, database: &str, statements: &[String]) {
+    /// Whether that process is in pg_sleep: a cancel may come before, and hit something else.
+    fn sleeps(&self, process: i32) -> bool {
+        let question = format!(
+            "SELECT 'it sleeps' FROM pg_stat_activity WHERE pid = {process} AND wait_event = 'PgSleep'"
+        );
+        let answer = self.run("postgres", &[question]);
+        answer.windows(9).any(|window| window == b"it sleeps")
+    }
+
+    fn run(&self, database: &str, statements: &[String]) -> Vec<u8> {
         let mut stream = self.connect();
         let parameters = [("user", catalog::SUPERUSER), ("database", database)];
         let mut bytes = frontend::startup(frontend::PROTOCOL_3_0, &parameters).encode();
@@ -112,6 +121,7 @@ impl Postgres {
         stream.read_to_end(&mut answer).expect("the server answers and closes");
         let error = answer.windows(7).position(|window| window == b"\0VERROR");
         assert!(error.is_none(), "{}", String::from_utf8_lossy(&answer));
+        answer
     }
 }
 
@@ -164,9 +174,9 @@ fn session(postgres: &Postgres, seed: u64, slot: usize, slots: usize) -> Result<
             Action::Await => listen(&mut stream, &mut oracle)?,
             Action::Think(_) => {}
             Action::Cancel => {
-                if let Some((process, secret)) = oracle.key().cloned() {
-                    // So that it hits the sleep, and not what comes before in the same query.
-                    std::thread::sleep(Duration::from_millis(5));
+                if let Some((process, secret)) = oracle.key().cloned()
+                    && (0..3).any(|_| postgres.sleeps(process))
+                {
                     oracle.send_cancel();
                     let mut cancel = postgres.connect();
                     let request = frontend::cancel(process, &secret);
@@ -221,20 +231,16 @@ fn a_real_server_says_what_the_model_says() {
         eprintln!("SKIPPED: no PostgreSQL 14 or 15 found; set HAWSER_PG_BIN to its bin directory");
         return;
     };
-    let only: Option<u64> = std::env::var("HAWSER_SEED").ok().and_then(|seed| seed.parse().ok());
-    let sessions: u64 = std::env::var("HAWSER_SESSIONS")
-        .ok()
-        .and_then(|count| count.parse().ok())
-        .unwrap_or(SESSIONS);
+    let number = |name| -> Option<u64> { std::env::var(name).ok()?.parse().ok() };
+    let only = number("HAWSER_SEED");
+    let first = only.or(number("HAWSER_SEED_FIRST")).unwrap_or(0);
+    let sessions = if only.is_some() { 1 } else { number("HAWSER_SESSIONS").unwrap_or(SESSIONS) };
     let slots = usize::try_from(sessions).expect("small");
     let postgres = Postgres::start(&bin, slots);
     let started = Instant::now();
     let (mut compared, mut messages, mut failures) = (0, 0, Vec::new());
-    for seed in 0..sessions {
-        if only.is_some_and(|only| only != seed) {
-            continue;
-        }
-        let slot = usize::try_from(seed).expect("small");
+    for slot in 0..slots {
+        let seed = first + slot as u64;
         match session(&postgres, seed, slot, slots) {
             Ok(sent) => messages += sent,
             Err(mismatch) => failures.push(format!("HAWSER_SEED={seed}\n{mismatch}")),

@@ -169,7 +169,7 @@ impl Statements {
             14 => self.discard(),
             15 => self.error(),
             16 => self.copy(),
-            _ => "SELECT pg_sleep(0.03)".to_owned(),
+            _ => "SELECT pg_sleep(0.05)".to_owned(),
         }
     }
 
