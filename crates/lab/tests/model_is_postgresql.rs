@@ -149,7 +149,12 @@ fn unprivileged(program: &Path) -> Command {
 }
 
 /// One generated session against the real server.
-fn session(postgres: &Postgres, seed: u64, slot: usize, slots: usize) -> Result<u64, Mismatch> {
+fn session(
+    postgres: &Postgres,
+    seed: u64,
+    slot: usize,
+    slots: usize,
+) -> Result<(u64, u64), Mismatch> {
     let mut rng = Rng::new(seed);
     let config = ServerConfig { clients: slots, ..ServerConfig::default() };
     let mut oracle = Oracle::new(config, Comparison::RealServer);
@@ -163,7 +168,7 @@ fn session(postgres: &Postgres, seed: u64, slot: usize, slots: usize) -> Result<
     oracle.send(&startup);
     stream.write_all(&startup.encode()).expect("the server reads");
     listen(&mut stream, &mut oracle)?;
-    let mut sent = 0;
+    let (mut sent, mut cancels) = (0, 0);
     while let Some(action) = generator.next_action(oracle.reference()) {
         match action {
             Action::Send(message) => {
@@ -177,6 +182,7 @@ fn session(postgres: &Postgres, seed: u64, slot: usize, slots: usize) -> Result<
                 if let Some((process, secret)) = oracle.key().cloned()
                     && (0..3).any(|_| postgres.sleeps(process))
                 {
+                    cancels += 1;
                     oracle.send_cancel();
                     let mut cancel = postgres.connect();
                     let request = frontend::cancel(process, &secret);
@@ -199,7 +205,7 @@ fn session(postgres: &Postgres, seed: u64, slot: usize, slots: usize) -> Result<
             }
         }
     }
-    Ok(sent)
+    Ok((sent, cancels))
 }
 
 fn listen(stream: &mut UnixStream, oracle: &mut Oracle) -> Result<(), Mismatch> {
@@ -238,11 +244,14 @@ fn a_real_server_says_what_the_model_says() {
     let slots = usize::try_from(sessions).expect("small");
     let postgres = Postgres::start(&bin, slots);
     let started = Instant::now();
-    let (mut compared, mut messages, mut failures) = (0, 0, Vec::new());
+    let (mut compared, mut messages, mut cancels, mut failures) = (0, 0, 0, Vec::new());
     for slot in 0..slots {
         let seed = first + slot as u64;
         match session(&postgres, seed, slot, slots) {
-            Ok(sent) => messages += sent,
+            Ok((sent, struck)) => {
+                messages += sent;
+                cancels += struck;
+            }
             Err(mismatch) => failures.push(format!("HAWSER_SEED={seed}\n{mismatch}")),
         }
         compared += 1;
@@ -250,7 +259,10 @@ fn a_real_server_says_what_the_model_says() {
             break;
         }
     }
-    eprintln!("{compared} sessions, {messages} messages compared with {}", bin.display());
+    eprintln!(
+        "{compared} sessions, {messages} messages, {cancels} cancels compared with {}",
+        bin.display()
+    );
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     assert!(messages > 0, "nothing was compared");
 }
