@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::client::ClientStatement;
 use super::expect::Expect;
 use super::message::PoolRef;
 use super::statement::{BackendStatements, Unnamed};
@@ -76,6 +77,8 @@ pub struct Backend<S: Socket> {
     pub(super) unsynced: bool,
     /// The server ignores everything up to the next Sync.
     pub(super) ignoring: bool,
+    /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
+    pub(super) gone: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
     /// What the server said last.
@@ -111,6 +114,9 @@ pub struct Backend<S: Socket> {
     /// When its client last took or sent a byte.
     pub(super) progress: Time,
     pub(super) transactions: u64,
+    /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
+    /// if the server would have ignored the Close, behind an error.
+    pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -140,6 +146,7 @@ impl<S: Socket> Backend<S> {
             syncs_outstanding: 0,
             unsynced: false,
             ignoring: false,
+            gone: false,
             copying_in: false,
             status: TransactionStatus::Idle,
             sending_rest: 0,
@@ -159,6 +166,7 @@ impl<S: Socket> Backend<S> {
             since: seed.opened,
             progress: seed.opened,
             transactions: 0,
+            closing: VecDeque::new(),
             refusals: VecDeque::new(),
             uncertain: false,
             sequences_discarded: false,
@@ -213,7 +221,8 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server owes nothing, is in no transaction, and no message is half sent.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.expected.is_empty()
+        !self.gone
+            && self.expected.is_empty()
             && self.status == TransactionStatus::Idle
             && !self.unsynced
             && !self.ignoring
@@ -228,6 +237,12 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_full(&self) -> bool {
         self.expected.len() >= limits::EXPECTED_ANSWERS_MAX
             || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
+    }
+
+    /// What the server has as unnamed statement is not known any more: whoever uses it next
+    /// prepares or closes it first.
+    pub(super) fn forget_unnamed(&mut self) {
+        self.unnamed = Some(Unnamed::unknown());
     }
 
     /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).

@@ -72,7 +72,10 @@ impl<S: Socket> Engine<S> {
         loop {
             match backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => out.extend_from_slice(&build::PARSE_COMPLETE),
-                Some(Expect::CloseKnown) => out.extend_from_slice(&build::CLOSE_COMPLETE),
+                Some(Expect::CloseKnown) => {
+                    backend.closing.pop_front();
+                    out.extend_from_slice(&build::CLOSE_COMPLETE);
+                }
                 _ => break,
             }
             backend.expected.pop_front();
@@ -111,6 +114,15 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
+            return;
+        }
+        if backend.readable {
+            // There is more to read, for which no event will come: nobody gets it unread.
+            backend.tidying = Tidying::Draining;
+            backend.since = now;
+            let place = backend.place;
+            self.keep(backend);
+            self.read_tidied(host, place, now);
             return;
         }
         if backend.cancels_in_flight > 0 {
@@ -236,7 +248,7 @@ impl<S: Socket> Engine<S> {
         self.resident.remove(backend.place);
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
-        } else if backend.syncs_outstanding > 0 || !backend.expected.is_empty() {
+        } else if !backend.gone && !backend.expected.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
             host.cancel(CancelRequest {
                 server: backend.server,
@@ -274,7 +286,13 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let half_a_message = backend.receiving_rest > 0;
+        let told = backend.gone;
         self.close_backend(host, backend, reason, now);
+        if told {
+            // The server's own last words say it all.
+            self.part_silently(host, slot, reason, now);
+            return;
+        }
         if half_a_message {
             // Nothing that could be said would be read as a message of its own.
             self.close_client(host, slot, reason, now);
@@ -319,6 +337,24 @@ impl<S: Socket> Engine<S> {
         } else {
             self.close_client(host, slot, &error.message, now);
         }
+    }
+
+    /// Disconnects a client that has been told why, once it has read that.
+    fn part_silently<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &'static str,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.output.is_empty() {
+            self.close_client(host, slot, reason, now);
+            return;
+        }
+        client.state = ClientState::Closing;
+        client.input = Vec::new();
+        self.arm_goodbye(slot, now);
     }
 
     /// Takes a client that waits out of the queue.
@@ -408,7 +444,7 @@ impl<S: Socket> Engine<S> {
                 reply_to: self.id,
                 backend: backend.place,
             });
-            let unread = backend.readable;
+            let unread = backend.readable || !backend.input.is_empty();
             let place = backend.place;
             self.keep(backend);
             if unread {

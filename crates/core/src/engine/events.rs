@@ -124,6 +124,8 @@ impl<S: Socket> Engine<S> {
                         {
                             self.resume_client(host, slot, now);
                         }
+                        // Its answer may have come before its last bytes were out.
+                        self.give_back_if_unused(host, slot, now);
                     } else if backend.socket.flush().is_err_and(|error| broken(&error)) {
                         self.backend_failed(host, slot, "server closed the connection", now);
                         return;
@@ -134,6 +136,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             Holder::Engine(backend) => {
+                let unsent = !backend.output.is_empty();
                 if ready.writable && write_kept(&mut backend.socket, &mut backend.output).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
@@ -142,7 +145,8 @@ impl<S: Socket> Engine<S> {
                     }
                     return;
                 }
-                if ready.readable || ready.hangup {
+                let out = unsent && backend.output.is_empty();
+                if out || ready.readable || ready.hangup {
                     self.read_tidied(host, place, now);
                 }
             }

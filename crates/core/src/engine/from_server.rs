@@ -26,7 +26,7 @@ use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, backend as kind, build};
 
-/// The longest message that is looked at whole (errors with long contexts, for example).
+/// The longest message that is looked at whole (a setting with a long value, for example).
 const LOOKED_AT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Settings that a server reports and nobody can set.
@@ -111,7 +111,8 @@ impl<S: Socket> Relay<'_, S> {
                     }
                     _ => {
                         self.answer_made(&mut run, at);
-                        if self.backend.expected.is_empty() {
+                        let owed = self.backend.expected.front();
+                        if !matches!(owed, Some(Expect::Query | Expect::Execute)) {
                             relayed.broken = Some("the server sent rows that nobody asked for");
                             break;
                         }
@@ -123,11 +124,10 @@ impl<S: Socket> Relay<'_, S> {
                 continue;
             }
             if total > rest.len() {
-                let looked_at = matches!(
-                    header.kind,
-                    kind::ERROR | kind::PARAMETER_STATUS | kind::READY_FOR_QUERY
-                );
+                let looked_at =
+                    matches!(header.kind, kind::PARAMETER_STATUS | kind::READY_FOR_QUERY);
                 if total <= limits::WHOLE_MESSAGE_BYTES
+                    || rest.len() < limits::ERROR_START_BYTES
                     || (looked_at && total <= LOOKED_AT_BYTES_MAX)
                 {
                     break;
@@ -169,6 +169,10 @@ impl<S: Socket> Relay<'_, S> {
                 break;
             }
         }
+        if relayed.broken.is_none() && self.backend.receiving_rest == 0 {
+            // Nothing more may come from the server before the client has seen them.
+            self.answer_made(&mut run, at);
+        }
         relayed.run = run..at;
         relayed.consumed = at;
         relayed
@@ -187,7 +191,10 @@ impl<S: Socket> Relay<'_, S> {
         loop {
             let answer = match self.backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => &build::PARSE_COMPLETE[..],
-                Some(Expect::CloseKnown) => &build::CLOSE_COMPLETE[..],
+                Some(Expect::CloseKnown) => {
+                    self.backend.closing.pop_front();
+                    &build::CLOSE_COMPLETE[..]
+                }
                 Some(Expect::CopyInput { .. }) => &[],
                 _ => return,
             };
@@ -237,13 +244,19 @@ impl<S: Socket> Relay<'_, S> {
             self.answer_made(run, at);
         }
         let Some(&owed) = self.backend.expected.front() else {
-            if message == kind::ERROR {
-                // FATAL, out of the blue: the connection ends.
+            if message == kind::ERROR && is_fatal(body) {
+                // Out of the blue: the connection ends.
+                self.backend.gone = true;
                 return Ok(Fate::Pass);
             }
             return Err(OUT_OF_TURN);
         };
         if message == kind::ERROR {
+            if is_fatal(body) {
+                // Whatever it answers, it is the last that the client hears.
+                self.backend.gone = true;
+                return Ok(Fate::Pass);
+            }
             return self.error(owed, body, relayed);
         }
         if message == kind::READY_FOR_QUERY {
@@ -337,11 +350,6 @@ impl<S: Socket> Relay<'_, S> {
         match owed {
             Expect::Query | Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeQuery => {
-                let fatal = crate::wire::error::field(body, b'V')
-                    .is_some_and(|severity| severity != b"ERROR");
-                if fatal {
-                    return Ok(Fate::Pass);
-                }
                 relayed.made_query_failed = true;
                 if self.client.is_some() {
                     let text = crate::wire::error::field(body, b'M').unwrap_or_default();
@@ -370,29 +378,27 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.syncs_outstanding -= 1;
             }
             match next {
-                Expect::Parse { serial } | Expect::ParseKnown { serial } => {
+                Expect::Parse { serial, statement } => {
+                    self.backend.statements.remove(statement);
                     if serial != 0
                         && let Some(client) = &mut self.client
                     {
-                        let was_unnamed = client.unnamed_serial == serial;
-                        let dropped = client.unname_failed(serial);
-                        if was_unnamed {
-                            self.backend.unnamed = None;
-                        }
-                        if let Some(statement) = dropped
-                            && matches!(next, Expect::Parse { .. })
-                        {
-                            self.backend.statements.remove(statement.id);
-                        }
+                        client.unname_failed(serial);
                     }
                 }
-                Expect::MadeParse { statement } => {
-                    if statement != 0 {
-                        self.backend.statements.remove(statement);
-                    } else {
-                        self.backend.unnamed = None;
+                Expect::ParseKnown { serial } => {
+                    if let Some(client) = &mut self.client {
+                        client.unname_failed(serial);
                     }
                 }
+                Expect::CloseKnown => {
+                    if let Some((name, statement)) = self.backend.closing.pop_front()
+                        && let Some(client) = &mut self.client
+                    {
+                        client.rename_closed(name, statement);
+                    }
+                }
+                Expect::MadeParse { statement } => self.backend.statements.remove(statement),
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
@@ -404,8 +410,13 @@ impl<S: Socket> Relay<'_, S> {
                 _ => {}
             }
         }
-        self.backend.ignoring = !found;
-        self.backend.unsynced = !found;
+        // With a Sync under way, `unsynced` speaks of what has been sent behind it.
+        if !found {
+            self.backend.ignoring = true;
+            self.backend.unsynced = true;
+        }
+        // A Parse or Close of the unnamed statement may be among what was ignored.
+        self.backend.forget_unnamed();
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }
@@ -503,6 +514,11 @@ impl<S: Socket> Relay<'_, S> {
         }
         Ok(Fate::Pass)
     }
+}
+
+/// Whether the server closes the connection behind this error.
+fn is_fatal(body: &[u8]) -> bool {
+    crate::wire::error::field(body, b'V').is_some_and(|severity| severity != b"ERROR")
 }
 
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
@@ -718,24 +734,15 @@ impl<S: Socket> Engine<S> {
         };
         let mut buffer = vec![0; limits::READ_BYTES + LOOKED_AT_BYTES_MAX];
         let mut out = Vec::new();
+        // What its client has not been given comes first.
+        let mut filled = backend.input.len();
+        buffer[..filled].copy_from_slice(&backend.input);
         loop {
-            let kept = backend.input.len();
-            buffer[..kept].copy_from_slice(&backend.input);
-            let read = match backend.socket.read(&mut buffer[kept..]) {
-                Ok(read) if read > 0 => read,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Ok(_) | Err(_) => {
-                    self.close_backend(host, backend, "server closed the connection", now);
-                    return;
-                }
-            };
-            backend.input.clear();
-            let drained = kept + read < buffer.len();
-            let bytes = &buffer[..kept + read];
+            let bytes = &buffer[..filled];
             let relayed =
                 Relay { backend: &mut backend, client: None, bytes, out: &mut out }.run(now);
-            backend.input.extend_from_slice(&buffer[relayed.consumed..kept + read]);
+            backend.input.clear();
+            backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
             if let Some(reason) = relayed.broken {
                 self.close_backend(host, backend, reason, now);
                 return;
@@ -744,10 +751,21 @@ impl<S: Socket> Engine<S> {
                 self.close_backend(host, backend, "it could not be tidied", now);
                 return;
             }
-            if drained {
-                break;
-            }
+            let kept = backend.input.len();
+            buffer.copy_within(relayed.consumed..filled, 0);
+            let read = match backend.socket.read(&mut buffer[kept..]) {
+                Ok(read) if read > 0 => read,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,
+                Ok(_) | Err(_) => {
+                    backend.gone = true;
+                    self.close_backend(host, backend, "server closed the connection", now);
+                    return;
+                }
+            };
+            filled = kept + read;
         }
+        backend.readable = false;
         self.tidy_on(host, backend, now);
     }
 }

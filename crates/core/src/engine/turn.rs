@@ -102,6 +102,12 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
     pub(super) fn message(&mut self) -> Result<bool, Halt> {
+        if self.backend.ignoring && self.header.kind != frontend::SYNC {
+            // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
+            // it means for names and settings must not be noted either.
+            self.drop_message()?;
+            return Ok(false);
+        }
         match self.header.kind {
             frontend::QUERY => return self.query(),
             frontend::PARSE => self.parse()?,
@@ -130,16 +136,21 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(false)
     }
 
+    /// The message goes nowhere, nor does what has not come of it yet.
+    fn drop_message(&mut self) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        self.passage.skip(HEADER_BYTES + self.body.len());
+        let rest = self.header.body - self.body.len();
+        if rest > 0 {
+            self.client.extra().discard = rest;
+        }
+        Ok(())
+    }
+
     fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {
         if self.backend.expected.is_empty() && !self.backend.copying_in {
             // The server would read it and ignore it; a backend is not kept busy with it.
-            self.passage.cut(self.backend)?;
-            self.passage.skip(HEADER_BYTES + self.body.len());
-            let rest = self.header.body - self.body.len();
-            if rest > 0 {
-                self.client.extra().discard = rest;
-            }
-            return Ok(());
+            return self.drop_message();
         }
         self.pass();
         if ends {
@@ -238,14 +249,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.stats.client_parses.add(1);
         if self.client.is_native() || self.backend.shares_nothing() {
             self.pass();
-            self.backend.expect(Expect::Parse { serial: 0 });
+            self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
             if !self.client.is_native() {
                 self.client.pins.insert(Part::ProtocolStatement);
                 self.backend.spoiled.get_or_insert("statements are not shared");
             }
             return Ok(());
         }
-        let malformed = Expect::Parse { serial: 0 };
+        let malformed = Expect::Parse { serial: 0, statement: 0 };
         let Some((name, rest)) = frame::take_string(self.body) else {
             self.malformed(malformed);
             return Ok(());
@@ -274,7 +285,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.unnamed_serial = self.serial;
             self.backend.unnamed = Some(unnamed);
             self.pass();
-            self.backend.expect(Expect::Parse { serial: self.serial });
+            self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -300,17 +311,22 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .hint("Close the statements that are no longer needed."),
             ));
         }
-        let known = self.backend.status != TransactionStatus::Failed
-            && self.backend.statements.touch(statement.id);
+        let known = self.backend.statements.touch(statement.id);
         self.passage.cut(self.backend)?;
-        if known {
+        if known && self.backend.status != TransactionStatus::Failed {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
         } else {
+            if known {
+                // In a failed transaction the server must say itself whether it takes this one.
+                build::close_statement(&mut self.passage.out, &statement.name);
+                self.backend.expect(Expect::Made);
+            }
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, rest);
             self.passage.skip(self.header.total());
-            self.backend.expect(Expect::Parse { serial: self.serial });
+            let (serial, statement) = (self.serial, statement.id);
+            self.backend.expect(Expect::Parse { serial, statement });
             self.stats.server_parses.add(1);
         }
         Ok(())
@@ -330,7 +346,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed = None;
         }
         self.pass();
-        self.backend.expect(Expect::Parse { serial: 0 });
+        self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
         self.stats.server_parses.add(1);
     }
 
@@ -346,9 +362,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.passage.cut(self.backend)?;
         self.passage.skip(self.header.total());
         build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
-        if !self.backend.ignoring {
-            self.backend.refusals.push_back(error.into());
-        }
+        self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
         Ok(())
     }
@@ -467,9 +481,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         if what == b'S' && !self.client.is_native() {
-            let known =
-                self.client.statements.as_mut().is_some_and(|names| names.remove(name).is_some());
-            if known {
+            let closed = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
+            if let Some(closed) = closed {
+                self.backend.closing.push_back(closed);
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
                 self.backend.expect(Expect::CloseKnown);
