@@ -59,12 +59,14 @@ pub(super) enum Expect {
     },
     /// Made by us: a simple query (settings, ROLLBACK, reset), swallowed up to ReadyForQuery.
     MadeQuery,
+    /// Made by us: a Sync after an error, ahead of the client's own, so that the backend is free.
+    MadeSync,
 }
 
 impl Expect {
     /// Whether it ends with ReadyForQuery.
     pub(super) fn ends_with_ready(self) -> bool {
-        matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery)
+        matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery | Self::MadeSync)
     }
 
     /// Whether the server answers it only outside the state in which it ignores all up to Sync.

@@ -308,6 +308,9 @@ impl<S: Socket> Relay<'_, S> {
         };
         if completes {
             self.backend.expected.pop_front();
+            if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
+                self.backend.statements.prove(statement);
+            }
         }
         Ok(fate)
     }
@@ -410,6 +413,10 @@ impl<S: Socket> Relay<'_, S> {
                 _ => {}
             }
         }
+        if !found {
+            self.sync_for_client();
+            found = !self.backend.ignoring;
+        }
         // With a Sync under way, `unsynced` speaks of what has been sent behind it.
         if !found {
             self.backend.ignoring = true;
@@ -421,6 +428,25 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Replace(refusal));
         }
         Ok(Fate::Pass)
+    }
+
+    /// A pipeline has failed, and the client's Sync has not come: one of ours ends it, so that a
+    /// client that sends none holds no backend (trap 15). What the client sends goes nowhere until
+    /// its own Sync, as the server would have it. Not within a transaction block or for a client
+    /// that keeps its backend anyway.
+    fn sync_for_client(&mut self) {
+        self.backend.ignoring = true;
+        let Some(client) = &mut self.client else { return };
+        if client.is_pinned() || self.backend.status != TransactionStatus::Idle {
+            return;
+        }
+        if self.backend.send(&build::SYNC).is_ok() {
+            self.backend.ignoring = false;
+            self.backend.expected.push_back(Expect::MadeSync);
+            self.backend.syncs_outstanding += 1;
+            self.backend.unsynced = false;
+            client.extra().skipping = true;
+        }
     }
 
     /// A setting has changed, or the server tells its start value.
@@ -503,6 +529,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         client.failed = false;
+        if owed == Expect::MadeSync {
+            return Ok(Fate::Skip);
+        }
         if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {
             relayed.goodbye = Some(
                 ClientError::fatal(
@@ -511,6 +540,7 @@ impl<S: Socket> Relay<'_, S> {
                 )
                 .hint("Use a database or user with pool_mode = \"transaction\"."),
             );
+            return Ok(Fate::Skip);
         }
         Ok(Fate::Pass)
     }
@@ -687,6 +717,12 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(error) = relayed.goodbye {
             self.say_goodbye(host, slot, &error, now);
+            return false;
+        }
+        if self.clients.get(slot).is_some_and(|client| {
+            client.is_leaving() && client.backend.as_ref().is_none_or(|b| b.expected.is_empty())
+        }) {
+            self.close_client(host, slot, "client said goodbye", now);
             return false;
         }
         if done || was_full {
