@@ -2,3 +2,10 @@
 
 pub mod auth;
 pub mod config;
+pub mod dial;
+pub mod limits;
+pub mod loops;
+pub mod process;
+pub mod resolve;
+pub mod socket;
+pub mod tls;
