@@ -1,11 +1,16 @@
 //! The Hawser program as a library; `main.rs` is only its command line.
 
+pub mod admin;
 pub mod auth;
 pub mod config;
 pub mod dial;
 pub mod limits;
 pub mod loops;
+pub mod metrics;
 pub mod process;
 pub mod resolve;
 pub mod socket;
 pub mod tls;
+
+/// What SHOW VERSION says: tools look for PgBouncer's name and version there.
+pub const VERSION: &str = concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer 1.25)");
