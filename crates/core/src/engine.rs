@@ -34,8 +34,10 @@ mod from_client;
 mod from_server;
 mod housekeeping;
 pub mod message;
+mod recover;
 pub mod statement;
 mod table;
+mod turn;
 
 use std::io;
 
@@ -199,17 +201,4 @@ fn write_kept<S: Socket>(socket: &mut S, kept: &mut Vec<u8>) -> io::Result<usize
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn tokens_survive_their_64_bits() {
-        for token in [
-            Token::Client(Slot { index: 0, generation: 0 }),
-            Token::Client(Slot { index: u32::MAX, generation: 0x7fff_ffff }),
-            Token::Backend(Slot { index: 7, generation: 3 }),
-        ] {
-            assert_eq!(Token::from_bits(token.to_bits()), token);
-        }
-    }
-}
+mod tests;

@@ -24,7 +24,7 @@
 mod shared;
 mod stats;
 
-pub use shared::{PoolSettings, ServerParameters, SharedPool};
+pub use shared::{Parameter, PoolSettings, ServerParameters, SharedPool};
 pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, LoopStats, PoolStats};
 
 use std::collections::VecDeque;
@@ -227,6 +227,16 @@ impl<B> Pool<B> {
         let wanted = self.limits.min_size.min(self.limits.size).saturating_sub(self.total());
         self.opening += wanted;
         wanted
+    }
+
+    /// One backend is to be opened although nobody waits, to learn what the server says. `false` if
+    /// the pool is full, paused or waits after a failure; else it is counted as opening.
+    pub fn open_one(&mut self, now: Time) -> bool {
+        if self.paused || now < self.open_not_before || self.counted() >= self.limits.size {
+            return false;
+        }
+        self.opening += 1;
+        true
     }
 
     /// A client asks for a backend: it gets one, or a place in the queue.

@@ -80,6 +80,17 @@ pub struct Config {
     warnings: Vec<ConfigError>,
 }
 
+/// Whether `setting` takes `text`, as SET would read it; else why not.
+pub(crate) fn accepts(setting: &'static registry::Setting, text: &str) -> Result<(), String> {
+    let mut document = Document::empty();
+    document.databases.push(DatabaseEntry::defaults());
+    document.users.push(UserEntry::defaults());
+    let context = Context { setting, base: Path::new("") };
+    document
+        .assign(setting.table, 0, &Raw::Text(text), context)
+        .map_err(|rejected| rejected.message)
+}
+
 /// One line of SHOW CONFIG.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShownSetting {
@@ -176,6 +187,12 @@ impl Config {
                 ConfigError::new(Path::new("--server"), Position::default(), message)
             });
             warnings.extend(ignored);
+            if let (Some(mode @ (TlsMode::VerifyCa | TlsMode::VerifyFull)), None) =
+                (url.tls_mode, &url.tls_ca_file)
+            {
+                let message = format!("sslmode={mode} needs sslrootcert=FILE, the authorities");
+                refuse("--server", message);
+            }
             document.add_server(url);
         }
         for (option, name, value) in [

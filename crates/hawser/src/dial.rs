@@ -28,8 +28,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::ServerAddressId;
+use hawser_core::session::options::{Asked, Replication};
 use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup::{self, Replication};
+use hawser_core::wire::startup;
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -74,9 +75,9 @@ pub struct Login {
     /// The database on the server.
     pub database: String,
     /// `replication`.
-    pub replication: Option<Replication>,
+    pub replication: Replication,
     /// Settings that only a connect can set.
-    pub parameters: Vec<startup::Pair>,
+    pub parameters: Vec<Asked>,
     /// The proof.
     pub credentials: Arc<Credentials>,
 }
@@ -167,7 +168,10 @@ impl DialError {
     pub fn is_fatal(&self) -> bool {
         match self {
             Self::Refused { error, .. } => {
-                matches!(&error.code.0, [b'2', b'8', ..] | b"3D000" | b"42501" | b"42704" | b"22023")
+                matches!(
+                    &error.code.0,
+                    [b'2', b'8', ..] | b"3D000" | b"42501" | b"42704" | b"22023"
+                )
             }
             Self::Authentication { .. } => true,
             Self::Resolve { .. }
@@ -183,9 +187,10 @@ impl DialError {
     /// What a client is told. The server's own words where there are any.
     pub fn to_client_error(&self) -> ClientError {
         match self {
-            Self::Refused { error, .. } if self.is_fatal() => {
-                ClientError { severity: hawser_core::wire::error::Severity::Fatal, ..(**error).clone() }
-            }
+            Self::Refused { error, .. } if self.is_fatal() => ClientError {
+                severity: hawser_core::wire::error::Severity::Fatal,
+                ..(**error).clone()
+            },
             Self::Full(full) => full.to_client_error(),
             Self::Authentication { .. } => {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
@@ -214,7 +219,9 @@ impl fmt::Display for DialError {
             Self::Connect { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
             }
-            Self::Tls { server, reason } => write!(f, "TLS with server at {server} failed: {reason}"),
+            Self::Tls { server, reason } => {
+                write!(f, "TLS with server at {server} failed: {reason}")
+            }
             Self::Timeout { server, after } => {
                 write!(f, "server at {server} did not let us in within {} s", after.as_secs_f32())
             }
@@ -227,9 +234,14 @@ impl fmt::Display for DialError {
             Self::Talk { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
             }
-            Self::Full(full) => f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full")),
+            Self::Full(full) => {
+                f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full"))
+            }
             Self::Unsuitable { server, wanted } => {
-                write!(f, "server at {server} is not what target_session_attrs = \"{wanted}\" asks for")
+                write!(
+                    f,
+                    "server at {server} is not what target_session_attrs = \"{wanted}\" asks for"
+                )
             }
         }
     }
@@ -534,18 +546,22 @@ async fn attempt(
 ) -> Result<(Talk, Entered), DialError> {
     let mut talk = Talk::new(reach::open(endpoint, &target.tls, encryption, &target.tcp).await?);
     let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(2 + login.parameters.len());
-    if login.replication != Some(Replication::Physical) {
+    match login.replication {
+        Replication::None => {}
+        Replication::Physical => parameters.push((b"replication", b"true")),
+        Replication::Database => parameters.push((b"replication", b"database")),
+    }
+    if login.replication != Replication::Physical {
         parameters.push((b"database", login.database.as_bytes()));
     }
-    if let Some(replication) = login.replication {
-        parameters.push((b"replication", replication.as_str().as_bytes()));
-    }
-    parameters.extend(login.parameters.iter().map(|(name, value)| (&**name, &**value)));
+    parameters.extend(login.parameters.iter().map(|asked| (&*asked.name, &*asked.value)));
 
     let server = || endpoint.to_string();
     let entered = enter(&mut talk, &login.user, &parameters, &login.credentials).await;
     let entered = entered.map_err(|error| match error {
-        EnterError::Talk(TalkError::Server(error)) => DialError::Refused { server: server(), error },
+        EnterError::Talk(TalkError::Server(error)) => {
+            DialError::Refused { server: server(), error }
+        }
         EnterError::Talk(source) => DialError::Talk { server: server(), source },
         EnterError::NoSecret(what) => DialError::Authentication {
             server: server(),
@@ -587,8 +603,7 @@ async fn is_suitable(
             in_recovery == (attrs == TargetSessionAttrs::Standby)
         }
         TargetSessionAttrs::ReadWrite | TargetSessionAttrs::ReadOnly => {
-            let both =
-                (reported(b"default_transaction_read_only"), reported(b"in_hot_standby"));
+            let both = (reported(b"default_transaction_read_only"), reported(b"in_hot_standby"));
             let read_only = match both {
                 (Some(read_only), Some(in_recovery)) => read_only || in_recovery,
                 _ => {

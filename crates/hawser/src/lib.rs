@@ -2,13 +2,21 @@
 
 pub mod admin;
 pub mod auth;
+pub mod cancel;
 pub mod config;
 pub mod dial;
+pub mod import;
 pub mod limits;
+pub mod login;
 pub mod loops;
+pub mod mailbox;
+pub mod pools;
 pub mod metrics;
 pub mod process;
+pub mod reactor;
 pub mod resolve;
+pub mod serve;
+pub mod service;
 pub mod socket;
 pub mod tls;
 

@@ -9,6 +9,7 @@
 //! # Invariant
 //! Every count is the number of permits that exist.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,9 +36,10 @@ struct Counts {
     servers_by_address: HashMap<ServerAddress, usize>,
 }
 
-fn count_of<K: Hash + Eq, Q: Hash + Eq + ?Sized>(counts: &HashMap<K, usize>, key: &Q) -> usize
+fn count_of<K, Q>(counts: &HashMap<K, usize>, key: &Q) -> usize
 where
-    K: std::borrow::Borrow<Q>,
+    K: Hash + Eq + Borrow<Q>,
+    Q: Hash + Eq + ?Sized,
 {
     counts.get(key).copied().unwrap_or(0)
 }
@@ -251,19 +253,26 @@ impl ConnectionPermit {
     }
 }
 
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
+impl ConnectionPermit {
+    /// Gives all places back but that of the connection itself: it is about to be closed.
+    pub fn dismiss(&mut self) {
         let mut counts = self.limits.lock();
-        counts.connected -= 1;
-        if self.client {
+        if std::mem::take(&mut self.client) {
             counts.clients -= 1;
         }
-        if let Some(database) = &self.database {
-            remove(&mut counts.clients_by_database, database);
+        if let Some(database) = self.database.take() {
+            remove(&mut counts.clients_by_database, &database);
         }
-        if let Some(user) = &self.user {
-            remove(&mut counts.clients_by_user, user);
+        if let Some(user) = self.user.take() {
+            remove(&mut counts.clients_by_user, &user);
         }
+    }
+}
+
+impl Drop for ConnectionPermit {
+    fn drop(&mut self) {
+        self.dismiss();
+        self.limits.lock().connected -= 1;
     }
 }
 
@@ -333,9 +342,13 @@ mod tests {
         let limits = Arc::new(Limits::default());
         let two = Limit::new(2);
         let mut held = Vec::new();
-        for (database, user, admitted) in
-            [("a", "u", true), ("a", "v", true), ("a", "w", false), ("b", "u", true), ("c", "u", false)]
-        {
+        for (database, user, admitted) in [
+            ("a", "u", true),
+            ("a", "v", true),
+            ("a", "w", false),
+            ("b", "u", true),
+            ("c", "u", false),
+        ] {
             let mut permit = limits.connect(100).unwrap();
             let result = permit.enter(database, user, two, two);
             assert_eq!(result.is_ok(), admitted, "{database} {user}");

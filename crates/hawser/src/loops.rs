@@ -13,11 +13,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
 use hawser_core::engine::message::PoolRef;
-use hawser_core::engine::{CancelRequest, ToLoop};
+use hawser_core::engine::{CancelRequest, Socket, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_core::time::Time;
 use tokio::sync::mpsc;
 
+use crate::mailbox::LoopMailbox;
 use crate::socket::Conn;
 
 /// A client's connection as the loops have it.
@@ -25,35 +26,35 @@ pub type ClientSocket = Conn;
 /// A pool as this program has it.
 pub type Pool = PoolRef<Conn>;
 
-/// Where messages for one loop are put. Putting one in never waits.
-pub trait Mailbox: Send + Sync {
-    /// Puts a message in and wakes the loop.
-    fn send(&self, message: ToLoop<Conn>);
-}
-
-struct Place {
-    mailbox: Arc<dyn Mailbox>,
+struct Place<S: Socket> {
+    mailbox: LoopMailbox<S>,
     clients: Arc<AtomicUsize>,
 }
 
-/// The event loops, as the control side sees them.
-pub struct Loops {
-    places: Box<[Place]>,
+/// The event loops, as everybody else sees them. Clones are handles to the same.
+pub struct Loops<S: Socket = Conn> {
+    places: Arc<[Place<S>]>,
     started: Instant,
 }
 
-impl std::fmt::Debug for Loops {
+impl<S: Socket> Clone for Loops<S> {
+    fn clone(&self) -> Self {
+        Self { places: self.places.clone(), started: self.started }
+    }
+}
+
+impl<S: Socket> std::fmt::Debug for Loops<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Loops").field("count", &self.count()).finish_non_exhaustive()
     }
 }
 
-impl Loops {
+impl<S: Socket> Loops<S> {
     /// From the loops' mailboxes, in order; `started` is the moment that their [`Time`] counts from.
     ///
     /// # Panics
     /// If there is none.
-    pub fn new(mailboxes: Vec<Arc<dyn Mailbox>>, started: Instant) -> Self {
+    pub fn new(mailboxes: Vec<LoopMailbox<S>>, started: Instant) -> Self {
         assert!(!mailboxes.is_empty(), "a process has at least one event loop");
         let places = mailboxes
             .into_iter()
@@ -73,15 +74,15 @@ impl Loops {
     }
 
     /// Sends a message to a loop.
-    pub fn send(&self, to: LoopId, message: ToLoop<Conn>) {
+    pub fn send(&self, to: LoopId, message: ToLoop<S>) {
         if let Some(place) = self.places.get(usize::from(to.0)) {
             place.mailbox.send(message);
         }
     }
 
     /// Sends to each loop what `message` makes.
-    pub fn send_all(&self, mut message: impl FnMut() -> ToLoop<Conn>) {
-        for place in &self.places {
+    pub fn send_all(&self, mut message: impl FnMut() -> ToLoop<S>) {
+        for place in &*self.places {
             place.mailbox.send(message());
         }
     }
@@ -90,6 +91,11 @@ impl Loops {
     pub fn least_loaded(&self) -> LoopId {
         let load = |id: &LoopId| self.places[usize::from(id.0)].clients.load(Ordering::Relaxed);
         self.ids().min_by_key(load).unwrap_or(LoopId(0))
+    }
+
+    /// How many clients sit with a loop.
+    pub fn clients(&self, id: LoopId) -> usize {
+        self.places.get(usize::from(id.0)).map_or(0, |place| place.clients.load(Ordering::Relaxed))
     }
 
     /// Chooses the loop for a new client, and counts the client there until the seat is dropped.
@@ -127,34 +133,49 @@ impl Drop for Seat {
 }
 
 /// What a loop asks for.
-pub enum Order {
+pub enum Order<S: Socket = Conn> {
     /// A backend for this pool; it is counted as opening already.
     Open {
         /// The pool.
-        pool: Pool,
+        pool: PoolRef<S>,
         /// Where the answer goes.
         home: LoopId,
     },
     /// A cancel request for a server.
     Cancel(CancelRequest),
+    /// New sessions may start with other values from now on (ALTER ROLE and the like): backends
+    /// that are open now are to be replaced, of all pools.
+    Renew,
 }
 
 /// What the loops have to ask the control side. Never waits; any thread may call it.
-#[derive(Clone, Debug)]
-pub struct Control {
-    orders: mpsc::UnboundedSender<Order>,
+pub struct Control<S: Socket = Conn> {
+    orders: mpsc::UnboundedSender<Order<S>>,
 }
 
-impl Control {
+impl<S: Socket> Clone for Control<S> {
+    fn clone(&self) -> Self {
+        Self { orders: self.orders.clone() }
+    }
+}
+
+impl<S: Socket> std::fmt::Debug for Control<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+impl<S: Socket> Control<S> {
     /// The handle, and where its orders come out.
-    pub fn new() -> (Self, mpsc::UnboundedReceiver<Order>) {
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Order<S>>) {
         let (orders, receiver) = mpsc::unbounded_channel();
         (Self { orders }, receiver)
     }
 
+    // Nobody takes orders any more only when the process ends.
+
     /// Has a backend opened. [`ToLoop::Opened`] or [`ToLoop::OpenFailed`] comes to `home`.
-    pub fn open(&self, pool: Pool, home: LoopId) {
-        // Nobody takes orders any more only when the process ends.
+    pub fn open(&self, pool: PoolRef<S>, home: LoopId) {
         let _ = self.orders.send(Order::Open { pool, home });
     }
 
@@ -162,46 +183,51 @@ impl Control {
     pub fn cancel(&self, request: CancelRequest) {
         let _ = self.orders.send(Order::Cancel(request));
     }
+
+    /// Has all backends that are open now replaced.
+    pub fn renew(&self) {
+        let _ = self.orders.send(Order::Renew);
+    }
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use std::sync::Mutex;
+    use hawser_sys::eventfd::EventFd;
 
     use super::*;
+    use crate::mailbox::Mailbox;
 
-    /// A mailbox that keeps what is put into it.
-    #[derive(Default)]
-    pub(crate) struct Kept(pub(crate) Mutex<Vec<ToLoop<Conn>>>);
+    /// Mailboxes that no loop empties.
+    pub(crate) fn mailboxes(count: usize) -> Vec<LoopMailbox<Conn>> {
+        (0..count).map(|_| Arc::new(Mailbox::new(EventFd::new().unwrap()))).collect()
+    }
 
-    impl Mailbox for Kept {
-        fn send(&self, message: ToLoop<Conn>) {
-            self.0.lock().unwrap().push(message);
-        }
+    /// Empties a mailbox; returns how many messages there were.
+    pub(crate) fn take_count(mailbox: &LoopMailbox<Conn>) -> usize {
+        let mut taken = Vec::new();
+        mailbox.take(&mut taken);
+        taken.len()
     }
 
     #[test]
     fn a_new_client_sits_where_the_fewest_are() {
-        let loops = Loops::new(
-            (0..3).map(|_| Arc::new(Kept::default()) as Arc<dyn Mailbox>).collect(),
-            Instant::now(),
-        );
+        let loops = Loops::new(mailboxes(3), Instant::now());
         let seats: Vec<Seat> = (0..3).map(|_| loops.seat()).collect();
         let homes: Vec<u16> = seats.iter().map(|seat| seat.home.0).collect();
         assert_eq!(homes, [0, 1, 2]);
+        assert_eq!(loops.clients(LoopId(1)), 1);
         drop(seats.into_iter().nth(1));
+        assert_eq!(loops.clients(LoopId(1)), 0);
         assert_eq!(loops.seat().home, LoopId(0), "all have left, the first is taken");
     }
 
     #[test]
     fn a_message_reaches_its_loop_alone() {
-        let kept: Vec<Arc<Kept>> = (0..2).map(|_| Arc::default()).collect();
-        let boxes = kept.iter().map(|kept| kept.clone() as Arc<dyn Mailbox>).collect();
-        let loops = Loops::new(boxes, Instant::now());
+        let mailboxes = mailboxes(2);
+        let loops = Loops::new(mailboxes.clone(), Instant::now());
         loops.send(LoopId(1), ToLoop::Cancel { process: 1, key: Box::default() });
-        assert_eq!(kept[0].0.lock().unwrap().len(), 0);
-        assert_eq!(kept[1].0.lock().unwrap().len(), 1);
+        assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (0, 1));
         loops.send_all(|| ToLoop::Cancel { process: 1, key: Box::default() });
-        assert_eq!(kept[0].0.lock().unwrap().len(), 1);
+        assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (1, 1));
     }
 }

@@ -113,10 +113,7 @@ fn versions(allowed: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
     versions
 }
 
-fn certificates(
-    what: &'static str,
-    path: &Path,
-) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let failed = |source| TlsError::File { what, path: path.to_owned(), source };
     let certificates = CertificateDer::pem_file_iter(path)
         .map_err(failed)?
@@ -149,7 +146,10 @@ fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
 
 /// What tells one state of some files from another, without reading them.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct FileStamps(Vec<(PathBuf, Option<(SystemTime, u64, u64)>)>);
+pub(crate) struct FileStamps(Vec<(PathBuf, Option<Stamp>)>);
+
+/// Time of the last change, size and inode.
+type Stamp = (SystemTime, u64, u64);
 
 impl FileStamps {
     /// The files as they are now.

@@ -50,7 +50,8 @@ pub struct Account {
 /// Bytes for the strings of a user's or group's entry; longer ones are taken for missing.
 const ENTRY_BYTES_MAX: usize = 64 * 1024;
 
-type Lookup<'a> = dyn FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32 + 'a;
+type Lookup<'a> =
+    dyn FnMut(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> i32 + 'a;
 
 fn account(lookup: &mut Lookup<'_>) -> io::Result<Option<Account>> {
     let mut strings = vec![0; ENTRY_BYTES_MAX];
@@ -95,6 +96,35 @@ pub fn account_by_id(uid: u32) -> io::Result<Option<Account>> {
         // SAFETY: all pointers are valid for the call, and the length is that of `strings`.
         unsafe { libc::getpwuid_r(uid, entry, strings.as_mut_ptr(), strings.len(), found) }
     })
+}
+
+/// The id of the group with this name, if there is one.
+///
+/// # Errors
+/// As getgrnam_r(3).
+pub fn group_by_name(name: &str) -> io::Result<Option<u32>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let mut strings: Vec<libc::c_char> = vec![0; ENTRY_BYTES_MAX];
+    let mut entry = MaybeUninit::<libc::group>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: all pointers are valid for the call, and the length is that of `strings`.
+    let code = unsafe {
+        libc::getgrnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            strings.as_mut_ptr(),
+            strings.len(),
+            &mut found,
+        )
+    };
+    if code != 0 {
+        return Err(io::Error::from_raw_os_error(code));
+    }
+    if found.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: getgrnam_r returned 0 and a non-null result, so `entry` is filled.
+    Ok(Some(unsafe { entry.assume_init_ref() }.gr_gid))
 }
 
 /// Becomes another user for good: groups, group, then user, in all threads.
@@ -168,6 +198,8 @@ mod tests {
         assert_eq!(account_by_id(0).unwrap(), Some(root));
         assert_eq!(account_by_name("no such user here").unwrap(), None);
         assert_eq!(account_by_name("nul\0").unwrap(), None);
+        assert_eq!(group_by_name("root").unwrap(), Some(0));
+        assert_eq!(group_by_name("no such group here").unwrap(), None);
     }
 
     #[test]
@@ -179,9 +211,7 @@ mod tests {
 
     #[test]
     fn only_the_calling_thread_becomes_nicer() {
-        let nice = || {
-            rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap()
-        };
+        let nice = || rustix::process::getpriority_process(Some(rustix::thread::gettid())).unwrap();
         let before = nice();
         std::thread::spawn(move || {
             set_thread_nice(15).unwrap();

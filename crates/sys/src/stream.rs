@@ -102,12 +102,44 @@ pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
     Ok(())
 }
 
+/// Who is at the other end of a unix socket: as it was when it connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Process id, in this process's pid namespace.
+    pub pid: i32,
+}
+
+/// The process at the other end of a unix socket.
+///
+/// # Errors
+/// As getsockopt(2) with SO_PEERCRED.
+pub fn peer_credentials(fd: impl AsFd) -> io::Result<Peer> {
+    let peer = sockopt::socket_peercred(fd)?;
+    Ok(Peer {
+        uid: peer.uid.as_raw(),
+        gid: peer.gid.as_raw(),
+        pid: peer.pid.as_raw_nonzero().get(),
+    })
+}
+
+/// Keeps an IPv6 socket to IPv6, so that an IPv4 socket can have the same port.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_v6_only(fd: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_ipv6_v6only(fd, true)?)
+}
+
 /// The user id of the process at the other end of a unix socket.
 ///
 /// # Errors
 /// As getsockopt(2) with SO_PEERCRED.
 pub fn peer_uid(fd: impl AsFd) -> io::Result<u32> {
-    Ok(sockopt::socket_peercred(fd)?.uid.as_raw())
+    Ok(peer_credentials(fd)?.uid)
 }
 
 #[cfg(test)]
@@ -168,6 +200,10 @@ mod tests {
     #[test]
     fn the_peer_of_a_unix_socket_is_known() {
         let (near, _far) = UnixStream::pair().unwrap();
-        assert_eq!(peer_uid(&near).unwrap(), rustix::process::getuid().as_raw());
+        let peer = peer_credentials(&near).unwrap();
+        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
+        assert_eq!(peer.gid, rustix::process::getgid().as_raw());
+        assert_eq!(peer.pid.cast_unsigned(), std::process::id());
+        assert_eq!(peer_uid(&near).unwrap(), peer.uid);
     }
 }

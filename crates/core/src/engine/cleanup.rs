@@ -226,6 +226,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Ends a backend's connection.
+    #[expect(clippy::boxed_local, reason = "backends are moved as boxes everywhere")]
     pub(super) fn drop_backend<H: Host<S>>(
         &mut self,
         host: &mut H,

@@ -41,8 +41,8 @@ pub(super) struct Record {
     pub(super) about: ClientAbout,
     /// Key for cancel requests.
     pub(super) secret: Box<[u8]>,
-    /// What it is sent once it has a backend (session mode only).
-    pub(super) greeting: Vec<u8>,
+    /// What it is sent ahead of its BackendKeyData; none once it has been greeted.
+    pub(super) greeting: Option<Vec<u8>>,
     pub(super) exclusive: bool,
     pub(super) _permit: Box<dyn Any + Send>,
 }

@@ -124,7 +124,7 @@ impl<S: Socket> Engine<S> {
                         {
                             self.resume_client(host, slot, now);
                         }
-                    } else if backend.socket.flush().is_err_and(broken) {
+                    } else if backend.socket.flush().is_err_and(|error| broken(&error)) {
                         self.backend_failed(host, slot, "server closed the connection", now);
                         return;
                     }
@@ -239,7 +239,7 @@ impl<S: Socket> Engine<S> {
             record: Box::new(Record {
                 about: *new.about,
                 secret: new.secret,
-                greeting: new.greeting,
+                greeting: Some(new.greeting),
                 exclusive: new.exclusive,
                 _permit: new.permit,
             }),
@@ -299,7 +299,7 @@ impl<S: Socket> Engine<S> {
 
     fn greet<H: Host<S>>(&mut self, host: &mut H, slot: Slot, process: u32, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let mut greeting = std::mem::take(&mut client.record.greeting);
+        let Some(mut greeting) = client.record.greeting.take() else { return };
         build::backend_key_data(&mut greeting, process, &client.record.secret);
         build::ready_for_query(&mut greeting, TransactionStatus::Idle);
         self.answer(host, slot, &greeting, &[], now);
@@ -308,7 +308,7 @@ impl<S: Socket> Engine<S> {
     /// Greets a client of session mode that has just got its backend, and applies its settings.
     pub(super) fn greet_late<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.mode != PoolMode::Session || client.record.greeting.is_empty() {
+        if client.mode != PoolMode::Session || client.record.greeting.is_none() {
             return;
         }
         let Some(backend) = &mut client.backend else { return };
@@ -543,7 +543,7 @@ impl<S: Socket> Engine<S> {
 }
 
 /// Whether an error means that the connection is gone.
-fn broken(error: std::io::Error) -> bool {
+fn broken(error: &std::io::Error) -> bool {
     error.kind() != std::io::ErrorKind::WouldBlock
 }
 

@@ -122,7 +122,7 @@ impl<S: Socket> Engine<S> {
             self.client_due(host, slot, armed, now);
         }
         self.look_after_tidying(host, now);
-        if self.pools.len() > 64 && tick % 64 == 0 {
+        if self.pools.len() > 64 && tick.is_multiple_of(64) {
             self.forget_unused_views();
         }
     }

@@ -67,12 +67,15 @@ impl Default for PoolSettings {
     }
 }
 
+/// Name and value.
+pub type Parameter = (Box<[u8]>, Box<[u8]>);
+
 /// What a server of this pool says of itself at connect, in its order: the settings that it
 /// reports, with the values of a session for which nobody has set anything.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ServerParameters {
     /// Name and value of each ParameterStatus.
-    pub pairs: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub pairs: Vec<Parameter>,
 }
 
 impl ServerParameters {

@@ -1,1 +1,513 @@
-//! x
+//! What a client asks for in its startup message.
+//!
+//! # Model   parameters become a user, a database, a replication mode, and settings. `options`
+//!           holds switches of the `postgres` program, which become settings as well and come
+//!           before those that have parameters of their own, so that these win.
+//! # Source  ProcessStartupPacket (src/backend/tcop/backend_startup.c, postmaster.c up to 16),
+//!           pg_split_opts and process_postgres_switches (postinit.c, postgres.c); messages
+//!           compared with a PostgreSQL 15.
+//! # Limits  [`SETTINGS_MAX`] settings.
+
+use std::fmt;
+
+/// Settings that one startup message can ask for.
+pub const SETTINGS_MAX: usize = 256;
+
+/// Settings that a server takes only while a connection starts (contexts `backend` and
+/// `superuser-backend` of pg_settings on PostgreSQL 14 to 18, and libraries that are loaded then).
+pub const CONNECT_ONLY: [&str; 8] = [
+    "ignore_system_indexes",
+    "jit_debugging_support",
+    "jit_profiling_support",
+    "local_preload_libraries",
+    "log_connections",
+    "log_disconnections",
+    "post_auth_delay",
+    "session_preload_libraries",
+];
+
+/// Does the setting (its name in any case) need a backend that is opened with it?
+pub fn is_connect_only(name: &[u8]) -> bool {
+    CONNECT_ONLY.iter().any(|only| only.as_bytes().eq_ignore_ascii_case(name))
+}
+
+/// What kind of connection it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Replication {
+    /// An ordinary one.
+    #[default]
+    None,
+    /// `replication=true`: the replication protocol, without a database.
+    Physical,
+    /// `replication=database`: the replication protocol and SQL.
+    Database,
+}
+
+/// A setting that a client asks for, as it wrote it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Asked {
+    /// The name in lower case, with `_` where `options` had `-`.
+    pub name: Box<[u8]>,
+    /// The value as given: not yet what the server would show.
+    pub value: Box<[u8]>,
+}
+
+/// The name only: a value may be a secret of the application.
+impl fmt::Debug for Asked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.name.escape_ascii())
+    }
+}
+
+/// A startup message's parameters, sorted out.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Startup {
+    /// Who logs in.
+    pub user: Box<[u8]>,
+    /// To which database; the user's name if none was given.
+    pub database: Box<[u8]>,
+    /// The kind of connection.
+    pub replication: Replication,
+    /// Settings in the order in which they take effect; a later one of the same name wins.
+    pub settings: Vec<Asked>,
+    /// Those that need a backend opened with them, likewise.
+    pub connect_only: Vec<Asked>,
+    /// Protocol options (`_pq_.` and a name), for NegotiateProtocolVersion.
+    pub protocol_options: Vec<Box<[u8]>>,
+}
+
+/// Why a server would refuse a startup message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum StartupError {
+    /// No user, or an empty one.
+    NoUser,
+    /// `replication` is neither a Boolean nor `database`.
+    Replication {
+        /// What it is.
+        value: Box<[u8]>,
+    },
+    /// `options` has a switch or an argument that a client may not give, or that is none.
+    Switch {
+        /// The argument, as the server's message names it.
+        argument: Box<[u8]>,
+    },
+    /// `-c NAME` or `--NAME` without a value.
+    NoValue {
+        /// `-c NAME` or `--NAME`.
+        argument: Box<[u8]>,
+    },
+    /// A switch for a setting that only a server's start or reload sets.
+    Fixed {
+        /// The setting.
+        name: &'static str,
+        /// A reload is not enough.
+        restart: bool,
+    },
+    /// More than [`SETTINGS_MAX`] settings.
+    TooMany,
+}
+
+impl StartupError {
+    /// The code of the error as the server gives it.
+    pub fn sqlstate(&self) -> &'static str {
+        match self {
+            StartupError::NoUser => "28000",
+            StartupError::Replication { .. } => "22023",
+            StartupError::Switch { .. } | StartupError::NoValue { .. } => "42601",
+            StartupError::Fixed { .. } => "55P02",
+            StartupError::TooMany => "54000",
+        }
+    }
+
+    /// The hint that the server adds.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            StartupError::Replication { .. } => {
+                Some("Valid values are: \"false\", 0, \"true\", 1, \"database\".")
+            }
+            StartupError::Switch { .. } => Some("Try \"postgres --help\" for more information."),
+            _ => None,
+        }
+    }
+}
+
+/// The server's own wording.
+impl fmt::Display for StartupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartupError::NoUser => {
+                f.write_str("no PostgreSQL user name specified in startup packet")
+            }
+            StartupError::Replication { value } => {
+                let value = String::from_utf8_lossy(value);
+                write!(f, "invalid value for parameter \"replication\": \"{value}\"")
+            }
+            StartupError::Switch { argument } => {
+                let argument = String::from_utf8_lossy(argument);
+                write!(f, "invalid command-line argument for server process: {argument}")
+            }
+            StartupError::NoValue { argument } => {
+                write!(f, "{} requires a value", String::from_utf8_lossy(argument))
+            }
+            StartupError::Fixed { name, restart: true } => {
+                write!(f, "parameter \"{name}\" cannot be changed without restarting the server")
+            }
+            StartupError::Fixed { name, restart: false } => {
+                write!(f, "parameter \"{name}\" cannot be changed now")
+            }
+            StartupError::TooMany => {
+                write!(f, "more than {SETTINGS_MAX} settings in startup packet")
+            }
+        }
+    }
+}
+
+impl std::error::Error for StartupError {}
+
+/// Sorts out the parameters of a startup message, names and values in their order.
+pub fn parse<'a>(
+    parameters: impl IntoIterator<Item = (&'a [u8], &'a [u8])>,
+) -> Result<Startup, StartupError> {
+    let mut startup = Startup::default();
+    let mut own = Vec::new();
+    let mut options: &[u8] = b"";
+    for (name, value) in parameters {
+        match name {
+            b"user" => startup.user = value.into(),
+            b"database" => startup.database = value.into(),
+            b"options" => options = value,
+            b"replication" => startup.replication = replication(value)?,
+            _ if name.starts_with(b"_pq_.") => startup.protocol_options.push(name.into()),
+            _ => own.push((name, value)),
+        }
+    }
+    if startup.user.is_empty() {
+        return Err(StartupError::NoUser);
+    }
+    if startup.replication == Replication::Physical {
+        startup.database = Box::default();
+    } else if startup.database.is_empty() {
+        startup.database = startup.user.clone();
+    }
+    for asked in parse_options(options)? {
+        startup.add(asked)?;
+    }
+    for (name, value) in own {
+        startup.add(asked(name, value))?;
+    }
+    Ok(startup)
+}
+
+impl Startup {
+    fn add(&mut self, asked: Asked) -> Result<(), StartupError> {
+        if self.settings.len() + self.connect_only.len() == SETTINGS_MAX {
+            return Err(StartupError::TooMany);
+        }
+        let list =
+            if is_connect_only(&asked.name) { &mut self.connect_only } else { &mut self.settings };
+        list.push(asked);
+        Ok(())
+    }
+}
+
+fn asked(name: &[u8], value: &[u8]) -> Asked {
+    Asked { name: name.to_ascii_lowercase().into(), value: value.into() }
+}
+
+fn replication(value: &[u8]) -> Result<Replication, StartupError> {
+    if value == b"database" {
+        return Ok(Replication::Database);
+    }
+    match super::canonical::boolean(value) {
+        Some(true) => Ok(Replication::Physical),
+        Some(false) => Ok(Replication::None),
+        None => Err(StartupError::Replication { value: value.into() }),
+    }
+}
+
+/// The settings that a text of switches asks for, in their order.
+pub fn parse_options(options: &[u8]) -> Result<Vec<Asked>, StartupError> {
+    let arguments = split(options);
+    let mut arguments = arguments.iter();
+    let mut settings = Vec::new();
+    while let Some(argument) = arguments.next() {
+        let Some(mut switches) = argument.strip_prefix(b"-").filter(|rest| !rest.is_empty()) else {
+            return Err(StartupError::Switch { argument: argument.as_slice().into() });
+        };
+        if switches == b"-" {
+            // It ends the switches, and arguments of other kinds are not taken.
+            return match arguments.next() {
+                Some(next) => Err(StartupError::Switch { argument: next.as_slice().into() }),
+                None => Ok(settings),
+            };
+        }
+        // As getopt() has it: several letters may stand together; one that takes a value takes
+        // the rest of the argument, or else the next one. `--name=value` is `-` with a value.
+        while let Some((&letter, rest)) = switches.split_first() {
+            if !takes_value(letter) {
+                flag(letter, argument, &mut settings)?;
+                switches = rest;
+                continue;
+            }
+            let (value, complained) = match rest {
+                [] => match arguments.next() {
+                    Some(next) => (next.as_slice(), next),
+                    None => return Err(StartupError::Switch { argument: argument[..].into() }),
+                },
+                _ => (rest, argument),
+            };
+            valued(letter, value, complained, &mut settings)?;
+            break;
+        }
+    }
+    Ok(settings)
+}
+
+/// Splits at white space, which a backslash makes ordinary.
+fn split(options: &[u8]) -> Vec<Vec<u8>> {
+    let mut arguments = Vec::new();
+    let mut current: Option<Vec<u8>> = None;
+    let mut bytes = options.iter();
+    while let Some(&byte) = bytes.next() {
+        if byte.is_ascii_whitespace() || byte == 0x0b {
+            arguments.extend(current.take());
+            continue;
+        }
+        let argument = current.get_or_insert_default();
+        // A backslash at the very end stands for nothing.
+        argument.extend(if byte == b'\\' { bytes.next() } else { Some(&byte) });
+    }
+    arguments.extend(current);
+    arguments
+}
+
+fn takes_value(letter: u8) -> bool {
+    b"BcCDdfhkNprStvW-".contains(&letter)
+}
+
+/// A switch without a value.
+fn flag(letter: u8, argument: &[u8], settings: &mut Vec<Asked>) -> Result<(), StartupError> {
+    let (name, value): (&[u8], &[u8]) = match letter {
+        b'e' => (b"datestyle", b"euro"),
+        b'O' => (b"allow_system_table_mods", b"true"),
+        b'P' => (b"ignore_system_indexes", b"true"),
+        b's' => (b"log_statement_stats", b"true"),
+        // Taken and without effect: for the server's own use, or of past versions.
+        b'b' | b'E' | b'j' | b'n' | b'T' => return Ok(()),
+        b'F' => return Err(StartupError::Fixed { name: "fsync", restart: false }),
+        b'i' => return Err(StartupError::Fixed { name: "listen_addresses", restart: true }),
+        b'l' => return Err(StartupError::Fixed { name: "ssl", restart: false }),
+        _ => return Err(StartupError::Switch { argument: argument.into() }),
+    };
+    settings.push(asked(name, value));
+    Ok(())
+}
+
+/// A switch with a value; `argument` is the one that a complaint names.
+fn valued(
+    letter: u8,
+    value: &[u8],
+    argument: &[u8],
+    settings: &mut Vec<Asked>,
+) -> Result<(), StartupError> {
+    let invalid = || StartupError::Switch { argument: argument.into() };
+    let fixed = |name| Err(StartupError::Fixed { name, restart: true });
+    match letter {
+        b'c' | b'-' => {
+            let Some(equals) = value.iter().position(|&byte| byte == b'=') else {
+                let prefix: &[u8] = if letter == b'c' { b"-c " } else { b"--" };
+                return Err(StartupError::NoValue { argument: [prefix, value].concat().into() });
+            };
+            let mut name = value[..equals].to_vec();
+            name.iter_mut().filter(|byte| **byte == b'-').for_each(|byte| *byte = b'_');
+            settings.push(asked(&name, &value[equals + 1..]));
+        }
+        b'd' => debug_level(value, settings),
+        b'f' => {
+            let name: &[u8] = match value.first() {
+                Some(b's') => b"enable_seqscan",
+                Some(b'i') => b"enable_indexscan",
+                Some(b'o') => b"enable_indexonlyscan",
+                Some(b'b') => b"enable_bitmapscan",
+                Some(b't') => b"enable_tidscan",
+                Some(b'n') => b"enable_nestloop",
+                Some(b'm') => b"enable_mergejoin",
+                Some(b'h') => b"enable_hashjoin",
+                _ => return Err(invalid()),
+            };
+            settings.push(asked(name, b"false"));
+        }
+        b'S' => settings.push(asked(b"work_mem", value)),
+        b't' => {
+            let name: &[u8] = match value {
+                [b'p', b'a', ..] => b"log_parser_stats",
+                [b'p', b'l', ..] => b"log_planner_stats",
+                [b'e', ..] => b"log_executor_stats",
+                _ => return Err(invalid()),
+            };
+            settings.push(asked(name, b"true"));
+        }
+        b'W' => settings.push(asked(b"post_auth_delay", value)),
+        b'B' => return fixed("shared_buffers"),
+        b'h' => return fixed("listen_addresses"),
+        b'k' => return fixed("unix_socket_directories"),
+        b'N' => return fixed("max_connections"),
+        b'p' => return fixed("port"),
+        // C, D, r, v: for the server's own use, and without effect from a client.
+        _ => {}
+    }
+    Ok(())
+}
+
+/// `-d N`: N is read as atoi() does.
+fn debug_level(value: &[u8], settings: &mut Vec<Asked>) {
+    let digits = value.strip_prefix(b"+").unwrap_or(value);
+    let level = digits
+        .iter()
+        .take_while(|byte| byte.is_ascii_digit())
+        .fold(0u32, |level, byte| level.saturating_mul(10).saturating_add(u32::from(byte - b'0')));
+    if level == 0 {
+        settings.push(asked(b"log_min_messages", b"notice"));
+        return;
+    }
+    settings.push(asked(b"log_min_messages", format!("debug{level}").as_bytes()));
+    let more: [(u32, &[u8], &[u8]); 4] = [
+        (2, b"log_statement", b"all"),
+        (3, b"debug_print_parse", b"true"),
+        (4, b"debug_print_plan", b"true"),
+        (5, b"debug_print_rewritten", b"true"),
+    ];
+    for (from, name, value) in more {
+        if level >= from {
+            settings.push(asked(name, value));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(settings: &[Asked]) -> String {
+        let shown: Vec<String> = settings
+            .iter()
+            .map(|asked| {
+                let name = String::from_utf8_lossy(&asked.name);
+                format!("{name}={}", String::from_utf8_lossy(&asked.value))
+            })
+            .collect();
+        shown.join("|")
+    }
+
+    #[test]
+    fn switches_become_settings() {
+        for (options, expected) in [
+            ("", ""),
+            ("  \t\n", ""),
+            ("-c work_mem=1MB", "work_mem=1MB"),
+            ("-cWork-Mem=1MB", "work_mem=1MB"),
+            ("--work-mem=2MB  -c a.b=", "work_mem=2MB|a.b="),
+            ("-c application_name=a\\ b\\\\c", "application_name=a b\\c"),
+            ("-c search_path=a,b -c search_path=c=d", "search_path=a,b|search_path=c=d"),
+            ("-es", "datestyle=euro|log_statement_stats=true"),
+            ("-ecx=1", "datestyle=euro|x=1"),
+            ("-f s -fh", "enable_seqscan=false|enable_hashjoin=false"),
+            ("-tpa -t executor", "log_parser_stats=true|log_executor_stats=true"),
+            ("-S 4096", "work_mem=4096"),
+            ("-d 2", "log_min_messages=debug2|log_statement=all"),
+            ("-d -1", "log_min_messages=notice"),
+            ("-O -P", "allow_system_table_mods=true|ignore_system_indexes=true"),
+            ("-E -b -n -T -C x -v 3 -D /x -r y", ""),
+            ("-c a=b --", "a=b"),
+            ("-c a=b\\", "a=b"),
+        ] {
+            let settings = parse_options(options.as_bytes());
+            assert_eq!(shown(&settings.expect(options)), expected, "{options}");
+        }
+    }
+
+    #[test]
+    fn refusals_are_worded_as_the_server_words_them() {
+        let invalid = "invalid command-line argument for server process: ";
+        for (options, code, message) in [
+            ("-Z", "42601", format!("{invalid}-Z")),
+            ("-eZ", "42601", format!("{invalid}-eZ")),
+            ("bar", "42601", format!("{invalid}bar")),
+            ("-", "42601", format!("{invalid}-")),
+            ("-f x", "42601", format!("{invalid}x")),
+            ("-t x", "42601", format!("{invalid}x")),
+            ("-c", "42601", format!("{invalid}-c")),
+            ("-- -c a=b", "42601", format!("{invalid}-c")),
+            ("-c foo", "42601", "-c foo requires a value".into()),
+            ("--foo", "42601", "--foo requires a value".into()),
+            ("-F", "55P02", "parameter \"fsync\" cannot be changed now".into()),
+            (
+                "-B 10",
+                "55P02",
+                "parameter \"shared_buffers\" cannot be changed without restarting the server"
+                    .into(),
+            ),
+        ] {
+            let error = parse_options(options.as_bytes()).unwrap_err();
+            assert_eq!(error.to_string(), message);
+            assert_eq!(error.sqlstate(), code);
+        }
+    }
+
+    fn startup(parameters: &[(&str, &str)]) -> Result<Startup, StartupError> {
+        parse(parameters.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes())))
+    }
+
+    #[test]
+    fn parameters_of_their_own_come_after_options() {
+        let found = startup(&[
+            ("TimeZone", "UTC"),
+            ("user", "u"),
+            ("options", "-c timezone=PST8PDT -c log_connections=on"),
+            ("_pq_.x", "1"),
+            ("application_name", "a"),
+        ])
+        .unwrap();
+        assert_eq!(shown(&found.settings), "timezone=PST8PDT|timezone=UTC|application_name=a");
+        assert_eq!(shown(&found.connect_only), "log_connections=on");
+        assert_eq!((&*found.user, &*found.database), (&b"u"[..], &b"u"[..]));
+        assert_eq!(found.protocol_options, [Box::from(&b"_pq_.x"[..])]);
+        assert_eq!(found.replication, Replication::None);
+    }
+
+    #[test]
+    fn replication_is_a_boolean_or_database() {
+        for (value, expected) in [
+            ("database", Replication::Database),
+            ("true", Replication::Physical),
+            ("1", Replication::Physical),
+            ("ON", Replication::Physical),
+            ("f", Replication::None),
+            ("off", Replication::None),
+        ] {
+            let found = startup(&[("user", "u"), ("replication", value)]).unwrap();
+            assert_eq!(found.replication, expected);
+            assert_eq!(found.database.is_empty(), expected == Replication::Physical);
+        }
+        let error = startup(&[("user", "u"), ("replication", "maybe")]).unwrap_err();
+        assert_eq!(error.sqlstate(), "22023");
+        assert_eq!(error.to_string(), "invalid value for parameter \"replication\": \"maybe\"");
+        assert!(error.hint().is_some());
+    }
+
+    #[test]
+    fn a_user_is_required_and_settings_are_bounded() {
+        assert_eq!(startup(&[("database", "d")]), Err(StartupError::NoUser));
+        assert_eq!(startup(&[("user", "")]), Err(StartupError::NoUser));
+        let many = "-c a=b ".repeat(SETTINGS_MAX);
+        assert!(startup(&[("user", "u"), ("options", &many)]).is_ok());
+        let found = startup(&[("user", "u"), ("options", &many), ("a", "b")]);
+        assert_eq!(found, Err(StartupError::TooMany));
+    }
+
+    #[test]
+    fn debug_shows_no_values() {
+        let found = startup(&[("user", "u"), ("options", "-c my.token=hunter2")]).unwrap();
+        assert!(!format!("{found:?}").contains("hunter2"));
+    }
+}

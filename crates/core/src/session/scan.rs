@@ -114,6 +114,7 @@ pub struct Scanner {
 
 impl Scanner {
     /// At the start of a text.
+    #[inline]
     pub fn new(options: ScanOptions) -> Scanner {
         Scanner {
             lexer: Lexer::new(options.standard_conforming_strings),
@@ -123,6 +124,7 @@ impl Scanner {
     }
 
     /// Takes the next bytes of the text, which may end anywhere.
+    #[inline]
     pub fn feed(&mut self, chunk: &[u8]) {
         // The server ends a text at a NUL; the protocol has none inside one.
         if memchr::memchr(0, chunk).is_some() || (self.unsafe_encoding && !chunk.is_ascii()) {
@@ -132,6 +134,7 @@ impl Scanner {
     }
 
     /// Ends the text.
+    #[inline]
     pub fn finish(mut self) -> Findings {
         let end = self.lexer.finish(&mut self.finder);
         self.finder.end_statement(end);
@@ -201,6 +204,7 @@ struct Finder {
 }
 
 impl Finder {
+    #[inline]
     fn new() -> Finder {
         Finder {
             found: Findings::default(),

@@ -89,7 +89,7 @@ impl Settings {
     /// The value of a setting, its name in any case.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         let entries = self.entries();
-        // Names in the set are in lower case.
+        // Names in the set are in lower case. (No copy: this is asked for each statement.)
         let lower = || name.iter().map(u8::to_ascii_lowercase);
         let at = entries.binary_search_by(|entry| entry.name.iter().copied().cmp(lower())).ok()?;
         Some(&entries[at].value)

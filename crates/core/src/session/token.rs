@@ -162,6 +162,7 @@ pub(super) struct Lexer {
 }
 
 impl Lexer {
+    #[inline]
     pub(super) fn new(standard_conforming_strings: bool) -> Lexer {
         Lexer {
             state: State::Start,
@@ -253,27 +254,35 @@ impl Lexer {
         while i < chunk.len() {
             let byte = chunk[i];
             let position = self.fed + i;
-            match CLASS[byte as usize] {
-                Class::Space => i += 1,
+            let class = CLASS[byte as usize];
+            // Words and the spaces between them are most of a text: two branches that a processor
+            // foresees, where a jump by class is not.
+            if class == Class::Space {
+                i += 1;
+                continue;
+            }
+            if class == Class::Word {
+                let length = word_length(&chunk[i..]);
+                self.start = position;
+                let word = &chunk[i..i + length];
+                i += length;
+                if i < chunk.len() {
+                    self.end_word(word, chunk[i], position + length, sink);
+                } else {
+                    self.carry.clear();
+                    self.carry.push(word);
+                    self.state = State::Word;
+                }
+                if self.state != State::Start {
+                    break;
+                }
+                continue;
+            }
+            match class {
+                Class::Space | Class::Word => unreachable!("seen to above"),
                 Class::Newline => {
                     self.newline_since = true;
                     i += 1;
-                }
-                Class::Word => {
-                    let length = word_length(&chunk[i..]);
-                    self.start = position;
-                    let word = &chunk[i..i + length];
-                    i += length;
-                    if i < chunk.len() {
-                        self.end_word(word, chunk[i], position + length, sink);
-                    } else {
-                        self.carry.clear();
-                        self.carry.push(word);
-                        self.state = State::Word;
-                    }
-                    if self.state != State::Start {
-                        break;
-                    }
                 }
                 Class::Digit => {
                     sink.symbol(NUMBER, position);

@@ -59,61 +59,40 @@ impl ProtocolVersion {
     }
 }
 
-/// What `replication` in a StartupMessage asks for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Replication {
-    /// `true`: physical, without a database.
-    Physical,
-    /// `database`: logical, with one.
-    Database,
-}
-
-impl Replication {
-    /// The value to pass on to the server.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Physical => "true",
-            Self::Database => "database",
-        }
-    }
-}
-
 /// A name and its value, as they were sent.
 pub type Pair = (Box<[u8]>, Box<[u8]>);
 
-/// A StartupMessage.
+/// A StartupMessage. What its parameters mean is for [`crate::session::options`] to say.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Startup {
-    /// The version in force from now on: what the client asked for, or 3.2 if that is less.
-    pub version: ProtocolVersion,
-    /// The client must be told by NegotiateProtocolVersion that it does not get all it asked for.
-    pub negotiate: bool,
-    /// Names that begin with `_pq_.`: no extension of the protocol is known.
-    pub unknown_extensions: Vec<Box<[u8]>>,
-    /// The role. Never empty.
-    pub user: Box<[u8]>,
-    /// The database; the role's name where none was given, as PostgreSQL has it. Empty for
-    /// physical replication.
-    pub database: Box<[u8]>,
-    /// `replication`, if it asks for any.
-    pub replication: Option<Replication>,
-    /// `options`: command-line switches such as `-c name=value`.
-    pub options: Option<Box<[u8]>>,
-    /// All other parameters in the order in which they came: settings.
-    pub settings: Vec<Pair>,
+    /// The version that the client asks for.
+    pub asked: ProtocolVersion,
+    /// All parameters in the order in which they came.
+    pub parameters: Vec<Pair>,
 }
 
 impl Startup {
-    /// Appends NegotiateProtocolVersion if the client has to get one.
-    pub fn write_negotiation(&self, out: &mut Vec<u8>) {
-        if !self.negotiate {
+    /// The version in force from now on: what the client asked for, or 3.2 if that is less.
+    pub fn version(&self) -> ProtocolVersion {
+        self.asked.min(ProtocolVersion::V3_2)
+    }
+
+    /// Names and values.
+    pub fn pairs(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        self.parameters.iter().map(|(name, value)| (&**name, &**value))
+    }
+
+    /// Appends NegotiateProtocolVersion if the client does not get all it asked for: the version,
+    /// or protocol options (`_pq_.` and a name), of which none is known.
+    pub fn write_negotiation(&self, protocol_options: &[Box<[u8]>], out: &mut Vec<u8>) {
+        if self.version() == self.asked && protocol_options.is_empty() {
             return;
         }
         build::message(out, backend::NEGOTIATE_VERSION, |out| {
-            out.extend_from_slice(&self.version.code().to_be_bytes());
-            let count = u32::try_from(self.unknown_extensions.len()).unwrap_or(u32::MAX);
+            out.extend_from_slice(&self.version().code().to_be_bytes());
+            let count = u32::try_from(protocol_options.len()).unwrap_or(u32::MAX);
             out.extend_from_slice(&count.to_be_bytes());
-            for name in &self.unknown_extensions {
+            for name in protocol_options {
                 build::string(out, name);
             }
         });
@@ -135,7 +114,7 @@ pub enum Packet {
         key: Box<[u8]>,
     },
     /// Begin a session.
-    Startup(Box<Startup>),
+    Startup(Startup),
 }
 
 /// Why a first packet is refused. All are the client's fault.
@@ -151,10 +130,6 @@ pub enum StartupError {
     Version(ProtocolVersion),
     /// Parameters that do not end as they must.
     Layout,
-    /// A value of `replication` that means nothing.
-    Replication(String),
-    /// No user.
-    NoUser,
 }
 
 impl StartupError {
@@ -169,20 +144,13 @@ impl StartupError {
             }
             Self::Version(ProtocolVersion { major, minor }) => ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,
-                format!("unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.2"),
+                format!(
+                    "unsupported frontend protocol {major}.{minor}: server supports 3.0 to 3.2"
+                ),
             ),
             Self::Layout => {
                 violation("invalid startup packet layout: expected terminator as last byte")
             }
-            Self::Replication(value) => ClientError::fatal(
-                SqlState::INVALID_PARAMETER_VALUE,
-                format!("invalid value for parameter \"replication\": \"{value}\""),
-            )
-            .hint("Valid values are: \"false\", 0, \"true\", 1, \"database\"."),
-            Self::NoUser => ClientError::fatal(
-                SqlState::INVALID_AUTHORIZATION,
-                "no PostgreSQL user name specified in startup packet",
-            ),
         }
     }
 }
@@ -221,63 +189,18 @@ fn startup(asked: ProtocolVersion, mut rest: &[u8]) -> Result<Packet, StartupErr
     if asked.major != 3 {
         return Err(StartupError::Version(asked));
     }
-    let mut user = None;
-    let mut database = None;
-    let mut options = None;
-    let mut replication = None;
-    let mut settings = Vec::new();
-    let mut unknown_extensions = Vec::new();
+    let mut parameters = Vec::new();
     loop {
         let (name, after) = take_string(rest).ok_or(StartupError::Layout)?;
         if name.is_empty() {
             if !after.is_empty() {
                 return Err(StartupError::Layout);
             }
-            break;
+            return Ok(Packet::Startup(Startup { asked, parameters }));
         }
         let (value, after) = take_string(after).ok_or(StartupError::Layout)?;
+        parameters.push((name.into(), value.into()));
         rest = after;
-        match name {
-            b"user" => user = Some(value),
-            b"database" => database = Some(value),
-            b"options" => options = Some(value),
-            b"replication" => replication = parse_replication(value)?,
-            _ if name.starts_with(b"_pq_.") => unknown_extensions.push(name.into()),
-            _ => settings.push((name.into(), value.into())),
-        }
-    }
-    let user = user.filter(|user| !user.is_empty()).ok_or(StartupError::NoUser)?;
-    let database: &[u8] = match replication {
-        Some(Replication::Physical) => b"",
-        _ => database.filter(|database| !database.is_empty()).unwrap_or(user),
-    };
-    let version = asked.min(ProtocolVersion::V3_2);
-    Ok(Packet::Startup(Box::new(Startup {
-        version,
-        negotiate: version != asked || !unknown_extensions.is_empty(),
-        unknown_extensions,
-        user: user.into(),
-        database: database.into(),
-        replication,
-        options: options.filter(|options| !options.is_empty()).map(Into::into),
-        settings,
-    })))
-}
-
-/// `replication`: `database`, or what PostgreSQL's `parse_bool` takes (unique prefixes, any case).
-fn parse_replication(value: &[u8]) -> Result<Option<Replication>, StartupError> {
-    if value == b"database" {
-        return Ok(Some(Replication::Database));
-    }
-    let lower = value.to_ascii_lowercase();
-    let is_prefix = |word: &[u8], least: usize| lower.len() >= least && word.starts_with(&lower);
-    if lower == b"1" || is_prefix(b"true", 1) || is_prefix(b"yes", 1) || lower == b"on" {
-        Ok(Some(Replication::Physical))
-    } else if lower == b"0" || is_prefix(b"false", 1) || is_prefix(b"no", 1) || is_prefix(b"off", 2)
-    {
-        Ok(None)
-    } else {
-        Err(StartupError::Replication(String::from_utf8_lossy(value).into_owned()))
     }
 }
 
@@ -335,7 +258,7 @@ mod tests {
 
     fn accepted(version: u32, parameters: &[(&str, &str)]) -> Startup {
         match startup_of(version, parameters) {
-            Ok(Packet::Startup(startup)) => *startup,
+            Ok(Packet::Startup(startup)) => startup,
             other => panic!("{other:?}"),
         }
     }
@@ -351,41 +274,40 @@ mod tests {
     }
 
     #[test]
-    fn the_database_defaults_to_the_user() {
-        let startup = accepted(3 << 16, &[("user", "u"), ("application_name", "psql")]);
-        assert_eq!((&*startup.user, &*startup.database), (&b"u"[..], &b"u"[..]));
-        assert_eq!(startup.settings, [(b"application_name"[..].into(), b"psql"[..].into())]);
-        assert!(!startup.negotiate);
-        let startup = accepted(3 << 16, &[("user", "u"), ("database", "")]);
-        assert_eq!(&*startup.database, b"u");
-        let startup = accepted(3 << 16, &[("user", "u"), ("database", "d")]);
-        assert_eq!(&*startup.database, b"d");
+    fn parameters_come_out_as_they_were_sent() {
+        let startup = accepted(3 << 16, &[("user", "u"), ("application_name", ""), ("user", "v")]);
+        let pairs: Vec<_> = startup.pairs().collect();
+        assert_eq!(pairs, [(&b"user"[..], &b"u"[..]), (b"application_name", b""), (b"user", b"v")]);
     }
 
     #[test]
     fn a_later_minor_version_is_negotiated_down_once() {
+        let negotiation = |startup: &Startup, options: &[Box<[u8]>]| {
+            let mut out = Vec::new();
+            startup.write_negotiation(options, &mut out);
+            out
+        };
+        let option: Box<[u8]> = b"_pq_.x"[..].into();
         let startup = accepted(3 << 16 | 9999, &[("user", "u"), ("_pq_.x", "1")]);
-        assert_eq!(startup.version, ProtocolVersion::V3_2);
-        let mut out = Vec::new();
-        startup.write_negotiation(&mut out);
-        assert_eq!(out, b"v\0\0\0\x13\0\x03\0\x02\0\0\0\x01_pq_.x\0");
+        assert_eq!(startup.version(), ProtocolVersion::V3_2);
+        assert_eq!(
+            negotiation(&startup, std::slice::from_ref(&option)),
+            b"v\0\0\0\x13\0\x03\0\x02\0\0\0\x01_pq_.x\0"
+        );
 
         let startup = accepted(3 << 16 | 2, &[("user", "u")]);
-        assert!(!startup.negotiate);
-        assert_eq!(startup.version.cancel_key_bytes(), 32);
-        let startup = accepted(3 << 16, &[("user", "u"), ("_pq_.a", "")]);
-        assert_eq!((startup.version, startup.negotiate), (ProtocolVersion::V3_0, true));
-        assert_eq!(startup.version.cancel_key_bytes(), 4);
+        assert!(negotiation(&startup, &[]).is_empty());
+        assert_eq!(startup.version().cancel_key_bytes(), 32);
+        let startup = accepted(3 << 16, &[("user", "u")]);
+        assert_eq!(startup.version().cancel_key_bytes(), 4);
+        assert_eq!(negotiation(&startup, &[option])[..9], *b"v\0\0\0\x13\0\x03\0\0");
     }
 
     #[test]
     fn other_major_versions_are_refused_with_postgresqls_text() {
         let error = startup_of(2 << 16, &[("user", "u")]).unwrap_err().to_client_error();
         assert_eq!(error.code, SqlState::FEATURE_NOT_SUPPORTED);
-        assert_eq!(
-            error.message,
-            "unsupported frontend protocol 2.0: server supports 3.0 to 3.2"
-        );
+        assert_eq!(error.message, "unsupported frontend protocol 2.0: server supports 3.0 to 3.2");
     }
 
     #[test]
@@ -396,8 +318,7 @@ mod tests {
             (b"user\0u\0", StartupError::Layout),
             (b"user\0u", StartupError::Layout),
             (b"user\0u\0\0\0", StartupError::Layout),
-            (b"\0", StartupError::NoUser),
-            (b"user\0\0\0", StartupError::NoUser),
+            (b"user\0\0", StartupError::Layout),
         ] {
             let bytes = [&head[..], tail].concat();
             assert_eq!(parse(&bytes), Err(expected), "{tail:?}");
@@ -405,28 +326,9 @@ mod tests {
     }
 
     #[test]
-    fn replication_takes_booleans_and_database() {
-        let asked = |value| startup_of(3 << 16, &[("user", "u"), ("replication", value)]);
-        for (value, expected) in [
-            ("database", Some(Replication::Database)),
-            ("true", Some(Replication::Physical)),
-            ("ON", Some(Replication::Physical)),
-            ("1", Some(Replication::Physical)),
-            ("no", None),
-            ("off", None),
-            ("0", None),
-        ] {
-            let Ok(Packet::Startup(startup)) = asked(value) else { panic!("{value}") };
-            assert_eq!(startup.replication, expected, "{value}");
-        }
-        for value in ["o", "", "maybe", "databas"] {
-            assert_eq!(asked(value), Err(StartupError::Replication(value.to_owned())));
-        }
-    }
-
-    #[test]
     fn cancel_keys_have_1_to_256_bytes() {
-        for (bytes, accepted) in [(0, false), (1, true), (4, true), (32, true), (256, true), (257, false)]
+        for (bytes, accepted) in
+            [(0, false), (1, true), (4, true), (32, true), (256, true), (257, false)]
         {
             let key = vec![7; bytes];
             let mut out = Vec::new();
@@ -463,7 +365,7 @@ mod tests {
             let mut body = (3u32 << 16 | u32::from(minor)).to_be_bytes().to_vec();
             body.extend(tail.iter().map(|byte| if *byte == 0 { 0 } else { b'a' + byte }));
             if let Ok(Packet::Startup(startup)) = parse(&body) {
-                prop_assert!(!startup.user.is_empty());
+                prop_assert!(startup.pairs().all(|(name, _)| !name.is_empty()));
             }
         }
     }

@@ -1,6 +1,6 @@
 //! What must hold between settings that are each valid on their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::Config;
 use super::choice::{AuthType, TlsMode};
@@ -170,13 +170,13 @@ impl<'a> Check<'a> {
             let message = format!("auth_type: {method} lets in whoever reaches {open}");
             self.warn(Table::Auth, "auth_type", message);
         }
+        let names: HashSet<_> = config.databases.iter().filter_map(|e| e.name.as_deref()).collect();
         let general = auth.auth_dbname.iter().map(|name| (Table::Auth, 0, name));
         let own = config.databases.iter().enumerate().filter_map(|(index, entry)| {
             entry.auth_dbname.as_ref().map(|name| (Table::Database, index, name))
         });
         for (table, index, name) in general.chain(own) {
-            let known = |entry: &str| entry == name || entry == ANY_DATABASE;
-            if !config.databases.iter().filter_map(|e| e.name.as_deref()).any(known) {
+            if !names.contains(name.as_str()) && !names.contains(ANY_DATABASE) {
                 let message = format!("auth_dbname: there is no [[database]] `{name}`");
                 self.error(table, index, "auth_dbname", message);
             }

@@ -1,10 +1,13 @@
 //! TOML text -> settings with their places.
 //!
-//! # Model       the parser gives values with spans; each key is looked up in the registry and its
-//!               value read as the setting's type. All errors are collected; what could not be read
-//!               keeps its default, so that one error does not bring others about
-//! # Limits      with an error of TOML's syntax only syntax errors are reported: what follows them
-//!               would be guesses
+//! # Model
+//! The parser gives values with spans; each key is looked up in the registry and its
+//! value read as the setting's type. All errors are collected; what could not be read
+//! keeps its default, so that one error does not bring others about.
+//!
+//! # Limits
+//! With an error of TOML's syntax only syntax errors are reported: what follows them
+//! would be guesses.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -68,7 +71,7 @@ impl Document {
         (reader.document, reader.errors)
     }
 
-    fn assign(
+    pub(super) fn assign(
         &mut self,
         table: Table,
         index: usize,

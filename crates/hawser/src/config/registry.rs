@@ -1,10 +1,15 @@
 //! Every setting, once: its type, default, unit, range, PgBouncer's name, and what a change needs.
 //!
-//! # Model       one declaration makes the field of a typed group, its parser, its line of SHOW
-//!               CONFIG, its entry of the reference and its candidate for "did you mean"
-//! # Invariants  within a table a name is unique; every default and every example parses; the
-//!               example is not the default, so that a setting that nobody reads fails a test
-//! # Why not     a derive macro: one more crate for what a declarative macro does
+//! # Model
+//! One declaration makes the field of a typed group, its parser, its line of SHOW
+//! CONFIG, its entry of the reference and its candidate for "did you mean"
+//!
+//! # Invariants
+//! Within a table a name is unique; every default and every example parses; the
+//! example is not the default, so that a setting that nobody reads fails a test.
+//!
+//! # Why not
+//! A derive macro: one more crate for what a declarative macro does.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -104,6 +109,21 @@ pub enum Unit {
     Bytes,
 }
 
+/// How a value is written in TOML.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// `true` or `false`.
+    Boolean,
+    /// An integer.
+    Number,
+    /// A string with a unit, or a number.
+    Duration,
+    /// An array of strings, or one string with commas.
+    List,
+    /// A string.
+    String,
+}
+
 /// What a change of a setting needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
@@ -122,6 +142,8 @@ pub struct Setting {
     pub name: &'static str,
     /// Its type in words.
     pub kind: &'static str,
+    /// How it is written.
+    pub form: Form,
     /// Its default, as one would write it, or in words ("not set").
     pub default: &'static str,
     /// Whether `default` is words and not a value.
@@ -239,6 +261,7 @@ macro_rules! settings {
                 table: Table::$table,
                 name: stringify!($name),
                 kind: <$ty as SettingType>::KIND,
+                form: <$ty as SettingType>::FORM,
                 default: $default,
                 default_in_words: <$ty as SettingType>::DEFAULT_IN_WORDS,
                 unit: or!(Unit::None $(, Unit::$unit)?),

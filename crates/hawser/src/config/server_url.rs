@@ -1,11 +1,16 @@
 //! `postgres://user:password@host:port/dbname?sslmode=...`, as libpq reads it.
 //!
-//! # Model       scheme, userinfo, hosts (several with commas), path, query; each part is
-//!               percent-decoded; a host that begins with `/` once decoded is a directory of sockets;
-//!               the query may give `host`, `port`, `user`, `password`, `dbname` as well
-//! # Invariants  no message repeats the URL or a password
-//! # Limits      parameters that concern a client and not a pooler are collected in `ignored`, for
-//!               the caller to say
+//! # Model
+//! Scheme, userinfo, hosts (several with commas), path, query; each part is
+//! percent-decoded; a host that begins with `/` once decoded is a directory of sockets;
+//! the query may give `host`, `port`, `user`, `password`, `dbname` as well.
+//!
+//! # Invariants
+//! No message repeats the URL or a password.
+//!
+//! # Limits
+//! Parameters that concern a client and not a pooler are collected in `ignored`, for
+//! the caller to say.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -68,7 +73,7 @@ pub enum ServerUrlError {
         /// What is allowed.
         allowed: String,
     },
-    /// More hosts than [`SERVERS_MAX`], or not as many ports as hosts.
+    /// More than 64 hosts, or not as many ports as hosts.
     Hosts,
 }
 

@@ -1,16 +1,20 @@
 //! What an unknown key was probably meant to be.
 //!
-//! # Model       in this order: the same name in another table; a setting of PgBouncer that has no
-//!               equivalent, with the reason; the nearest name of the table by edit distance (at most
-//!               a third of the letters differ)
+//! # Model
+//! In this order: the same name in another table; a setting of PgBouncer that has no
+//! equivalent, with the reason; the nearest name of the table by edit distance (at most
+//! a third of the letters differ).
 
 use super::registry::{self, Table};
 
 /// Settings of PgBouncer that Hawser lacks, and what to do instead. Also what `hawser import` says.
-pub(crate) const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
+const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("application_name_add_host", "clients keep their own application_name"),
     ("auth_ldap_options", "LDAP is not supported: use auth_query, users_file or [[user]]"),
-    ("autodb_idle_timeout", "databases that \"*\" matched need no clean-up"),
+    (
+        "autodb_idle_timeout",
+        "there is no time after which databases that \"*\" matched are forgotten",
+    ),
     ("client_encoding", "each client's own client_encoding is used"),
     ("client_tls13_ciphers", "only sound ciphers are offered"),
     ("client_tls_ciphers", "only sound ciphers are offered"),
@@ -31,7 +35,7 @@ pub(crate) const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("query_wait_notify", "waiting clients get no notice"),
     ("resolv_conf", "the system's resolver is used"),
     ("sbuf_loopcnt", "the loops are fair by themselves"),
-    ("scram_iterations", "the count is that of the stored secret"),
+    ("scram_iterations", "the stored secret says the count"),
     ("server_check_delay", "dead server connections are noticed at once"),
     ("server_check_query", "dead server connections are noticed at once"),
     ("server_fast_close", "use KILL or server_lifetime"),
@@ -55,7 +59,8 @@ const NAMES_LISTED_MAX: usize = 8;
 /// Longer keys are no typing errors; it also bounds the work of comparing.
 const NAME_BYTES_MAX: usize = 64;
 
-pub(super) fn without_equivalent(name: &str) -> Option<&'static str> {
+/// Why Hawser does not need this setting of PgBouncer, if it is one of those.
+pub(crate) fn without_equivalent(name: &str) -> Option<&'static str> {
     WITHOUT_EQUIVALENT.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
 }
 

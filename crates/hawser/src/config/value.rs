@@ -1,9 +1,14 @@
 //! How the value of one setting is read and shown.
 //!
-//! # Model       TOML value, or text of `SET` and of a default -> [`Raw`] -> a valid type
-//! # Invariants  a value that exists is within its setting's range; what `show` prints, `SET` reads
-//! # Why not     serde's derive: it stops at the first error, and its messages know neither the
-//!               unit nor the range of a setting
+//! # Model
+//! TOML value, or text of `SET` and of a default -> [`Raw`] -> a valid type.
+//!
+//! # Invariants
+//! A value that exists is within its setting's range; what `show` prints, `SET` reads.
+//!
+//! # Why not
+//! Serde's derive: it stops at the first error, and its messages know neither the
+//! unit nor the range of a setting.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -13,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::Rejected;
-use super::registry::{Setting, Unit};
+use super::registry::{Form, Setting, Unit};
 
 /// No duration in a configuration is longer: keeps every sum of times far from overflow.
 pub const DURATION_MAX: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
@@ -74,6 +79,8 @@ pub(super) trait SettingType: Sized {
     const HAS_RANGE: bool = false;
     /// Whether the default is said in words ("not set") and not as a value.
     const DEFAULT_IN_WORDS: bool = false;
+    /// How it is written in TOML.
+    const FORM: Form = Form::String;
 
     /// Reads a value.
     ///
@@ -99,6 +106,7 @@ impl<T: SettingType> SettingType for Option<T> {
     const KIND: &'static str = T::KIND;
     const HAS_RANGE: bool = T::HAS_RANGE;
     const DEFAULT_IN_WORDS: bool = true;
+    const FORM: Form = T::FORM;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         match raw {
@@ -119,6 +127,7 @@ impl<T: SettingType> SettingType for Option<T> {
 
 impl SettingType for bool {
     const KIND: &'static str = "true or false";
+    const FORM: Form = Form::Boolean;
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         match raw {
@@ -152,6 +161,7 @@ fn whole_number<T: SettingType>(raw: &Raw<'_>, setting: &Setting) -> Result<u32,
 
 impl SettingType for u32 {
     const KIND: &'static str = "a whole number";
+    const FORM: Form = Form::Number;
     const HAS_RANGE: bool = true;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
@@ -192,6 +202,7 @@ impl Limit {
 
 impl SettingType for Limit {
     const KIND: &'static str = "a whole number (0: no limit)";
+    const FORM: Form = Form::Number;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         whole_number::<Self>(raw, context.setting).map(Self::new)
@@ -204,6 +215,7 @@ impl SettingType for Limit {
 
 impl SettingType for Duration {
     const KIND: &'static str = "a duration such as \"30s\", \"1500ms\" or \"2min\"";
+    const FORM: Form = Form::Duration;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         let unit = context.setting.unit;
@@ -297,6 +309,7 @@ impl Timeout {
 
 impl SettingType for Timeout {
     const KIND: &'static str = "a duration such as \"30s\" (0: off)";
+    const FORM: Form = Form::Duration;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
         Duration::parse(raw, context).map(Self::after)
@@ -327,6 +340,7 @@ impl Size {
 
 impl SettingType for Size {
     const KIND: &'static str = "a size such as \"64MiB\"";
+    const FORM: Form = Form::Number;
     const HAS_RANGE: bool = true;
 
     fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
@@ -530,6 +544,7 @@ pub(super) fn items<'a, T: SettingType>(raw: &Raw<'a>) -> Result<Vec<Item<'a>>, 
 
 impl SettingType for Vec<String> {
     const KIND: &'static str = "a list of strings";
+    const FORM: Form = Form::List;
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         Ok(items::<Self>(raw)?.into_iter().map(|(item, _)| item.to_owned()).collect())

@@ -25,11 +25,9 @@ use crate::auth::secret::{Password, Secret};
 use crate::process::random_bytes;
 
 /// What there is to prove to a server who we are. Never printed.
-#[derive(Default)]
 pub struct Credentials {
-    password: Option<Password>,
-    md5: Option<Md5Hash>,
-    /// From a client's login, or from an earlier one of our own with `password`.
+    secret: Secret,
+    /// From a client's login, or from an earlier one of our own with the password.
     keys: Mutex<Option<ScramKeys>>,
 }
 
@@ -42,12 +40,27 @@ impl std::fmt::Debug for Credentials {
 impl Credentials {
     /// From a stored secret, and the keys that a client of this user has shown.
     pub fn new(secret: &Secret, keys: Option<ScramKeys>) -> Self {
-        let (password, md5) = match secret {
-            Secret::Plain(password) => (Some(password.clone()), None),
-            Secret::Md5(hash) => (None, Some(*hash)),
-            Secret::Scram(_) | Secret::None => (None, None),
-        };
-        Self { password, md5, keys: Mutex::new(keys) }
+        Self { secret: secret.clone(), keys: Mutex::new(keys) }
+    }
+
+    /// Whether they are made from this secret.
+    pub fn is_from(&self, secret: &Secret) -> bool {
+        self.secret == *secret
+    }
+
+    fn password(&self) -> Option<&Password> {
+        match &self.secret {
+            Secret::Plain(password) => Some(password),
+            _ => None,
+        }
+    }
+
+    fn md5(&self, user: &str) -> Option<Md5Hash> {
+        match &self.secret {
+            Secret::Plain(password) => Some(Md5Hash::of_password(user, password.as_bytes())),
+            Secret::Md5(hash) => Some(*hash),
+            Secret::Scram(_) | Secret::None => None,
+        }
     }
 
     fn keys(&self) -> Option<ScramKeys> {
@@ -60,7 +73,7 @@ impl Credentials {
     }
 
     fn for_scram(&self) -> Option<ClientCredentials> {
-        match (&self.password, self.keys()) {
+        match (self.password(), self.keys()) {
             (Some(password), known) => {
                 Some(ClientCredentials::Password { password: password.as_bytes().into(), known })
             }
@@ -169,16 +182,13 @@ impl Proof<'_> {
         let reply = match request {
             AuthenticationRequest::Ok => return self.finish(),
             AuthenticationRequest::CleartextPassword => {
-                let password = self.credentials.password.as_ref();
+                let password = self.credentials.password();
                 let password = password.ok_or(EnterError::NoSecret("the password itself"))?;
                 message::password_message(password.as_bytes())
             }
             AuthenticationRequest::Md5Password(salt) => {
-                let hash = match (&self.credentials.password, self.credentials.md5) {
-                    (Some(password), _) => Md5Hash::of_password(self.user, password.as_bytes()),
-                    (None, Some(hash)) => hash,
-                    (None, None) => return Err(EnterError::NoSecret("the password or its md5 hash")),
-                };
+                let hash = self.credentials.md5(self.user);
+                let hash = hash.ok_or(EnterError::NoSecret("the password or its md5 hash"))?;
                 message::password_message(&hash.answer(salt))
             }
             AuthenticationRequest::Sasl(mechanisms) => {

@@ -97,8 +97,7 @@ pub async fn open(
     if encryption == Encryption::No {
         return Ok(Stream::Plain(link));
     }
-    let failed =
-        |reason: String| DialError::Tls { server: endpoint.to_string(), reason };
+    let failed = |reason: String| DialError::Tls { server: endpoint.to_string(), reason };
     if !tls.direct {
         match ask(&mut link).await.map_err(|error| failed(error.to_string()))? {
             b'S' if link.has_input() => {
@@ -106,7 +105,9 @@ pub async fn open(
             }
             b'S' => {}
             b'N' if encryption == Encryption::IfOffered => return Ok(Stream::Plain(link)),
-            b'N' => return Err(failed("server does not support SSL, but SSL was required".to_owned())),
+            b'N' => {
+                return Err(failed("server does not support SSL, but SSL was required".to_owned()));
+            }
             // Its text is not trusted: nobody has proved to be the server yet.
             b'E' => {
                 return Err(failed("server sent an error response during SSL exchange".to_owned()));
@@ -119,8 +120,7 @@ pub async fn open(
         }
     }
     let name = server_name(host).map_err(failed)?;
-    let stream =
-        connector.connect(name, link).await.map_err(|error| failed(error.to_string()))?;
+    let stream = connector.connect(name, link).await.map_err(|error| failed(error.to_string()))?;
     if tls.direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
         return Err(failed("direct SSL connection was established without ALPN".to_owned()));
     }

@@ -11,6 +11,7 @@ use std::io;
 
 use hawser_core::wire::error::{ClientError, Severity, SqlState, field};
 use hawser_core::wire::frame::{self, Framed, HEADER_BYTES, take_string, take_u16, take_u32};
+use hawser_core::wire::startup::Pair;
 use hawser_core::wire::{backend, build, frontend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -89,7 +90,7 @@ pub struct Answer {
     /// The rows, values as text.
     pub rows: Vec<Vec<Value>>,
     /// Settings that the server reported while it answered.
-    pub reported: Vec<(Box<[u8]>, Box<[u8]>)>,
+    pub reported: Vec<Pair>,
 }
 
 impl Answer {
@@ -260,7 +261,7 @@ impl Talk {
 ///
 /// # Errors
 /// It is malformed.
-pub fn parse_status(body: &[u8]) -> Result<(Box<[u8]>, Box<[u8]>), TalkError> {
+pub fn parse_status(body: &[u8]) -> Result<Pair, TalkError> {
     let parsed = take_string(body).and_then(|(name, rest)| {
         let (value, rest) = take_string(rest)?;
         rest.is_empty().then_some((name.into(), value.into()))

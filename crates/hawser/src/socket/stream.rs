@@ -61,6 +61,14 @@ impl Link {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) async fn readable_for_test(&self) {
+        match &self.kind {
+            Kind::Tcp(stream) => stream.readable().await.unwrap(),
+            Kind::Unix(stream) => stream.readable().await.unwrap(),
+        }
+    }
+
     fn into_fd(self) -> io::Result<(OwnedFd, Vec<u8>)> {
         let fd = match self.kind {
             Kind::Tcp(stream) => stream.into_std()?.into(),

@@ -14,10 +14,12 @@ use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::{ServerConfig, server::danger::ClientCertVerifier};
 use tokio_rustls::TlsAcceptor;
 
-use super::{ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions};
+use super::{
+    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions,
+};
 use crate::auth::certificate::end_point_hash;
-use crate::config::registry::ClientTlsSettings;
 use crate::config::TlsMode;
+use crate::config::registry::ClientTlsSettings;
 
 /// Tickets for resumption that a client is sent. libpq uses none, other drivers one.
 const TICKETS: usize = 1;
@@ -51,7 +53,8 @@ impl Accepting {
             settings.client_tls_key_file.as_ref().ok_or(missing("client_tls_key_file"))?;
         let ca_file = settings.client_tls_ca_file.as_ref();
         // Taken before the files are read: a change in between is then seen as one.
-        let stamps = FileStamps::of([Some(cert_file), Some(key_file), ca_file].into_iter().flatten());
+        let stamps =
+            FileStamps::of([Some(cert_file), Some(key_file), ca_file].into_iter().flatten());
 
         let chain = certificates("certificate", cert_file)?;
         let end_point = chain.first().and_then(|own| end_point_hash(own).ok().flatten());
@@ -95,10 +98,9 @@ fn client_verifier(
     if !must_verify {
         builder = builder.allow_unauthenticated();
     }
-    builder.build().map_err(|error| TlsError::Unusable {
-        path: ca_file.clone(),
-        reason: error.to_string(),
-    })
+    builder
+        .build()
+        .map_err(|error| TlsError::Unusable { path: ca_file.clone(), reason: error.to_string() })
 }
 
 /// TLS towards clients as it is in force, replaced by reloads.

@@ -18,7 +18,9 @@ use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use super::verify::{AnyCertificate, AnyName};
-use super::{ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions};
+use super::{
+    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions,
+};
 use crate::config::{ServerTls, TlsMode, TlsNegotiation};
 
 /// Where distributions keep the authorities that they trust: Debian and Ubuntu, Fedora, Alpine,
@@ -145,7 +147,6 @@ fn system_authorities() -> Result<RootCertStore, TlsError> {
     let path = path.ok_or(TlsError::NoSystemAuthorities)?;
     let mut store = RootCertStore::empty();
     // Bundles hold old certificates that rustls refuses; those it takes are enough.
-    let (added, _) =
-        store.add_parsable_certificates(certificates("certificate authority", path)?);
+    let (added, _) = store.add_parsable_certificates(certificates("certificate authority", path)?);
     if added == 0 { Err(TlsError::NoSystemAuthorities) } else { Ok(store) }
 }

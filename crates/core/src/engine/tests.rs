@@ -1,0 +1,22 @@
+//! The engine against scripted clients and servers: one situation a test.
+//!
+//! The simulation in the lab crate runs whole crowds; here stands what is easier to read as a
+//! script, above all the traps that other poolers fell into.
+
+mod harness;
+mod pipelines;
+mod sessions;
+
+use super::*;
+use crate::ids::Slot;
+
+#[test]
+fn tokens_survive_their_64_bits() {
+    for token in [
+        Token::Client(Slot { index: 0, generation: 0 }),
+        Token::Client(Slot { index: u32::MAX, generation: 0x7fff_ffff }),
+        Token::Backend(Slot { index: 7, generation: 3 }),
+    ] {
+        assert_eq!(Token::from_bits(token.to_bits()), token);
+    }
+}

@@ -1,0 +1,386 @@
+//! A world of one or two engines, with clients and servers that a test plays by hand.
+
+use std::collections::VecDeque;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+use crate::engine::message::{ClientAbout, Event, NewClient, PoolMode, PoolRef, ToLoop};
+use crate::engine::{
+    BackendSeed, CancelRequest, Engine, Host, Readiness, ServerAddressId, Socket, Token,
+};
+use crate::ids::{BackendId, LoopId, PoolId};
+use crate::pool::{PoolSettings, ServerParameters, SharedPool};
+use crate::session::settings::{Settings, SettingsBuilder};
+use crate::time::Time;
+use crate::wire::build;
+
+/// One connection: what has been sent each way and not been read.
+#[derive(Default)]
+struct Pipe {
+    to_engine: VecDeque<u8>,
+    from_engine: Vec<u8>,
+    /// The other side has closed.
+    closed: bool,
+    /// The engine has closed.
+    dropped: bool,
+    /// Bytes that the other side still takes.
+    room: usize,
+    /// Watched by this loop under this token.
+    watch: Option<(LoopId, Token)>,
+}
+
+/// The engine's end of a connection.
+pub(super) struct Fake(Arc<Mutex<Pipe>>);
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.0.lock().unwrap().dropped = true;
+    }
+}
+
+impl Socket for Fake {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut pipe = self.0.lock().unwrap();
+        if pipe.to_engine.is_empty() {
+            return if pipe.closed { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) };
+        }
+        let count = pipe.to_engine.len().min(buf.len());
+        for (to, from) in buf.iter_mut().zip(pipe.to_engine.drain(..count)) {
+            *to = from;
+        }
+        Ok(count)
+    }
+
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        let mut pipe = self.0.lock().unwrap();
+        let count = buf.len().min(pipe.room);
+        if count == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        pipe.room -= count;
+        pipe.from_engine.extend_from_slice(&buf[..count]);
+        Ok(count)
+    }
+}
+
+/// What the engines asked for.
+#[derive(Default)]
+pub(super) struct Asked {
+    messages: VecDeque<(LoopId, ToLoop<Fake>)>,
+    openings: VecDeque<(PoolRef<Fake>, LoopId)>,
+    pub(super) cancels: Vec<CancelRequest>,
+    pub(super) start_values_changed: u32,
+    pub(super) closed: Vec<String>,
+}
+
+/// The host of one engine.
+pub(super) struct FakeHost<'a> {
+    id: LoopId,
+    asked: &'a mut Asked,
+}
+
+impl Host<Fake> for FakeHost<'_> {
+    fn watch(&mut self, socket: &Fake, token: Token) -> io::Result<()> {
+        socket.0.lock().unwrap().watch = Some((self.id, token));
+        Ok(())
+    }
+    fn unwatch(&mut self, socket: &Fake, home: LoopId) {
+        let mut pipe = socket.0.lock().unwrap();
+        assert_eq!(pipe.watch.map(|(at, _)| at), Some(home), "unwatched where it is not watched");
+        pipe.watch = None;
+    }
+    fn send(&mut self, to: LoopId, message: ToLoop<Fake>) {
+        self.asked.messages.push_back((to, message));
+    }
+    fn open(&mut self, pool: &PoolRef<Fake>, home: LoopId) {
+        self.asked.openings.push_back((pool.clone(), home));
+    }
+    fn cancel(&mut self, request: CancelRequest) {
+        self.asked.cancels.push(request);
+    }
+    fn event(&mut self, event: Event<'_>) {
+        match event {
+            Event::StartValuesChanged => self.asked.start_values_changed += 1,
+            Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
+            Event::ClientClosed { .. } => {}
+        }
+    }
+}
+
+/// The test's end of a connection.
+#[derive(Clone)]
+pub(super) struct Peer(Arc<Mutex<Pipe>>);
+
+impl Peer {
+    fn new() -> (Self, Fake) {
+        let pipe = Arc::new(Mutex::new(Pipe { room: usize::MAX, ..Pipe::default() }));
+        (Self(pipe.clone()), Fake(pipe))
+    }
+
+    /// What the engine has sent since the last look.
+    pub(super) fn received(&self) -> Vec<u8> {
+        std::mem::take(&mut self.0.lock().unwrap().from_engine)
+    }
+
+    /// The kinds of the messages that the engine has sent since the last look.
+    pub(super) fn kinds(&self) -> String {
+        kinds(&self.received())
+    }
+
+    /// Whether the engine has closed the connection.
+    pub(super) fn is_dropped(&self) -> bool {
+        self.0.lock().unwrap().dropped
+    }
+
+    /// Takes only this many bytes from now on.
+    pub(super) fn take_only(&self, room: usize) {
+        self.0.lock().unwrap().room = room;
+    }
+}
+
+/// The kinds of messages.
+pub(super) fn kinds(mut bytes: &[u8]) -> String {
+    let mut kinds = String::new();
+    while let crate::wire::frame::Framed::Header(header) = crate::wire::frame::header(bytes) {
+        kinds.push(char::from(header.kind));
+        bytes = &bytes[header.total().min(bytes.len())..];
+    }
+    assert!(bytes.is_empty(), "not whole messages: {bytes:?}");
+    kinds
+}
+
+/// The world.
+pub(super) struct World {
+    engines: Vec<Engine<Fake>>,
+    pub(super) asked: Asked,
+    pub(super) pool: PoolRef<Fake>,
+    /// Server connections in the order in which they were opened.
+    pub(super) servers: Vec<Peer>,
+    pub(super) now: Time,
+}
+
+impl World {
+    /// One loop, a pool of this size.
+    pub(super) fn new(size: u32) -> Self {
+        Self::with_loops(1, size)
+    }
+
+    pub(super) fn with_loops(loops: u16, size: u32) -> Self {
+        let mut settings = PoolSettings::default();
+        settings.limits.size = size;
+        settings.limits.idle_transaction_reserve = 0;
+        let pool = SharedPool::new(PoolId(1), "db", "me", settings, usize::from(loops), 7);
+        Self {
+            engines: (0..loops).map(|id| Engine::new(LoopId(id), loops, 7)).collect(),
+            asked: Asked::default(),
+            pool: Arc::new(pool),
+            servers: Vec::new(),
+            now: Time::from_micros(1_000_000),
+        }
+    }
+
+    pub(super) fn change_settings(&mut self, change: impl FnOnce(&mut PoolSettings)) {
+        let mut settings = (*self.pool.settings()).clone();
+        change(&mut settings);
+        self.pool.lock().set_limits(settings.limits.clone(), self.now);
+        self.pool.set_settings(settings);
+        self.tick();
+    }
+
+    fn with_engine(
+        &mut self,
+        id: LoopId,
+        act: impl FnOnce(&mut Engine<Fake>, &mut FakeHost<'_>, Time),
+    ) {
+        let mut host = FakeHost { id, asked: &mut self.asked };
+        act(&mut self.engines[usize::from(id.0)], &mut host, self.now);
+    }
+
+    /// Delivers messages and opens what is asked for, until nothing is left to do.
+    pub(super) fn settle(&mut self) {
+        loop {
+            if let Some((to, message)) = self.asked.messages.pop_front() {
+                self.with_engine(to, |engine, host, now| engine.on_message(host, message, now));
+            } else if let Some((pool, home)) = self.asked.openings.pop_front() {
+                let (peer, socket) = Peer::new();
+                self.servers.push(peer);
+                let number = self.servers.len() as u32;
+                let mut parameters = ServerParameters::default();
+                for (name, value) in
+                    [("TimeZone", "UTC"), ("application_name", ""), ("DateStyle", "ISO, MDY")]
+                {
+                    parameters.set(name.as_bytes(), value.as_bytes());
+                }
+                let seed = BackendSeed {
+                    id: BackendId(u64::from(number)),
+                    socket,
+                    pool: pool.clone(),
+                    parameters: Arc::new(parameters),
+                    process: 100 + number,
+                    key: vec![number as u8; 4].into(),
+                    server: ServerAddressId(0),
+                    epoch: pool.epoch(),
+                    opened: self.now,
+                    permit: Box::new(()),
+                };
+                let message = ToLoop::Opened(Box::new(seed));
+                self.asked.messages.push_back((home, message));
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// A client of loop 0 in transaction mode.
+    pub(super) fn client(&mut self) -> Peer {
+        self.client_of(LoopId(0), PoolMode::Transaction, &[])
+    }
+
+    pub(super) fn client_of(
+        &mut self,
+        home: LoopId,
+        mode: PoolMode,
+        start: &[(&str, &str)],
+    ) -> Peer {
+        let (peer, socket) = Peer::new();
+        let start: Settings = start
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+            .collect::<SettingsBuilder>()
+            .build();
+        let client = NewClient {
+            socket,
+            pool: self.pool.clone(),
+            mode,
+            start,
+            greeting: Vec::new(),
+            secret: Box::new([9; 4]),
+            about: Box::new(ClientAbout {
+                address: "unix".into(),
+                port: 0,
+                user: None,
+                tls: "".into(),
+                connected: self.now,
+            }),
+            permit: Box::new(()),
+            early: Vec::new(),
+            exclusive: false,
+        };
+        self.asked.messages.push_back((home, ToLoop::Adopt(Box::new(client))));
+        self.settle();
+        if mode != PoolMode::Session {
+            assert_eq!(peer.kinds(), "KZ");
+        }
+        peer
+    }
+
+    fn raise(&mut self, peer: &Peer, ready: Readiness) {
+        let watch = peer.0.lock().unwrap().watch;
+        if let Some((home, token)) = watch {
+            self.with_engine(home, |engine, host, now| engine.on_event(host, token, ready, now));
+        }
+        self.settle();
+    }
+
+    /// A peer sends bytes.
+    pub(super) fn send(&mut self, peer: &Peer, bytes: &[u8]) {
+        peer.0.lock().unwrap().to_engine.extend(bytes);
+        self.raise(peer, Readiness { readable: true, ..Readiness::default() });
+    }
+
+    /// A peer takes everything again.
+    pub(super) fn take_all(&mut self, peer: &Peer) {
+        peer.0.lock().unwrap().room = usize::MAX;
+        self.raise(peer, Readiness { writable: true, ..Readiness::default() });
+    }
+
+    /// A peer closes its connection.
+    pub(super) fn close(&mut self, peer: &Peer) {
+        peer.0.lock().unwrap().closed = true;
+        self.raise(peer, Readiness { readable: true, hangup: true, ..Readiness::default() });
+    }
+
+    /// A message comes to a loop.
+    pub(super) fn deliver(&mut self, to: LoopId, message: ToLoop<Fake>) {
+        self.asked.messages.push_back((to, message));
+        self.settle();
+    }
+
+    /// Time passes.
+    pub(super) fn wait_ms(&mut self, ms: u64) {
+        self.now = Time::from_micros(self.now.as_micros() + ms * 1000);
+        self.tick();
+    }
+
+    fn tick(&mut self) {
+        for id in 0..self.engines.len() as u16 {
+            self.with_engine(LoopId(id), |engine, host, now| engine.tick(host, now));
+        }
+        self.settle();
+    }
+
+    pub(super) fn idle_backends(&self) -> u32 {
+        self.pool.lock().idle_count()
+    }
+}
+
+/// Messages of a client, and of a server.
+pub(super) fn query(text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    build::query(&mut out, text.as_bytes());
+    out
+}
+
+pub(super) fn parse(name: &str, text: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    build::parse(&mut out, name.as_bytes(), &[text.as_bytes(), &[0, 0, 0]].concat());
+    out
+}
+
+pub(super) fn bind(statement: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    build::bind_plain(&mut out, b"", statement.as_bytes());
+    out
+}
+
+pub(super) fn execute() -> Vec<u8> {
+    let mut out = Vec::new();
+    build::execute(&mut out, b"");
+    out
+}
+
+pub(super) fn sync() -> Vec<u8> {
+    build::SYNC.to_vec()
+}
+
+/// A message with this body.
+pub(super) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    build::message(&mut out, kind, |out| out.extend_from_slice(body));
+    out
+}
+
+/// Answers of a server: each letter a message, `I`, `T` and `F` being ReadyForQuery in that
+/// status (F: failed), `C` `CommandComplete`, `E` an error.
+pub(super) fn answers(script: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    for letter in script.chars() {
+        match letter {
+            'I' => out.extend(message(b'Z', b"I")),
+            'T' => out.extend(message(b'Z', b"T")),
+            'F' => out.extend(message(b'Z', b"E")),
+            'C' => out.extend(message(b'C', b"SELECT 1\0")),
+            'E' => out.extend(message(b'E', b"SERROR\0VERROR\0C42601\0Mwrong\0\0")),
+            'D' => out.extend(message(b'D', b"\0\0")),
+            kind => out.extend(message(kind as u8, b"")),
+        }
+    }
+    out
+}
+
+/// A server's ParameterStatus.
+pub(super) fn parameter(name: &str, value: &str) -> Vec<u8> {
+    let mut out = Vec::new();
+    build::parameter_status(&mut out, name.as_bytes(), value.as_bytes());
+    out
+}

@@ -1,0 +1,355 @@
+//! Order, framing and release: what must hold whatever is pipelined.
+
+use super::harness::*;
+use crate::engine::PROCESS_ID_FIRST;
+use crate::engine::message::{PoolMode, ToLoop};
+use crate::ids::LoopId;
+
+#[test]
+fn a_query_goes_through_and_its_backend_comes_back() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    assert_eq!(server.received(), query("SELECT 1"));
+    world.send(&server, &answers("DCI"));
+    assert_eq!(client.received(), answers("DCI"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn half_a_message_holds_no_backend() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let message = query("SELECT 1");
+    for byte in &message[..message.len() - 1] {
+        world.send(&client, &[*byte]);
+        assert_eq!(world.pool.lock().total(), 0);
+    }
+    world.send(&client, &message[message.len() - 1..]);
+    assert_eq!(world.servers[0].received(), message);
+}
+
+#[test]
+fn trap_02_a_backend_is_kept_until_the_last_sync_is_answered() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+    world.send(&client, &pipeline.repeat(3));
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PBESPBESPBES");
+    for left in (0..3).rev() {
+        world.send(&server, &answers("12CI"));
+        assert_eq!(client.kinds(), "12CZ");
+        assert_eq!(world.idle_backends(), u32::from(left == 0));
+    }
+}
+
+#[test]
+fn an_answer_split_at_every_byte_is_passed_on_whole() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELECT 1"), bind(""), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    let answer = answers("12DDCI");
+    for byte in &answer {
+        assert_eq!(world.idle_backends(), 0);
+        world.send(&server, &[*byte]);
+    }
+    assert_eq!(client.received(), answer);
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_03_flush_is_not_sync_and_keeps_the_backend() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &[parse("", "SELECT 1"), bind(""), message(b'H', b"")].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12"));
+    assert_eq!(client.kinds(), "12");
+    world.send(&other, &query("SELECT 2"));
+    assert_eq!(server.kinds(), "PBH", "the other client must not get the backend");
+    world.send(&client, &[execute(), sync()].concat());
+    assert_eq!(server.kinds(), "ES");
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "Q", "now it may");
+}
+
+#[test]
+fn trap_04_a_failed_parse_gives_its_name_free() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELEC"), sync()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    assert_eq!(server.kinds(), "PS", "the name is free again");
+    world.send(&server, &answers("1I"));
+    assert_eq!(client.kinds(), "1Z");
+    // And the failed one is not thought to be prepared.
+    world.send(&client, &[parse("t", "SELEC"), sync()].concat());
+    assert_eq!(server.kinds(), "PS");
+}
+
+#[test]
+fn trap_05_answers_of_ours_keep_their_place() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &[parse("a", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    assert_eq!(one.kinds(), "1Z");
+    server.received();
+    // The second client's Parse is known; its Bind before it must be answered first.
+    world.send(
+        &two,
+        &[parse("x", "SELECT 2"), bind("x"), parse("y", "SELECT 1"), bind("y"), sync()].concat(),
+    );
+    assert_eq!(server.kinds(), "PBBS");
+    world.send(&server, &answers("1"));
+    assert_eq!(two.kinds(), "1");
+    world.send(&server, &answers("2"));
+    world.send(&server, &answers("2I"));
+    assert_eq!(two.kinds(), "212Z");
+}
+
+#[test]
+fn a_parse_that_is_known_and_flushed_is_answered_at_once() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("a", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    world.send(&client, &[parse("b", "SELECT 1"), message(b'H', b"")].concat());
+    assert_eq!(client.kinds(), "1");
+}
+
+#[test]
+fn a_name_that_exists_is_refused_with_the_servers_own_words() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("a", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    world.send(&client, &[parse("a", "SELECT 2"), bind("a"), sync()].concat());
+    world.send(&server, &answers("EI"));
+    let answer = client.received();
+    assert_eq!(kinds(&answer), "EZ");
+    let text = String::from_utf8_lossy(&answer);
+    assert!(text.contains("42P05") && text.contains("\"a\" already exists"), "{text}");
+}
+
+#[test]
+fn trap_15_a_sync_in_the_middle_of_a_copy_gets_no_answer() {
+    let mut world = World::new(1);
+    let client = world.client();
+    // As libpq does with an extended-protocol COPY: Sync comes at once, and again at the end.
+    let start = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
+    world.send(&client, &start);
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12G"));
+    assert_eq!(client.kinds(), "12G");
+    world.send(&client, &[message(b'd', b"1\n"), message(b'c', b""), sync()].concat());
+    assert_eq!(server.kinds(), "PBESdcS");
+    world.send(&server, &answers("C"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "CZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_copy_data_after_an_error_goes_nowhere() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    world.send(&client, &message(b'd', b"bad\n"));
+    world.send(&server, &answers("EI"));
+    assert_eq!(world.idle_backends(), 1);
+    server.received();
+    world.send(&client, &[message(b'd', &[b'x'; 100_000]), message(b'c', b"")].concat());
+    assert_eq!(server.kinds(), "", "the next client's backend must not see it");
+    world.send(&client, &query("SELECT 1"));
+    assert_eq!(server.kinds(), "Q");
+}
+
+#[test]
+fn trap_16_a_backend_waits_for_the_end_of_a_cancel_request() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SELECT pg_sleep(10)"));
+    world.send(&other, &query("SELECT 2"));
+    let server = world.servers[0].clone();
+    server.received();
+    let cancel = |key: [u8; 4]| ToLoop::Cancel { process: PROCESS_ID_FIRST, key: key.into() };
+    world.deliver(LoopId(0), cancel([1; 4]));
+    assert_eq!(world.asked.cancels.len(), 0, "a wrong key");
+    world.deliver(LoopId(0), cancel([9; 4]));
+    world.deliver(LoopId(0), cancel([9; 4]));
+    assert_eq!(world.asked.cancels.len(), 1, "one at a time");
+    let request = world.asked.cancels[0].clone();
+    assert_eq!((request.process, &*request.key), (101, &[1u8; 4][..]));
+    // The query ends by itself while the cancel request is still under way.
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZ");
+    assert_eq!(server.kinds(), "", "the signal could still hit the other's query");
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    assert_eq!(server.kinds(), "Q");
+}
+
+#[test]
+fn a_cancel_ends_the_wait_of_a_client_that_waits() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SELECT 1"));
+    world.send(&other, &query("SELECT 2"));
+    let key = ToLoop::Cancel { process: PROCESS_ID_FIRST + 1, key: [9; 4].into() };
+    world.deliver(LoopId(0), key);
+    let answer = other.received();
+    assert_eq!(kinds(&answer), "EZ");
+    assert!(String::from_utf8_lossy(&answer).contains("57014"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "", "the cancelled query must not run");
+    world.send(&other, &query("SELECT 3"));
+    assert_eq!(server.received(), query("SELECT 3"));
+}
+
+#[test]
+fn trap_14_an_answer_out_of_turn_closes_the_connection() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("2"));
+    assert!(server.is_dropped() && client.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("08006"));
+    assert_eq!(world.pool.lock().total(), 0);
+}
+
+#[test]
+fn trap_21_a_client_that_leaves_in_mid_transaction_frees_its_backend_in_order() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&other, &query("SELECT 2"));
+    server.received();
+    world.close(&client);
+    assert_eq!(server.received(), query("ROLLBACK"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 2"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(other.kinds(), "CZ", "and none of the ROLLBACK's answer");
+}
+
+#[test]
+fn trap_21_a_client_that_leaves_in_mid_query_has_it_cancelled() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELECT pg_sleep(9)"), bind(""), execute()].concat());
+    let server = world.servers[0].clone();
+    world.close(&client);
+    assert_eq!(world.asked.cancels.len(), 1);
+    assert_eq!(server.kinds(), "PBES", "with the Sync that it did not send");
+    world.send(&server, &answers("12EI"));
+    assert_eq!(world.idle_backends(), 0, "the cancel request is still under way");
+    let request = world.asked.cancels[0].clone();
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_21_a_client_that_leaves_in_mid_message_costs_its_backend() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let long = query(&"x".repeat(100_000));
+    world.send(&client, &long[..50_000]);
+    let server = world.servers[0].clone();
+    world.close(&client);
+    assert!(server.is_dropped());
+    assert_eq!(world.pool.lock().total(), 0);
+}
+
+#[test]
+fn trap_24_a_client_that_reads_nothing_is_cut_off_when_others_wait() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    client.take_only(10);
+    world.send(&client, &query("SELECT many"));
+    let server = world.servers[0].clone();
+    let row = message(b'D', &[b'x'; 10_000]);
+    for _ in 0..50 {
+        world.send(&server, &row);
+    }
+    world.wait_ms(31_000);
+    assert!(!client.is_dropped(), "nobody waits");
+    world.send(&other, &query("SELECT 2"));
+    world.wait_ms(100);
+    assert!(client.is_dropped() && server.is_dropped());
+    assert_eq!(world.servers.len(), 2, "and the other gets a backend");
+    assert_eq!(world.servers[1].kinds(), "Q");
+}
+
+#[test]
+fn a_slow_reader_stops_the_server_and_gets_everything_in_the_end() {
+    let mut world = World::new(1);
+    let client = world.client();
+    client.take_only(0);
+    world.send(&client, &query("SELECT many"));
+    let server = world.servers[0].clone();
+    let mut sent = Vec::new();
+    for n in 0..100u8 {
+        let row = message(b'D', &[n; 10_000]);
+        world.send(&server, &row);
+        sent.extend(row);
+    }
+    world.send(&server, &answers("CI"));
+    sent.extend(answers("CI"));
+    assert_eq!(client.received(), b"");
+    world.take_all(&client);
+    assert_eq!(client.received(), sent);
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn a_client_of_another_loop_gets_the_backend_in_turn() {
+    let mut world = World::with_loops(2, 1);
+    let one = world.client_of(LoopId(0), PoolMode::Transaction, &[]);
+    let two = world.client_of(LoopId(1), PoolMode::Transaction, &[]);
+    world.send(&one, &query("SELECT 1"));
+    world.send(&two, &query("SELECT 2"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    assert_eq!(one.kinds(), "CZ");
+    world.send(&server, &answers("CI"));
+    assert_eq!(two.kinds(), "CZ");
+    // Idle now, at home on loop 1; loop 0 takes it over.
+    world.send(&one, &query("SELECT 3"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(one.kinds(), "CZ");
+    assert_eq!(world.servers.len(), 1);
+}
+
+#[test]
+fn a_malformed_message_ends_only_the_client_that_sent_it() {
+    let mut world = World::new(1);
+    let (bad, good) = (world.client(), world.client());
+    world.send(&bad, b"Q\0\0\0\x01");
+    assert!(bad.is_dropped());
+    assert!(String::from_utf8_lossy(&bad.received()).contains("08P01"));
+    let unknown = world.client();
+    world.send(&unknown, b"!\0\0\0\x04");
+    assert!(String::from_utf8_lossy(&unknown.received()).contains("invalid frontend message type"));
+    world.send(&good, &query("SELECT 1"));
+    assert_eq!(world.servers[0].kinds(), "Q");
+}

@@ -1,0 +1,305 @@
+//! What moves with a client, what pins it, and what never reaches another.
+
+use super::harness::*;
+use crate::engine::message::PoolMode;
+use crate::ids::LoopId;
+
+#[test]
+fn start_values_go_ahead_of_the_first_message_in_one_write() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("application_name", "it's")]);
+    let other = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    let set = query("SET \"application_name\" TO 'it''s'");
+    assert_eq!(server.received(), [set, query("SELECT 1")].concat());
+    let reported = parameter("application_name", "it's");
+    world.send(&server, &[answers("C"), reported, answers("I"), answers("CI")].concat());
+    assert_eq!(client.kinds(), "CZ", "only what answers the client's own query");
+    // The same client again: nothing to set.
+    world.send(&client, &query("SELECT 1"));
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("CI"));
+    // Another: back to the server's own.
+    world.send(&other, &query("SELECT 1"));
+    let text = server.received();
+    assert_eq!(kinds(&text), "QQ");
+    assert!(String::from_utf8_lossy(&text).contains("RESET \"application_name\""));
+}
+
+#[test]
+fn trap_08_what_a_client_sets_moves_with_it() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SET TimeZone TO 'Asia/Tokyo'"));
+    let server = world.servers[0].clone();
+    let reported = parameter("TimeZone", "Asia/Tokyo");
+    world.send(&server, &[answers("C"), reported.clone(), answers("I")].concat());
+    assert_eq!(client.kinds(), "CSZ");
+    assert_eq!(world.idle_backends(), 1, "it must not pin");
+    server.received();
+    world.send(&other, &query("SHOW TimeZone"));
+    assert!(String::from_utf8_lossy(&server.received()).contains("RESET \"timezone\""));
+    let back = parameter("TimeZone", "UTC");
+    world.send(&server, &[answers("C"), back, answers("ICI")].concat());
+    assert_eq!(other.kinds(), "CZ");
+    world.send(&client, &query("SHOW TimeZone"));
+    assert!(
+        String::from_utf8_lossy(&server.received()).contains("SET \"timezone\" TO 'Asia/Tokyo'")
+    );
+}
+
+#[test]
+fn reset_goes_back_to_the_clients_own_start_value() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    let tokyo = parameter("TimeZone", "Asia/Tokyo");
+    world.send(&server, &[answers("C"), tokyo, answers("ICI")].concat());
+    client.received();
+    server.received();
+    world.send(&client, &query("RESET TimeZone"));
+    assert_eq!(server.received(), query("RESET TimeZone"));
+    let utc = parameter("TimeZone", "UTC");
+    world.send(&server, &[answers("C"), utc, answers("I")].concat());
+    assert_eq!(client.kinds(), "CZ", "for the client nothing has changed");
+    world.send(&client, &query("SHOW TimeZone"));
+    let text = server.received();
+    assert!(String::from_utf8_lossy(&text).contains("SET \"timezone\" TO 'Asia/Tokyo'"));
+}
+
+#[test]
+fn a_setting_that_is_not_reported_pins() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SET statement_timeout = 1000"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    server.received();
+    world.send(&other, &query("SELECT 1"));
+    assert_eq!(server.kinds(), "", "the other waits");
+    // DISCARD ALL ends the pin.
+    world.send(&client, &query("DISCARD ALL"));
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "Q");
+}
+
+#[test]
+fn a_pinned_client_that_leaves_has_its_state_discarded_before_the_next() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&other, &query("SELECT 1"));
+    server.received();
+    world.close(&client);
+    assert_eq!(server.received(), query("DISCARD ALL"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 1"));
+}
+
+#[test]
+fn trap_11_a_reset_that_fails_costs_the_backend() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.close(&client);
+    world.send(&server, &answers("EI"));
+    assert!(server.is_dropped());
+}
+
+#[test]
+fn what_cannot_be_undone_costs_the_backend() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SET my.user_id TO '7'"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.close(&client);
+    assert!(server.is_dropped());
+}
+
+#[test]
+fn trap_06_equal_texts_under_other_settings_are_other_statements() {
+    let mut world = World::new(1);
+    let text = "SELECT '2024-01-01'::timestamptz";
+    let one = world.client();
+    let two = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    let three = world.client();
+    world.send(&one, &[parse("s", text), sync()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("1I"));
+    world.send(&two, &[parse("s", text), sync()].concat());
+    assert_eq!(server.kinds(), "QPS", "prepared under its own settings");
+    let tokyo = parameter("TimeZone", "Asia/Tokyo");
+    world.send(&server, &[answers("C"), tokyo, answers("I1I")].concat());
+    assert_eq!(two.kinds(), "1Z");
+    world.send(&three, &[parse("other_name", text), sync()].concat());
+    assert_eq!(server.kinds(), "QS", "shared with the first");
+}
+
+#[test]
+fn a_backend_that_lacks_a_statement_gets_it_ahead_of_the_bind() {
+    let mut world = World::new(2);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("1I"));
+    client.received();
+    first.received();
+    world.send(&other, &query("BEGIN"));
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    let second = world.servers[1].clone();
+    assert_eq!(second.kinds(), "PBES");
+    world.send(&second, &answers("12CI"));
+    assert_eq!(client.kinds(), "2CZ", "it prepared nothing now");
+}
+
+#[test]
+fn an_unnamed_statement_is_never_another_clients() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &[parse("", "SELECT 'one'"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    server.received();
+    // The second has none: it must get the server's error, not the first's statement.
+    world.send(&two, &[bind(""), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "CBES");
+    world.send(&server, &answers("3EI"));
+    assert_eq!(two.kinds(), "EZ");
+    // The first finds its own again.
+    world.send(&one, &[bind(""), execute(), sync()].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "PBES");
+    assert!(String::from_utf8_lossy(&sent).contains("SELECT 'one'"));
+}
+
+#[test]
+fn deallocate_of_a_protocol_statement_is_answered_here() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("_pg3_0", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    world.send(&client, &query("DEALLOCATE \"_pg3_0\""));
+    assert_eq!(client.received(), [message(b'C', b"DEALLOCATE\0"), answers("I")].concat());
+    assert_eq!(server.kinds(), "");
+    world.send(&client, &[parse("_pg3_0", "SELECT 1"), sync()].concat());
+    assert_eq!(server.kinds(), "S", "the name is free, and the statement still there");
+}
+
+#[test]
+fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    server.received();
+    client.received();
+    world.send(
+        &client,
+        &[query("DISCARD ALL"), parse("s", "SELECT 1"), bind("s"), execute(), sync()].concat(),
+    );
+    // Prepared again, behind a Close in case the DISCARD fails.
+    assert_eq!(server.kinds(), "QCPBES");
+    world.send(&server, &answers("CI312CI"));
+    assert_eq!(client.kinds(), "CZ12CZ");
+}
+
+#[test]
+fn currval_never_answers_with_anothers_value() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("SELECT nextval('s')"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("DCI"));
+    server.received();
+    world.send(&two, &query("SELECT lastval()"));
+    let sent = server.received();
+    assert_eq!(sent, [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat());
+}
+
+#[test]
+fn a_client_of_session_mode_keeps_its_backend_and_names() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let greeting = client.received();
+    assert_eq!(kinds(&greeting), "KZ");
+    assert_eq!(greeting[5..9], 101u32.to_be_bytes(), "the server's own process id");
+    world.send(&client, &[parse("mine", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.received(), [parse("mine", "SELECT 1"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    assert_eq!(world.idle_backends(), 0);
+    world.close(&client);
+    assert_eq!(server.received(), query("DISCARD ALL"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn statement_mode_refuses_transaction_blocks() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Statement, &[]);
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("CT"));
+    assert!(client.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("statement pooling mode"));
+    assert_eq!(server.received(), query("ROLLBACK"));
+}
+
+#[test]
+fn a_wait_that_takes_too_long_ends_with_53300() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("BEGIN"));
+    world.send(&two, &query("SELECT 1"));
+    world.wait_ms(119_000);
+    assert!(!two.is_dropped());
+    world.wait_ms(2_000);
+    assert!(two.is_dropped());
+    assert!(String::from_utf8_lossy(&two.received()).contains("53300"));
+    assert_eq!(world.pool.lock().waiting_count(), 0);
+}
+
+#[test]
+fn idle_transactions_make_room_for_others() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.limits.idle_transaction_reserve = 1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("BEGIN"));
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("CT"));
+    one.received();
+    world.send(&two, &query("SELECT 1"));
+    assert_eq!(world.servers.len(), 1);
+    world.wait_ms(100);
+    assert_eq!(world.servers.len(), 2);
+    let second = world.servers[1].clone();
+    assert_eq!(second.kinds(), "Q");
+    world.send(&second, &answers("CI"));
+    assert_eq!(two.kinds(), "CZ");
+    world.send(&one, &query("COMMIT"));
+    world.send(&first, &answers("CI"));
+    assert_eq!(one.kinds(), "CZ");
+}
+
+#[test]
+fn alter_role_is_told_to_the_host() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("ALTER ROLE me SET work_mem = '1MB'"));
+    assert_eq!(world.asked.start_values_changed, 1);
+}

@@ -1,0 +1,487 @@
+//! One message of a client that has a backend: what is changed of it on its way.
+//!
+//! Clients that share backends have their names of prepared statements replaced by the shared
+//! ones; what a statement may do to the session is taken note of before it is sent. Bodies that
+//! cannot be read are passed on: the server knows what to say of them, and their length keeps
+//! the framing.
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::client::{Client, ClientStatement};
+use super::effects::Effects;
+use super::expect::Expect;
+use super::from_client::{Halt, Passage, bad_length};
+use super::statement::{Statement, Unnamed};
+use super::{Socket, limits};
+use crate::session::part::Part;
+use crate::session::scan::{Scanner, scan};
+use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
+use crate::wire::frame::{self, HEADER_BYTES, Header};
+use crate::wire::{TransactionStatus, build, frontend};
+
+/// What a Describe or Close is about: `S` or `P`, and the name.
+fn target(body: &[u8]) -> Option<(u8, &[u8])> {
+    let (&what, name) = body.split_first()?;
+    Some((what, frame::take_string(name)?.0))
+}
+
+/// One message of a client that has a backend.
+pub(super) struct Turn<'a, 'b, S: Socket> {
+    pub(super) client: &'a mut Client<S>,
+    pub(super) backend: &'a mut Backend<S>,
+    pub(super) passage: &'a mut Passage<'b>,
+    pub(super) header: Header,
+    pub(super) body: &'a [u8],
+    pub(super) hash_key: super::statement::Keyed,
+    pub(super) serial: u32,
+    pub(super) stats: &'a crate::pool::LoopStats,
+}
+
+impl<S: Socket> Turn<'_, '_, S> {
+    /// Whether all of the message is here.
+    fn is_whole(&self) -> bool {
+        self.body.len() == self.header.body
+    }
+
+    /// Passes the message on as it is; what has not come yet streams.
+    fn pass(&mut self) {
+        self.passage.pass(HEADER_BYTES + self.body.len());
+        self.backend.sending_rest = self.header.body - self.body.len();
+    }
+
+    /// Passes on a message whose body cannot be read: the server knows what to say of it, and its
+    /// length keeps the framing.
+    fn malformed(&mut self, expect: Expect) {
+        self.pass();
+        self.backend.expect(expect);
+    }
+
+    /// Passes the message on with another start: `new` in place of the first `old` bytes of the
+    /// body.
+    fn pass_with(&mut self, old: usize, new: impl FnOnce(&mut Vec<u8>)) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        let out = &mut self.passage.out;
+        let start = out.len();
+        out.extend_from_slice(&[self.header.kind, 0, 0, 0, 0]);
+        new(out);
+        let length = out.len() - start - 1 + self.header.body - old;
+        let Ok(length) = u32::try_from(length) else {
+            return Err(Halt::Refused(bad_length(self.header.kind)));
+        };
+        out[start + 1..start + HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
+        self.passage.skip(HEADER_BYTES + old);
+        self.passage.pass(self.body.len() - old);
+        self.backend.sending_rest = self.header.body - self.body.len();
+        Ok(())
+    }
+
+    /// Sends what must go ahead of the first message of a query.
+    pub(super) fn open(&mut self, now: Time) -> Result<(), Halt> {
+        if !self.backend.expected.is_empty() || self.backend.unsynced {
+            return Ok(());
+        }
+        self.client.since = now;
+        if self.backend.status == TransactionStatus::Idle {
+            self.client.transaction_since = now;
+        }
+        if self.client.is_native() || self.backend.status == TransactionStatus::Failed {
+            return Ok(());
+        }
+        if self.backend.applied != self.client.desired {
+            self.passage.cut(self.backend)?;
+            self.backend.apply_settings(&self.client.desired, &mut self.passage.out);
+        }
+        if self.client.reads_sequences && self.backend.status == TransactionStatus::Idle {
+            self.passage.cut(self.backend)?;
+            self.backend.discard_sequences(&mut self.passage.out);
+        }
+        Ok(())
+    }
+
+    /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
+    pub(super) fn message(&mut self) -> Result<bool, Halt> {
+        match self.header.kind {
+            frontend::QUERY => return self.query(),
+            frontend::PARSE => self.parse()?,
+            frontend::BIND => self.bind()?,
+            frontend::DESCRIBE => self.describe()?,
+            frontend::CLOSE => self.close()?,
+            frontend::EXECUTE => {
+                self.pass();
+                self.backend.expect(Expect::Execute);
+            }
+            frontend::SYNC => {
+                self.pass();
+                // In the middle of a copy the server reads it and ignores it (trap 15).
+                if !self.backend.copying_in {
+                    self.backend.expect(Expect::Sync);
+                }
+            }
+            frontend::FLUSH => self.pass(),
+            frontend::FUNCTION_CALL => {
+                self.pass();
+                self.backend.expect(Expect::Call);
+            }
+            frontend::COPY_DATA => self.copy_input(false)?,
+            _ => self.copy_input(true)?,
+        }
+        Ok(false)
+    }
+
+    fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {
+        if self.backend.expected.is_empty() && !self.backend.copying_in {
+            // The server would read it and ignore it; a backend is not kept busy with it.
+            self.passage.cut(self.backend)?;
+            self.passage.skip(HEADER_BYTES + self.body.len());
+            let rest = self.header.body - self.body.len();
+            if rest > 0 {
+                self.client.extra().discard = rest;
+            }
+            return Ok(());
+        }
+        self.pass();
+        if ends {
+            self.backend.copying_in = false;
+        }
+        let marker = Expect::CopyInput { ends };
+        if self.backend.expected.front() != Some(&Expect::Query)
+            && self.backend.expected.back() != Some(&marker)
+            && !self.backend.ignoring
+        {
+            self.backend.expected.push_back(marker);
+        }
+        Ok(())
+    }
+
+    fn effects_of(&self, text: &[u8]) -> Effects {
+        let findings = scan(text, self.client.scan_options());
+        Effects::of(&findings, |name| self.backend.parameters.get(name).is_some())
+    }
+
+    fn query(&mut self) -> Result<bool, Halt> {
+        let mut changes_start_values = false;
+        if self.is_whole() {
+            let Some((text, [])) = frame::take_string(self.body) else {
+                self.malformed(Expect::Query);
+                return Ok(false);
+            };
+            let effects = self.effects_of(text);
+            if !effects.is_none() {
+                if let Some(unusual) = &effects.unusual {
+                    changes_start_values = unusual.changes_start_values;
+                    if let Some(name) = &unusual.deallocates
+                        && !self.client.is_native()
+                        && self.client.statement(name).is_some()
+                        && self.answer_deallocate(name)?
+                    {
+                        return Ok(false);
+                    }
+                }
+                self.before(&effects)?;
+            }
+        } else {
+            let mut scanner = Box::new(Scanner::new(self.client.scan_options()));
+            scanner.feed(self.body);
+            self.client.extra().scanner = Some(scanner);
+        }
+        self.pass();
+        self.backend.expect(Expect::Query);
+        self.backend.unnamed = None;
+        self.client.unnamed = None;
+        Ok(changes_start_values)
+    }
+
+    /// What a statement with effects needs ahead of it; and takes note of them.
+    fn before(&mut self, effects: &Effects) -> Result<(), Halt> {
+        if self.client.is_native() {
+            if effects.spoils {
+                self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
+            }
+            return Ok(());
+        }
+        self.client.undergo(self.backend, effects);
+        if effects.reads_sequences
+            && self.backend.expected.is_empty()
+            && !self.backend.unsynced
+            && self.backend.status == TransactionStatus::Idle
+        {
+            self.passage.cut(self.backend)?;
+            self.backend.discard_sequences(&mut self.passage.out);
+        }
+        Ok(())
+    }
+
+    /// Answers a DEALLOCATE of a statement that the server has under another name. `false` if it
+    /// cannot be answered here, and the server shall say what is wrong.
+    fn answer_deallocate(&mut self, name: &[u8]) -> Result<bool, Halt> {
+        if !self.backend.expected.is_empty()
+            || self.backend.unsynced
+            || self.backend.status == TransactionStatus::Failed
+        {
+            return Ok(false);
+        }
+        if let Some(names) = &mut self.client.statements {
+            names.remove(name);
+        }
+        let mut answer = Vec::with_capacity(32);
+        build::command_complete(&mut answer, b"DEALLOCATE");
+        build::ready_for_query(&mut answer, self.backend.status);
+        self.client.reply(&answer);
+        self.passage.cut(self.backend)?;
+        self.passage.skip(HEADER_BYTES + self.body.len());
+        Ok(true)
+    }
+
+    fn parse(&mut self) -> Result<(), Halt> {
+        self.stats.client_parses.add(1);
+        if self.client.is_native() || self.backend.shares_nothing() {
+            self.pass();
+            self.backend.expect(Expect::Parse { serial: 0 });
+            if !self.client.is_native() {
+                self.client.pins.insert(Part::ProtocolStatement);
+                self.backend.spoiled.get_or_insert("statements are not shared");
+            }
+            return Ok(());
+        }
+        let malformed = Expect::Parse { serial: 0 };
+        let Some((name, rest)) = frame::take_string(self.body) else {
+            self.malformed(malformed);
+            return Ok(());
+        };
+        if !self.is_whole() {
+            self.parse_long(name);
+            return Ok(());
+        }
+        let Some((text, types)) = frame::take_string(rest) else {
+            self.malformed(malformed);
+            return Ok(());
+        };
+        if frame::take_u16(types).is_none_or(|(count, types)| types.len() != usize::from(count) * 4)
+        {
+            self.malformed(malformed);
+            return Ok(());
+        }
+        if name.is_empty() {
+            let effects = self.effects_of(text);
+            let unnamed = Arc::new(Unnamed {
+                body: rest.into(),
+                settings: self.client.desired.clone(),
+                effects,
+            });
+            self.client.unnamed = Some(unnamed.clone());
+            self.client.unnamed_serial = self.serial;
+            self.backend.unnamed = Some(unnamed);
+            self.pass();
+            self.backend.expect(Expect::Parse { serial: self.serial });
+            self.stats.server_parses.add(1);
+            return Ok(());
+        }
+        if self.client.statement(name).is_some() {
+            return self.refuse_parse(name);
+        }
+        let statement =
+            self.backend
+                .pool
+                .clone()
+                .statements
+                .intern(rest, &self.client.desired, || self.effects_of(text));
+        let named = ClientStatement { statement: statement.clone(), serial: self.serial };
+        if self.client.name_statement(name, named, self.hash_key).is_err() {
+            return Err(Halt::Refused(
+                ClientError::fatal(
+                    SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+                    format!(
+                        "more than {} prepared statements in one session",
+                        limits::CLIENT_STATEMENTS_MAX
+                    ),
+                )
+                .hint("Close the statements that are no longer needed."),
+            ));
+        }
+        let known = self.backend.status != TransactionStatus::Failed
+            && self.backend.statements.touch(statement.id);
+        self.passage.cut(self.backend)?;
+        if known {
+            self.passage.skip(self.header.total());
+            self.backend.expect(Expect::ParseKnown { serial: self.serial });
+        } else {
+            self.backend.note_prepared(&statement, &mut self.passage.out);
+            build::parse(&mut self.passage.out, &statement.name, rest);
+            self.passage.skip(self.header.total());
+            self.backend.expect(Expect::Parse { serial: self.serial });
+            self.stats.server_parses.add(1);
+        }
+        Ok(())
+    }
+
+    /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
+    fn parse_long(&mut self, name: &[u8]) {
+        self.client.pins.insert(if name.is_empty() {
+            Part::UnnamedStatement
+        } else {
+            Part::ProtocolStatement
+        });
+        // Its text has not been seen whole: anything may be in it.
+        self.backend.spoiled.get_or_insert("a statement too long to be looked at was prepared");
+        if name.is_empty() {
+            self.client.unnamed = None;
+            self.backend.unnamed = None;
+        }
+        self.pass();
+        self.backend.expect(Expect::Parse { serial: 0 });
+        self.stats.server_parses.add(1);
+    }
+
+    /// The client names a statement that exists: the server is made to fail where it would have
+    /// failed, and its error is replaced by the one that is due.
+    fn refuse_parse(&mut self, name: &[u8]) -> Result<(), Halt> {
+        let mut error = Vec::new();
+        ClientError::error(
+            SqlState::DUPLICATE_PREPARED_STATEMENT,
+            format!("prepared statement \"{}\" already exists", String::from_utf8_lossy(name)),
+        )
+        .write(&mut error);
+        self.passage.cut(self.backend)?;
+        self.passage.skip(self.header.total());
+        build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
+        if !self.backend.ignoring {
+            self.backend.refusals.push_back(error.into());
+        }
+        self.backend.expect(Expect::ParseRefused);
+        Ok(())
+    }
+
+    fn bind(&mut self) -> Result<(), Halt> {
+        self.stats.binds.add(1);
+        if self.client.is_native() {
+            self.pass();
+            self.backend.expect(Expect::Bind);
+            return Ok(());
+        }
+        let names = frame::take_string(self.body)
+            .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
+        let Some((portal, name)) = names else {
+            self.malformed(Expect::Bind);
+            return Ok(());
+        };
+        if name.is_empty() {
+            self.bring_unnamed()?;
+            self.pass();
+            self.backend.expect(Expect::Bind);
+            return Ok(());
+        }
+        let Some(named) = self.client.statement(name) else {
+            // The server knows no such name either, and says so.
+            self.pass();
+            self.backend.expect(Expect::Bind);
+            return Ok(());
+        };
+        let statement = named.statement.clone();
+        let old = portal.len() + 1 + name.len() + 1;
+        self.bring(&statement)?;
+        if !statement.effects.is_none() {
+            self.before(&statement.effects)?;
+        }
+        self.pass_with(old, |out| {
+            build::string(out, portal);
+            build::string(out, &statement.name);
+        })?;
+        self.backend.expect(Expect::Bind);
+        Ok(())
+    }
+
+    /// Sees to it that the server has the statement.
+    fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        if self.backend.prepare(statement, &mut self.passage.out) {
+            self.stats.server_parses.add(1);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the server's unnamed statement is the client's, or none.
+    fn bring_unnamed(&mut self) -> Result<(), Halt> {
+        let same = match (&self.client.unnamed, &self.backend.unnamed) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        let effects = self.client.unnamed.clone();
+        if !same && !self.client.pins.contains(Part::UnnamedStatement) {
+            self.passage.cut(self.backend)?;
+            match &self.client.unnamed {
+                Some(unnamed) => {
+                    build::parse(&mut self.passage.out, b"", &unnamed.body);
+                    self.backend.expect(Expect::MadeParse { statement: 0 });
+                    self.stats.server_parses.add(1);
+                }
+                None => {
+                    build::close_statement(&mut self.passage.out, b"");
+                    self.backend.expect(Expect::Made);
+                }
+            }
+            self.backend.unnamed = self.client.unnamed.clone();
+        }
+        if let Some(unnamed) = effects
+            && !unnamed.effects.is_none()
+        {
+            self.before(&unnamed.effects)?;
+        }
+        Ok(())
+    }
+
+    fn describe(&mut self) -> Result<(), Halt> {
+        let Some((what, name)) = target(self.body) else {
+            self.malformed(Expect::DescribePortal);
+            return Ok(());
+        };
+        if what != b'S' {
+            self.pass();
+            self.backend.expect(Expect::DescribePortal);
+            return Ok(());
+        }
+        if !self.client.is_native() {
+            if name.is_empty() {
+                self.bring_unnamed()?;
+            } else if let Some(named) = self.client.statement(name) {
+                let statement = named.statement.clone();
+                self.bring(&statement)?;
+                self.pass_with(name.len() + 2, |out| {
+                    out.push(b'S');
+                    build::string(out, &statement.name);
+                })?;
+                self.backend.expect(Expect::DescribeStatement);
+                return Ok(());
+            }
+        }
+        self.pass();
+        self.backend.expect(Expect::DescribeStatement);
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Halt> {
+        let Some((what, name)) = target(self.body) else {
+            self.malformed(Expect::Close);
+            return Ok(());
+        };
+        if what == b'S' && !self.client.is_native() {
+            let known =
+                self.client.statements.as_mut().is_some_and(|names| names.remove(name).is_some());
+            if known {
+                self.passage.cut(self.backend)?;
+                self.passage.skip(self.header.total());
+                self.backend.expect(Expect::CloseKnown);
+                return Ok(());
+            }
+            if name.is_empty() {
+                self.client.unnamed = None;
+                self.backend.unnamed = None;
+            }
+        }
+        self.pass();
+        self.backend.expect(Expect::Close);
+        Ok(())
+    }
+}

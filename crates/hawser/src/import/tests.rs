@@ -1,0 +1,231 @@
+//! pgbouncer.ini in, a configuration out.
+
+use std::time::Duration;
+
+use super::{Reason, import, import_with};
+use crate::config::{AuthType, Config, Limit, LoadBalanceHosts, PoolMode, Timeout, TlsMode};
+
+/// The configuration that the output of the import makes.
+#[track_caller]
+fn imported(text: &str) -> (Config, String) {
+    let output = import(text).unwrap_or_else(|error| panic!("{error}"));
+    match Config::from_str(&output, "/etc/hawser/hawser.toml") {
+        Ok(config) => (config, output),
+        Err(errors) => panic!("{errors}\nin:\n{output}"),
+    }
+}
+
+#[test]
+fn a_small_file_keeps_pgbouncers_defaults_where_ours_differ() {
+    let (config, output) = imported(
+        "[databases]\napp = host=db.example port=5433\n[pgbouncer]\nlisten_addr = 127.0.0.1\nauth_file = /etc/u.txt\n",
+    );
+    let listen: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["127.0.0.1:6432", "/tmp/.s.PGSQL.6432"]);
+    assert_eq!(config.database("app").unwrap().servers[0].to_string(), "db.example:5433");
+    assert_eq!(config.database("app").unwrap().mode, PoolMode::Session);
+    assert_eq!(config.reload.limits.max_client_conn, 100);
+    assert_eq!(config.auth_type(), AuthType::Md5);
+    assert_eq!(config.start.listen.backlog, 128);
+    assert!(output.contains("# PgBouncer's default"));
+}
+
+#[test]
+fn databases_and_users_keep_their_settings() {
+    let (config, output) = imported(
+        "[databases]
+forced = host=10.0.0.1,10.0.0.2 dbname=real user=u password='it''s' pool_size=7 reserve_pool=3 pool_mode=statement connect_query='SELECT 1' server_lifetime=60 timezone=UTC
+local =
+v6 = host=::1 max_db_connections=0 max_db_client_connections=9
+sock = host=/run/pg port=5433 load_balance_hosts=disable
+'odd name' = host=h auth_user=a
+* = host=h2 auth_dbname=local
+[users]
+alice = pool_mode=transaction pool_size=2 max_user_connections=5 query_timeout=30 idle_transaction_timeout=0
+[pgbouncer]
+unix_socket_dir = /run/pgb
+listen_port = 7000
+auth_type = trust
+auth_file = u.txt
+query_timeout = 12.5
+",
+    );
+    let forced = config.database("forced").unwrap();
+    assert_eq!(forced.servers.len(), 2);
+    assert_eq!(forced.load_balance_hosts, LoadBalanceHosts::RoundRobin);
+    assert_eq!(forced.dbname_for("forced"), "real");
+    assert_eq!((forced.pool_size, forced.reserve_pool_size), (7, 3));
+    assert_eq!(forced.mode, PoolMode::Statement);
+    assert_eq!(forced.connect_query.as_deref(), Some("SELECT 1"));
+    assert_eq!(forced.server_lifetime, Duration::from_secs(60));
+    let user = forced.forced_user.as_ref().unwrap();
+    assert_eq!((user.name.as_str(), user.password.as_ref().unwrap().expose()), ("u", "it's"));
+    let server = |name: &str| config.database(name).unwrap().servers[0].to_string();
+    assert_eq!(server("local"), "/run/pgb/.s.PGSQL.5432");
+    assert_eq!(server("v6"), "[::1]:5432");
+    assert_eq!(server("sock"), "/run/pg/.s.PGSQL.5433");
+    assert_eq!(server("odd name"), "h:5432");
+    assert_eq!(config.database("v6").unwrap().max_db_client_connections, Limit::new(9));
+    assert_eq!(config.database("other").unwrap().auth_dbname.as_deref(), Some("local"));
+    let alice = config.resolve(forced, "alice");
+    assert_eq!((alice.pool_size, alice.mode), (2, PoolMode::Transaction));
+    assert_eq!(alice.query_timeout, Timeout::after(Duration::from_secs(30)));
+    assert_eq!(config.reload.timeouts.query_timeout.get(), Some(Duration::from_millis(12_500)));
+    assert_eq!(config.listen()[0].to_string(), "/run/pgb/.s.PGSQL.7000");
+    assert!(output.contains("# timezone = UTC has no equivalent"));
+}
+
+#[test]
+fn what_has_no_equivalent_is_a_comment_with_its_reason() {
+    let (config, output) = imported(
+        "[databases]\na = host=@abstract\nb = host=h password=hunter2\nhawser = host=h\n[peers]\n1 = host=/x
+[pgbouncer]
+listen_addr = *
+auth_type = ldap
+auth_ldap_options = ldapurl=\"ldap://h\"
+auth_file = u.txt
+auth_hba_file = hba.conf
+so_reuseport = 1
+logfile = /var/log/x.log
+verbose = 2
+default_pool_size = 0
+unix_socket_mode = 448
+client_tls_protocols = all
+server_tls_sslmode = verify-full
+max_packet_size = 5
+tcp_user_timeout = 250
+tcp_keepidle = 60
+",
+    );
+    for comment in [
+        "# database a was left out",
+        "# password was left out",
+        "# database hawser was left out",
+        "# [peers] 1",
+        "# auth_type = ldap is not supported",
+        "# auth_hba_file = hba.conf: only",
+        "# so_reuseport = 1 has no equivalent: one process",
+        "# logfile = /var/log/x.log has no equivalent",
+        "# client_tls_protocols = all: TLS 1.0",
+        "# max_packet_size = 5 was left out: size out of range",
+    ] {
+        assert!(output.contains(comment), "no `{comment}` in:\n{output}");
+    }
+    assert!(!output.contains("hunter2"));
+    assert_eq!(config.reload.pool.pool_size, 262_143, "no limit");
+    assert_eq!(config.start.listen.unix_socket_mode.0, 0o700, "decimal, as C reads it");
+    assert_eq!(config.database("b").unwrap().tls.mode, TlsMode::VerifyFull);
+    assert_eq!(config.reload.network.tcp_user_timeout.get(), Some(Duration::from_millis(250)));
+    assert_eq!(config.reload.network.tcp_keepidle.get(), Some(Duration::from_secs(60)));
+}
+
+#[test]
+fn rules_are_kept_where_pgbouncer_reads_them() {
+    let (config, _) = imported(
+        "[databases]\na = host=h\n[pgbouncer]\nauth_type = hba\nauth_hba_file = /x/hba.conf\nauth_ident_file = /x/ident.conf\nauth_file = /x/u\nadmin_users = a, b\n",
+    );
+    assert_eq!(config.auth_type(), AuthType::Hba);
+    assert_eq!(config.reload.auth.ident_file.as_deref(), Some("/x/ident.conf".as_ref()));
+    assert!(config.is_admin("b"));
+}
+
+#[test]
+fn what_pgbouncer_refuses_is_refused_with_its_line_and_without_passwords() {
+    for (line, reason) in [
+        ("[pgbouncer]\nnonsense = 1", Reason::UnknownKey("nonsense".into())),
+        ("[databases]\na = host=h nonsense=1", Reason::UnknownKey("nonsense".into())),
+        ("[databases]\na = password=hun ter2=x", Reason::Pairs("a".into())),
+        ("[databases]\na = password=hunter2 x", Reason::Pairs("a".into())),
+        ("[users]\na = password=hunter2", Reason::UnknownKey("password".into())),
+    ] {
+        let error = import(line).unwrap_err();
+        assert_eq!((error.line, &error.reason), (2, &reason));
+        assert!(!error.to_string().contains("ter2"), "{error}");
+    }
+    for line in [
+        "[pgbouncer]\ndefault_pool_size = many",
+        "[pgbouncer]\nlisten_port = 0",
+        "[databases]\na = port=x",
+        "[databases]\na = host=a/b",
+        "[databases]\npgbouncer = host=h",
+    ] {
+        let error = import(line).unwrap_err();
+        assert!(matches!(error.reason, Reason::Value { .. }), "{error}");
+        assert_eq!(error.line, 2);
+    }
+}
+
+#[test]
+fn includes_are_read_in_place_and_the_last_value_counts() {
+    let mut read = |name: &str| {
+        assert_eq!(name, "/etc/more.ini");
+        Ok("default_pool_size = 7\n[databases]\na = host=second\n".to_owned())
+    };
+    let text = "[databases]\na = host=first\n[pgbouncer]\nauth_file = u\ndefault_pool_size = 3\n%include /etc/more.ini\n";
+    let output = import_with(text, &mut read).unwrap();
+    let config = Config::from_str(&output, "x.toml").unwrap();
+    assert_eq!(config.database("a").unwrap().servers[0].to_string(), "second:5432");
+    assert_eq!(config.reload.pool.pool_size, 7);
+    assert!(import(text).unwrap_err().to_string().contains("line 6: %include /etc/more.ini"));
+}
+
+#[test]
+fn what_is_missing_for_a_whole_configuration_is_said_in_the_output() {
+    let output = import("[pgbouncer]\n").unwrap();
+    assert!(output.contains("# There was no [databases]"), "{output}");
+    assert!(output.contains("# There was neither auth_file nor auth_user"), "{output}");
+}
+
+#[test]
+fn empty_values_are_not_set_as_in_pgbouncer() {
+    let (config, output) = imported(
+        "[databases]\na = host=h\n[pgbouncer]\nauth_file = u\nclient_tls_cert_file =\nresolv_conf =\nserver_reset_query =\n",
+    );
+    assert!(!output.contains("client_tls_cert_file") && !output.contains("resolv_conf"));
+    assert_eq!(config.reload.pool.server_reset_query, "", "an empty query is none");
+}
+
+mod any_file {
+    use proptest::prelude::*;
+
+    use super::super::{OTHER_DEFAULTS, import};
+    use crate::config::{Config, registry};
+
+    fn keys() -> Vec<&'static str> {
+        registry::all()
+            .filter(|s| !s.table.is_array())
+            .filter_map(|s| s.pgbouncer)
+            .chain(OTHER_DEFAULTS.iter().map(|d| d.0))
+            .collect()
+    }
+
+    proptest! {
+        #[test]
+        fn never_panics(text in "\\PC{0,80}", rest in "[\\[\\]a-z=' %\n;*]{0,200}") {
+            let _ = import(&text);
+            let _ = import(&rest);
+            let _ = import(&format!("[databases]\n{rest}"));
+        }
+
+        /// Whatever numbers stand in a file, its import is one that Hawser takes.
+        #[test]
+        fn that_is_imported_is_accepted(
+            settings in prop::collection::vec(
+                (prop::sample::select(keys()), prop_oneof![0..100_000u32, Just(0), Just(1)]), 0..20),
+            value in "[ -~]{1,12}",
+        ) {
+            // Those that are words or name files, whose presence asks for others.
+            let words = ["auth_type", "listen_addr", "unix_socket_dir", "auth_dbname"];
+            let mut text = format!("[databases]\na = host=h user=u password='{}'\n", value.replace('\'', "''"));
+            text += "[pgbouncer]\nauth_file = u.txt\n";
+            for (key, number) in settings {
+                if !words.contains(&key) && !key.ends_with("_file") {
+                    text += &format!("{key} = {number}\n");
+                }
+            }
+            let output = import(&text).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            let loaded = Config::from_str(&output, "x.toml");
+            prop_assert!(loaded.is_ok(), "{}\nin:\n{output}\nof:\n{text}", loaded.unwrap_err());
+        }
+    }
+}

@@ -1,0 +1,351 @@
+"""The admin console: PgBouncer 1.25's commands and columns, so that its tools work."""
+
+import time
+
+from harness import messages as m
+from harness.suite import Background, equal, pooler_only, until
+from harness.wire import ServerError
+
+SETTINGS = {"pool_size": 3, "stats_users": ["stats"], "query_wait_timeout": "10s"}
+
+SOCKET = ("type user database replication state addr port local_addr local_port connect_time request_time wait wait_us close_needed "
+          "ptr link remote_pid tls application_name prepared_statements id").split()
+STATS = ["server_assignment_count", "xact_count", "query_count", "received", "sent", "xact_time", "query_time", "wait_time",
+         "client_parse_count", "server_parse_count", "bind_count"]
+
+# PgBouncer 1.25: the columns of each SHOW, in order. Ours may come after them.
+COLUMNS = {
+    "ACTIVE_SOCKETS": SOCKET + "recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail send_avail".split(),
+    "CLIENTS": SOCKET,
+    "CONFIG": ["key", "value", "default", "changeable"],
+    "DATABASES": "name host port database force_user pool_size min_pool_size reserve_pool_size server_lifetime pool_mode load_balance_hosts "
+                 "max_connections current_connections max_client_connections current_client_connections paused disabled".split(),
+    "DNS_HOSTS": ["hostname", "ttl", "addrs"],
+    "DNS_ZONES": ["zonename", "serial", "count"],
+    "FDS": "fd task user database addr port cancel link client_encoding std_strings datestyle timezone password scram_client_key scram_server_key".split(),
+    "LISTS": ["list", "items"],
+    "MEM": ["name", "size", "used", "free", "memtotal"],
+    "PEERS": ["peer_id", "host", "port", "pool_size"],
+    "PEER_POOLS": ["peer_id", "cl_active_cancel_req", "cl_waiting_cancel_req", "sv_active_cancel", "sv_login"],
+    "POOLS": "database user cl_active cl_waiting cl_active_cancel_req cl_waiting_cancel_req sv_active sv_active_cancel sv_being_canceled "
+             "sv_idle sv_used sv_tested sv_login maxwait maxwait_us pool_mode load_balance_hosts".split(),
+    "SERVERS": SOCKET,
+    "SOCKETS": SOCKET + "recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail send_avail".split(),
+    "STATE": ["key", "value"],
+    "STATS": ["database", *("total_" + name for name in STATS),
+              *("avg_" + {"received": "recv"}.get(name, name) for name in STATS)],
+    "STATS_AVERAGES": "database server_assignment_count xact_count query_count bytes_received bytes_sent xact_time query_time wait_time "
+                      "avg_client_parse_count avg_server_parse_count avg_bind_count".split(),
+    "STATS_TOTALS": "database server_assignment_count xact_count query_count bytes_received bytes_sent xact_time query_time wait_time "
+                    "client_parse_count server_parse_count bind_count".split(),
+    "TOTALS": ["name", "value"],
+    "USERS": "name pool_size reserve_pool_size pool_mode max_user_connections current_connections max_user_client_connections current_client_connections".split(),
+    "VERSION": ["version"],
+}
+
+LISTS = ["databases", "users", "peers", "pools", "peer_pools", "free_clients", "used_clients", "login_clients", "free_servers", "used_servers",
+         "dns_names", "dns_zones", "dns_queries", "dns_pending"]
+
+
+def console(env, target=None, **how):
+    return env.connect(target, **{"user": "admin", "database": "hawser", **how})
+
+
+@pooler_only
+def test_every_show_has_pgbouncers_columns_in_order(env):
+    env.connect().value("select 1")
+    admin, wrong = console(env), []
+    for what, columns in COLUMNS.items():
+        result = admin.attempt(f"SHOW {what}")
+        if result.errors or result.columns[: len(columns)] != columns:
+            wrong.append((what, result.errors or result.columns))
+        elif result.tags != ["SHOW"] or result.status != "I":
+            wrong.append((what, result.tags, result.status))
+    equal(wrong, [], "SHOW with other columns")
+
+
+@pooler_only
+def test_both_admin_databases_and_any_case_and_ending(env):
+    for database in ("hawser", "pgbouncer"):
+        admin = console(env, database=database)
+        for sql in ("SHOW VERSION", "show version;", "  Show Version ; ", "SHOW\tVERSION"):
+            assert "hawser" in admin.value(sql).lower(), sql
+
+
+@pooler_only
+def test_the_console_answers_extended_queries_and_pipelines(env):
+    admin = console(env)
+    result = admin.exchange(m.run("SHOW VERSION"), m.SYNC)
+    equal((result.kinds, result.tags), ("12TDCZ", ["SHOW"]))
+    result = admin.exchange(m.query("SHOW VERSION"), m.query(""), m.query("SHOW STATE"))
+    equal(result.kinds[:5], "TDCZI")
+
+
+@pooler_only
+def test_what_drivers_ask_at_connect_is_answered(env):
+    """libpq, JDBC, lib/pq and psycopg send these before a tool's first SHOW."""
+    admin = console(env, application_name="exporter", client_encoding="UTF8", extra_float_digits="2", datestyle="ISO, MDY")
+    for name in ("server_version", "client_encoding", "standard_conforming_strings", "DateStyle", "TimeZone"):
+        assert name in admin.parameters, name
+    for sql in ("SET extra_float_digits = 3", "SET application_name = 'PostgreSQL JDBC Driver'", "SET client_encoding TO 'UTF8'", ";", "select 1"):
+        result = admin.attempt(sql)
+        equal((result.sqlstate, result.closed), (None, False), sql)
+
+
+@pooler_only
+def test_unknown_commands_are_errors_and_the_console_goes_on(env):
+    admin = console(env)
+    for sql in ("SHOW NOTHING", "DROP TABLE x", "PAUSE no_such_database_but_star_takes_any extra", "SET", "KILL_CLIENT x", "nonsense"):
+        result = admin.attempt(sql)
+        assert result.errors and result.status == "I", (sql, result)
+    assert admin.value("SHOW VERSION")
+
+
+@pooler_only
+def test_who_may_use_the_console(env):
+    try:
+        client = console(env, user="app")
+        result = client.attempt("SHOW VERSION")
+        assert result.errors, "an ordinary user may use the console"
+    except ServerError as error:
+        assert error.sqlstate in ("42501", "28000", "08P01"), error
+    stats = console(env, user="stats")
+    assert stats.rows("SHOW STATS") is not None
+    assert stats.rows("SHOW POOLS") is not None
+    for sql in ("PAUSE", "RELOAD", "SHUTDOWN", "KILL", "SET pool_mode = 'session'"):
+        assert stats.attempt(sql).errors, f"a stats user may {sql}"
+
+
+@pooler_only
+def test_show_pools_counts_clients_and_servers(env):
+    with env.pooler_with(pool_size=2, idle_transaction_reserve=0) as target:
+        busy = [env.connect(target) for _ in range(2)]
+        for client in busy:
+            client.execute("begin; select 1")
+        idle = env.connect(target)
+        waiting = env.connect(target)
+        waiting.send(m.query("select 1"))
+        time.sleep(1.2)
+        (pool,) = [row for row in target.pooler.show("POOLS") if row["database"] == "app"]
+        equal([pool[name] for name in ("user", "cl_waiting", "sv_active", "sv_idle", "pool_mode")], ["app", "1", "2", "0", "transaction"])
+        equal(int(pool["cl_active"]) in (2, 3), True, "cl_active: those at work, or (as PgBouncer) idle ones too")
+        equal(pool["maxwait"], "1")
+        for client in busy:
+            client.execute("commit")
+        waiting.collect()
+        idle.value("select 1")
+        (pool,) = [row for row in target.pooler.show("POOLS") if row["database"] == "app"]
+        equal([pool[name] for name in ("cl_waiting", "sv_active", "sv_idle", "maxwait")], ["0", "0", "2", "0"])
+
+
+@pooler_only
+def test_show_clients_and_servers_name_each_other(env):
+    client = env.connect(application_name="linked")
+    pid = client.execute("begin; select pg_backend_pid()").value
+    (row,) = [row for row in env.pooler.show("CLIENTS") if row["application_name"] == "linked"]
+    equal([row[name] for name in ("type", "user", "database", "state", "addr", "port")],
+          ["C", "app", "app", "active", "127.0.0.1", str(client.sock.getsockname()[1])])
+    (server,) = [server for server in env.pooler.show("SERVERS") if server["remote_pid"] == pid]
+    equal([server[name] for name in ("type", "user", "database", "state")], ["S", "app", "app", "active"])
+    equal((row["link"], server["link"]), (server["ptr"], row["ptr"]))
+    client.execute("commit")
+
+
+@pooler_only
+def test_show_stats_counts(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        for _ in range(10):
+            client.value("select 1")
+        client.execute("begin")
+        client.execute("select 2")
+        client.execute("commit")
+        client.exchange(m.parse("select 3", "s"), m.SYNC)
+        for _ in range(5):
+            client.exchange(m.bind("s"), m.execute(), m.SYNC)
+
+        def totals():
+            rows = [row for row in target.pooler.show("STATS_TOTALS") if row["database"] == "app"]
+            return rows[0] if rows and int(rows[0]["query_count"]) >= 18 else None
+        row = until(totals, "18 queries counted", 4)
+        assert 16 <= int(row["xact_count"]) <= 17, row
+        assert 18 <= int(row["query_count"]) <= 19, row
+        equal((row["client_parse_count"], row["server_parse_count"], row["bind_count"]), ("1", "1", "5"))
+        assert int(row["bytes_received"]) > 200 and int(row["bytes_sent"]) > 500, row
+        (stats,) = [row for row in target.pooler.show("STATS") if row["database"] == "app"]
+        equal(stats["total_query_count"], row["query_count"])
+
+
+@pooler_only
+def test_show_lists_config_databases_users_and_state(env):
+    env.connect().value("select 1")
+    equal([row["list"] for row in env.pooler.show("LISTS")][: len(LISTS)], LISTS)
+    config = {row["key"]: row for row in env.pooler.show("CONFIG")}
+    for name in ("pool_mode", "max_client_conn", "query_wait_timeout", "server_idle_timeout", "admin_users", "default_pool_size"):
+        assert name in config, f"SHOW CONFIG lacks {name}"
+    equal((config["pool_mode"]["value"], config["query_wait_timeout"]["value"]), ("transaction", "10"), "in PgBouncer's units")
+    databases = {row["name"]: row for row in env.pooler.show("DATABASES")}
+    assert "app" in databases, "the database that * stands for, once used"
+    assert {"hawser"} & set(databases) or {"pgbouncer"} & set(databases), "the console itself"
+    equal((databases["app"]["pool_size"], databases["app"]["paused"], databases["app"]["disabled"]), ("3", "0", "0"))
+    assert "app" in {row["name"] for row in env.pooler.show("USERS")}
+    equal([(row["key"], row["value"]) for row in env.pooler.show("STATE")][:3], [("active", "yes"), ("paused", "no"), ("suspended", "no")])
+
+
+@pooler_only
+def test_the_queries_of_the_prometheus_exporter(env):
+    """As its collector sends and reads them: SHOW LISTS by name, all others by column, numbers as numbers."""
+    env.connect().value("select 1")
+    admin = console(env, database="pgbouncer", user="stats")
+    for what, labels in (("STATS", {"database"}), ("POOLS", {"database", "user", "pool_mode", "load_balance_hosts"}),
+                         ("DATABASES", {"name", "host", "port", "database", "force_user", "pool_mode", "load_balance_hosts"})):
+        result = admin.execute(f"SHOW {what};")
+        assert result.rows, what
+        for row in result.rows:
+            for name, value in zip(result.columns, row):
+                if name in COLUMNS[what] and name not in labels and value is not None:
+                    assert value.lstrip("-").isdigit(), f"{what}.{name} = {value!r}"
+    for row in admin.rows("SHOW LISTS;"):
+        assert row[1].isdigit(), row
+    config = dict(row[:2] for row in admin.rows("SHOW CONFIG;"))
+    assert config["max_client_conn"].isdigit() and config["max_user_connections"].isdigit()
+    assert admin.value("SHOW VERSION;")
+
+
+@pooler_only
+def test_pause_and_resume(env):
+    with env.pooler_with() as target:
+        client, busy = env.connect(target), env.connect(target)
+        busy.execute("begin; select 1")
+        admin = console(env, target)
+        pausing = Background(admin.attempt, "PAUSE app")
+        time.sleep(0.3)
+        assert pausing.is_running(), "PAUSE did not wait for the open transaction"
+        equal(busy.execute("select 2; commit").status, "I")
+        equal(pausing.join().tags, ["PAUSE"])
+        client.send(m.query("select 'resumed'"))
+        assert not client.pending(0.3), "served while paused"
+        equal([row["paused"] for row in target.pooler.show("DATABASES") if row["name"] == "app"], ["1"])
+        env.cluster.wait_for_backends("usename = 'app'", 0)
+        equal(env.connect(target, database="other").value("select 'another database'"), "another database")
+        equal(admin.execute("RESUME app").tags, ["RESUME"])
+        equal(client.collect().value, "resumed")
+        equal(admin.execute("PAUSE").tags, ["PAUSE"])
+        equal([row["value"] for row in target.pooler.show("STATE") if row["key"] == "paused"], ["yes"])
+        equal(admin.execute("RESUME").tags, ["RESUME"])
+        equal(client.value("select 1"), "1")
+
+
+@pooler_only
+def test_disable_and_enable(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        client.value("select 1")
+        admin = console(env, target)
+        equal(admin.execute("DISABLE app").tags, ["DISABLE"])
+        try:
+            env.connect(target)
+            raise AssertionError("logged in to a disabled database")
+        except ServerError as error:
+            assert error.sqlstate in ("3D000", "57P03", "08P01"), error
+        equal(client.value("select 'still here'"), "still here")
+        equal(admin.execute("ENABLE app").tags, ["ENABLE"])
+        equal(env.connect(target).value("select 1"), "1")
+
+
+@pooler_only
+def test_reconnect_replaces_backends_when_they_are_free(env):
+    with env.pooler_with(pool_size=2) as target:
+        busy, client = env.connect(target), env.connect(target)
+        held = busy.execute("begin; select pg_backend_pid()").value
+        old = client.value("select pg_backend_pid()")
+        equal(console(env, target).execute("RECONNECT app").tags, ["RECONNECT"])
+        assert client.value("select pg_backend_pid()") not in (old, held)
+        equal(busy.value("select pg_backend_pid()"), held)
+        busy.execute("commit")
+        pids = {env.connect(target).value("select pg_backend_pid()") for _ in range(4)}
+        assert held not in pids and old not in pids
+
+
+@pooler_only
+def test_kill_drops_clients_and_servers_of_a_database(env):
+    with env.pooler_with() as target:
+        client, other = env.connect(target), env.connect(target, database="other")
+        client.execute("begin; select 1")
+        other.value("select 1")
+        admin = console(env, target)
+        equal(admin.execute("KILL app").tags, ["KILL"])
+        assert client.is_closed()
+        env.cluster.wait_for_backends("usename = 'app' and datname = 'app'", 0)
+        equal(other.value("select 'untouched'"), "untouched")
+        admin.execute("RESUME app")
+        equal(env.connect(target).value("select 1"), "1")
+
+
+@pooler_only
+def test_kill_client(env):
+    victim, other = env.connect(application_name="victim"), env.connect()
+    (row,) = [row for row in env.pooler.show("CLIENTS") if row["application_name"] == "victim"]
+    equal(console(env).execute(f"KILL_CLIENT {row['id']}").tags, ["KILL_CLIENT"])
+    assert victim.is_closed()
+    equal(other.value("select 1"), "1")
+
+
+@pooler_only
+def test_wait_close(env):
+    with env.pooler_with() as target:
+        busy = env.connect(target)
+        busy.execute("begin; select 1")
+        admin = console(env, target)
+        admin.execute("RECONNECT app")
+        waiting = Background(admin.attempt, "WAIT_CLOSE app")
+        time.sleep(0.3)
+        assert waiting.is_running(), "did not wait for the old backend"
+        busy.execute("commit")
+        equal(waiting.join().tags, ["WAIT_CLOSE"])
+
+
+@pooler_only
+def test_set_changes_a_setting_at_once(env):
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target:
+        admin = console(env, target)
+        equal(admin.execute("SET query_wait_timeout = '1'").tags, ["SET"])
+        equal({row["key"]: row["value"] for row in target.pooler.show("CONFIG")}["query_wait_timeout"], "1")
+        holder, waiting = env.connect(target), env.connect(target)
+        holder.execute("begin; select 1")
+        equal(waiting.attempt("select 1").sqlstate, "53300")
+        assert admin.attempt("SET query_wait_timeout = 'nonsense'").errors
+        assert admin.attempt("SET no_such_setting = 1").errors
+        holder.execute("commit")
+
+
+@pooler_only
+def test_reload_by_command(env):
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target:
+        client = env.connect(target)
+        target.pooler.write(pool_size=4)
+        equal(console(env, target).execute("RELOAD").tags, ["RELOAD"])
+        clients = [env.connect(target) for _ in range(3)]
+        client.execute("begin; select 1")
+        for other in clients:
+            equal(other.execute("begin; select 1").value, "1")
+        for other in clients + [client]:
+            other.execute("commit")
+        target.pooler.write(pool_mode="sometimes")
+        assert console(env, target).attempt("RELOAD").errors, "a bad file was taken"
+        target.pooler.write(pool_mode="transaction")
+
+
+@pooler_only
+def test_shutdown(env):
+    with env.pooler_with(start=False) as target:
+        for command in ("SHUTDOWN", "SHUTDOWN WAIT_FOR_SERVERS", "SHUTDOWN WAIT_FOR_CLIENTS"):
+            target.pooler.start()
+            with target.connect() as client:
+                client.value("select 1")
+            with target.connect(user="admin", database="hawser") as admin:
+                admin.send(m.query(command))
+                admin.close()
+            equal(target.pooler.wait(), 0, command)
+            target.pooler.check_log()
+            target.pooler.process = None

@@ -1,0 +1,222 @@
+"""Cancel requests: they end the query that the client is running, and nothing else."""
+
+import random
+import socket
+import struct
+import time
+
+from harness import messages as m
+from harness.suite import Background, crowd, equal, limit, pooler_only, until
+
+
+def running(env, marker, count=1):
+    return env.cluster.wait_for_backends(f"state = 'active' and query like '%{marker}%' and query not like '%pg_stat_activity%'", count)
+
+
+def test_cancel_ends_the_running_query(env):
+    client = env.connect()
+    client.send(m.query("select pg_sleep(20) /* cancel me */"))
+    running(env, "cancel me")
+    started = time.monotonic()
+    client.cancel(env.target)
+    result = client.collect()
+    equal((result.sqlstate, result.status), ("57014", "I"))
+    assert time.monotonic() - started < 5
+    equal(client.value("select 1"), "1")
+
+
+def test_cancel_in_a_transaction_fails_the_transaction(env):
+    client = env.connect()
+    client.execute("begin")
+    client.send(m.run("select pg_sleep(20) /* cancel in tx */"), m.SYNC)
+    running(env, "cancel in tx")
+    client.cancel(env.target)
+    result = client.collect()
+    equal((result.sqlstate, result.status), ("57014", "E"))
+    client.execute("rollback")
+
+
+def test_cancel_over_the_unix_socket_and_over_tls(env):
+    client = env.connect()
+    client.send(m.query("select pg_sleep(20) /* by socket */"))
+    running(env, "by socket")
+    with env.target.open(env.target.socket_dir) as other:
+        other.send(m.cancel_request(client.pid, client.key))
+    equal(client.collect().sqlstate, "57014")
+    client.send(m.query("select pg_sleep(20) /* by tls */"))
+    running(env, "by tls")
+    with env.target.open() as other:
+        other.start_tls(env.tls(), "localhost")
+        other.send(m.cancel_request(client.pid, client.key))
+        other.is_closed()
+    equal(client.collect().sqlstate, "57014")
+
+
+def test_cancel_of_an_idle_client_changes_nothing(env):
+    client, others = env.connect(), [env.connect() for _ in range(4)]
+    client.value("select 1")
+    for other in others:
+        other.send(m.query("select pg_sleep(0.5) /* bystander */"))
+    running(env, "bystander", 4)
+    for _ in range(10):
+        client.cancel(env.target)
+    for other in others:
+        equal(other.collect().sqlstate, None, "a neighbour's query was cancelled")
+    equal(client.value("select 1"), "1")
+
+
+def test_cancel_of_an_idle_client_in_a_transaction(env):
+    client = env.connect()
+    client.execute("begin; select 1")
+    client.cancel(env.target)
+    time.sleep(0.1)
+    equal(client.execute("select 2").status, "T")
+    client.execute("commit")
+
+
+def test_trap_16_a_cancel_never_hits_the_next_clients_query(env):
+    """trap 16: the cancel of a query that has just ended arrives when the backend works for somebody else."""
+    with env.pooler_with(pool_size=1) as target:
+        canceller, victim = env.connect(target), env.connect(target)
+        stop = []
+
+        def work():
+            while not stop:
+                result = victim.attempt("select pg_sleep(0.003)")
+                assert not result.errors, f"a foreign cancel ended this query: {result.errors}"
+        background = Background(work)
+        for _ in range(150):
+            canceller.send(m.query("select 1"))
+            with target.open() as other:
+                other.send(m.cancel_request(canceller.pid, canceller.key))
+            result = canceller.collect()
+            assert result.sqlstate in (None, "57014"), result.errors
+        stop.append(True)
+        background.join()
+
+
+def test_trap_16_a_cancel_never_hits_what_the_pooler_itself_sends(env):
+    """trap 16: the settings applied ahead of a query must hold even when a cancel falls between them and the query."""
+    with env.pooler_with(pool_size=1) as target:
+        first = env.connect(target, timezone="Asia/Tokyo", application_name="first")
+        second = env.connect(target, timezone="UTC", application_name="second")
+        for _ in range(100):
+            first.send(m.query("select current_setting('timezone'), current_setting('application_name')"))
+            with target.open() as other:
+                other.send(m.cancel_request(first.pid, first.key))
+            result = first.collect()
+            assert result.sqlstate == "57014" or result.rows == [("Asia/Tokyo", "first")], (result.rows, result.errors)
+            equal(second.rows("select current_setting('timezone'), current_setting('application_name')"), [("UTC", "second")])
+
+
+def test_trap_25_stray_cancels_end_nothing(env):
+    """trap 25: random and guessed keys, also with a live process id."""
+    victims = [env.connect() for _ in range(4)]
+    for victim in victims:
+        victim.send(m.query("select pg_sleep(1.5) /* guessed */"))
+    running(env, "guessed", 4)
+    chance = random.Random(1)
+    for n in range(300):
+        pid = victims[n % 4].pid if n % 2 else chance.randrange(1, 1 << 31)
+        key = victims[(n + 1) % 4].key if n % 3 == 0 else chance.randbytes(4)
+        with env.target.open() as other:
+            other.send(m.cancel_request(pid, key))
+    for victim in victims:
+        equal(victim.collect().sqlstate, None, "ended by a stray cancel")
+
+
+def test_malformed_cancels_are_dropped(env):
+    victim = env.connect()
+    victim.send(m.query("select pg_sleep(0.7) /* malformed cancel */"))
+    running(env, "malformed cancel")
+    code = struct.pack("!i", m.CANCEL_CODE)
+    for body in (code, code + struct.pack("!i", victim.pid), code + struct.pack("!i", victim.pid) + victim.key[:3],
+                 code + struct.pack("!i", victim.pid) + victim.key + b"\0" * 300):
+        with env.target.open() as other:
+            other.send(m.packet(body))
+            assert other.is_closed(), "kept open"
+    equal(victim.collect().sqlstate, None)
+
+
+@pooler_only
+def test_a_cancel_ends_the_wait_of_a_waiting_client(env):
+    with env.pooler_with(pool_size=1) as target:
+        holder, waiting = env.connect(target), env.connect(target)
+        holder.send(m.query("select pg_sleep(3)"))
+        time.sleep(0.2)
+        waiting.send(m.query("select 'waited'"))
+        time.sleep(0.2)
+        started = time.monotonic()
+        waiting.cancel(target)
+        result = waiting.collect()
+        equal(result.sqlstate, "57014")
+        assert time.monotonic() - started < 2, "waited for the backend all the same"
+        equal(holder.collect().sqlstate, None, "the holder's query was hit")
+        if not result.closed:
+            equal(waiting.value("select 1"), "1")
+
+
+@pooler_only
+def test_process_ids_and_keys_are_each_clients_own(env):
+    clients = [env.connect() for _ in range(50)]
+    equal(len({client.pid for client in clients}), 50, "different process ids")
+    equal(len({client.key for client in clients}), 50, "different keys")
+
+
+@pooler_only
+def test_transaction_modes_process_ids_are_above_every_real_one(env):
+    with open("/proc/sys/kernel/pid_max") as limit_file:
+        highest = int(limit_file.read())
+    assert env.connect().pid > highest
+
+
+@limit(60)
+def test_trap_16_cancels_in_flight_are_capped(env):
+    """trap 16: 400 cancels at once delay nobody, and cost the server no connection each at the same time."""
+    clients = [env.connect() for _ in range(5)]
+    for client in clients:
+        client.send(m.query("select pg_sleep(3) /* flood */"))
+    running(env, "flood", 5)
+    target = clients[0]
+    socks = []
+    for _ in range(400):
+        sock = socket.create_connection((env.target.host, env.target.port))
+        sock.sendall(m.cancel_request(target.pid, target.key))
+        socks.append(sock)
+    equal(clients[0].collect().sqlstate, "57014")
+    for client in clients[1:]:
+        equal(client.collect().sqlstate, None)
+    for sock in socks:
+        sock.close()
+    until(lambda: clients[0].value("select 1") == "1", "served")
+
+
+def test_cancel_after_the_client_has_gone(env):
+    client = env.connect()
+    pid, key = client.pid, client.key
+    client.close()
+    other = env.connect()
+    other.send(m.query("select pg_sleep(0.4) /* after */"))
+    running(env, "after")
+    with env.target.open() as stray:
+        stray.send(m.cancel_request(pid, key))
+        assert stray.is_closed()
+    equal(other.collect().sqlstate, None)
+
+
+def test_cancels_and_queries_of_many_clients(env):
+    """Each of 8 clients cancels its own queries all the time; every answer is its own value or its own cancel."""
+    def work(number):
+        chance = random.Random(number)
+        with env.target.connect() as client:
+            for turn in range(25):
+                client.send(m.query(f"select {number * 1000 + turn} from pg_sleep({chance.random() * 0.02})"))
+                if chance.random() < 0.5:
+                    client.cancel(env.target)
+                result = client.collect()
+                assert result.sqlstate == "57014" or result.value == str(number * 1000 + turn), (result.rows, result.errors)
+            # A cancel that is still on its way may hit this one; the next cannot.
+            time.sleep(0.05)
+            client.attempt("select 1")
+            equal(client.value("select 'end'"), "end")
+    crowd(8, work)

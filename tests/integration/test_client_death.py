@@ -1,0 +1,213 @@
+"""Clients that die: their backend is free at once, clean, and with no half of a protocol exchange in it."""
+
+import time
+
+from harness import messages as m
+from harness.suite import crowd, equal
+
+SETTINGS = {"pool_size": 1}
+
+
+def served_within(env, seconds=2.0):
+    """Another client is served, and what the dead one had begun is rolled back."""
+    started = time.monotonic()
+    other = env.connect()
+    equal(other.value("select 'next'"), "next")
+    spent = time.monotonic() - started
+    assert spent < seconds, f"the next client waited {spent:.1f} s"
+    return other
+
+
+def victim(env):
+    """Not closed by the end of the test: it dies by itself."""
+    return env.target.connect()
+
+
+ENDS = {"reset": lambda client: client.vanish(), "close": lambda client: client.sock.close(), "terminate": lambda client: client.close()}
+
+
+def test_in_a_transaction(env):
+    setup = env.connect()
+    setup.execute("drop table if exists death; create table death (i int)")
+    for how, end in ENDS.items():
+        client = victim(env)
+        client.execute("begin; insert into death values (1); lock table death in access exclusive mode")
+        end(client)
+        env.cluster.wait_for_backends("state = 'idle in transaction'")
+        equal(served_within(env).value("select count(*) from death"), "0", how)
+    setup.execute("drop table death")
+
+
+def test_in_a_failed_transaction(env):
+    client = victim(env)
+    client.execute("begin")
+    client.attempt("select 1/0")
+    client.vanish()
+    equal(served_within(env).status, "I")
+
+
+def test_trap_25_in_a_query(env):
+    """trap 25: queries of clients that had vanished ran on to their end, with the pool blocked behind them."""
+    for how, end in ENDS.items():
+        client = victim(env)
+        client.send(m.query("select pg_sleep(20) /* vanishing */"))
+        env.cluster.wait_for_backends("state = 'active' and query like '%vanishing%' and query not like '%pg_stat_activity%'", 1)
+        end(client)
+        if env.pooler:
+            served_within(env)
+            env.cluster.wait_for_backends("state = 'active' and query like '%vanishing%' and query not like '%pg_stat_activity%'")
+        else:
+            env.server().execute("select pg_terminate_backend(pid) from pg_stat_activity where query like '%vanishing%' and pid <> pg_backend_pid()")
+
+
+def test_in_copy_in(env):
+    setup = env.connect()
+    setup.execute("drop table if exists death_copy; create table death_copy (i int)")
+    for how, end in ENDS.items():
+        client = victim(env)
+        client.send(m.query("copy death_copy from stdin"), m.copy_data(b"1\n2\n"))
+        client.collect(until="G")
+        end(client)
+        equal(served_within(env).value("select count(*) from death_copy"), "0", how)
+    setup.execute("drop table death_copy")
+
+
+def test_in_the_middle_of_copy_data(env):
+    setup = env.connect()
+    setup.execute("drop table if exists death_copy; create table death_copy (i int)")
+    client = victim(env)
+    client.send(m.query("copy death_copy from stdin"))
+    client.collect(until="G")
+    client.send(m.copy_data(b"1\n2\n" * 50000)[:100001])
+    client.vanish()
+    equal(served_within(env).value("select count(*) from death_copy"), "0")
+    setup.execute("drop table death_copy")
+
+
+def test_in_copy_out(env):
+    for how, end in ENDS.items():
+        client = victim(env)
+        client.send(m.query("copy (select repeat('x', 1000) from generate_series(1, 200000)) to stdout"))
+        client.receive()
+        end(client)
+        served_within(env)
+
+
+def test_in_a_large_result(env):
+    client = victim(env)
+    client.send(m.query("select repeat('x', 1000) from generate_series(1, 200000)"))
+    client.receive()
+    client.vanish()
+    served_within(env)
+
+
+def test_trap_21_in_the_middle_of_a_message(env):
+    """trap 21: half a message forwarded and then abandoned was completed by the next client's bytes."""
+    whole = m.query("select '" + "a" * 200000 + "'")
+    for cut in (1, 3, 5, 6, 100, 8192, 65536, len(whole) - 1):
+        client = victim(env)
+        client.send(whole[:cut])
+        time.sleep(0.02)
+        client.vanish()
+        equal(served_within(env).value("select 'untouched'"), "untouched", f"cut at {cut}")
+
+
+def test_trap_21_in_the_middle_of_a_pipeline(env):
+    """Parse and Bind have gone out, the Execute is cut, no Sync."""
+    setup = env.connect()
+    setup.execute("drop table if exists death_pipe; create table death_pipe (i int)")
+    pipeline = m.run("insert into death_pipe values (1)") + m.FLUSH + m.run("insert into death_pipe values (2)")
+    for cut in (20, len(pipeline) // 2, len(pipeline) - 3, len(pipeline)):
+        client = victim(env)
+        client.send(pipeline[:cut])
+        time.sleep(0.02)
+        client.vanish()
+        equal(served_within(env).value("select count(*) from death_pipe"), "0", f"cut at {cut}")
+    setup.execute("drop table death_pipe")
+
+
+def test_half_a_message_holds_no_backend(env):
+    """Of a client that lives on: while the rest of its message has not come, others are served."""
+    slow = env.connect()
+    whole = m.query("select '" + "a" * 300000 + "'")
+    for cut in (3, 100, 5000):
+        slow.send(whole[:cut])
+        time.sleep(0.05)
+        served_within(env)
+        slow.send(whole[cut:])
+        equal(len(slow.collect().value), 300000)
+
+
+def test_in_a_portal(env):
+    client = victim(env)
+    client.execute("begin")
+    client.exchange(m.parse("select generate_series(1, 1000000)"), m.bind(), m.execute("", 10), m.SYNC)
+    client.vanish()
+    served_within(env)
+
+
+def test_while_waiting_for_a_backend(env):
+    holder = env.connect()
+    if env.pooler:
+        holder.execute("begin")
+    dying = [victim(env) for _ in range(10)]
+    for client in dying:
+        client.send(m.query("create table must_not_be (i int)"))
+    time.sleep(0.1)
+    for client in dying:
+        client.vanish()
+    time.sleep(0.1)
+    if env.pooler:
+        holder.execute("commit")
+        equal(served_within(env).value("select to_regclass('must_not_be')"), None)
+    else:
+        holder.execute("drop table if exists must_not_be")
+
+
+def test_in_login(env):
+    for data in (b"", b"\0\0", m.startup({"user": "app", "database": "app"})[:20], m.startup({"user": "app", "database": "app"}), m.SSL_REQUEST):
+        client = env.target.open()
+        client.send(data)
+        time.sleep(0.01)
+        client.vanish()
+    served_within(env)
+
+
+def test_a_client_that_only_closes_its_writing_side(env):
+    """Half-closed: it has said all, and may still read the answer."""
+    import socket
+    client = env.connect()
+    client.send(m.query("select 'last words'"), m.TERMINATE)
+    client.sock.shutdown(socket.SHUT_WR)
+    equal(client.collect().value, "last words")
+    assert client.receive() is None
+    served_within(env)
+
+
+def test_many_deaths_and_no_backend_lost(env):
+    with env.pooler_with(pool_size=3) as target:
+        def work(number):
+            for turn in range(6):
+                client = target.connect()
+                match (number + turn) % 6:
+                    case 0:
+                        client.execute("begin; select 1")
+                    case 1:
+                        client.send(m.query("select pg_sleep(5)"))
+                    case 2:
+                        client.send(m.query("copy (select repeat('x', 500) from generate_series(1, 20000)) to stdout"))
+                    case 3:
+                        client.send(m.parse("select 1") + m.bind())
+                    case 4:
+                        client.send(m.query("select 1")[:7])
+                    case 5:
+                        equal(client.value("select 6"), "6")
+                client.vanish()
+        crowd(12, work)
+        clients = [env.connect(target) for _ in range(3)]
+        for client in clients:
+            equal(client.execute("begin; select 1").value, "1")
+        for client in clients:
+            client.execute("commit")
+    if env.direct:
+        env.server().execute("select pg_terminate_backend(pid) from pg_stat_activity where query like 'select pg_sleep(5)'")

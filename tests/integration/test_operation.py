@@ -1,0 +1,353 @@
+"""Running it: reload, shutdown, health, metrics, check."""
+
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import time
+
+from harness import messages as m
+from harness.pooler import Pooler, binary
+from harness.postgres import free_port
+from harness.suite import Background, equal, limit, pooler_only, until
+from harness.wire import ServerError
+
+
+@pooler_only
+def test_sighup_takes_a_good_file_and_drops_nobody(env):
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target:
+        busy, idle = env.connect(target), env.connect(target, application_name="kept")
+        busy.execute("begin; select 1")
+        target.pooler.write(pool_size=3)
+        target.pooler.reload()
+        equal(idle.value("show application_name"), "kept")
+        equal(busy.execute("select 2; commit").status, "I")
+
+
+@pooler_only
+def test_sighup_refuses_a_bad_file_and_keeps_the_old_one(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        good = target.pooler.config.read_text()
+        for bad in ("nonsense =", good.replace("pool_size", "pool_sise"), good.replace('"transaction"', '"sometimes"'), ""):
+            target.pooler.config.write_text(bad)
+            target.pooler.reload()
+            equal(client.value("select 'old'"), "old")
+            equal(env.connect(target).value("select 'new clients too'"), "new clients too")
+        target.pooler.config.write_text(good)
+
+
+@pooler_only
+def test_sighup_takes_users_and_hba_rules(env):
+    with env.pooler_with() as target:
+        hba, users = target.pooler.directory / "pg_hba.conf", target.pooler.directory / "userlist.txt"
+        users.write_text(users.read_text().replace('"app3" "third secret"', '"app3" "changed"'))
+        hba.write_text("host all app2 all reject\n" + hba.read_text())
+        target.pooler.reload()
+        equal(env.connect(target, user="app3", secret="changed").value("select 1"), "1")
+        for how in ({"user": "app3"}, {"user": "app2"}):
+            try:
+                env.connect(target, **how)
+                raise AssertionError(f"logged in: {how}")
+            except ServerError as error:
+                assert error.sqlstate in ("28P01", "28000")
+
+
+@pooler_only
+def test_sighup_takes_a_new_certificate(env):
+    with env.pooler_with(start=False) as target:
+        copies = {}
+        for kind in ("crt", "key"):
+            copies[kind] = target.pooler.directory / f"own.{kind}"
+            copies[kind].write_bytes(pathlib.Path(env.certificates.path(f"server.{kind}")).read_bytes())
+        target.pooler.write(client_tls_cert_file="own.crt", client_tls_key_file="own.key")
+        target.pooler.start()
+        old = env.connect(target, tls=env.tls(), hostname="localhost")
+        env.certificates.issue("server2", "localhost", "subjectAltName=DNS:localhost")
+        for kind, copy in copies.items():
+            copy.write_bytes(pathlib.Path(env.certificates.path(f"server2.{kind}")).read_bytes())
+        target.pooler.reload()
+        new = env.connect(target, tls=env.tls(), hostname="localhost")
+        assert old.certificate != new.certificate, "the old certificate is still shown"
+        equal((old.value("select 1"), new.value("select 1")), ("1", "1"))
+
+
+@pooler_only
+@limit(60)
+def test_trap_26_reloads_under_load_cost_no_hiccup(env):
+    """trap 26: 50 reloads under load cost a p99 of 160 to 200 ms."""
+    with env.pooler_with() as target:
+        stop, times = [], []
+
+        def work():
+            with target.connect() as client:
+                while not stop:
+                    started = time.perf_counter()
+                    client.value("select 1")
+                    times.append(time.perf_counter() - started)
+        clients = [Background(work) for _ in range(3)]
+        for _ in range(50):
+            target.pooler.signal(signal.SIGHUP)
+            time.sleep(0.03)
+        stop.append(True)
+        for client in clients:
+            client.join()
+        p99 = statistics.quantiles(times, n=100)[-1] * 1000
+        assert p99 < 60, f"p99 {p99:.0f} ms over {len(times)} queries"
+
+
+@pooler_only
+def test_trap_26_sigterm_lets_open_transactions_finish(env):
+    """trap 26: SIGTERM cut 8 of 8 open transactions."""
+    with env.pooler_with(shutdown_timeout="10s", start=False, pool_size=8) as target:
+        target.pooler.start()
+        busy = [env.connect(target) for _ in range(8)]
+        idle = env.connect(target)
+        for client in busy:
+            client.execute("begin; select 1")
+        target.pooler.signal(signal.SIGTERM)
+        time.sleep(0.3)
+        for number, client in enumerate(busy):
+            equal(client.value(f"select {number}"), str(number))
+            equal(client.execute("commit").tags, ["COMMIT"])
+        for client in busy + [idle]:
+            message = client.receive()
+            assert message is None or message.sqlstate() == "57P01", message
+        try:
+            target.open(timeout=1).sock.close()
+            listening = True
+        except OSError:
+            listening = False
+        assert not listening or target.pooler.wait(2) == 0
+        equal(target.pooler.wait(), 0)
+        target.pooler.process = None
+
+
+@pooler_only
+def test_sigterm_ends_within_shutdown_timeout(env):
+    with env.pooler_with(shutdown_timeout="1s", start=False) as target:
+        target.pooler.start()
+        client = env.connect(target)
+        client.execute("begin; select 1")
+        started = time.monotonic()
+        target.pooler.signal(signal.SIGTERM)
+        message = client.receive()
+        assert message is None or message.sqlstate() == "57P01", message
+        equal(target.pooler.wait(), 0)
+        assert 0.8 < time.monotonic() - started < 5
+        target.pooler.process = None
+        env.cluster.wait_for_backends("state = 'idle in transaction'")
+
+
+@pooler_only
+def test_unix_socket_mode_and_removal(env):
+    with env.pooler_with(start=False, unix_socket_mode="0700") as target:
+        target.pooler.start()
+        path = pathlib.Path(target.socket_dir) / f".s.PGSQL.{target.port}"
+        equal(oct(path.stat().st_mode & 0o777), "0o700")
+        target.pooler.signal(signal.SIGTERM)
+        equal(target.pooler.wait(), 0)
+        target.pooler.process = None
+        assert not path.exists(), "the socket's file was left behind"
+
+
+@pooler_only
+def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(env):
+    with env.pooler_with(start=False) as target:
+        target.pooler.start()
+        target.pooler.kill()
+        target.pooler.process = None
+        target.pooler.start()
+        equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
+        done = subprocess.run([binary(), "serve", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=10, cwd=target.pooler.directory)
+        assert done.returncode not in (0, 101), "a second one started on the same addresses"
+        equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
+
+
+@pooler_only
+def test_healthz_and_readyz(env):
+    equal(env.pooler.http("/healthz")[0], 200)
+    env.connect().value("select 1")
+    until(lambda: env.pooler.http("/readyz")[0] == 200, "ready")
+    equal(env.pooler.http("/no-such-page")[0], 404)
+
+
+@pooler_only
+@limit(60)
+def test_readyz_says_when_no_server_answers(env):
+    with env.pooler_with(query_wait_timeout="1s") as target:
+        env.connect(target).value("select 1")
+        env.cluster.stop()
+        try:
+            client = env.connect(target, user="app_trust")
+            client.attempt("select 1")
+        except ServerError:
+            pass
+        finally:
+            status = target.pooler.http("/readyz")[0]
+            alive = target.pooler.http("/healthz")[0]
+            env.cluster.start()
+        equal((status, alive), (503, 200))
+        equal(env.connect(target).value("select 1"), "1")
+        until(lambda: target.pooler.http("/readyz")[0] == 200, "ready again", 10)
+
+
+@pooler_only
+def test_metrics_are_in_prometheus_format_and_count(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        for _ in range(5):
+            client.value("select 1")
+
+        def samples():
+            status, text = target.pooler.http("/metrics")
+            equal(status, 200)
+            found = {}
+            for line in text.splitlines():
+                if line.startswith("#"):
+                    assert re.match(r"# (HELP|TYPE|UNIT|EOF)", line), line
+                    continue
+                match = re.fullmatch(r"([a-z_][a-z0-9_]*)(\{.*\})? (\S+)( .*)?", line)
+                assert match, f"not Prometheus' format: {line}"
+                assert match[1].startswith(("hawser_", "process_")), line
+                found.setdefault(match[1], []).append((match[2] or "", float(match[3])))
+            return found
+        first = samples()
+        histograms = [name for name in first if name.endswith("_bucket")]
+        for kind in ("wait", "transaction", "query"):
+            assert any(kind in name for name in histograms), f"no histogram of {kind} times: {histograms}"
+        assert any('database="app"' in labels and 'user="app"' in labels for labels, _ in first[histograms[0]]), first[histograms[0]][:3]
+
+        def queries(found):
+            return sum(value for name in found if "query" in name and name.endswith("_count") for _, value in found[name])
+        before = queries(first)
+        for _ in range(7):
+            client.value("select 1")
+        until(lambda: queries(samples()) - before >= 7, "7 more queries counted")
+
+
+@pooler_only
+def test_http_bears_nonsense(env):
+    for data in (b"\xff" * 1000, b"GET", b"GET /metrics HTTP/9.9\r\n\r\n", b"POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", b"GET /" + b"x" * 100000 + b" HTTP/1.1\r\n\r\n"):
+        with socket.create_connection(("127.0.0.1", env.pooler.http_port), timeout=5) as sock:
+            try:
+                sock.sendall(data)
+                sock.shutdown(socket.SHUT_WR)
+                while sock.recv(65536):
+                    pass
+            except OSError:
+                pass
+    equal(env.pooler.http("/healthz")[0], 200)
+    equal(env.connect().value("select 1"), "1")
+
+
+@pooler_only
+def test_check_says_what_is_wrong_and_where(env):
+    pooler = Pooler(f"{env.directory}/checked", env.cluster)
+    good = pooler.config.read_text()
+
+    def check():
+        done = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20, cwd=pooler.directory)
+        return done.returncode, done.stdout + done.stderr
+    code, words = check()
+    equal(code, 0, words)
+    for wrong, line_of, name in (("pool_sise = 3", "pool_sise", "pool_size"), ('pool_mode = "sometimes"', "sometimes", "session"),
+                                 ('query_wait_timeout = "5 parsecs"', "parsecs", "query_wait_timeout")):
+        key = wrong.split(" ")[0].replace("pool_sise", "pool_size")
+        text = re.sub(rf"(?m)^{key} = .*$", wrong, good)
+        pooler.config.write_text(text)
+        code, words = check()
+        assert code not in (0, 101), wrong
+        line = next(number for number, content in enumerate(text.splitlines(), 1) if line_of in content)
+        assert re.search(rf"hawser\.toml:{line}:\d+", words), f"no file:line:column of line {line}: {words}"
+        assert name in words, f"{name} is not named: {words}"
+
+
+@pooler_only
+def test_logs_as_json_are_one_object_a_line(env):
+    with env.pooler_with(start=False, format="json") as target:
+        target.pooler.start()
+        env.connect(target).value("select 1")
+        lines = [line for line in target.pooler.text().splitlines() if line.strip()]
+        assert lines
+        for line in lines:
+            assert isinstance(json.loads(line), dict), line
+
+
+@pooler_only
+def test_secrets_and_statements_are_never_logged(env):
+    with env.pooler_with() as target:
+        client = env.connect(target)
+        client.attempt("select 'a very secret literal', 1/0")
+        client.exchange(m.run("select $1::text", ["a very secret parameter"]), m.SYNC)
+        client.attempt("alter role app password 'a very secret password'")
+        client.vanish()
+        time.sleep(0.2)
+        text = target.pooler.text()
+        for secret in ("a very secret", *filter(None, target.secrets.values())):
+            assert secret not in text, f"{secret!r} is in the log"
+
+
+@pooler_only
+def test_status_prints_what_runs(env):
+    done = subprocess.run([binary(), "status", "-c", str(env.pooler.config)], capture_output=True, text=True, timeout=10, cwd=env.pooler.directory)
+    equal(done.returncode, 0, done.stderr)
+    assert "app" in done.stdout or "pool" in done.stdout.lower(), done.stdout
+
+
+@pooler_only
+def test_idle_it_uses_no_cpu(env):
+    for _ in range(20):
+        env.connect().value("select 1")
+    time.sleep(0.3)
+    before = env.pooler.cpu_seconds()
+    time.sleep(2)
+    used = env.pooler.cpu_seconds() - before
+    assert used <= 0.05, f"{used:.2f} s of CPU in 2 s of idleness"
+
+
+@pooler_only
+def test_connections_leave_nothing_behind(env):
+    """Files and memory after 500 connections, in every way to end."""
+    def visit(number):
+        client = env.target.connect(user="app_trust")
+        client.value("select 1")
+        (client.close if number % 2 else client.vanish)()
+    for number in range(100):
+        visit(number)
+    time.sleep(0.3)
+    files, memory = env.pooler.open_files(), env.pooler.rss_bytes()
+    for number in range(500):
+        visit(number)
+    until(lambda: env.pooler.open_files() <= files, "descriptors closed")
+    grown = env.pooler.rss_bytes() - memory
+    assert grown < 4 << 20, f"{grown >> 10} KiB more"
+
+
+@pooler_only
+@limit(60)
+def test_serve_without_a_file(env):
+    """`serve --server URL`: clients log in as the URL's user with its password."""
+    port = free_port()
+    secret = "third%20secret"
+    with open(f"{env.directory}/no-file.log", "wb") as log:
+        process = subprocess.Popen([binary(), "serve", "--listen", f"127.0.0.1:{port}", "--server", f"postgres://app3:{secret}@127.0.0.1:{env.cluster.port}/app"],
+                                   stdout=log, stderr=log, cwd=env.directory, env={**os.environ, "HOME": str(env.directory)})
+    try:
+        target = type(env.target)(port, "", env.target.secrets)
+
+        def served():
+            try:
+                with target.connect(user="app3") as client:
+                    return client.value("select session_user")
+            except OSError:
+                assert process.poll() is None, pathlib.Path(f"{env.directory}/no-file.log").read_text()
+                return None
+        equal(until(served, "serving"), "app3")
+    finally:
+        process.terminate()
+        process.wait(10)

@@ -1,0 +1,331 @@
+"""State that is neither a setting nor a prepared statement of the protocol: kept for its owner, hidden from all others.
+
+Two backends and several clients: a client that holds such state keeps its backend; the others must still be served.
+"""
+
+from harness import messages as m
+from harness.suite import equal, on_every_backend, pooler_only
+
+SETTINGS = {"pool_size": 2}
+
+
+def neighbours(env):
+    """A function that lets two other clients use every backend that they can get, and gives what they saw."""
+    others = [env.connect() for _ in range(2)]
+    return lambda sql="select 1": on_every_backend(others, sql)
+
+
+def test_temporary_tables(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("create temp table mine (i int); insert into mine values (1), (2)")
+    equal([result.sqlstate for result in stir("select * from mine")], ["42P01"] * 2, "leaked")
+    equal(owner.value("select count(*) from mine"), "2", "lost")
+    owner.execute("drop table mine")
+
+
+def test_temporary_objects_of_every_kind(env):
+    for make, use in (("create temp table tt as select 1 as x", "select x from tt"),
+                      ("create temp view tv as select 1 as x", "select x from tv"),
+                      ("create temp sequence ts", "select nextval('ts')"),
+                      ("select 1 as x into temp ti", "select x from ti"),
+                      ("create function pg_temp.tf() returns int language sql as 'select 1'", "select pg_temp.tf()"),
+                      ("create domain pg_temp.td as int", "select 1::pg_temp.td"),
+                      ("create table pg_temp.tp (x int); insert into pg_temp.tp values (1)", "select x from pg_temp.tp"),
+                      ("set search_path to pg_temp, public; create table hidden as select 1 as x; reset search_path", "select x from pg_temp.hidden")):
+        with env.target.connect() as owner:
+            stir = neighbours(env)
+            owner.execute(make)
+            assert all(result.errors for result in stir(use)), f"leaked: {make}"
+            equal(owner.value(use), "1", make)
+
+
+def test_temporary_tables_made_by_functions(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("create or replace function make_temp() returns void language plpgsql as "
+                  "$$ begin execute 'create ' || 'temp table from_function as select 1 as x'; end $$")
+    owner.execute("select make_temp()")
+    equal([result.sqlstate for result in stir("select x from from_function")], ["42P01"] * 2, "leaked")
+    equal(owner.value("select x from from_function"), "1")
+
+
+def test_a_dropped_temporary_table_comes_back_after_rollback(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("create temp table coming (i int); insert into coming values (7)")
+    owner.execute("begin; drop table coming; rollback")
+    stir()
+    equal(owner.value("select i from coming"), "7")
+
+
+def test_on_commit_drop_leaves_nothing(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("begin; create temp table short (i int) on commit drop; commit")
+    stir()
+    equal(owner.attempt("select * from short").sqlstate, "42P01")
+
+
+def test_temporary_tables_die_with_their_client(env):
+    with env.target.connect() as owner:
+        owner.execute("create temp table left_behind (i int)")
+    for _ in range(6):
+        with env.target.connect() as other:
+            equal(other.value("select to_regclass('pg_temp.left_behind')"), None)
+            other.execute("create temp table left_behind (t text)")
+
+
+def test_advisory_locks(env):
+    owner, other = env.connect(), env.connect()
+    stir = neighbours(env)
+    owner.execute("select pg_advisory_lock(42)")
+    stir()
+    equal(other.value("select pg_try_advisory_lock(42)"), "f", "not held by its owner alone")
+    equal(owner.value("select pg_advisory_unlock(42)"), "t", "lost by its owner")
+    stir()
+    equal(other.value("select pg_try_advisory_lock(42)"), "t")
+    equal(other.value("select pg_advisory_unlock(42)"), "t")
+
+
+def test_advisory_locks_die_with_their_client(env):
+    with env.target.connect() as owner:
+        owner.execute("select pg_advisory_lock(43)")
+    other = env.connect()
+    other.execute("set statement_timeout to 5000; select pg_advisory_lock(43)")
+    other.execute("select pg_advisory_unlock_all()")
+
+
+def test_transaction_advisory_locks_end_with_the_transaction(env):
+    owner, other = env.connect(), env.connect()
+    owner.execute("begin; select pg_advisory_xact_lock(44)")
+    equal(other.value("select pg_try_advisory_lock(44)"), "f")
+    owner.execute("commit")
+    equal(other.value("select pg_try_advisory_lock(44)"), "t")
+    other.execute("select pg_advisory_unlock(44)")
+
+
+def test_cursors_with_hold(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("begin; declare held cursor with hold for select generate_series(1, 100); commit")
+    equal(owner.rows("fetch 2 from held"), [("1",), ("2",)])
+    equal([result.sqlstate for result in stir("fetch 1 from held")], ["34000"] * 2, "leaked")
+    equal(owner.rows("fetch 2 from held"), [("3",), ("4",)])
+    owner.execute("close held")
+    equal(owner.attempt("fetch 1 from held").sqlstate, "34000")
+
+
+def test_cursors_without_hold_end_with_the_transaction(env):
+    owner, other = env.connect(), env.connect()
+    owner.execute("begin; declare short cursor for select generate_series(1, 100)")
+    equal(owner.rows("fetch 1 from short"), [("1",)])
+    equal(other.attempt("fetch 1 from short").sqlstate, "34000")
+    owner.execute("commit")
+    equal(owner.attempt("fetch 1 from short").sqlstate, "34000")
+
+
+def test_trap_12_notifications_reach_those_who_listen_and_nobody_else(env):
+    """trap 12: NOTIFY delivered to the wrong client."""
+    listener, other, sender = env.connect(), env.connect(), env.connect()
+    listener.execute("listen news")
+    for n in range(5):
+        sender.execute(f"notify news, 'item {n}'")
+        sender.execute("notify unheard, 'nobody'")
+        other.value("select 1")
+    listener.value("select 1")
+    while listener.pending(0.3):
+        listener.receive()
+    equal([(channel, payload) for _, channel, payload in listener.notifications], [("news", f"item {n}") for n in range(5)])
+    equal((other.notifications, sender.notifications), ([], []))
+    listener.execute("unlisten *")
+    sender.execute("notify news, 'too late'")
+    listener.value("select 1")
+    equal(len(listener.notifications), 5)
+
+
+def test_trap_12_notifications_arrive_while_idle(env):
+    listener, sender = env.connect(), env.connect()
+    listener.execute("listen wake")
+    sender.execute("notify wake, 'up'")
+    assert listener.pending(5), "no notification within 5 s"
+    equal(listener.receive().notification()[1:], ("wake", "up"))
+    assert not sender.pending(0.1)
+
+
+def test_trap_12_a_clients_own_notification_bears_its_own_pid(env):
+    """trap 12: its PID is that of BackendKeyData, by which a client knows its own; and it comes before ReadyForQuery."""
+    client = env.connect()
+    client.execute("listen self")
+    result = client.execute("notify self, 'me'")
+    equal(m.kinds(result.messages, keep="A"), "CAZ")
+    pid, channel, payload = client.notifications[0]
+    equal((channel, payload), ("self", "me"))
+    equal(pid, int(client.value("select pg_backend_pid()")) if env.direct else client.pid)
+
+
+def test_trap_12_listen_ends_with_rollback_to_savepoint(env):
+    """trap 12: a pin must survive, and end with, savepoint rollback."""
+    listener, sender = env.connect(), env.connect()
+    listener.execute("begin; listen kept; savepoint a; listen dropped; rollback to a; commit")
+    sender.execute("notify kept, '1'; notify dropped, '2'")
+    sender.execute("notify kept, '3'")
+    listener.value("select 1")
+    while listener.pending(0.3):
+        listener.receive()
+    equal([entry[1:] for entry in listener.notifications], [("kept", "1"), ("kept", "3")])
+
+
+def test_trap_12_a_pin_survives_savepoint_rollback(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("create temp table outer_table (i int)")
+    owner.execute("begin; savepoint a; create temp table inner_table (i int); rollback to a; commit")
+    stir()
+    equal(owner.value("select count(*) from outer_table"), "0")
+    owner.execute("drop table outer_table")
+    owner.execute("begin; create temp table first (i int); savepoint a; drop table first; rollback to a; commit")
+    stir()
+    equal(owner.value("select count(*) from first"), "0")
+
+
+def test_notifications_of_a_dead_listener_go_to_nobody(env):
+    with env.target.connect() as listener:
+        listener.execute("listen orphan")
+    sender = env.connect()
+    others = [env.connect() for _ in range(3)]
+    for _ in range(3):
+        sender.execute("notify orphan, 'x'")
+        for other in others:
+            other.value("select 1")
+    equal([other.notifications for other in others + [sender]], [[]] * 4)
+
+
+def test_sql_prepare(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("prepare mine as select 'prepared'")
+    equal([result.sqlstate for result in stir("execute mine")], ["26000"] * 2, "leaked")
+    equal(owner.value("execute mine"), "prepared")
+    owner.execute("deallocate mine")
+    equal(owner.attempt("execute mine").sqlstate, "26000")
+
+
+def test_sql_prepare_dies_with_its_client(env):
+    for n in range(6):
+        with env.target.connect() as client:
+            client.execute(f"prepare reused as select {n}")
+            equal(client.value("execute reused"), str(n))
+
+
+def test_currval_and_lastval_are_the_clients_own(env):
+    """Right, or the server's own error; never another client's value."""
+    first, second = env.connect(), env.connect()
+    first.execute("drop sequence if exists own; create sequence own")
+    for _ in range(3):
+        given = first.value("select nextval('own')")
+        second.value("select 1")
+        result = first.attempt("select currval('own'), lastval()")
+        assert result.sqlstate == "55000" or result.rows == [(given, given)], result
+        result = second.attempt("select currval('own')")
+        equal(result.sqlstate, "55000", "another client's value")
+        equal(second.attempt("select lastval()").sqlstate, "55000", "another client's value")
+    equal(first.rows("select nextval('own') = currval('own')"), [("t",)])
+    first.execute("drop sequence own")
+
+
+def test_lastval_in_the_transaction_of_its_nextval(env):
+    client = env.connect()
+    client.execute("drop table if exists ids; create table ids (id serial, t text)")
+    for n in range(1, 4):
+        client.execute("begin; insert into ids (t) values ('x')")
+        equal(client.value("select lastval()"), str(n))
+        client.execute("commit")
+    client.execute("drop table ids")
+
+
+def test_setseed_does_not_leak(env):
+    with env.target.connect() as first:
+        first.execute("select setseed(0.5)")
+        expected = first.value("select random()")
+    seen = set()
+    for _ in range(4):
+        with env.target.connect() as other:
+            seen.add(other.value("select random()"))
+    assert expected not in seen
+    assert len(seen) == 4
+
+
+def test_load_does_not_leak(env):
+    """A library once loaded stays in the backend: it must not serve others."""
+    server = env.server()
+    server.execute("create or replace function has_auto_explain() returns bool language sql as "
+                   "$$ select exists (select from pg_settings where name = 'auto_explain.log_min_duration') $$")
+    with env.target.connect(user="app") as first:
+        result = first.attempt("load '$libdir/plugins/none'")
+        assert result.errors, "a library that does not exist was loaded"
+    other = env.connect()
+    equal(other.value("select has_auto_explain()"), "f")
+
+
+def test_session_authorization_of_ordinary_users_is_refused(env):
+    client = env.connect()
+    equal(client.attempt("set session authorization app2").sqlstate, "42501")
+    client.execute("set session authorization app")
+    client.execute("reset session authorization")
+    equal(client.rows("select current_user, session_user"), [("app", "app")])
+
+
+def test_discard_forms(env):
+    owner = env.connect()
+    stir = neighbours(env)
+    owner.execute("create temp table d1 (i int)")
+    owner.execute("discard temp")
+    equal(owner.attempt("select * from d1").sqlstate, "42P01")
+    owner.execute("create sequence if not exists dseq; select nextval('dseq')")
+    owner.execute("discard sequences")
+    equal(owner.attempt("select currval('dseq')").sqlstate, "55000")
+    owner.execute("discard plans; drop sequence dseq; create temp table d2 (i int); prepare p as select 1")
+    owner.execute("discard all")
+    stir()
+    equal(owner.attempt("select * from d2").sqlstate, "42P01")
+    equal(owner.attempt("execute p").sqlstate, "26000")
+
+
+@pooler_only
+def test_a_pin_ends_with_its_state(env):
+    """Twice as many clients as backends each make, use and drop such state; all of them are served."""
+    clients = [env.connect() for _ in range(4)]
+    for turn in range(3):
+        for client in clients:
+            client.execute("create temp table pinned (i int)")
+            client.execute("insert into pinned values (1)")
+            client.execute("drop table pinned")
+        for client in clients:
+            client.execute("select pg_advisory_lock(7)")
+            client.execute("select pg_advisory_unlock(7)")
+        for client in clients:
+            client.execute("prepare ps as select 1")
+            client.execute("deallocate ps")
+
+
+@pooler_only
+def test_nextval_alone_does_not_pin(env):
+    """Object-relational mappers call it all the time."""
+    env.connect().execute("create sequence if not exists plain_seq")
+    clients = [env.connect() for _ in range(6)]
+    for _ in range(3):
+        for client in clients:
+            client.value("select nextval('plain_seq')")
+    clients[0].execute("drop sequence plain_seq")
+
+
+@pooler_only
+def test_settings_do_not_pin(env):
+    """Drivers SET at every connect: six clients on two backends, all served, none waits."""
+    clients = [env.connect() for _ in range(6)]
+    for number, client in enumerate(clients):
+        client.execute(f"set application_name to 'client {number}'; set timezone to 'UTC'; set extra_float_digits to 3")
+    for _ in range(3):
+        for client in clients:
+            client.value("select 1")

@@ -1,0 +1,331 @@
+"""Prepared statements in transaction mode: the client's own names, texts and settings, whichever backend it gets."""
+
+from harness import messages as m
+from harness.suite import crowd, equal
+
+SETTINGS = {"pool_size": 1}
+INT4, TEXT = 23, 25
+
+
+def prepare(client, name, sql, types=()):
+    result = client.exchange(m.parse(sql, name, types), m.SYNC)
+    equal(result.kinds, "1Z", f"Parse of {name}")
+
+
+def run(client, name, values=()):
+    return client.exchange(m.bind(name, values=values), m.execute(), m.SYNC)
+
+
+def test_the_same_name_with_different_texts(env):
+    clients = [env.connect() for _ in range(8)]
+    for number, client in enumerate(clients):
+        prepare(client, "s", f"select {number} + $1::int")
+    for _ in range(3):
+        for number, client in enumerate(clients):
+            equal(run(client, "s", [100]).value, str(number + 100))
+
+
+def test_the_same_text_under_different_names(env):
+    clients = [env.connect() for _ in range(8)]
+    for number, client in enumerate(clients):
+        prepare(client, f"name {number}", "select $1::int + 1")
+    for number, client in enumerate(clients):
+        equal(run(client, f"name {number}", [number]).value, str(number + 1))
+        other = f"name {(number + 1) % 8}"
+        equal(run(client, other, [1]).sqlstate, "26000", "another client's name")
+
+
+def test_the_same_text_with_different_parameter_types(env):
+    first, second = env.connect(), env.connect()
+    prepare(first, "s", "select pg_typeof($1)::text", [INT4])
+    prepare(second, "s", "select pg_typeof($1)::text", [TEXT])
+    for _ in range(2):
+        equal(run(first, "s", ["1"]).value, "integer")
+        equal(run(second, "s", ["1"]).value, "text")
+
+
+def test_trap_06_constants_are_folded_under_the_settings_of_the_parse(env):
+    """trap 6: text alone gives wrong answers. '2024-01-01'::timestamptz keeps the TimeZone of its Parse."""
+    sql = "select extract(epoch from '2024-01-01'::timestamptz)::bigint"
+    first, second = env.connect(timezone="UTC"), env.connect(timezone="Asia/Tokyo")
+    prepare(first, "s", sql)
+    prepare(second, "s", sql)
+    for _ in range(2):
+        equal(run(first, "s").value, "1704067200")
+        equal(run(second, "s").value, "1704034800")
+
+
+def test_trap_06_dates_are_read_under_the_datestyle_of_the_parse(env):
+    sql = "select to_char('01/02/2024'::date, 'YYYY-MM-DD')"
+    first, second = env.connect(datestyle="ISO, MDY"), env.connect(datestyle="ISO, DMY")
+    prepare(first, "s", sql)
+    prepare(second, "s", sql)
+    for _ in range(2):
+        equal(run(first, "s").value, "2024-01-02")
+        equal(run(second, "s").value, "2024-02-01")
+
+
+def test_trap_06_the_parses_settings_hold_even_after_the_client_has_changed_them(env):
+    """As on a direct connection: a constant was folded at Parse, a later SET does not move it."""
+    client, other = env.connect(timezone="UTC"), env.connect()
+    prepare(client, "s", "select extract(epoch from '2024-01-01'::timestamptz)::bigint")
+    client.execute("set timezone to 'Asia/Tokyo'")
+    other.execute("deallocate all")
+    other.value("select 1")
+    equal(run(client, "s").value, "1704067200")
+
+
+def test_trap_06_strings_are_read_under_the_parses_rules(env):
+    sql = r"select length('a\\b')"
+    first, second = env.connect(), env.connect(standard_conforming_strings="off")
+    prepare(first, "s", sql)
+    prepare(second, "s", sql)
+    for _ in range(2):
+        equal(run(first, "s").value, "4")
+        equal(run(second, "s").value, "3")
+
+
+def test_trap_06_names_are_resolved_under_the_search_path_of_the_parse(env):
+    with env.pooler_with(pool_size=3) as target:  # such state may pin
+        setup = env.connect(target)
+        for schema in ("path_a", "path_b"):
+            setup.execute(f"create schema if not exists {schema}; drop table if exists {schema}.t; create table {schema}.t as select '{schema}'::text as v")
+        first, second = env.connect(target, search_path="path_a"), env.connect(target, search_path="path_b")
+        prepare(first, "s", "select v from t")
+        prepare(second, "s", "select v from t")
+        for _ in range(2):
+            equal(run(first, "s").value, "path_a")
+            equal(run(second, "s").value, "path_b")
+        setup.execute("drop schema path_a cascade; drop schema path_b cascade")
+
+
+def test_trap_06_the_role_is_part_of_the_statement(env):
+    """A statement planned for one role must not answer for another: row-level security differs."""
+    with env.pooler_with(pool_size=3) as target:  # such state may pin
+        owner = env.connect(target)
+        owner.execute("drop table if exists rls; create table rls (who text); insert into rls values ('app'), ('helper_role'); "
+                      "alter table rls enable row level security; alter table rls force row level security; "
+                      "create policy p on rls using (who = current_user); grant select on rls to helper_role")
+        first, second = env.connect(target), env.connect(target)
+        second.execute("set role helper_role")
+        prepare(first, "s", "select who from rls")
+        prepare(second, "s", "select who from rls")
+        for _ in range(2):
+            equal(run(first, "s").rows, [("app",)])
+            equal(run(second, "s").rows, [("helper_role",)])
+        owner.execute("drop table rls")
+
+
+def test_trap_06_a_reset_server_has_its_statements_again(env):
+    """trap 6: the server may have been reset while it is thought to be prepared."""
+    first, second = env.connect(), env.connect()
+    prepare(first, "s", "select $1::int * 10")
+    for reset in ("deallocate all", "discard all", "select 1; deallocate all"):
+        second.execute(reset)
+        equal(run(first, "s", [4]).value, "40", reset)
+
+
+def test_trap_06_a_lost_backend_has_its_statements_again(env):
+    client = env.connect()
+    prepare(client, "s", "select $1::int * 10")
+    if env.pooler:
+        env.server().execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'app'")
+        env.cluster.wait_for_backends("usename = 'app'")
+    equal(run(client, "s", [4]).value, "40")
+
+
+def test_trap_06_a_changed_result_type_after_ddl(env):
+    """PostgreSQL itself fails a statement whose result type has changed. A pooler that prepares afresh for a client that
+    has not seen the old description may answer right instead; nobody may answer wrongly."""
+    client, other = env.connect(), env.connect()
+    client.execute("drop table if exists ddl_test; create table ddl_test (i int); insert into ddl_test values (1)")
+    prepare(client, "s", "select * from ddl_test")
+    equal(run(client, "s").rows, [("1",)])
+    other.execute("alter table ddl_test add column t text default 'new'")
+    result = run(client, "s")
+    if result.errors:
+        equal((result.sqlstate, result.errors[0]["M"]), ("0A000", "cached plan must not change result type"))
+    else:
+        equal(result.rows, [("1", "new")])
+    # A client that comes afterwards never sees the old plan.
+    late = env.connect()
+    prepare(late, "s", "select * from ddl_test")
+    equal(run(late, "s").rows, [("1", "new")])
+    client.execute("drop table ddl_test")
+
+
+def test_trap_04_a_failed_parse_leaves_no_name(env):
+    """trap 4: a failed Parse must unregister the name."""
+    client, other = env.connect(), env.connect()
+    equal(client.exchange(m.parse("select wrong from nowhere", "s"), m.SYNC).sqlstate, "42P01")
+    other.value("select 1")
+    equal(run(client, "s").sqlstate, "26000")
+    prepare(client, "s", "select 5")
+    equal(run(client, "s").value, "5")
+
+
+def test_trap_04_a_parse_skipped_by_an_earlier_error_leaves_no_name(env):
+    client, other = env.connect(), env.connect()
+    client.exchange(m.run("select 1/0"), m.parse("select 6", "skipped"), m.SYNC)
+    other.value("select 1")
+    equal(run(client, "skipped").sqlstate, "26000")
+
+
+def test_trap_04_a_failed_parse_in_a_transaction_can_be_repeated(env):
+    client, other = env.connect(), env.connect()
+    client.execute("begin")
+    equal(client.exchange(m.parse("select * from not_yet", "s"), m.SYNC).sqlstate, "42P01")
+    client.execute("rollback; create table not_yet (i int)")
+    other.value("select 1")
+    prepare(client, "s", "select * from not_yet")
+    equal(run(client, "s").rows, [])
+    client.execute("drop table not_yet")
+
+
+def test_trap_04_close_of_an_unknown_name_succeeds(env):
+    client = env.connect()
+    equal(client.exchange(m.close_statement("never"), m.close_portal("never"), m.close_statement(), m.SYNC).kinds, "333Z")
+
+
+def test_trap_05_parse_complete_keeps_its_place(env):
+    """trap 5: ParseComplete and CloseComplete that the pooler makes up must come where the server's would."""
+    first, second = env.connect(), env.connect()
+    prepare(first, "known", "select 'shared text'")
+    second.value("select 1")
+    result = second.exchange(m.run("select 1"), m.parse("select 'shared text'", "a"), m.run("select 2"), m.close_statement("a"),
+                             m.parse("select 'shared text'", "b"), m.describe_statement("b"), m.bind("b"), m.execute(), m.close_statement("b"), m.SYNC)
+    equal(result.kinds, "12TDC" + "1" + "12TDC" + "3" + "1" + "tT" + "2DC" + "3" + "Z")
+    # The same when the very first message is one that needs no server.
+    result = second.exchange(m.close_statement("none"), m.parse("select 'shared text'", "c"), m.run("select 3"), m.close_statement("c"), m.SYNC)
+    equal(result.kinds, "3" + "1" + "12TDC" + "3" + "Z")
+
+
+def test_trap_05_made_up_answers_respect_an_earlier_error(env):
+    first = env.connect()
+    prepare(first, "known", "select 'shared text'")
+    client = env.connect()
+    result = client.exchange(m.run("select 1/0"), m.parse("select 'shared text'", "a"), m.close_statement("a"), m.SYNC,
+                             m.parse("select 'shared text'", "a"), m.SYNC)
+    equal(result.kinds, "1EZ1Z")
+
+
+def test_trap_05_a_made_up_answer_waits_for_flush_or_sync(env):
+    client = env.connect()
+    prepare(client, "s", "select 'shared text'")
+    client.send(m.parse("select 'shared text'", "t"), m.FLUSH)
+    equal(client.receive().kind, "1")
+    client.send(m.close_statement("t"), m.FLUSH)
+    equal(client.receive().kind, "3")
+    equal(client.exchange(m.SYNC).kinds, "Z")
+
+
+def test_trap_05_pipelined_deallocate_all_before_a_later_parse(env):
+    """trap 5: DEALLOCATE ALL and DISCARD ALL in a pipeline take effect in their place."""
+    client, other = env.connect(), env.connect()
+    prepare(client, "s", "select 'old'")
+    result = client.exchange(m.run("deallocate all"), m.parse("select 'new'", "s"), m.bind("s"), m.execute(), m.SYNC)
+    equal((result.sqlstate, result.rows), (None, [("new",)]))
+    other.value("select 1")
+    equal(run(client, "s").value, "new")
+    result = client.exchange(m.run("discard all"), m.SYNC, m.parse("select 'newer'", "s"), m.bind("s"), m.execute(), m.SYNC)
+    equal(result.rows, [("newer",)])
+    other.value("select 1")
+    equal(run(client, "s").value, "newer")
+
+
+def test_deallocate_affects_one_client_and_its_protocol_statements(env):
+    first, second = env.connect(), env.connect()
+    for client in (first, second):
+        prepare(client, "s", "select 'kept'")
+        prepare(client, "t", "select 'kept too'")
+    first.execute("deallocate s")
+    equal(run(first, "s").sqlstate, "26000")
+    equal(run(first, "t").value, "kept too")
+    equal(run(second, "s").value, "kept")
+    first.execute("deallocate all")
+    equal(run(first, "t").sqlstate, "26000")
+    equal(run(second, "t").value, "kept too")
+    equal(first.attempt("deallocate s").sqlstate, "26000")
+
+
+def test_sql_prepare_and_protocol_statements_share_names(env):
+    with env.pooler_with(pool_size=3) as target:  # such state may pin
+        client, other = env.connect(target), env.connect(target)
+        client.execute("prepare by_sql(int) as select $1 + 1")
+        other.value("select 1")
+        equal(run(client, "by_sql", [1]).value, "2")
+        equal(client.value("execute by_sql(2)"), "3")
+        prepare(client, "by_protocol", "select 7")
+        equal(client.value("execute by_protocol"), "7")
+        equal(client.attempt("prepare by_protocol as select 8").sqlstate, "42P05")
+        equal(other.attempt("execute by_sql(1)").sqlstate, "26000")
+        equal(client.rows("select name from pg_prepared_statements order by name"), [("by_protocol",), ("by_sql",)])
+
+
+def test_statements_are_not_undone_by_rollback(env):
+    client, other = env.connect(), env.connect()
+    client.execute("begin")
+    prepare(client, "in_tx", "select 9")
+    client.execute("rollback")
+    other.value("select 1")
+    equal(run(client, "in_tx").value, "9")
+    client.execute("begin; deallocate in_tx; rollback")
+    equal(run(client, "in_tx").sqlstate, "26000")
+
+
+def test_more_statements_than_the_backend_keeps(env):
+    """LRU beyond max_prepared_statements: every one of 60 still answers, on any backend, in any order."""
+    with env.pooler_with(pool_size=2, max_prepared_statements=10) as target:
+        clients = [env.connect(target) for _ in range(4)]
+        for number, client in enumerate(clients):
+            for n in range(60):
+                prepare(client, f"s{n}", f"select {n} * 1000 + $1::int")
+        for step in (1, 7, 13):
+            for number, client in enumerate(clients):
+                for n in range(0, 60, step):
+                    equal(run(client, f"s{n}", [number]).value, str(n * 1000 + number))
+        if target.pooler:
+            with env.cluster.superuser() as server:
+                server.execute("select 1")
+
+
+def test_a_pipeline_that_uses_more_statements_than_the_backend_keeps(env):
+    with env.pooler_with(pool_size=1, max_prepared_statements=5) as target:
+        client = env.connect(target)
+        result = client.exchange(*[m.parse(f"select {n}", f"s{n}") for n in range(20)],
+                                 *[m.bind(f"s{n}") + m.execute() for n in range(20)], m.SYNC)
+        equal(result.sqlstate, None)
+        equal([row[0] for row in result.rows], [str(n) for n in range(20)])
+
+
+def test_an_unbounded_number_of_different_statements_does_not_grow_the_server(env):
+    with env.pooler_with(pool_size=1, max_prepared_statements=20) as target:
+        for number in range(10):
+            with target.connect() as client:
+                for n in range(30):
+                    prepare(client, f"s{n}", f"select {number}, {n}")
+        client = env.connect(target)
+        count = int(client.value("select count(*) from pg_prepared_statements"))
+        assert count <= 20, f"{count} statements on the server"
+
+
+def test_describe_tells_the_clients_own_types(env):
+    client, other = env.connect(), env.connect()
+    prepare(client, "s", "select $1 as a, $2 as b", [INT4, TEXT])
+    other.value("select 1")
+    result = client.exchange(m.describe_statement("s"), m.SYNC)
+    equal(result.kinds, "tTZ")
+    equal(result.messages[0].body, b"\0\x02\0\0\0\x17\0\0\0\x19")
+    equal([(name, oid) for name, oid, _ in result.messages[1].columns()], [("a", INT4), ("b", TEXT)])
+
+
+def test_many_clients_with_many_statements(env):
+    with env.pooler_with(pool_size=3, max_prepared_statements=15) as target:
+        def work(number):
+            with target.connect(timezone="Asia/Tokyo" if number % 2 else "UTC") as client:
+                for n in range(10):
+                    prepare(client, f"s{n}", f"select {n + number % 3}, extract(epoch from '2024-01-01'::timestamptz)::bigint, $1::int")
+                for turn in range(10):
+                    for n in range(10):
+                        equal(run(client, f"s{n}", [turn]).rows, [(str(n + number % 3), "1704034800" if number % 2 else "1704067200", str(turn))])
+        crowd(12, work)

@@ -1,0 +1,193 @@
+#!/usr/bin/env python3
+"""Runs the integration tests: real PostgreSQL, `hawser serve` in front of it, and clients that speak the protocol by hand.
+
+    tests/run.py [-k PATTERN]... [--list] [--direct] [--keep] [--drivers]
+
+--direct points the same clients at PostgreSQL itself: what passes there and fails through the pooler is the pooler's
+fault. The last line but for warnings is `N passed, N failed, N skipped`; the exit code is 0 only without failures.
+ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
+"""
+
+import argparse
+import importlib
+import os
+import pathlib
+import shutil
+import signal
+import sys
+import tempfile
+import time
+import traceback
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+sys.dont_write_bytecode = True
+
+from harness import drivers, pooler, postgres, suite  # noqa: E402  (after the path is set)
+
+
+class OutOfTime(BaseException):
+    """Not an Exception: a test's own handlers must not swallow it."""
+
+
+def on_alarm(_number, _frame):
+    raise OutOfTime
+
+
+def collect(patterns):
+    """[(module, [tests])] in order of file name and of place in the file; a test is kept if any pattern is in `module.test`."""
+    found = []
+    for path in sorted((HERE / "integration").glob("test_*.py")):
+        module = importlib.import_module(f"integration.{path.stem}")
+        tests = [value for name, value in vars(module).items() if name.startswith("test_") and callable(value)
+                 and value.__module__ == module.__name__]
+        tests = [test for test in tests if not patterns or any(pattern in f"{path.stem}.{test.__name__}" for pattern in patterns)]
+        if tests:
+            found.append((module, tests))
+    return found
+
+
+class Report:
+    def __init__(self):
+        self.passed = self.failed = self.skipped = 0
+        self.failures = []
+
+    def say(self, name, verdict, detail=""):
+        print(f"{name:<100} {verdict}{': ' + detail if detail else ''}", flush=True)
+
+    def ok(self, name, seconds):
+        self.passed += 1
+        self.say(name, "ok", f"{seconds:.1f} s" if seconds >= 1 else "")
+
+    def skip(self, name, reason):
+        self.skipped += 1
+        self.say(name, "skip", reason)
+
+    def fail(self, name, reason):
+        self.failed += 1
+        self.failures.append(name)
+        self.say(name, "FAIL", reason)
+
+    def end(self):
+        if self.failures:
+            print("\nfailed:\n  " + "\n  ".join(self.failures))
+        print(f"\n{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
+        return 1 if self.failed else 0
+
+
+def explain(error):
+    """The reason in a line, then the lines of the test that led to it."""
+    if isinstance(error, OutOfTime):
+        reason = "out of time"
+    else:
+        reason = f"{type(error).__name__}: {error}" if str(error) or not isinstance(error, AssertionError) else "AssertionError"
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "/integration/" in frame.filename or "/harness/" in frame.filename]
+    where = "".join(f"\n    {pathlib.Path(f.filename).name}:{f.lineno}: {f.line}" for f in frames[-4:])
+    return reason + where
+
+
+def run_test(name, test, env, report):
+    seconds = getattr(test, "limit_seconds", suite.DEFAULT_LIMIT_SECONDS)
+    started, error = time.monotonic(), None
+    # The cleaning up has a time of its own: it must happen after a test that ran out of it.
+    for step, allowed in ((lambda: test(env), seconds), (env.end_test, 20)):
+        signal.alarm(allowed)
+        try:
+            step()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:  # a failing test must not end the run
+            error = error or raised
+        finally:
+            signal.alarm(0)
+    if isinstance(error, suite.Skip):
+        report.skip(name, str(error))
+    elif error:
+        report.fail(name, explain(error))
+    else:
+        report.ok(name, time.monotonic() - started)
+
+
+def run_module(module, tests, cluster, directory, direct, report):
+    names = {test: f"{module.__name__.split('.')[-1]}.{test.__name__}" for test in tests}
+    if direct:
+        for test in tests:
+            if getattr(test, "pooler_only", False):
+                report.skip(names[test], "only a pooler has this")
+        tests = [test for test in tests if not getattr(test, "pooler_only", False)]
+    if not tests:
+        return
+    env = suite.Env(cluster, directory, direct, getattr(module, "SETTINGS", {}))
+    try:
+        env.begin_module()
+    except AssertionError as error:
+        for test in tests:
+            report.fail(names[test], f"no pooler: {error}")
+        return
+    for test in tests:
+        run_test(names[test], test, env, report)
+        if not direct and not env.pooler.is_alive():
+            # It has failed its test already; the next one deserves a pooler.
+            env.pooler.process = None
+            env.begin_module()
+        if not postgres.is_ready(cluster):
+            cluster.restart("immediate") if cluster.is_running() else cluster.start()
+    try:
+        env.end_module()
+    except AssertionError as error:
+        report.fail(f"{module.__name__.split('.')[-1]} (the pooler's end)", str(error))
+
+
+def main():
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("-k", action="append", default=[], metavar="PATTERN", help="only tests whose module.name contains this; may be repeated")
+    options.add_argument("--list", action="store_true", help="print names and stop")
+    options.add_argument("--direct", action="store_true", help="clients connect to PostgreSQL itself")
+    options.add_argument("--keep", action="store_true", help="leave the cluster's and the poolers' directories behind, and say where")
+    options.add_argument("--drivers", action="store_true", help="the drivers of other languages too (as ALL=1 does)")
+    chosen = options.parse_args()
+
+    modules = collect(chosen.k)
+    with_drivers = chosen.drivers or os.environ.get("ALL") == "1"
+    programs = [program for program in drivers.ALL if not chosen.k or any(k in f"driver.{program.name}" for k in chosen.k)]
+    if chosen.list:
+        for module, tests in modules:
+            for test in tests:
+                print(f"{module.__name__.split('.')[-1]}.{test.__name__}")
+        for program in programs:
+            print(f"driver.{program.name}")
+        return 0
+
+    report = Report()
+    places = postgres.bin_directories()
+    if not places:
+        print("no PostgreSQL server programs: install postgresql, or set PG_BIN", file=sys.stderr)
+        return 2
+    if not chosen.direct:
+        try:
+            print(f"testing {pooler.binary()}")
+        except pooler.NotBuilt as error:
+            print(error, file=sys.stderr)
+            return 2
+    signal.signal(signal.SIGALRM, on_alarm)
+    directory = tempfile.mkdtemp(prefix="hawser-tests-")
+    cluster = postgres.Cluster(directory, places[0])
+    started = time.monotonic()
+    try:
+        cluster.create()
+        print(f"PostgreSQL {cluster.version} of {places[0]}, {'direct' if chosen.direct else 'through hawser'}")
+        for module, tests in modules:
+            run_module(module, tests, cluster, directory, chosen.direct, report)
+        drivers.run(programs, cluster, directory, chosen.direct, with_drivers, report)
+    finally:
+        cluster.destroy()
+        if chosen.keep:
+            print(f"kept: {directory}")
+        else:
+            shutil.rmtree(directory, ignore_errors=True)
+    print(f"{time.monotonic() - started:.0f} s")
+    return report.end()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
