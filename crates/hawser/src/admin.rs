@@ -17,6 +17,7 @@ pub mod clock;
 pub mod command;
 pub mod execute;
 pub mod pooler;
+pub mod running;
 pub mod session;
 pub mod show;
 pub mod table;
@@ -63,9 +64,8 @@ impl Console {
             .iter()
             .map(|entry| (entry.pool.id, Totals::of(&entry.pool.stats)))
             .collect();
-        let sum = |totals: &mut dyn Iterator<Item = Totals>| {
-            totals.fold(Totals::default(), Totals::plus)
-        };
+        let sum =
+            |totals: &mut dyn Iterator<Item = Totals>| totals.fold(Totals::default(), Totals::plus);
         let newer = sum(&mut totals.values().copied());
         let mut notes = self.notes.lock().unwrap_or_else(PoisonError::into_inner);
         notes.note(now, totals.clone());

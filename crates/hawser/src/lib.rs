@@ -7,18 +7,21 @@ pub mod config;
 pub mod dial;
 pub mod import;
 pub mod limits;
+pub mod logging;
 pub mod login;
 pub mod loops;
 pub mod mailbox;
-pub mod pools;
 pub mod metrics;
+pub mod pools;
 pub mod process;
 pub mod reactor;
 pub mod resolve;
 pub mod serve;
 pub mod service;
 pub mod socket;
+pub mod status;
 pub mod tls;
 
 /// What SHOW VERSION says: tools look for PgBouncer's name and version there.
-pub const VERSION: &str = concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer 1.25)");
+pub const VERSION: &str =
+    concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer 1.25)");

@@ -134,9 +134,8 @@ impl Totals {
             return Self::default();
         }
         let counted = self.zip(older, u64::saturating_sub);
-        let second = |count: u64| {
-            u64::try_from(u128::from(count) * 1_000_000 / micros).unwrap_or(u64::MAX)
-        };
+        let second =
+            |count: u64| u64::try_from(u128::from(count) * 1_000_000 / micros).unwrap_or(u64::MAX);
         let each = |micros: u64, count: u64| micros.checked_div(count).unwrap_or(0);
         Self {
             assignments: second(counted.assignments),

@@ -396,9 +396,10 @@ fn show(arguments: &[Token]) -> Result<Command, CommandError> {
         [Token::Word(word) | Token::Name(word)] => word.as_str(),
         // As pgjdbc asks for the isolation level.
         [Token::Word(a), Token::Word(b), Token::Word(c)]
-            if [a, b, c].iter().zip(["transaction", "isolation", "level"]).all(|(word, keyword)| {
-                word.eq_ignore_ascii_case(keyword)
-            }) =>
+            if [a, b, c]
+                .iter()
+                .zip(["transaction", "isolation", "level"])
+                .all(|(word, keyword)| word.eq_ignore_ascii_case(keyword)) =>
         {
             "transaction_isolation"
         }

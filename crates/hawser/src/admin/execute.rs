@@ -169,7 +169,10 @@ async fn pause(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, Clien
             return Ok("PAUSE".to_owned());
         }
         if !is_paused(pooler, database) {
-            return Err(error(SqlState::QUERY_CANCELED, "RESUME came before the pause was complete"));
+            return Err(error(
+                SqlState::QUERY_CANCELED,
+                "RESUME came before the pause was complete",
+            ));
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }

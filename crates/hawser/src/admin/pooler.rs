@@ -14,6 +14,7 @@ use std::time::SystemTime;
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::ids::LoopId;
+use hawser_core::wire::error::{ClientError, SqlState};
 
 use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
@@ -117,6 +118,8 @@ pub struct Gates(Mutex<Closed>);
 
 #[derive(Debug, Default)]
 struct Closed {
+    /// Nobody gets in any more, because the process ends when all have left.
+    door: bool,
     all_paused: bool,
     paused: BTreeSet<String>,
     disabled: BTreeSet<String>,
@@ -163,6 +166,32 @@ impl Gates {
                 std::mem::replace(&mut closed.all_paused, false) || !alone.is_empty()
             }
         }
+    }
+
+    /// Lets nobody in any more, into no database.
+    pub fn close_door(&self) {
+        self.lock().door = true;
+    }
+
+    /// What a client that wants into `database` is told, if it may not.
+    ///
+    /// # Errors
+    /// The database is disabled, or the process waits for its last client.
+    pub fn admit(&self, database: &str) -> Result<(), ClientError> {
+        if self.lock().door {
+            return Err(ClientError::fatal(
+                SqlState::CANNOT_CONNECT_NOW,
+                "the pooler is shutting down",
+            ));
+        }
+        if self.is_disabled(database) {
+            return Err(ClientError::fatal(
+                SqlState::CANNOT_CONNECT_NOW,
+                format!("database \"{database}\" is disabled"),
+            )
+            .hint("An administrator has run DISABLE; ENABLE ends it."));
+        }
+        Ok(())
     }
 
     /// Lets nobody into a database any more.
@@ -256,5 +285,8 @@ mod tests {
         assert!(gates.is_disabled("app"));
         gates.enable("app");
         assert!(!gates.is_disabled("app"));
+        gates.admit("app").unwrap();
+        gates.close_door();
+        assert_eq!(gates.admit("app").unwrap_err().code, SqlState::CANNOT_CONNECT_NOW);
     }
 }

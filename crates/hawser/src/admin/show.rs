@@ -40,7 +40,9 @@ pub fn columns(topic: Topic) -> Columns {
         Topic::Databases => pools::DATABASES_COLUMNS,
         Topic::Users => pools::USERS_COLUMNS,
         Topic::Lists => pools::LISTS_COLUMNS,
-        Topic::Peers => super::table::columns![Int4 "peer_id", Text "host", Int4 "port", Int4 "pool_size"],
+        Topic::Peers => {
+            super::table::columns![Int4 "peer_id", Text "host", Int4 "port", Int4 "pool_size"]
+        }
         Topic::PeerPools => super::table::columns![
             Int4 "peer_id", Int4 "cl_active_cancel_req", Int4 "cl_waiting_cancel_req",
             Int4 "sv_active_cancel", Int4 "sv_login",

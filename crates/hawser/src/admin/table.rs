@@ -273,7 +273,8 @@ mod tests {
         ] {
             out.clear();
             binary(&mut out, Kind::Numeric, number);
-            let expected: Vec<u8> = words.iter().flat_map(|word: &u16| word.to_be_bytes()).collect();
+            let expected: Vec<u8> =
+                words.iter().flat_map(|word: &u16| word.to_be_bytes()).collect();
             assert_eq!(out, expected, "{number}");
         }
     }

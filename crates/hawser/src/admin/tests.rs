@@ -20,7 +20,9 @@ use super::*;
 use crate::config::Config;
 use crate::dial::Place;
 use crate::limits::Limits;
-use crate::loops::{Loops, Mailbox, Pool};
+use crate::loops::tests::mailboxes;
+use crate::loops::{Loops, Pool};
+use crate::mailbox::LoopMailbox;
 use crate::resolve::HostRow;
 use crate::socket::Conn;
 
@@ -32,8 +34,24 @@ struct Loop {
     sent: Mutex<Vec<String>>,
 }
 
-impl Mailbox for Loop {
-    fn send(&self, message: ToLoop<Conn>) {
+impl Loop {
+    /// Takes what comes for as long as anybody else holds the loop.
+    fn start(self: &Arc<Self>) -> LoopMailbox<Conn> {
+        let mailbox = mailboxes(1).remove(0);
+        let (taken_from, this) = (mailbox.clone(), Arc::downgrade(self));
+        std::thread::spawn(move || {
+            let mut messages = Vec::new();
+            while let Some(this) = this.upgrade() {
+                taken_from.take(&mut messages);
+                messages.drain(..).for_each(|message| this.receive(message));
+                drop(this);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        mailbox
+    }
+
+    fn receive(&self, message: ToLoop<Conn>) {
         match message {
             ToLoop::Snapshot(reply) => reply(Snapshot {
                 clients: self.clients.lock().unwrap().clone(),
@@ -84,7 +102,7 @@ pub(crate) fn fake() -> Arc<Fake> {
     stats.query.record(1 << 40);
     Arc::new(Fake {
         config: Mutex::new(Arc::new(Config::from_str(CONFIG, "/etc/hawser.toml").unwrap())),
-        loops: Loops::new(vec![home.clone()], Instant::now()),
+        loops: Loops::new(vec![home.start()], Instant::now()),
         home,
         pool: Arc::new(pool),
         limits: Arc::default(),
@@ -332,7 +350,10 @@ async fn clients_and_servers_are_shown_with_their_pins_and_ages() {
     let (rows, _) = operator.rows("SHOW CLIENTS").await;
     let client: Vec<&str> = rows[0].iter().map(|cell| cell.as_deref().unwrap_or("-")).collect();
     assert_eq!(client[..7], ["C", "u", "app", "none", "active", "10.0.0.1", "4711"]);
-    assert_eq!(client[11..20], ["1", "500000", "0", "c0.0.0", "s7", "4194305", "TLSv1.3", "test", "3"]);
+    assert_eq!(
+        client[11..20],
+        ["1", "500000", "0", "c0.0.0", "s7", "4194305", "TLSv1.3", "test", "3"]
+    );
     assert_eq!(client[20], "1");
     assert_eq!(client[21], Part::TemporaryObject.name());
     let (rows, _) = operator.rows("SHOW SERVERS").await;
@@ -352,8 +373,19 @@ async fn stats_users_look_and_change_nothing() {
     let fake = fake();
     let mut operator = Operator::connect(&fake, Role::Stats).await;
     for text in [
-        "PAUSE", "RESUME", "KILL", "RELOAD", "SHUTDOWN", "SET pool_size=1", "DISABLE app",
-        "ENABLE app", "RECONNECT", "KILL_CLIENT 1", "WAIT_CLOSE", "SUSPEND", "SHOW FDS",
+        "PAUSE",
+        "RESUME",
+        "KILL",
+        "RELOAD",
+        "SHUTDOWN",
+        "SET pool_size=1",
+        "DISABLE app",
+        "ENABLE app",
+        "RECONNECT",
+        "KILL_CLIENT 1",
+        "WAIT_CLOSE",
+        "SUSPEND",
+        "SHOW FDS",
     ] {
         assert_eq!(operator.answer(text).await, "42501", "{text}");
     }

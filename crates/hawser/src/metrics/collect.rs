@@ -311,10 +311,8 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             &tally.server_login_failures,
         ),
     ] {
-        let outcomes = [
-            ([("outcome", "done")], done.get()),
-            ([("outcome", "failed")], failed.get()),
-        ];
+        let outcomes =
+            [([("outcome", "done")], done.get()), ([("outcome", "failed")], failed.get())];
         counts(encoder, name, help, None, outcomes)?;
     }
     let help = "Connections of clients that are on their way in";

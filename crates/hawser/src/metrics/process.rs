@@ -26,7 +26,8 @@ pub struct ProcessFigures {
 impl ProcessFigures {
     /// The figures of this process now.
     pub fn read() -> Self {
-        let text = |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
+        let text =
+            |name: &str| fs::read_to_string(format!("/proc/self/{name}")).unwrap_or_default();
         let status = text("status");
         Self {
             private_bytes: kibibytes(&status, "RssAnon:"),

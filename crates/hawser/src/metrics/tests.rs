@@ -120,10 +120,8 @@ async fn who_holds_connections_without_a_word_is_cut_off() {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
     // The next one waits until they are cut off, and is then served.
-    let answer = tokio::time::timeout(
-        Duration::from_secs(20),
-        request(address, "GET /healthz HTTP/1.1"),
-    );
+    let answer =
+        tokio::time::timeout(Duration::from_secs(20), request(address, "GET /healthz HTTP/1.1"));
     assert!(answer.await.unwrap().starts_with("HTTP/1.1 200"));
     drop(silent);
 }

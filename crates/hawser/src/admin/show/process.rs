@@ -11,8 +11,7 @@ pub(super) const MEM_COLUMNS: Columns =
     columns![Text "name", Int4 "size", Int4 "used", Int4 "free", Int4 "memtotal"];
 pub(super) const VERSION_COLUMNS: Columns = columns![Text "version"];
 pub(super) const STATE_COLUMNS: Columns = columns![Text "key", Text "value"];
-pub(super) const DNS_HOSTS_COLUMNS: Columns =
-    columns![Text "hostname", Int8 "ttl", Text "addrs"];
+pub(super) const DNS_HOSTS_COLUMNS: Columns = columns![Text "hostname", Int8 "ttl", Text "addrs"];
 
 pub(super) fn config(mut table: Table, config: &Config) -> Table {
     for setting in config.show() {
@@ -42,13 +41,7 @@ pub(super) fn memory(mut table: Table, pooler: &dyn Pooler) -> Table {
     }
     let pool = size_of::<hawser_core::pool::Pool<()>>() as u64;
     let count = pooler.pools().len() as u64;
-    table.push(vec![
-        "pool".into(),
-        pool.into(),
-        count.into(),
-        0u32.into(),
-        (pool * count).into(),
-    ]);
+    table.push(vec!["pool".into(), pool.into(), count.into(), 0u32.into(), (pool * count).into()]);
     table
 }
 

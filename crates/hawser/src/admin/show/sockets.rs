@@ -198,14 +198,8 @@ fn address(backend: &BackendRow, all: &Everything<'_>) -> (String, u16) {
 
 /// Descriptors and keys are never given away: a row says whose connection there is, and no more.
 fn fd_row(task: &str, user: &str, database: &str, address: &str, port: u16) -> Vec<Cell> {
-    let mut row = vec![
-        Cell::Null,
-        task.into(),
-        user.into(),
-        database.into(),
-        address.into(),
-        port.into(),
-    ];
+    let mut row =
+        vec![Cell::Null, task.into(), user.into(), database.into(), address.into(), port.into()];
     row.resize(FDS_COLUMNS.len(), Cell::Null);
     row
 }

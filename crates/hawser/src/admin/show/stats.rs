@@ -76,9 +76,8 @@ pub(super) fn by_database(
             _ => (Some(pair.now), Some(averages)),
         };
         let numbers = totals.into_iter().chain(averages).flat_map(Totals::values);
-        table.push(
-            std::iter::once(Cell::Text(database)).chain(numbers.map(Cell::Number)).collect(),
-        );
+        table
+            .push(std::iter::once(Cell::Text(database)).chain(numbers.map(Cell::Number)).collect());
     }
     table
 }
