@@ -562,6 +562,8 @@ impl<S: Socket> Backend<S> {
     pub fn row(&self, state: BackendState, client: Option<ClientId>) -> BackendRow {
         BackendRow {
             id: self.id,
+            pool: self.pool.id,
+            epoch: self.epoch,
             database: self.pool.database.clone(),
             user: self.pool.user.clone(),
             state,
