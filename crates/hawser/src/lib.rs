@@ -3,7 +3,10 @@
 pub mod admin;
 pub mod auth;
 pub mod cancel;
+pub mod check;
+pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod dial;
 pub mod import;
 pub mod limits;

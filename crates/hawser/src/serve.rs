@@ -114,7 +114,7 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
 }
 
 /// Descriptors that the configured clients and server connections can need.
-fn descriptors(config: &Config) -> u64 {
+pub(crate) fn descriptors(config: &Config) -> u64 {
     let limits = &config.reload.limits;
     let clients = u64::from(limits.max_client_conn);
     let listed: u64 = config.databases().iter().map(|db| u64::from(db.pool_size)).sum();

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::ServerAddressId;
@@ -36,6 +36,7 @@ const DRAIN_POLL: Duration = Duration::from_millis(100);
 pub struct Administration {
     console: Arc<Console>,
     pooler: OnceLock<Arc<Running>>,
+    fallbacks: Arc<Mutex<Vec<String>>>,
 }
 
 /// A service as administration sees it.
@@ -44,6 +45,7 @@ struct Running {
     started: SystemTime,
     /// Operators' own connections: they are counted as clients.
     operators: Arc<AtomicUsize>,
+    fallbacks: Arc<Mutex<Vec<String>>>,
 }
 
 /// An operator's connection, counted until this is dropped.
@@ -62,9 +64,17 @@ impl Administration {
                 service: service.clone(),
                 started: SystemTime::now(),
                 operators: Arc::default(),
+                fallbacks: self.fallbacks.clone(),
             })
         };
         self.pooler.get_or_init(running).clone()
+    }
+}
+
+impl Administration {
+    /// Something does not work here: it has been said once, and is shown from now on.
+    fn fall_back(&self, what: String) {
+        self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).push(what);
     }
 }
 
@@ -73,11 +83,21 @@ impl AdminConsole for Administration {
         let pooler: Arc<dyn Pooler> = self.pooler(service);
         let config = service.config.load_full();
         if let Some(address) = config.start.admin.http_address.0 {
-            let listener = listen(address)
-                .map_err(|error| format!("could not listen on http_address {address}: {error}"))?;
-            let address = listener.local_addr().unwrap_or(address);
-            tokio::spawn(http::run(listener, Arc::new(Pages::new(pooler.clone()))));
-            tracing::info!(%address, "metrics, health and status page");
+            match listen(address) {
+                Ok(listener) => {
+                    let address = listener.local_addr().unwrap_or(address);
+                    tokio::spawn(http::run(listener, Arc::new(Pages::new(pooler.clone()))));
+                    tracing::info!(%address, "metrics, health and status page");
+                }
+                // Without a file nobody has asked for it: a second trial on this host goes on.
+                Err(error) if config.file().is_none() => {
+                    tracing::warn!(%address, %error, "no metrics: the address is not to be had");
+                    self.fall_back(format!("no metrics, no health, no page at {address}: {error}"));
+                }
+                Err(error) => {
+                    return Err(format!("could not listen on http_address {address}: {error}"));
+                }
+            }
         }
         if let Some(path) = config.start.admin.control_socket_path(|name| {
             std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
@@ -94,6 +114,7 @@ impl AdminConsole for Administration {
                 Err(error) => {
                     let path = path.display();
                     tracing::warn!(%path, %error, "hawser status will not work: no control socket");
+                    self.fall_back(format!("no control socket at {path}: {error}"));
                 }
             }
         }
@@ -235,12 +256,7 @@ impl Pooler for Running {
     }
 
     fn fallbacks(&self) -> Vec<String> {
-        let mut fallbacks = Vec::new();
-        let config = self.config();
-        if config.start.admin.http_address.0.is_none() {
-            fallbacks.push("http_address is off: no metrics, no health, no page".to_owned());
-        }
-        fallbacks
+        self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn started(&self) -> SystemTime {

@@ -160,7 +160,11 @@ fn gauges<'a, const N: usize>(
     let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
     for (labels, value) in values {
         let value = i64::try_from(value).unwrap_or(i64::MAX);
-        family.encode_family(&labels)?.encode_gauge(&value)?;
+        if N == 0 {
+            family.encode_gauge(&value)?;
+        } else {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
     }
     Ok(())
 }
@@ -175,7 +179,11 @@ fn counts<'a, const N: usize>(
 ) -> fmt::Result {
     let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
     for (labels, value) in values {
-        family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        if N == 0 {
+            family.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        } else {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
     }
     Ok(())
 }
@@ -260,7 +268,7 @@ fn histograms(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Re
         for (key, series) in series {
             let Classes { counts, sum_us } = read(series);
             let bounds = HISTOGRAM_BOUNDS_US.iter().map(|bound| *bound as f64 / MICROSECONDS);
-            let buckets: Vec<_> = bounds.chain([f64::MAX]).zip(counts).collect();
+            let buckets: Vec<_> = bounds.chain([f64::INFINITY]).zip(counts).collect();
             let count = counts.iter().sum();
             let sum = sum_us as f64 / MICROSECONDS;
             let exemplars: Option<&HashMap<usize, _>> = None;

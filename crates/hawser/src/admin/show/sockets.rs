@@ -53,7 +53,8 @@ const GENERATION_BITS: u32 = 11;
 /// The number of a client in SHOW CLIENTS; never 0.
 pub fn client_number(id: ClientId, loops: usize) -> u32 {
     let loops = u32::try_from(loops).unwrap_or(u32::MAX).max(1);
-    let place = id.slot.index.wrapping_mul(loops).wrapping_add(u32::from(id.home.0)) + 1;
+    let place =
+        id.slot.index.wrapping_mul(loops).wrapping_add(u32::from(id.home.0)).wrapping_add(1);
     let generation = id.slot.generation & ((1 << GENERATION_BITS) - 1);
     generation << PLACE_BITS | place & ((1 << PLACE_BITS) - 1)
 }
