@@ -6,8 +6,9 @@ use std::sync::Arc;
 use super::client::ClientStatement;
 use super::expect::Expect;
 use super::message::PoolRef;
+use super::replay::{Replay, Seen};
 use super::statement::{BackendStatements, Unnamed};
-use super::{ServerAddressId, Socket, limits};
+use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::ServerParameters;
 use crate::session::settings::Settings;
@@ -50,6 +51,9 @@ pub(super) enum Tidying {
     RollingBack,
     /// The reset query is under way.
     Resetting,
+    /// A query of ours is under way behind answers that may come or not: when it is answered,
+    /// they have come.
+    Fencing,
     /// Only cancel requests are still under way.
     AwaitingCancel,
 }
@@ -73,6 +77,8 @@ pub struct Backend<S: Socket> {
     pub(super) expected: VecDeque<Expect>,
     /// How many of them end with ReadyForQuery.
     pub(super) syncs_outstanding: u32,
+    /// Queries and pipelines that its client has sent since it was last at rest.
+    pub(super) unbroken: u32,
     /// Messages of the extended protocol have been sent that no Sync has followed yet.
     pub(super) unsynced: bool,
     /// The server ignores everything up to the next Sync.
@@ -81,6 +87,13 @@ pub struct Backend<S: Socket> {
     pub(super) gone: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
+    /// The query of ours that the server is at has been completed, up to its ReadyForQuery.
+    pub(super) fence_passed: bool,
+    /// Syncs that the copy under way is taken to have read and ignored.
+    pub(super) syncs_in_copy: u32,
+    /// Answers to Syncs that may still come, or not: a copy failed, and whether it had read them
+    /// before that cannot be seen.
+    pub(super) syncs_in_doubt: u32,
     /// What the server said last.
     pub(super) status: TransactionStatus,
     /// A message from the client is half sent: bytes of it still to come.
@@ -108,6 +121,8 @@ pub struct Backend<S: Socket> {
     /// It served a client with state of its own: that is discarded before it serves another.
     pub(super) needs_reset: bool,
     pub(super) cancels_in_flight: u32,
+    /// A cancel request goes out once no query of ours is ahead of the client's.
+    pub(super) cancel_due: bool,
     pub(super) parked: bool,
     /// When it became idle in a transaction, or `tidying` began.
     pub(super) since: Time,
@@ -117,6 +132,10 @@ pub struct Backend<S: Socket> {
     /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
     /// if the server would have ignored the Close, behind an error.
     pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
+    /// Where is noted what the client is told, one for each `noted` in `expected`.
+    pub(super) describing: VecDeque<Arc<Seen>>,
+    /// The pipeline under way, in case it must be sent again.
+    pub(super) replay: Replay,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -144,10 +163,14 @@ impl<S: Socket> Backend<S> {
             home,
             expected: VecDeque::new(),
             syncs_outstanding: 0,
+            unbroken: 0,
             unsynced: false,
             ignoring: false,
             gone: false,
             copying_in: false,
+            fence_passed: false,
+            syncs_in_copy: 0,
+            syncs_in_doubt: 0,
             status: TransactionStatus::Idle,
             sending_rest: 0,
             receiving_rest: 0,
@@ -162,11 +185,14 @@ impl<S: Socket> Backend<S> {
             tidying: Tidying::No,
             needs_reset: false,
             cancels_in_flight: 0,
+            cancel_due: false,
             parked: false,
             since: seed.opened,
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            describing: VecDeque::new(),
+            replay: Replay::default(),
             refusals: VecDeque::new(),
             uncertain: false,
             sequences_discarded: false,
@@ -222,6 +248,7 @@ impl<S: Socket> Backend<S> {
     /// Whether the server owes nothing, is in no transaction, and no message is half sent.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.gone
+            && !self.replay.is_healing()
             && self.expected.is_empty()
             && self.status == TransactionStatus::Idle
             && !self.unsynced
@@ -233,10 +260,47 @@ impl<S: Socket> Backend<S> {
             && self.output.is_empty()
     }
 
+    /// Whether answers are outstanding that its client will see.
+    pub(super) fn owes_client(&self) -> bool {
+        self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
+    }
+
+    /// Whether the Parse with this serial has not been answered yet.
+    pub(super) fn awaits_parse(&self, wanted: u32) -> bool {
+        self.expected.iter().any(|expect| {
+            matches!(*expect, Expect::Parse { serial, .. } | Expect::ParseKnown { serial }
+                if serial == wanted)
+        })
+    }
+
     /// Whether so much is outstanding that its client's further messages wait.
     pub(super) fn is_full(&self) -> bool {
         self.expected.len() >= limits::EXPECTED_ANSWERS_MAX
             || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
+    }
+
+    /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
+    /// client's would then run on, under settings that are not its own.
+    pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        if !self.cancel_due || self.expected.contains(&Expect::MadeQuery) {
+            return;
+        }
+        self.cancel_due = false;
+        if !self.expected.is_empty() {
+            self.cancel(host, reply_to);
+        }
+    }
+
+    /// Has whatever the server does for this backend cancelled.
+    pub(super) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        self.cancels_in_flight += 1;
+        host.cancel(CancelRequest {
+            server: self.server,
+            process: self.process,
+            key: self.key.clone(),
+            reply_to,
+            backend: self.place,
+        });
     }
 
     /// What the server has as unnamed statement is not known any more: whoever uses it next

@@ -34,6 +34,7 @@ impl<S: Socket> Backend<S> {
         }
         if expect.ends_with_ready() {
             self.syncs_outstanding += 1;
+            self.unbroken += 1;
             self.unsynced = false;
         } else {
             self.unsynced = true;
@@ -106,11 +107,12 @@ impl<S: Socket> Backend<S> {
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
     /// displaces.
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
+        let stale = self.statements.is_stale(statement.id);
         if let Some(evicted) = self.statements.insert(statement) {
             build::close_statement(out, &evicted);
             self.expect(Expect::Made);
         }
-        if self.uncertain {
+        if self.uncertain || stale {
             build::close_statement(out, &statement.name);
             self.expect(Expect::Made);
         }

@@ -10,7 +10,7 @@ use super::backend::{Backend, Tidying};
 use super::expect::Expect;
 use super::message::{ClientState, Event, PoolMode, ToLoop};
 use super::table::{Engine, Holder};
-use super::{CancelRequest, Host, Socket, limits, write_or_keep};
+use super::{Host, Socket, limits, write_or_keep};
 use crate::ids::Slot;
 use crate::pool::Released;
 use crate::session::settings::Settings;
@@ -107,6 +107,7 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
+        backend.unbroken = 0;
         backend.tidying = Tidying::No;
         if backend.parked {
             backend.parked = false;
@@ -114,6 +115,12 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
+            return;
+        }
+        if backend.syncs_in_doubt > 0 {
+            backend.tidying = Tidying::Draining;
+            backend.since = now;
+            self.tidy_on(host, backend, now);
             return;
         }
         if backend.readable {
@@ -250,13 +257,7 @@ impl<S: Socket> Engine<S> {
             let _ = backend.socket.write(&build::TERMINATE);
         } else if !backend.gone && !backend.expected.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
-            host.cancel(CancelRequest {
-                server: backend.server,
-                process: backend.process,
-                key: backend.key.clone(),
-                reply_to: self.id,
-                backend: backend.place,
-            });
+            backend.cancel(host, self.id);
         }
         backend.socket.shutdown();
         host.event(Event::BackendClosed {
@@ -409,9 +410,14 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot);
         let stateful = client.is_some_and(|c| c.is_pinned() || c.mode == PoolMode::Session);
         let exclusive = client.is_some_and(|c| c.record.exclusive);
+        backend.replay.forget();
         backend.needs_reset |= stateful;
         if exclusive {
             backend.spoiled.get_or_insert("it served one client alone");
+        }
+        if backend.gone {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
         }
         if backend.sending_rest > 0 {
             self.close_backend(host, backend, "its client left in the middle of a message", now);
@@ -421,29 +427,15 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        let mut out = Vec::new();
-        if std::mem::take(&mut backend.copying_in) {
-            build::copy_fail(&mut out, "the client has closed its connection");
-        }
-        if backend.unsynced || backend.ignoring {
-            out.extend_from_slice(&build::SYNC);
-            backend.expect(Expect::Sync);
-        }
-        if !out.is_empty() && backend.send(&out).is_err() {
+        if backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
         backend.since = now;
         if !backend.expected.is_empty() {
             backend.tidying = Tidying::Draining;
-            backend.cancels_in_flight += 1;
-            host.cancel(CancelRequest {
-                server: backend.server,
-                process: backend.process,
-                key: backend.key.clone(),
-                reply_to: self.id,
-                backend: backend.place,
-            });
+            backend.cancel_due = true;
+            backend.cancel_if_due(host, self.id);
             let unread = backend.readable || !backend.input.is_empty();
             let place = backend.place;
             self.keep(backend);
@@ -466,7 +458,16 @@ impl<S: Socket> Engine<S> {
             self.keep(backend);
             return;
         }
+        if backend.tidying == Tidying::Fencing {
+            backend.syncs_in_doubt = 0;
+        }
+        if backend.cancels_in_flight > 0 {
+            // The signal must not hit a query of ours.
+            self.keep(backend);
+            return;
+        }
         let next = match (backend.tidying, backend.status) {
+            _ if backend.syncs_in_doubt > 0 => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
                 if backend.tidying == Tidying::RollingBack {
                     self.close_backend(host, backend, "its transaction could not be ended", now);
@@ -504,6 +505,19 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Backend<S> {
+    /// Ends the copy and the pipeline that a client has left open.
+    pub(super) fn fail_copy(&mut self) -> Result<(), super::from_client::Halt> {
+        let mut out = Vec::new();
+        if std::mem::take(&mut self.copying_in) {
+            build::copy_fail(&mut out, "the client has closed its connection");
+        }
+        if self.unsynced || self.ignoring {
+            out.extend_from_slice(&build::SYNC);
+            self.expect(Expect::Sync);
+        }
+        if out.is_empty() { Ok(()) } else { self.send(&out) }
+    }
+
     /// DISCARD ALL has worked.
     fn was_reset(&mut self) {
         self.needs_reset = false;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::message::{ClientAbout, ClientState, PoolMode};
+use super::replay::Seen;
 use super::statement::{Keyed, Statement, Unnamed};
 use super::{Socket, limits};
 use crate::session::part::PartSet;
@@ -31,6 +32,8 @@ pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
     /// Finds it again from the answer to its Parse. Never 0.
     pub(super) serial: u32,
+    /// What the client has been told of it.
+    pub(super) seen: Arc<Seen>,
 }
 
 /// A client's names for prepared statements.
@@ -54,8 +57,12 @@ pub(super) struct Extra {
     pub(super) resetting: Resetting,
     /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
     pub(super) forgotten: Option<ClientStatements>,
-    /// A DISCARD ALL is under way, which ends all pins.
-    pub(super) discarding: bool,
+    /// Settings that are SET behind such a RESET, in the same text.
+    pub(super) set_again: Vec<Box<[u8]>>,
+    /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
+    pub(super) discarding: Option<PartSet>,
+    /// An UNLISTEN * is under way, with no LISTEN behind it.
+    pub(super) unlistening: bool,
     /// Scan of a Query that streams.
     pub(super) scanner: Option<Box<Scanner>>,
     /// Bytes still to come of a message that goes nowhere.
@@ -82,6 +89,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) start: Settings,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
+    /// What it has been told of the statement that it bound last to the unnamed portal.
+    pub(super) bound: Option<Arc<Seen>>,
     pub(super) extra: Option<Box<Extra>>,
     /// When it began to wait, or when its query began.
     pub(super) since: Time,
@@ -103,6 +112,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) readable: bool,
     /// It has asked for currval or lastval before.
     pub(super) reads_sequences: bool,
+    /// Its next message waits until everything outstanding is answered.
+    pub(super) held: bool,
     /// An answer to it failed since the last ReadyForQuery.
     pub(super) failed: bool,
 }
@@ -115,7 +126,16 @@ impl<S: Socket> Client<S> {
 
     /// Whether it keeps its backend when its transaction ends.
     pub(super) fn is_pinned(&self) -> bool {
-        self.mode == PoolMode::Session || !self.pins.is_empty()
+        self.mode == PoolMode::Session
+            || !self.pins.is_empty()
+            || self.extra.as_ref().is_some_and(|extra| extra.discarding.is_some())
+    }
+
+    /// Whether something is under way on whose outcome the reading of later messages depends.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| {
+            extra.resetting != Resetting::No || extra.discarding.is_some() || extra.unlistening
+        })
     }
 
     /// Whether what it sends goes nowhere until its Sync.
@@ -137,7 +157,8 @@ impl<S: Socket> Client<S> {
         if let Some(extra) = &self.extra
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
-            && !extra.discarding
+            && extra.discarding.is_none()
+            && !extra.unlistening
             && extra.scanner.is_none()
             && extra.discard == 0
             && !extra.skipping

@@ -20,7 +20,7 @@ use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::pool::Acquired;
-use crate::session::part::Part;
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -67,6 +67,12 @@ impl<'a> Passage<'a> {
     #[inline]
     pub(super) fn pass(&mut self, bytes: usize) {
         self.at += bytes;
+    }
+
+    /// The message at hand, as far as it is here.
+    #[inline]
+    pub(super) fn current(&self, bytes: usize) -> &'a [u8] {
+        &self.input[self.at..self.at + bytes]
     }
 
     /// Ends the run, so that something can be put behind it.
@@ -117,7 +123,9 @@ impl<S: Socket> Engine<S> {
                 break;
             }
             if let Some(backend) = &client.backend
-                && (backend.output.len() > limits::OUTPUT_HIGH_BYTES || backend.is_full())
+                && (backend.output.len() > limits::OUTPUT_HIGH_BYTES
+                    || backend.is_full()
+                    || client.held)
             {
                 client.readable = true;
                 break;
@@ -175,7 +183,13 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Deals with bytes of a client; keeps what it cannot deal with yet. Whether more may be read.
-    fn take_in<H: Host<S>>(&mut self, host: &mut H, slot: Slot, bytes: &[u8], now: Time) -> bool {
+    pub(super) fn take_in<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        bytes: &[u8],
+        now: Time,
+    ) -> bool {
         let mut passage =
             Passage { input: bytes, run: 0, at: 0, out: std::mem::take(&mut self.to_server) };
         passage.out.clear();
@@ -202,13 +216,16 @@ impl<S: Socket> Engine<S> {
             Halt::Dry => {
                 self.emit_made_answers(host, slot, now);
                 self.give_back_if_unused(host, slot, now);
+                self.drain_if_idle(host, slot, now);
                 true
             }
             Halt::Full => {
                 self.emit_made_answers(host, slot, now);
                 // If all that was outstanding was ours to answer, no answer comes to go on with.
                 let client = self.clients.get(slot);
-                if client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| !b.is_full())) {
+                if client
+                    .is_some_and(|c| !c.held && c.backend.as_ref().is_some_and(|b| !b.is_full()))
+                {
                     self.resume_client(host, slot, now);
                 }
                 false
@@ -398,7 +415,8 @@ impl<S: Socket> Engine<S> {
         let Some(statement) = pool.statements.find_proven(text_and_types, &client.desired) else {
             return false;
         };
-        let named = super::client::ClientStatement { statement, serial };
+        let named =
+            super::client::ClientStatement { statement, serial, seen: std::sync::Arc::default() };
         if client.name_statement(name, named, hash_key).is_err() {
             return false;
         }
@@ -501,6 +519,7 @@ impl<S: Socket> Engine<S> {
         let serial = self.next_serial;
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
+        client.held = false;
         if backend.is_full() {
             client.backend = Some(backend);
             return Err(Halt::Full);
@@ -660,11 +679,17 @@ impl<S: Socket> Client<S> {
             return;
         }
         self.pins = self.pins.union(effects.pins);
+        if effects.pins.contains(Part::Listen)
+            && let Some(extra) = &mut self.extra
+        {
+            extra.unlistening = false;
+        }
         if effects.spoils {
             backend.spoiled.get_or_insert("a client changed what cannot be undone");
         }
         self.reads_sequences |= effects.reads_sequences;
         let Some(unusual) = &effects.unusual else { return };
+        backend.replay.forget();
         if unusual.resetting != Resetting::No && !self.is_native() {
             let resetting = &mut self.extra().resetting;
             match (&mut *resetting, &unusual.resetting) {
@@ -674,6 +699,7 @@ impl<S: Socket> Client<S> {
                 (Resetting::All, _) => {}
                 (now, new) => *now = new.clone(),
             }
+            self.extra().set_again.extend_from_slice(&unusual.set_again);
         }
         if unusual.forgets_statements {
             self.forget_statements();
@@ -682,10 +708,12 @@ impl<S: Socket> Client<S> {
             backend.uncertain = true;
         }
         if unusual.discards_all {
-            self.extra().discarding = true;
+            let ends = std::mem::replace(&mut self.pins, PartSet::EMPTY);
+            let extra = self.extra();
+            extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
         }
-        if unusual.unlistens_all && backend.status == TransactionStatus::Idle {
-            self.pins.remove(Part::Listen);
+        if unusual.unlistens_all {
+            self.extra().unlistening = true;
         }
     }
 }

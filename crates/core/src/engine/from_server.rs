@@ -16,10 +16,11 @@ use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::expect::Expect;
 use super::message::PoolMode;
+use super::replay::{hash_of_parameters, hash_of_rows, is_stale_plan};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
-use crate::session::part::{Part, PartSet};
+use crate::session::part::Part;
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -50,10 +51,14 @@ pub(super) struct Relayed {
     pub(super) broken: Option<&'static str>,
     /// What the client is told, if it is to be told goodbye.
     pub(super) goodbye: Option<ClientError>,
+    /// The message at hand is all here.
+    whole: bool,
     /// A query of ours failed.
     pub(super) made_query_failed: bool,
     /// Queries of the client that ended.
     pub(super) queries: u64,
+    /// A refusal of the server's is being healed, and the next step is due.
+    pub(super) heal: bool,
     /// Transactions of the client that ended.
     pub(super) transactions: u64,
 }
@@ -124,8 +129,13 @@ impl<S: Socket> Relay<'_, S> {
                 continue;
             }
             if total > rest.len() {
-                let looked_at =
-                    matches!(header.kind, kind::PARAMETER_STATUS | kind::READY_FOR_QUERY);
+                let looked_at = match header.kind {
+                    kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
+                    kind::ROW_DESCRIPTION => {
+                        self.backend.expected.front() == Some(&Expect::MadeDescribe)
+                    }
+                    _ => false,
+                };
                 if total <= limits::WHOLE_MESSAGE_BYTES
                     || rest.len() < limits::ERROR_START_BYTES
                     || (looked_at && total <= LOOKED_AT_BYTES_MAX)
@@ -137,6 +147,7 @@ impl<S: Socket> Relay<'_, S> {
                     break;
                 }
             }
+            relayed.whole = total <= rest.len();
             let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
             let fate = match self.message(header.kind, body, &mut run, at, now, &mut relayed) {
                 Ok(fate) => fate,
@@ -220,10 +231,7 @@ impl<S: Socket> Relay<'_, S> {
             // These come at any time.
             kind::PARAMETER_STATUS => return self.parameter(body),
             kind::NOTICE => {
-                let ours = matches!(
-                    self.backend.expected.front(),
-                    Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
-                );
+                let ours = self.backend.expected.front().is_some_and(|e| e.is_made());
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
@@ -249,6 +257,17 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.gone = true;
                 return Ok(Fate::Pass);
             }
+            if message == kind::READY_FOR_QUERY && self.backend.syncs_in_doubt > 0 {
+                self.backend.syncs_in_doubt -= 1;
+                if let [status] = body
+                    && let Some(status) = TransactionStatus::from_byte(*status)
+                {
+                    self.backend.status = status;
+                }
+                self.backend.ignoring = false;
+                self.backend.unsynced = false;
+                return Ok(Fate::Pass);
+            }
             return Err(OUT_OF_TURN);
         };
         if message == kind::ERROR {
@@ -267,17 +286,29 @@ impl<S: Socket> Relay<'_, S> {
             let Some(status) = status else {
                 return Err("the server reported an unknown transaction status");
             };
+            if owed == Expect::MadeQuery
+                && self.backend.syncs_in_doubt > 0
+                && !self.backend.fence_passed
+            {
+                // Not its own: that comes behind its completion.
+                self.backend.syncs_in_doubt -= 1;
+                return Ok(Fate::Skip);
+            }
             return self.ready(owed, status, run, at, now, relayed);
         }
         let (completes, fate) = match (owed, message) {
-            (Expect::MadeQuery, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION) => {
+            (
+                Expect::MadeQuery,
+                kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
+            ) => {
+                self.backend.fence_passed = true;
                 (false, Fate::Skip)
             }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)
-            | (Expect::Bind, kind::BIND_COMPLETE)
+            | (Expect::Bind { .. }, kind::BIND_COMPLETE)
             | (Expect::Close, kind::CLOSE_COMPLETE)
             | (
-                Expect::DescribeStatement | Expect::DescribePortal,
+                Expect::DescribeStatement { .. } | Expect::DescribePortal { .. },
                 kind::ROW_DESCRIPTION | kind::NO_DATA,
             )
             | (
@@ -288,7 +319,16 @@ impl<S: Socket> Relay<'_, S> {
             | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE) => {
                 (true, Fate::Skip)
             }
-            (Expect::DescribeStatement, kind::PARAMETER_DESCRIPTION)
+            (Expect::MadeDescribe, kind::PARAMETER_DESCRIPTION) => {
+                self.backend.replay.now_parameters(hash_of_parameters(body));
+                (false, Fate::Skip)
+            }
+            (Expect::MadeDescribe, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
+                let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
+                self.backend.replay.now_rows(hash_of_rows(rows));
+                (true, Fate::Skip)
+            }
+            (Expect::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
             | (
                 Expect::Query,
                 kind::ROW_DESCRIPTION
@@ -306,6 +346,17 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => return Err(OUT_OF_TURN),
         };
+        if message == kind::COMMAND_COMPLETE {
+            self.copy_ended();
+        }
+        if !owed.is_made() {
+            self.backend.replay.forget();
+        }
+        if let Expect::DescribeStatement { noted: true, .. }
+        | Expect::DescribePortal { noted: true } = owed
+        {
+            self.note_description(message, body);
+        }
         if completes {
             self.backend.expected.pop_front();
             if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
@@ -315,29 +366,49 @@ impl<S: Socket> Relay<'_, S> {
         Ok(fate)
     }
 
+    /// The client is told what a statement takes and gives.
+    fn note_description(&mut self, message: u8, body: &[u8]) {
+        let Some(seen) = self.backend.describing.front() else { return };
+        match message {
+            kind::PARAMETER_DESCRIPTION => seen.parameters(hash_of_parameters(body)),
+            kind::ROW_DESCRIPTION => seen.rows(hash_of_rows(Some(body))),
+            _ => seen.rows(hash_of_rows(None)),
+        }
+        if message != kind::PARAMETER_DESCRIPTION {
+            self.backend.describing.pop_front();
+        }
+    }
+
     /// The server wants copy data. A Sync that has been sent already is read and ignored while it
-    /// does (trap 15), so no answer to it will come.
+    /// does (trap 15), so no answer to it will come. What has been sent up to the end of this
+    /// copy is struck from the books; what follows is for what follows.
     fn copy_in(&mut self) {
-        self.backend.copying_in = true;
-        let mut at = 1;
-        while let Some(next) = self.backend.expected.get(at) {
+        let backend = &mut *self.backend;
+        backend.copying_in = true;
+        backend.syncs_in_copy = 0;
+        while let Some(next) = backend.expected.get(1).copied() {
             match next {
                 Expect::Sync => {
-                    self.backend.expected.remove(at);
-                    self.backend.syncs_outstanding -= 1;
-                    self.backend.unsynced = true;
+                    backend.syncs_outstanding -= 1;
+                    backend.syncs_in_copy += 1;
                 }
-                Expect::CopyInput { ends: false } => at += 1,
-                Expect::CopyInput { ends: true } => {
-                    self.backend.copying_in = false;
-                    // Whether a Sync follows is known from what is queued behind.
-                    self.backend.unsynced =
-                        !self.backend.expected.iter().skip(at).any(|e| e.ends_with_ready());
-                    return;
-                }
-                _ => return,
+                Expect::CopyInput { ends } => backend.copying_in = !ends,
+                _ => break,
+            }
+            backend.expected.remove(1);
+            if !backend.copying_in {
+                break;
             }
         }
+        // The Sync that ended what has been sent may be among those.
+        let last = backend.expected.iter().rev().find(|e| !matches!(e, Expect::CopyInput { .. }));
+        backend.unsynced = last.is_none_or(|last| !last.ends_with_ready());
+    }
+
+    /// The copy under way has ended well: the Syncs in its middle were ignored.
+    fn copy_ended(&mut self) {
+        self.backend.copying_in = false;
+        self.backend.syncs_in_copy = 0;
     }
 
     fn error(
@@ -346,10 +417,29 @@ impl<S: Socket> Relay<'_, S> {
         body: &[u8],
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
-        if let Some(client) = &mut self.client {
-            client.failed = true;
+        let mut healing = false;
+        if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
+            (owed, is_stale_plan(body))
+        {
+            // Whoever uses it next prepares it anew.
+            self.backend.statements.mark_stale(statement);
+            healing = relayed.whole
+                && self.client.is_some()
+                && matches!(owed, Expect::Bind { .. })
+                && self.backend.replay.refused(body);
+        }
+        if self.backend.replay.is_checking() && owed.is_made() {
+            self.backend.replay.check_failed();
+            healing = true;
+        }
+        if !healing {
+            self.backend.replay.forget();
+            if let Some(client) = &mut self.client {
+                client.failed = true;
+            }
         }
         self.backend.copying_in = false;
+        self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
         match owed {
             Expect::Query | Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeQuery => {
@@ -372,7 +462,7 @@ impl<S: Socket> Relay<'_, S> {
         let mut refused = None;
         let mut found = false;
         while let Some(next) = self.backend.expected.front().copied() {
-            if next == Expect::Sync {
+            if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
                 break;
             }
@@ -402,6 +492,10 @@ impl<S: Socket> Relay<'_, S> {
                     }
                 }
                 Expect::MadeParse { statement } => self.backend.statements.remove(statement),
+                Expect::DescribeStatement { noted: true, .. }
+                | Expect::DescribePortal { noted: true } => {
+                    self.backend.describing.pop_front();
+                }
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
@@ -424,6 +518,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         // A Parse or Close of the unnamed statement may be among what was ignored.
         self.backend.forget_unnamed();
+        if healing {
+            return Ok(Fate::Skip);
+        }
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }
@@ -437,7 +534,11 @@ impl<S: Socket> Relay<'_, S> {
     fn sync_for_client(&mut self) {
         self.backend.ignoring = true;
         let Some(client) = &mut self.client else { return };
-        if client.is_pinned() || self.backend.status != TransactionStatus::Idle {
+        // A Sync that crossed with the error may be answered yet: a second one would be one too many.
+        if client.is_pinned()
+            || self.backend.status != TransactionStatus::Idle
+            || self.backend.syncs_in_doubt > 0
+        {
             return;
         }
         if self.backend.send(&build::SYNC).is_ok() {
@@ -477,10 +578,7 @@ impl<S: Socket> Relay<'_, S> {
                 backend.applied = backend.pool.interner().share(settings.build());
             }
         }
-        let ours = matches!(
-            backend.expected.front(),
-            Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
-        );
+        let ours = backend.expected.front().is_some_and(|e| e.is_made());
         let resetting = self
             .client
             .as_ref()
@@ -505,8 +603,18 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.expected.pop_front();
         self.backend.syncs_outstanding -= 1;
         self.backend.copying_in = false;
+        self.backend.syncs_in_copy = 0;
         self.backend.status = status;
+        // Copy data that no copy took.
+        while let Some(Expect::CopyInput { .. }) = self.backend.expected.front() {
+            self.backend.expected.pop_front();
+        }
         if owed == Expect::MadeQuery {
+            self.backend.fence_passed = false;
+            return Ok(Fate::Skip);
+        }
+        if self.backend.replay.is_healing() {
+            relayed.heal = true;
             return Ok(Fate::Skip);
         }
         if self.backend.expected.is_empty() {
@@ -546,6 +654,13 @@ impl<S: Socket> Relay<'_, S> {
     }
 }
 
+/// Whether a setting was set behind its RESET: the text says so, or the server has it at another
+/// value than the one that a RESET gives.
+fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
+    set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
+        || (backend.parameters.get(name).is_some() && backend.applied.get(name).is_some())
+}
+
 /// Whether the server closes the connection behind this error.
 fn is_fatal(body: &[u8]) -> bool {
     crate::wire::error::field(body, b'V').is_some_and(|severity| severity != b"ERROR")
@@ -562,11 +677,20 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     let Some(extra) = &mut client.extra else { return told };
     extra.forgotten = None;
     let resetting = std::mem::take(&mut extra.resetting);
-    let discarding = std::mem::take(&mut extra.discarding);
-    if discarding && !failed {
-        client.pins = PartSet::EMPTY;
+    let set_again = std::mem::take(&mut extra.set_again);
+    let discarding = extra.discarding.take();
+    let discarded = discarding.is_some() && !failed;
+    // In a transaction the UNLISTEN may still be rolled back: the pin stays.
+    let unlistened = std::mem::take(&mut extra.unlistening)
+        && !failed
+        && backend.status == TransactionStatus::Idle;
+    if failed && let Some(pins) = discarding {
+        client.pins = client.pins.union(pins);
     }
-    if !failed && (discarding || client.statements.is_none()) {
+    if unlistened {
+        client.pins.remove(Part::Listen);
+    }
+    if discarded || (!failed && client.statements.is_none()) {
         backend.uncertain = false;
     }
     if client.is_native() {
@@ -586,7 +710,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
                     applied.remove(name);
                 }
                 desired = applied.clone();
-                for name in names {
+                for name in names.iter().filter(|name| !set_after_all(backend, &set_again, name)) {
                     match client.start.get(name) {
                         Some(value) => desired.set(name, value),
                         None => desired.remove(name),
@@ -600,6 +724,14 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
                     }
                 }
                 desired = SettingsBuilder::from(&client.start);
+                for (name, value) in &backend.parameters.pairs {
+                    if set_after_all(backend, &set_again, name) {
+                        match backend.applied.get(name) {
+                            Some(value) => desired.set(name, value),
+                            None => desired.set(name, value),
+                        };
+                    }
+                }
             }
         }
         let mut interner = backend.pool.interner();
@@ -678,7 +810,7 @@ impl<S: Socket> Engine<S> {
         let drained = kept + read < buffer.len();
         backend.readable = !drained;
         out.clear();
-        let was_full = backend.is_full();
+        let was_full = backend.is_full() || client.held;
         let relayed = Relay {
             backend: &mut backend,
             client: Some(client),
@@ -696,8 +828,16 @@ impl<S: Socket> Engine<S> {
             if relayed.transactions > 0 {
                 stats.transactions.add(relayed.transactions);
                 stats.transaction.record(now.micros_since(client.transaction_since));
+                client.transaction_since = now;
             }
+            // What is outstanding behind it begins now, if anything is.
+            client.since = now;
         }
+        let quiet = backend.expected.is_empty();
+        if quiet {
+            backend.since = now;
+        }
+        backend.cancel_if_due(host, self.id);
         let done = relayed.broken.is_none()
             && relayed.goodbye.is_none()
             && backend.is_at_rest()
@@ -725,10 +865,16 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, "client said goodbye", now);
             return false;
         }
+        if relayed.heal {
+            self.heal(host, slot, now);
+        }
+        if self.draining.is_some() {
+            self.drain_if_idle(host, slot, now);
+        }
         if done || was_full {
             self.after_answer(host, slot, now);
         }
-        if relayed.queries > 0 {
+        if quiet || relayed.queries > 0 {
             self.rearm_if_limited(slot, now);
         }
         !done && !drained
@@ -802,6 +948,11 @@ impl<S: Socket> Engine<S> {
             filled = kept + read;
         }
         backend.readable = false;
+        backend.cancel_if_due(host, self.id);
+        if backend.copying_in && backend.fail_copy().is_err() {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
+        }
         self.tidy_on(host, backend, now);
     }
 }

@@ -258,6 +258,8 @@ impl Inner {
 struct Prepared {
     statement: Arc<Statement>,
     used: u64,
+    /// It is there, and of no use: to be closed before it is prepared again.
+    stale: bool,
 }
 
 /// The shared statements that a backend has.
@@ -294,12 +296,24 @@ impl BackendStatements {
     pub fn touch(&mut self, id: u64) -> bool {
         self.clock += 1;
         match self.by_id.get_mut(&id) {
-            Some(prepared) => {
+            Some(prepared) if !prepared.stale => {
                 prepared.used = self.clock;
                 true
             }
-            None => false,
+            _ => false,
         }
+    }
+
+    /// Notes that the backend has it, but will not run it.
+    pub fn mark_stale(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.stale = true;
+        }
+    }
+
+    /// Whether it must be closed before it is prepared.
+    pub fn is_stale(&self, id: u64) -> bool {
+        self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
     }
 
     /// Notes that the backend has it now. Returns the name of one that is to be closed.
@@ -312,8 +326,8 @@ impl BackendStatements {
             evicted = self.by_id.remove(&oldest).map(|prepared| prepared.statement.name.clone());
         }
         self.clock += 1;
-        self.by_id
-            .insert(statement.id, Prepared { statement: statement.clone(), used: self.clock });
+        let prepared = Prepared { statement: statement.clone(), used: self.clock, stale: false };
+        self.by_id.insert(statement.id, prepared);
         evicted
     }
 

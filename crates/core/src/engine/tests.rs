@@ -5,10 +5,12 @@
 
 mod faults;
 mod harness;
+mod limits;
 mod pipelines;
+mod replay;
 mod sessions;
 
-use super::*;
+use super::Token;
 use crate::ids::Slot;
 
 #[test]

@@ -79,10 +79,13 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sends what must go ahead of the first message of a query.
     pub(super) fn open(&mut self, now: Time) -> Result<(), Halt> {
-        if !self.backend.expected.is_empty() || self.backend.unsynced {
+        if !self.backend.expected.is_empty() {
             return Ok(());
         }
         self.client.since = now;
+        if self.backend.unsynced {
+            return Ok(());
+        }
         if self.backend.status == TransactionStatus::Idle {
             self.client.transaction_since = now;
         }
@@ -102,6 +105,23 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
     pub(super) fn message(&mut self) -> Result<bool, Halt> {
+        if self.backend.replay.is_healing() {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        if self.client.is_unsettled() {
+            self.hold()?;
+        }
+        if self.backend.unbroken >= limits::UNBROKEN_QUERIES_MAX {
+            // A pipeline without end must not keep the backend from those who wait for it.
+            if self.backend.expected.is_empty() {
+                self.backend.unbroken = 0;
+            } else if !self.client.is_pinned() && self.backend.pool.anybody_waits() {
+                self.hold()?;
+            }
+        }
+        let message = self.passage.current(HEADER_BYTES + self.body.len());
+        self.backend.replay.record(message, self.is_whole());
         if self.backend.ignoring && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
@@ -120,12 +140,20 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             frontend::SYNC => {
                 self.pass();
-                // In the middle of a copy the server reads it and ignores it (trap 15).
-                if !self.backend.copying_in {
+                if self.backend.copying_in {
+                    // The server reads it and ignores it (trap 15).
+                    self.backend.syncs_in_copy += 1;
+                } else {
                     self.backend.expect(Expect::Sync);
                 }
             }
-            frontend::FLUSH => self.pass(),
+            frontend::FLUSH => {
+                self.pass();
+                if self.header.body > 0 {
+                    // Answered by an error only.
+                    self.backend.expect(Expect::Close);
+                }
+            }
             frontend::FUNCTION_CALL => {
                 self.pass();
                 self.backend.expect(Expect::Call);
@@ -137,6 +165,21 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// The message goes nowhere, nor does what has not come of it yet.
+    /// Makes the message at hand wait until everything outstanding is answered, if anything is.
+    ///
+    /// Only where that comes by itself: behind a Sync or Query, and not in the middle of a copy.
+    pub(super) fn hold(&mut self) -> Result<(), Halt> {
+        let comes = self.backend.owes_client()
+            && !self.backend.unsynced
+            && !self.backend.copying_in
+            && !self.client.is_native();
+        if comes {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        Ok(())
+    }
+
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
@@ -153,14 +196,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.drop_message();
         }
         self.pass();
-        if ends {
-            self.backend.copying_in = false;
+        if self.backend.copying_in {
+            // The server is known to read copy data: nothing needs to be found out later.
+            self.backend.copying_in = !ends;
+            return Ok(());
         }
         let marker = Expect::CopyInput { ends };
-        if self.backend.expected.front() != Some(&Expect::Query)
-            && self.backend.expected.back() != Some(&marker)
-            && !self.backend.ignoring
-        {
+        if self.backend.expected.back() != Some(&marker) {
             self.backend.expected.push_back(marker);
         }
         Ok(())
@@ -181,6 +223,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             let effects = self.effects_of(text);
             if !effects.is_none() {
                 if let Some(unusual) = &effects.unusual {
+                    // What it does to the books depends on how what is ahead of it ends.
+                    self.hold()?;
                     changes_start_values = unusual.changes_start_values;
                     if let Some(name) = &unusual.deallocates
                         && !self.client.is_native()
@@ -227,7 +271,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Answers a DEALLOCATE of a statement that the server has under another name. `false` if it
     /// cannot be answered here, and the server shall say what is wrong.
     fn answer_deallocate(&mut self, name: &[u8]) -> Result<bool, Halt> {
-        if !self.backend.expected.is_empty()
+        if self.backend.owes_client()
             || self.backend.unsynced
             || self.backend.status == TransactionStatus::Failed
         {
@@ -257,14 +301,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         let malformed = Expect::Parse { serial: 0, statement: 0 };
+        if !self.is_whole() {
+            return self.parse_long();
+        }
         let Some((name, rest)) = frame::take_string(self.body) else {
             self.malformed(malformed);
             return Ok(());
         };
-        if !self.is_whole() {
-            self.parse_long(name);
-            return Ok(());
-        }
         let Some((text, types)) = frame::take_string(rest) else {
             self.malformed(malformed);
             return Ok(());
@@ -289,7 +332,11 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.stats.server_parses.add(1);
             return Ok(());
         }
-        if self.client.statement(name).is_some() {
+        if let Some(named) = self.client.statement(name) {
+            if self.backend.awaits_parse(named.serial) {
+                // If that fails, the name is free.
+                self.hold()?;
+            }
             return self.refuse_parse(name);
         }
         let statement =
@@ -298,7 +345,11 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .clone()
                 .statements
                 .intern(rest, &self.client.desired, || self.effects_of(text));
-        let named = ClientStatement { statement: statement.clone(), serial: self.serial };
+        let named = ClientStatement {
+            statement: statement.clone(),
+            serial: self.serial,
+            seen: Arc::default(),
+        };
         if self.client.name_statement(name, named, self.hash_key).is_err() {
             return Err(Halt::Refused(
                 ClientError::fatal(
@@ -333,7 +384,14 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
-    fn parse_long(&mut self, name: &[u8]) {
+    fn parse_long(&mut self) -> Result<(), Halt> {
+        let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
+        if self.client.statement(name).is_some() {
+            self.refuse_parse(name)?;
+            let rest = self.header.body - self.body.len();
+            self.client.extra().discard = rest;
+            return Ok(());
+        }
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
         } else {
@@ -348,6 +406,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.pass();
         self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
         self.stats.server_parses.add(1);
+        Ok(())
     }
 
     /// The client names a statement that exists: the server is made to fail where it would have
@@ -360,7 +419,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         )
         .write(&mut error);
         self.passage.cut(self.backend)?;
-        self.passage.skip(self.header.total());
+        self.passage.skip(HEADER_BYTES + self.body.len());
         build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
@@ -371,29 +430,45 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.stats.binds.add(1);
         if self.client.is_native() {
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let names = frame::take_string(self.body)
             .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
         let Some((portal, name)) = names else {
-            self.malformed(Expect::Bind);
+            self.malformed(Expect::Bind { statement: 0 });
             return Ok(());
         };
+        self.client.bound = None;
         if name.is_empty() {
             self.bring_unnamed()?;
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let Some(named) = self.client.statement(name) else {
             // The server knows no such name either, and says so.
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         };
-        let statement = named.statement.clone();
+        let ClientStatement { statement, serial, seen } = named.clone();
+        if statement.effects.unusual.is_some() {
+            self.hold()?;
+        }
         let old = portal.len() + 1 + name.len() + 1;
+        let first = !self.backend.owes_client()
+            && !self.backend.unsynced
+            && self.backend.status == TransactionStatus::Idle;
+        if first && self.is_whole() && self.backend.statements.touch(statement.id) {
+            let message = self.passage.current(HEADER_BYTES + self.body.len());
+            self.backend.replay.begin(message, serial);
+        }
+        if portal.is_empty() {
+            self.client.bound = Some(seen);
+        } else {
+            seen.unknown_rows();
+        }
         self.bring(&statement)?;
         if !statement.effects.is_none() {
             self.before(&statement.effects)?;
@@ -402,7 +477,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, portal);
             build::string(out, &statement.name);
         })?;
-        self.backend.expect(Expect::Bind);
+        self.backend.expect(Expect::Bind { statement: statement.id });
         Ok(())
     }
 
@@ -423,6 +498,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => false,
         };
         let effects = self.client.unnamed.clone();
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
+            self.hold()?;
+        }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.passage.cut(self.backend)?;
             match &self.client.unnamed {
@@ -448,12 +526,15 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     fn describe(&mut self) -> Result<(), Halt> {
         let Some((what, name)) = target(self.body) else {
-            self.malformed(Expect::DescribePortal);
+            self.malformed(Expect::DescribePortal { noted: false });
             return Ok(());
         };
         if what != b'S' {
             self.pass();
-            self.backend.expect(Expect::DescribePortal);
+            let bound = if name.is_empty() { self.client.bound.clone() } else { None };
+            let noted = bound.is_some();
+            self.backend.describing.extend(bound);
+            self.backend.expect(Expect::DescribePortal { noted });
             return Ok(());
         }
         if !self.client.is_native() {
@@ -461,17 +542,20 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.bring_unnamed()?;
             } else if let Some(named) = self.client.statement(name) {
                 let statement = named.statement.clone();
+                let seen = named.seen.clone();
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
                     out.push(b'S');
                     build::string(out, &statement.name);
                 })?;
-                self.backend.expect(Expect::DescribeStatement);
+                self.backend.describing.push_back(seen);
+                self.backend
+                    .expect(Expect::DescribeStatement { statement: statement.id, noted: true });
                 return Ok(());
             }
         }
         self.pass();
-        self.backend.expect(Expect::DescribeStatement);
+        self.backend.expect(Expect::DescribeStatement { statement: 0, noted: false });
         Ok(())
     }
 

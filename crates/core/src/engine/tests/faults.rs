@@ -274,3 +274,191 @@ fn answers_that_came_before_a_goodbye_do_not_hold_up_the_tidying() {
     world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
     assert_eq!(server.received(), query("ROLLBACK"), "all is answered that was sent");
 }
+
+#[test]
+fn trap_17_a_long_bind_that_comes_in_bits_finds_its_statement() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT $1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    let value = vec![b'x'; 40_000];
+    let body = [&b"\0s\0\0\0\0\x01"[..], &40_000u32.to_be_bytes(), &value, b"\0\0"].concat();
+    let long = message(b'B', &body);
+    for cut in [5, 6, 7, 8, 10, 16_383, 16_384, 39_999] {
+        server.received();
+        world.send(&client, &long[..cut]);
+        world.send(&client, &long[cut..]);
+        world.send(&client, &[execute(), sync()].concat());
+        let sent = server.received();
+        assert_eq!(kinds(&sent), "BES");
+        assert_eq!(&sent[6..8], b"hw", "cut at {cut}");
+        world.send(&server, &answers("2CI"));
+    }
+}
+
+#[test]
+fn a_long_parse_of_a_name_that_exists_is_refused() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    let long = [parse("s", &"x".repeat(50_000)), sync()].concat();
+    for part in long.chunks(7000) {
+        world.send(&client, part);
+    }
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("EI"));
+    assert!(String::from_utf8_lossy(&client.received()).contains("42P05"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+fn copy_data() -> Vec<u8> {
+    message(b'd', b"1\n")
+}
+
+fn copy_done() -> Vec<u8> {
+    message(b'c', b"")
+}
+
+#[test]
+fn trap_15_a_copy_sent_whole_with_its_query_leaves_no_answer_behind() {
+    // The Sync stands behind the end of the copy: it is answered.
+    let mut world = World::new(1);
+    let client = world.client();
+    let copy = [query("COPY t FROM STDIN"), copy_data(), copy_done(), sync()].concat();
+    world.send(&client, &copy);
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("GCI"));
+    assert_eq!(world.idle_backends(), 0, "the Sync is still to be answered");
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "GCZZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_two_copies_in_one_query_each_swallow_their_own_syncs() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let copies = "COPY a FROM STDIN; COPY b FROM STDIN";
+    let one = [copy_data(), copy_done(), sync()].concat();
+    world.send(&client, &[query(copies), one.clone(), one].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("GCGCI"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "GCGCZZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_a_copy_in_a_pipeline_with_statements_behind_it() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
+    let data = [copy_data(), sync(), copy_data(), copy_done()].concat();
+    let more = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+    world.send(&client, &[copy, data, more].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12GC12C"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "12GC12CZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn copy_data_that_no_copy_takes_keeps_no_backend() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[query("SELECT 1"), copy_data()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 1);
+    let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync(), copy_data()].concat();
+    world.send(&client, &copy);
+    world.send(&server, &answers("12EI"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_a_copy_that_failed_is_fenced_off_from_the_next_client() {
+    // Whether the copy had read the Sync behind Execute when it failed cannot be seen: the
+    // server answers one Sync or two.
+    for stray in ["", "I"] {
+        let mut world = World::new(1);
+        let (client, other) = (world.client(), world.client());
+        let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
+        world.send(&client, &copy);
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("12G"));
+        world.send(&client, &[copy_data(), copy_done(), sync()].concat());
+        server.received();
+        world.send(&server, &answers("EI"));
+        assert_eq!(client.kinds(), "12GEZ");
+        world.send(&other, &query("SELECT 2"));
+        assert_eq!(server.received(), query(""), "the fence");
+        let empty = message(b'I', b"");
+        world.send(&server, &[answers(stray), empty, answers("I")].concat());
+        assert_eq!(server.received(), query("SELECT 2"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(other.kinds(), "CZ", "nothing of the first client's");
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn trap_15_a_sync_that_crosses_with_a_copys_error_is_answered() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute()].concat();
+    world.send(&client, &copy);
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12G"));
+    world.send(&client, &[copy_data(), sync()].concat());
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "12GEZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_21_a_copy_that_begins_when_its_client_has_left_is_failed() {
+    for (sent, answer, ends) in [
+        (query("COPY t FROM STDIN"), "G", "f"),
+        ([parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat(), "12G", "fS"),
+    ] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &sent);
+        let server = world.servers[0].clone();
+        world.close(&client);
+        server.received();
+        world.send(&server, &answers(answer));
+        assert_eq!(server.kinds(), ends);
+        world.send(&server, &answers("EI"));
+        let request = world.asked.cancels[0].clone();
+        world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+        if server.received() == query("") {
+            world.send(&server, &[message(b'I', b""), answers("I")].concat());
+        }
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn trap_16_a_signal_under_way_hits_no_query_of_ours() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN; SELECT pg_sleep(9)"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.close(&client);
+    world.send(&server, &answers("CT"));
+    assert_eq!(server.kinds(), "", "a ROLLBACK could be cancelled in its place");
+    let request = world.asked.cancels[0].clone();
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    assert_eq!(server.received(), query("ROLLBACK"));
+}
