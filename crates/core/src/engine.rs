@@ -34,6 +34,7 @@ mod from_client;
 mod from_server;
 mod housekeeping;
 pub mod message;
+mod recover;
 mod replay;
 pub mod statement;
 mod table;

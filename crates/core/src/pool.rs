@@ -229,6 +229,16 @@ impl<B> Pool<B> {
         wanted
     }
 
+    /// One backend is to be opened although nobody waits, to learn what the server says. `false` if
+    /// the pool is full, paused or waits after a failure; else it is counted as opening.
+    pub fn open_one(&mut self, now: Time) -> bool {
+        if self.paused || now < self.open_not_before || self.counted() >= self.limits.size {
+            return false;
+        }
+        self.opening += 1;
+        true
+    }
+
     /// A client asks for a backend: it gets one, or a place in the queue.
     pub fn acquire(&mut self, client: ClientId, now: Time) -> Acquired<B> {
         if !self.paused {

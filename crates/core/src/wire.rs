@@ -11,6 +11,7 @@
 pub mod build;
 pub mod error;
 pub mod frame;
+pub mod startup;
 
 /// Kinds of messages that a client sends.
 pub mod frontend {

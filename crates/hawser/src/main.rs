@@ -1,3 +1,7 @@
 //! Command line of Hawser.
 
-fn main() {}
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    hawser::cli::run(std::env::args_os())
+}

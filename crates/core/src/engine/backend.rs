@@ -217,6 +217,11 @@ impl<S: Socket> Backend<S> {
         &self.socket
     }
 
+    /// The same, to say goodbye to the server.
+    pub fn socket_mut(&mut self) -> &mut S {
+        &mut self.socket
+    }
+
     /// The server's process id.
     pub fn process(&self) -> u32 {
         self.process

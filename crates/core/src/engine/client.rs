@@ -69,6 +69,11 @@ pub(super) struct Extra {
     pub(super) scanner: Option<Box<Scanner>>,
     /// Bytes still to come of a message that goes nowhere.
     pub(super) discard: usize,
+    /// Its pipeline failed and its backend has been given back: what it sends goes nowhere until
+    /// its Sync, which is answered here.
+    pub(super) skipping: bool,
+    /// It has said goodbye, and still gets the answers that are owed to it.
+    pub(super) leaving: bool,
 }
 
 /// A client.
@@ -135,6 +140,16 @@ impl<S: Socket> Client<S> {
         })
     }
 
+    /// Whether what it sends goes nowhere until its Sync.
+    pub(super) fn is_skipping(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.skipping)
+    }
+
+    /// Whether it has said goodbye, and only waits for answers.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.leaving)
+    }
+
     pub(super) fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_with(Box::default)
     }
@@ -148,6 +163,8 @@ impl<S: Socket> Client<S> {
             && !extra.unlistening
             && extra.scanner.is_none()
             && extra.discard == 0
+            && !extra.skipping
+            && !extra.leaving
         {
             self.extra = None;
         }

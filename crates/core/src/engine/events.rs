@@ -71,7 +71,7 @@ impl<S: Socket> Engine<S> {
                 return;
             }
             self.read_client(host, slot, now);
-            if ready.hangup {
+            if ready.hangup && !self.clients.get(slot).is_some_and(Client::is_leaving) {
                 // The end of the stream may stand behind bytes that are not read now: a client
                 // that has hung up does not keep its backend.
                 self.client_hung_up(host, slot, now);
@@ -561,6 +561,8 @@ impl<S: Socket> Backend<S> {
     pub fn row(&self, state: BackendState, client: Option<ClientId>) -> BackendRow {
         BackendRow {
             id: self.id,
+            pool: self.pool.id,
+            epoch: self.epoch,
             database: self.pool.database.clone(),
             user: self.pool.user.clone(),
             state,

@@ -73,7 +73,7 @@ pub(super) enum Expect {
     MadeQuery,
     /// Made by us: Describe of a statement.
     MadeDescribe,
-    /// Made by us: Sync.
+    /// Made by us: a Sync, e.g. after an error, ahead of the client's own.
     MadeSync,
 }
 

@@ -359,6 +359,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         if completes {
             self.backend.expected.pop_front();
+            if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
+                self.backend.statements.prove(statement);
+            }
         }
         Ok(fate)
     }
@@ -501,6 +504,10 @@ impl<S: Socket> Relay<'_, S> {
                 _ => {}
             }
         }
+        if !found {
+            self.sync_for_client();
+            found = !self.backend.ignoring;
+        }
         // With a Sync under way, `unsynced` speaks of what has been sent behind it.
         if !found {
             self.backend.ignoring = true;
@@ -526,6 +533,27 @@ impl<S: Socket> Relay<'_, S> {
             for (_, closed) in self.backend.closing.iter_mut().filter(|(_, c)| c.serial == serial) {
                 closed.serial = 0;
             }
+        }
+    }
+
+    /// A pipeline has failed, and the client's Sync has not come: one of ours ends it, so that a
+    /// client that sends none holds no backend (trap 15). What the client sends goes nowhere until
+    /// its own Sync, as the server would have it. Not within a transaction block or for a client
+    /// that keeps its backend anyway.
+    fn sync_for_client(&mut self) {
+        self.backend.ignoring = true;
+        let Some(client) = &mut self.client else { return };
+        // A Sync that crossed with the error may be answered yet: a second one would be one too many.
+        if client.is_pinned()
+            || self.backend.status != TransactionStatus::Idle
+            || self.backend.syncs_in_doubt > 0
+        {
+            return;
+        }
+        if self.backend.send(&build::SYNC).is_ok() {
+            self.backend.ignoring = false;
+            self.backend.expect(Expect::MadeSync);
+            client.extra().skipping = true;
         }
     }
 
@@ -616,6 +644,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         client.failed = false;
+        if owed == Expect::MadeSync {
+            return Ok(Fate::Skip);
+        }
         if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {
             relayed.goodbye = Some(
                 ClientError::fatal(
@@ -624,6 +655,7 @@ impl<S: Socket> Relay<'_, S> {
                 )
                 .hint("Use a database or user with pool_mode = \"transaction\"."),
             );
+            return Ok(Fate::Skip);
         }
         Ok(Fate::Pass)
     }
@@ -832,6 +864,12 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(error) = relayed.goodbye {
             self.say_goodbye(host, slot, &error, now);
+            return false;
+        }
+        if self.clients.get(slot).is_some_and(|client| {
+            client.is_leaving() && client.backend.as_ref().is_none_or(|b| b.expected.is_empty())
+        }) {
+            self.close_client(host, slot, "client said goodbye", now);
             return false;
         }
         if relayed.heal {

@@ -17,6 +17,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::session::settings::Settings;
@@ -94,6 +95,8 @@ pub struct Statement {
     pub settings: Settings,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
+    /// A server has prepared it.
+    proven: AtomicBool,
 }
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
@@ -145,6 +148,29 @@ impl StatementTable {
         }
     }
 
+    fn hash(&self, body: &[u8], settings: &Settings) -> u64 {
+        let mut hasher = self.key.build_hasher();
+        hasher.write(body);
+        settings.parse_key().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The statement with this body under these settings, if a server has prepared it once.
+    pub fn find_proven(&self, body: &[u8], settings: &Settings) -> Option<Arc<Statement>> {
+        let hash = self.hash(body, settings);
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = &inner
+            .by_hash
+            .get(&hash)?
+            .iter()
+            .find(|kept| {
+                *kept.statement.body == *body
+                    && same_parse_settings(&kept.statement.settings, settings)
+            })?
+            .statement;
+        statement.proven.load(Ordering::Relaxed).then(|| statement.clone())
+    }
+
     /// The statement with this body under these settings: an existing one or a new one. `effects`
     /// is asked only for a new one.
     pub fn intern(
@@ -153,10 +179,7 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Arc<Statement> {
-        let mut hasher = self.key.build_hasher();
-        hasher.write(body);
-        settings.parse_key().hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = self.hash(body, settings);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *inner;
         inner.clock += 1;
@@ -178,6 +201,7 @@ impl StatementTable {
             body: body.into(),
             settings: settings.clone(),
             effects: effects(),
+            proven: AtomicBool::new(false),
         });
         bucket.push(Kept { statement: statement.clone(), used });
         inner.bytes += body.len() + STATEMENT_OVERHEAD_BYTES;
@@ -232,7 +256,7 @@ impl Inner {
 /// A shared statement as one backend has it.
 #[derive(Debug)]
 struct Prepared {
-    name: Box<[u8]>,
+    statement: Arc<Statement>,
     used: u64,
     /// The backend's pipeline that prepared it: ignored if something failed ahead of it.
     pipeline: u64,
@@ -299,18 +323,19 @@ impl BackendStatements {
         self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
     }
 
-    /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name of one that is to be closed.
-    pub fn insert(&mut self, statement: &Statement, pipeline: u64) -> Option<Box<[u8]>> {
+    /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name
+    /// of one that is to be closed.
+    pub fn insert(&mut self, statement: &Arc<Statement>, pipeline: u64) -> Option<Box<[u8]>> {
         let mut evicted = None;
         if self.by_id.len() >= self.keep
             && !self.by_id.contains_key(&statement.id)
             && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
         {
-            evicted = self.by_id.remove(&oldest).map(|prepared| prepared.name);
+            evicted = self.by_id.remove(&oldest).map(|prepared| prepared.statement.name.clone());
         }
         self.clock += 1;
         let prepared =
-            Prepared { name: statement.name.clone(), used: self.clock, pipeline, stale: false };
+            Prepared { statement: statement.clone(), used: self.clock, pipeline, stale: false };
         self.by_id.insert(statement.id, prepared);
         evicted
     }
@@ -319,6 +344,13 @@ impl BackendStatements {
     pub fn remove(&mut self, id: u64, pipeline: u64) {
         if self.prepared_in(id).is_some_and(|prepared| prepared <= pipeline) {
             self.by_id.remove(&id);
+        }
+    }
+
+    /// The server has prepared it: other clients need not ask a server whether it can be.
+    pub fn prove(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get(&id) {
+            prepared.statement.proven.store(true, Ordering::Relaxed);
         }
     }
 

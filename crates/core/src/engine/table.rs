@@ -231,7 +231,7 @@ impl<S: Socket> Engine<S> {
 }
 
 /// A shared buffer.
-fn buffer() -> Box<[u8]> {
+pub(super) fn buffer() -> Box<[u8]> {
     vec![0; limits::READ_BYTES].into_boxed_slice()
 }
 

@@ -1,0 +1,71 @@
+//! What is left to do when a panic has ended the work on a connection.
+//!
+//! # Model
+//! A panic is a defect of ours. It ends the connections on whose account it came, and no others:
+//! their state is not believed, so a client's backend is closed with it, not tidied.
+//!
+//! # Limits
+//! A backend that was being moved when the panic came (taken out of the pool, or on its way back)
+//! has been closed by the unwinding, and its pool goes on counting it, unless it was a client's.
+
+use super::table::{Engine, Holder, buffer};
+use super::{Host, Socket, Token, limits};
+use crate::ids::Slot;
+use crate::time::Time;
+
+const REASON: &str = "internal error";
+
+impl<S: Socket> Engine<S> {
+    /// Makes the engine fit to go on after one of its calls has panicked. `about` is what the
+    /// call was about.
+    pub fn recover<H: Host<S>>(&mut self, host: &mut H, about: Option<Token>, now: Time) {
+        // The call may have had them: an empty one would read as the end of every stream.
+        for buffer_of in [&mut self.server_input, &mut self.client_input] {
+            if buffer_of.len() != limits::READ_BYTES {
+                *buffer_of = buffer();
+            }
+        }
+        self.to_server.clear();
+        self.to_client.clear();
+        match about {
+            None => {}
+            Some(Token::Client(slot)) => self.end_client(host, slot, now),
+            Some(Token::Backend(place)) => {
+                let Some(resident) = self.resident.get_mut(place) else { return };
+                match std::mem::replace(&mut resident.holder, Holder::Pool) {
+                    Holder::Client(slot) => {
+                        resident.holder = Holder::Client(slot);
+                        self.end_client(host, slot, now);
+                    }
+                    Holder::Engine(backend) => self.close_backend(host, backend, REASON, now),
+                    Holder::Pool => {}
+                }
+            }
+        }
+    }
+
+    /// Ends a client and whatever backend it had.
+    fn end_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        if let Some(client) = self.clients.get_mut(slot)
+            && let Some(backend) = client.backend.take()
+        {
+            self.close_backend(host, backend, REASON, now);
+        }
+        // Backends that were the client's and went down with the panic.
+        let lost: Vec<Slot> = self
+            .resident
+            .iter()
+            .filter(|(_, resident)| matches!(resident.holder, Holder::Client(of) if of == slot))
+            .map(|(place, _)| place)
+            .collect();
+        for place in lost {
+            let Some(resident) = self.resident.remove(place) else { continue };
+            let pool = self.pools[resident.pool as usize].pool.clone();
+            let open = pool.lock().lost(now);
+            for _ in 0..open {
+                host.open(&pool, self.id);
+            }
+        }
+        self.close_client(host, slot, REASON, now);
+    }
+}

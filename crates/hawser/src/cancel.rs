@@ -1,0 +1,111 @@
+//! Cancel requests: from clients to the loop that serves them, and from loops to servers.
+//!
+//! # Model
+//! A client's process id is made by its loop: [`PROCESS_BASE`]` + index * loops + loop`, above every
+//! process id that Linux gives out. It names the loop; whether the key fits, that loop decides. In
+//! session mode clients have the server's own process id, which is below: all loops are asked.
+//!
+//! # Invariants
+//! * at most [`IN_FLIGHT_MAX`] cancel connections at a time; more are closed unread: a cancel
+//!   request is never answered, so a client cannot tell
+//! * the connection is closed once the request is with the loop, as PostgreSQL does after it has
+//!   signalled; whoever waits for that knows that a later query is not hit
+
+use std::sync::Arc;
+
+use hawser_core::engine::{CancelRequest, ToLoop};
+use hawser_core::ids::LoopId;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::loops::Loops;
+use crate::service::Service;
+
+/// The smallest process id of a client: above Linux's largest pid_max (4,194,304).
+pub const PROCESS_BASE: u32 = 4_194_305;
+/// Cancel requests of clients, and to servers, that are under way at a time.
+pub const IN_FLIGHT_MAX: usize = 256;
+/// How long a cancel request may take if the configuration sets no bound.
+const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
+
+/// Bounds cancel requests in flight.
+#[derive(Debug)]
+pub struct CancelGate {
+    to_servers: Arc<Semaphore>,
+}
+
+impl Default for CancelGate {
+    fn default() -> Self {
+        Self { to_servers: Arc::new(Semaphore::new(IN_FLIGHT_MAX)) }
+    }
+}
+
+impl CancelGate {
+    async fn enter(&self) -> Option<OwnedSemaphorePermit> {
+        self.to_servers.clone().acquire_owned().await.ok()
+    }
+}
+
+/// The loop that made a client's process id; `None` if none did.
+pub fn loop_of(process: u32, loops: usize) -> Option<LoopId> {
+    let offset = process.checked_sub(PROCESS_BASE)? as usize;
+    u16::try_from(offset % loops.max(1)).ok().map(LoopId)
+}
+
+/// Hands a client's cancel request to the loop, or the loops, that it may be for.
+pub fn hand_over(loops: &Loops, process: u32, key: &[u8]) {
+    let message = || ToLoop::Cancel { process, key: key.into() };
+    match loop_of(process, loops.count()) {
+        Some(home) => loops.send(home, message()),
+        None => loops.send_all(message),
+    }
+}
+
+/// Sends a cancel request to a server, and tells the loop when the server has dealt with it, or
+/// cannot be reached.
+pub async fn send(service: &Arc<Service>, request: CancelRequest) {
+    let wait = service.config.load().reload.timeouts.cancel_wait_timeout;
+    let within = wait.get().unwrap_or(WAIT_DEFAULT);
+    let sent = async {
+        let _place = service.cancels.enter().await;
+        service.dialler.cancel(request.server, request.process, &request.key, within).await
+    };
+    match tokio::time::timeout(within, sent).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::warn!(%error, "a cancel request did not reach the server"),
+        Err(_) => tracing::warn!("a cancel request waited too long for others"),
+    }
+    service.loops.send(request.reply_to, ToLoop::CancelDone(request.backend));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::loops::tests::{mailboxes, take_count};
+
+    #[test]
+    fn a_process_id_names_its_loop_and_smaller_ones_none() {
+        for loops in 1..5u32 {
+            for index in 0..3 {
+                for home in 0..loops {
+                    let process = PROCESS_BASE + index * loops + home;
+                    assert_eq!(loop_of(process, loops as usize), Some(LoopId(home as u16)));
+                }
+            }
+        }
+        assert_eq!(loop_of(PROCESS_BASE - 1, 2), None);
+        assert_eq!(loop_of(0, 2), None);
+    }
+
+    #[test]
+    fn a_cancel_goes_to_one_loop_or_for_a_servers_own_id_to_all() {
+        let mailboxes = mailboxes(3);
+        let loops = Loops::new(mailboxes.clone(), Instant::now());
+        let taken = || -> Vec<usize> { mailboxes.iter().map(take_count).collect() };
+        hand_over(&loops, PROCESS_BASE + 4, b"key");
+        assert_eq!(taken(), [0, 1, 0]);
+        hand_over(&loops, 1234, b"key");
+        assert_eq!(taken(), [1, 1, 1]);
+    }
+}

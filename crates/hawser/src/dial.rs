@@ -1,0 +1,617 @@
+//! Opens server connections: which server, connect, encrypt, log in, and whether it will do.
+//!
+//! # Model
+//! ```text
+//!   servers in order ─► addresses of the name ─► without / with TLS ─► login ─► target_session_attrs
+//!        ▲ next on failure, those that failed lately last                          │ will not do: next
+//!        └──────────────────────────────────────────────────────────────────────────┘
+//! ```
+//! What waiting does not mend (wrong password, no such database) ends the search at once; see
+//! [`DialError::is_fatal`].
+//!
+//! # Invariants
+//! * each attempt takes at most `server_connect_timeout`
+//! * a [`ServerAddressId`] names one address, never a name with several: a cancel request must go
+//!   to the very server that runs the query
+
+pub mod enter;
+pub mod reach;
+pub mod talk;
+#[cfg(test)]
+pub(crate) mod tests;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use hawser_core::engine::ServerAddressId;
+use hawser_core::session::options::{Asked, Replication};
+use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_core::wire::startup;
+use hawser_sys::stream::TcpOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use crate::config::{LoadBalanceHosts, ServerAddress, TargetSessionAttrs};
+use crate::limits::{AddressPermit, Full};
+use crate::resolve::Resolver;
+use crate::tls::connect::Connecting;
+use enter::{Credentials, EnterError, Entered, enter};
+use reach::{Encryption, Endpoint};
+use talk::{Talk, TalkError};
+
+/// The first pause after a server has failed; each further one doubles, up to the target's bound.
+const RETRY_AFTER_FIRST: Duration = Duration::from_millis(100);
+
+/// Where a database is, and how to get there.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// At least one.
+    pub servers: Vec<ServerAddress>,
+    /// Which of them will do.
+    pub session_attrs: TargetSessionAttrs,
+    /// Which is tried first.
+    pub balance: LoadBalanceHosts,
+    /// How connections are encrypted.
+    pub tls: Arc<Connecting>,
+    /// Bound of one attempt.
+    pub connect_timeout: Duration,
+    /// How long addresses of names are believed.
+    pub dns_max_ttl: Duration,
+    /// The longest pause before a failed server is tried before others again.
+    pub retry_after_max: Duration,
+    /// For TCP.
+    pub tcp: TcpOptions,
+}
+
+/// As whom to log in, to what.
+#[derive(Clone, Debug)]
+pub struct Login {
+    /// The role.
+    pub user: String,
+    /// The database on the server.
+    pub database: String,
+    /// `replication`.
+    pub replication: Replication,
+    /// Settings that only a connect can set.
+    pub parameters: Vec<Asked>,
+    /// The proof.
+    pub credentials: Arc<Credentials>,
+}
+
+/// An open, idle server connection.
+#[derive(Debug)]
+pub struct Dialled {
+    /// The connection.
+    pub talk: Talk,
+    /// What the server said at login.
+    pub entered: Entered,
+    /// Which server it is.
+    pub server: ServerAddressId,
+    /// Its place under the limit of that server.
+    pub place: AddressPermit,
+}
+
+/// Gives a connection to a server its place under that server's limit.
+pub type Gate<'a> = &'a (dyn Fn(&ServerAddress) -> Result<AddressPermit, Full> + Sync);
+
+/// Why no server connection could be opened.
+#[derive(Debug)]
+pub enum DialError {
+    /// A name has no address.
+    Resolve {
+        /// The name.
+        host: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No connection to this server.
+    Connect {
+        /// The server.
+        server: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// No TLS with this server.
+    Tls {
+        /// The server.
+        server: String,
+        /// Why.
+        reason: String,
+    },
+    /// The server took longer than `server_connect_timeout`.
+    Timeout {
+        /// The server.
+        server: String,
+        /// The bound.
+        after: Duration,
+    },
+    /// The server's own ErrorResponse.
+    Refused {
+        /// The server.
+        server: String,
+        /// What it said.
+        error: Box<ClientError>,
+    },
+    /// The server asks for a secret that is not known, or did not accept or give a proof.
+    Authentication {
+        /// The server.
+        server: String,
+        /// The role.
+        user: String,
+        /// Why.
+        reason: String,
+    },
+    /// The conversation broke off.
+    Talk {
+        /// The server.
+        server: String,
+        /// Why.
+        source: TalkError,
+    },
+    /// There may be no more connections.
+    Full(Full),
+    /// Servers were reached, and none is what `target_session_attrs` asks for.
+    Unsuitable {
+        /// The last server that was asked.
+        server: String,
+        /// What is asked for.
+        wanted: TargetSessionAttrs,
+    },
+}
+
+impl DialError {
+    /// Whether waiting does not mend it: clients that wait are told at once.
+    pub fn is_fatal(&self) -> bool {
+        match self {
+            Self::Refused { error, .. } => {
+                matches!(
+                    &error.code.0,
+                    [b'2', b'8', ..] | b"3D000" | b"42501" | b"42704" | b"22023"
+                )
+            }
+            Self::Authentication { .. } => true,
+            Self::Resolve { .. }
+            | Self::Connect { .. }
+            | Self::Tls { .. }
+            | Self::Timeout { .. }
+            | Self::Talk { .. }
+            | Self::Full(_)
+            | Self::Unsuitable { .. } => false,
+        }
+    }
+
+    /// What a client is told. The server's own words where there are any.
+    pub fn to_client_error(&self) -> ClientError {
+        match self {
+            Self::Refused { error, .. } if self.is_fatal() => ClientError {
+                severity: hawser_core::wire::error::Severity::Fatal,
+                ..(**error).clone()
+            },
+            Self::Full(full) => full.to_client_error(),
+            Self::Authentication { .. } => {
+                ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
+            }
+            _ => ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string()),
+        }
+    }
+
+    /// Whether another attempt with more or less encryption may do better.
+    fn may_depend_on_encryption(&self) -> bool {
+        match self {
+            // pg_hba.conf has rules for connections with and without TLS.
+            Self::Refused { error, .. } => error.code == SqlState::INVALID_AUTHORIZATION,
+            Self::Tls { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for DialError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Resolve { host, source } => {
+                write!(f, "could not translate host name \"{host}\" to address: {source}")
+            }
+            Self::Connect { server, source } => {
+                write!(f, "connection to server at {server} failed: {source}")
+            }
+            Self::Tls { server, reason } => {
+                write!(f, "TLS with server at {server} failed: {reason}")
+            }
+            Self::Timeout { server, after } => {
+                write!(f, "server at {server} did not let us in within {} s", after.as_secs_f32())
+            }
+            Self::Refused { server, error } => {
+                write!(f, "server at {server} refused the connection: {}", error.message)
+            }
+            Self::Authentication { server, user, reason } => {
+                write!(f, "could not log in to server at {server} as user \"{user}\": {reason}")
+            }
+            Self::Talk { server, source } => {
+                write!(f, "connection to server at {server} failed: {source}")
+            }
+            Self::Full(full) => {
+                f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full"))
+            }
+            Self::Unsuitable { server, wanted } => {
+                write!(
+                    f,
+                    "server at {server} is not what target_session_attrs = \"{wanted}\" asks for"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for DialError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Resolve { source, .. } | Self::Connect { source, .. } => Some(source),
+            Self::Talk { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+/// A server address that has been connected to.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// As it was configured.
+    pub configured: ServerAddress,
+    /// Where exactly.
+    pub endpoint: Endpoint,
+    /// Whether the connection was encrypted.
+    pub encrypted: bool,
+    /// How, at the last connect.
+    tls: Arc<Connecting>,
+    /// For TCP, at the last connect.
+    tcp: TcpOptions,
+}
+
+/// All places, by their ids.
+#[derive(Debug, Default)]
+struct Places {
+    list: Vec<Place>,
+    ids: HashMap<(ServerAddress, Endpoint, bool), ServerAddressId>,
+}
+
+/// How a configured server has fared lately.
+#[derive(Debug)]
+struct Failing {
+    times: u32,
+    until: Instant,
+}
+
+/// Opens server connections, and remembers which servers fail.
+#[derive(Debug, Default)]
+pub struct Dialler {
+    /// Names of servers.
+    pub resolver: Resolver,
+    places: Mutex<Places>,
+    failing: Mutex<HashMap<ServerAddress, Failing>>,
+    turn: AtomicUsize,
+}
+
+type Reached = (Talk, Entered, ServerAddressId);
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Dialler {
+    /// Opens a connection to a server of `target` that will do.
+    ///
+    /// # Errors
+    /// Why the last server that was tried would not.
+    pub async fn dial(
+        &self,
+        target: &Target,
+        login: &Login,
+        gate: Gate<'_>,
+    ) -> Result<Dialled, DialError> {
+        let wanted = target.session_attrs;
+        let passes: &[TargetSessionAttrs] = match wanted {
+            TargetSessionAttrs::PreferStandby => {
+                &[TargetSessionAttrs::Standby, TargetSessionAttrs::Any]
+            }
+            _ => std::slice::from_ref(&wanted),
+        };
+        let mut last = None;
+        for pass in passes {
+            for server in self.in_order(target) {
+                let place = match gate(&server) {
+                    Ok(place) => place,
+                    Err(full) => {
+                        last = Some(DialError::Full(full));
+                        continue;
+                    }
+                };
+                match self.dial_server(&server, target, login, *pass).await {
+                    Ok((talk, entered, server)) => {
+                        return Ok(Dialled { talk, entered, server, place });
+                    }
+                    Err(error) if error.is_fatal() => return Err(error),
+                    Err(error) => last = Some(error),
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| DialError::Resolve {
+            host: login.database.clone(),
+            source: io::Error::new(io::ErrorKind::NotFound, "no server is configured"),
+        }))
+    }
+
+    /// The servers in the order in which they are to be tried.
+    fn in_order(&self, target: &Target) -> Vec<ServerAddress> {
+        let mut servers = target.servers.clone();
+        if target.balance == LoadBalanceHosts::RoundRobin && !servers.is_empty() {
+            let turn = self.turn.fetch_add(1, Ordering::Relaxed) % servers.len();
+            servers.rotate_left(turn);
+        }
+        let now = Instant::now();
+        let failing = locked(&self.failing);
+        servers.sort_by_key(|server| failing.get(server).is_some_and(|state| state.until > now));
+        servers
+    }
+
+    fn note(&self, server: &ServerAddress, target: &Target, failed: bool) {
+        let mut failing = locked(&self.failing);
+        if !failed {
+            if failing.remove(server).is_some() {
+                tracing::info!(%server, "the server can be reached again");
+            }
+            return;
+        }
+        let state =
+            failing.entry(server.clone()).or_insert(Failing { times: 0, until: Instant::now() });
+        let pause = RETRY_AFTER_FIRST.saturating_mul(1 << state.times.min(16));
+        state.until = Instant::now() + pause.min(target.retry_after_max);
+        state.times += 1;
+    }
+
+    async fn dial_server(
+        &self,
+        server: &ServerAddress,
+        target: &Target,
+        login: &Login,
+        attrs: TargetSessionAttrs,
+    ) -> Result<Reached, DialError> {
+        let endpoints = match self.endpoints(server, target).await {
+            Ok(endpoints) => endpoints,
+            Err(error) => {
+                self.note(server, target, true);
+                return Err(error);
+            }
+        };
+        let mut last = None;
+        for endpoint in endpoints {
+            match self.dial_endpoint(server, &endpoint, target, login, attrs).await {
+                Ok(reached) => {
+                    self.note(server, target, false);
+                    return Ok(reached);
+                }
+                Err(error) if error.is_fatal() => return Err(error),
+                Err(error) => last = Some(error),
+            }
+        }
+        let error = last.unwrap_or_else(|| DialError::Resolve {
+            host: server.to_string(),
+            source: io::ErrorKind::NotFound.into(),
+        });
+        // A server that is well but of the wrong kind may change at any time.
+        self.note(server, target, !matches!(error, DialError::Unsuitable { .. }));
+        Err(error)
+    }
+
+    async fn endpoints(
+        &self,
+        server: &ServerAddress,
+        target: &Target,
+    ) -> Result<Vec<Endpoint>, DialError> {
+        match server {
+            ServerAddress::Unix(path) => Ok(vec![Endpoint::Unix(path.clone())]),
+            ServerAddress::Tcp { host, port } => {
+                let lookup = self.resolver.lookup(host, *port, target.dns_max_ttl);
+                let found = match timeout(target.connect_timeout, lookup).await {
+                    Ok(found) => found,
+                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
+                };
+                let found =
+                    found.map_err(|source| DialError::Resolve { host: host.clone(), source })?;
+                Ok(found
+                    .into_iter()
+                    .map(|address| Endpoint::Tcp { host: host.clone(), address })
+                    .collect())
+            }
+        }
+    }
+
+    async fn dial_endpoint(
+        &self,
+        server: &ServerAddress,
+        endpoint: &Endpoint,
+        target: &Target,
+        login: &Login,
+        attrs: TargetSessionAttrs,
+    ) -> Result<Reached, DialError> {
+        let mut first_error: Option<DialError> = None;
+        for encryption in reach::attempts(target.tls.mode, endpoint) {
+            let attempt = attempt(endpoint, *encryption, target, login, attrs);
+            let result = match timeout(target.connect_timeout, attempt).await {
+                Ok(result) => result,
+                Err(_) => Err(DialError::Timeout {
+                    server: endpoint.to_string(),
+                    after: target.connect_timeout,
+                }),
+            };
+            match result {
+                Ok((talk, entered)) => {
+                    let encrypted = talk.stream().is_encrypted();
+                    let server = self.place_id(server, endpoint, encrypted, target);
+                    return Ok((talk, entered, server));
+                }
+                Err(error) => {
+                    let go_on = error.may_depend_on_encryption();
+                    // What was wanted first says more about what is wrong.
+                    let error = first_error.take().unwrap_or(error);
+                    if !go_on {
+                        return Err(error);
+                    }
+                    first_error = Some(error);
+                }
+            }
+        }
+        Err(first_error.unwrap_or_else(|| DialError::Connect {
+            server: endpoint.to_string(),
+            source: io::ErrorKind::Unsupported.into(),
+        }))
+    }
+
+    fn place_id(
+        &self,
+        configured: &ServerAddress,
+        endpoint: &Endpoint,
+        encrypted: bool,
+        target: &Target,
+    ) -> ServerAddressId {
+        let mut places = locked(&self.places);
+        let key = (configured.clone(), endpoint.clone(), encrypted);
+        if let Some(id) = places.ids.get(&key).copied() {
+            let place = &mut places.list[id.0 as usize];
+            place.tls = target.tls.clone();
+            place.tcp = target.tcp;
+            return id;
+        }
+        let id = ServerAddressId(u32::try_from(places.list.len()).unwrap_or(u32::MAX));
+        places.list.push(Place {
+            configured: configured.clone(),
+            endpoint: endpoint.clone(),
+            encrypted,
+            tls: target.tls.clone(),
+            tcp: target.tcp,
+        });
+        places.ids.insert(key, id);
+        id
+    }
+
+    /// What an id stands for.
+    pub fn place(&self, id: ServerAddressId) -> Option<Place> {
+        locked(&self.places).list.get(id.0 as usize).cloned()
+    }
+
+    /// Sends a cancel request, and waits until the server has closed that connection: it has then
+    /// signalled the backend.
+    ///
+    /// # Errors
+    /// The server could not be reached, or `within` has passed.
+    pub async fn cancel(
+        &self,
+        id: ServerAddressId,
+        process: u32,
+        key: &[u8],
+        within: Duration,
+    ) -> Result<(), DialError> {
+        let Some(place) = self.place(id) else { return Ok(()) };
+        let server = place.endpoint.to_string();
+        let send = async {
+            let encryption = if place.encrypted { Encryption::Must } else { Encryption::No };
+            let mut stream =
+                reach::open(&place.endpoint, &place.tls, encryption, &place.tcp).await?;
+            let mut request = Vec::with_capacity(16 + key.len());
+            startup::write_cancel(&mut request, process, key);
+            let broken = |source| DialError::Connect { server: server.clone(), source };
+            stream.write_all(&request).await.map_err(broken)?;
+            stream.flush().await.map_err(broken)?;
+            // The server says nothing; an error here is the end as well.
+            let _ = stream.read(&mut [0; 16]).await;
+            Ok(())
+        };
+        match timeout(within, send).await {
+            Ok(result) => result,
+            Err(_) => Err(DialError::Timeout { server: server.clone(), after: within }),
+        }
+    }
+}
+
+async fn attempt(
+    endpoint: &Endpoint,
+    encryption: Encryption,
+    target: &Target,
+    login: &Login,
+    attrs: TargetSessionAttrs,
+) -> Result<(Talk, Entered), DialError> {
+    let mut talk = Talk::new(reach::open(endpoint, &target.tls, encryption, &target.tcp).await?);
+    let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(2 + login.parameters.len());
+    match login.replication {
+        Replication::None => {}
+        Replication::Physical => parameters.push((b"replication", b"true")),
+        Replication::Database => parameters.push((b"replication", b"database")),
+    }
+    if login.replication != Replication::Physical {
+        parameters.push((b"database", login.database.as_bytes()));
+    }
+    parameters.extend(login.parameters.iter().map(|asked| (&*asked.name, &*asked.value)));
+
+    let server = || endpoint.to_string();
+    let entered = enter(&mut talk, &login.user, &parameters, &login.credentials).await;
+    let entered = entered.map_err(|error| match error {
+        EnterError::Talk(TalkError::Server(error)) => {
+            DialError::Refused { server: server(), error }
+        }
+        EnterError::Talk(source) => DialError::Talk { server: server(), source },
+        EnterError::NoSecret(what) => DialError::Authentication {
+            server: server(),
+            user: login.user.clone(),
+            reason: format!("the server asks for {what}, which is not known here"),
+        },
+        EnterError::Proof(reason) => {
+            DialError::Authentication { server: server(), user: login.user.clone(), reason }
+        }
+    })?;
+    let suitable = is_suitable(&mut talk, &entered, attrs).await;
+    match suitable.map_err(|source| DialError::Talk { server: server(), source })? {
+        true => Ok((talk, entered)),
+        false => {
+            talk.terminate().await;
+            Err(DialError::Unsuitable { server: server(), wanted: target.session_attrs })
+        }
+    }
+}
+
+/// Whether a server is what `target_session_attrs` asks for. Servers from 14 on report it; others
+/// are asked.
+async fn is_suitable(
+    talk: &mut Talk,
+    entered: &Entered,
+    attrs: TargetSessionAttrs,
+) -> Result<bool, TalkError> {
+    let reported = |name: &[u8]| entered.parameters.get(name).map(|value| value == b"on");
+    Ok(match attrs {
+        TargetSessionAttrs::Any | TargetSessionAttrs::PreferStandby => true,
+        TargetSessionAttrs::Primary | TargetSessionAttrs::Standby => {
+            let in_recovery = match reported(b"in_hot_standby") {
+                Some(in_recovery) => in_recovery,
+                None => {
+                    let answer = talk.query("SELECT pg_catalog.pg_is_in_recovery()").await?;
+                    answer.single() == Some(b"t")
+                }
+            };
+            in_recovery == (attrs == TargetSessionAttrs::Standby)
+        }
+        TargetSessionAttrs::ReadWrite | TargetSessionAttrs::ReadOnly => {
+            let both = (reported(b"default_transaction_read_only"), reported(b"in_hot_standby"));
+            let read_only = match both {
+                (Some(read_only), Some(in_recovery)) => read_only || in_recovery,
+                _ => {
+                    let answer = talk.query("SHOW transaction_read_only").await?;
+                    answer.single() == Some(b"on")
+                }
+            };
+            read_only == (attrs == TargetSessionAttrs::ReadOnly)
+        }
+    })
+}

@@ -1,0 +1,261 @@
+//! Logging in to a server: from StartupMessage to the first ReadyForQuery.
+//!
+//! # Why protocol 3.0
+//! 3.2 adds longer cancel keys and nothing else, and servers and poolers before 2018 close the
+//! connection instead of negotiating. libpq's own default is 3.0 as well. A longer key that a
+//! server sends is understood all the same.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use hawser_core::pool::ServerParameters;
+use hawser_core::wire::frame::take_u32;
+use hawser_core::wire::startup::{CANCEL_KEY_BYTES_MAX, ProtocolVersion, write_startup};
+use hawser_core::wire::{TransactionStatus, backend};
+
+use super::talk::{LOGIN_MESSAGES_MAX, Talk, TalkError, parse_status, server_error};
+use crate::auth::certificate::end_point_hash;
+use crate::auth::md5::Md5Hash;
+use crate::auth::message::{self, AuthenticationRequest};
+use crate::auth::scram::{
+    ClientBinding, ClientCredentials, ClientExchange, ClientStep, Nonce, ScramKeys, ServerOffer,
+};
+use crate::auth::secret::{Password, Secret};
+use crate::process::random_bytes;
+
+/// What there is to prove to a server who we are. Never printed.
+pub struct Credentials {
+    secret: Secret,
+    /// From a client's login, or from an earlier one of our own with the password.
+    keys: Mutex<Option<ScramKeys>>,
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Credentials(..)")
+    }
+}
+
+impl Credentials {
+    /// From a stored secret, and the keys that a client of this user has shown.
+    pub fn new(secret: &Secret, keys: Option<ScramKeys>) -> Self {
+        Self { secret: secret.clone(), keys: Mutex::new(keys) }
+    }
+
+    /// Whether they are made from this secret.
+    pub fn is_from(&self, secret: &Secret) -> bool {
+        self.secret == *secret
+    }
+
+    fn password(&self) -> Option<&Password> {
+        match &self.secret {
+            Secret::Plain(password) => Some(password),
+            _ => None,
+        }
+    }
+
+    fn md5(&self, user: &str) -> Option<Md5Hash> {
+        match &self.secret {
+            Secret::Plain(password) => Some(Md5Hash::of_password(user, password.as_bytes())),
+            Secret::Md5(hash) => Some(*hash),
+            Secret::Scram(_) | Secret::None => None,
+        }
+    }
+
+    fn keys(&self) -> Option<ScramKeys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Keeps keys that have proved good, or that a client has shown.
+    pub fn keep_keys(&self, keys: ScramKeys) {
+        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = Some(keys);
+    }
+
+    fn for_scram(&self) -> Option<ClientCredentials> {
+        match (self.password(), self.keys()) {
+            (Some(password), known) => {
+                Some(ClientCredentials::Password { password: password.as_bytes().into(), known })
+            }
+            (None, Some(keys)) => Some(ClientCredentials::Keys(keys)),
+            (None, None) => None,
+        }
+    }
+}
+
+/// Why a login failed.
+#[derive(Debug)]
+pub enum EnterError {
+    /// The conversation ended, or the server refused.
+    Talk(TalkError),
+    /// The server asks for what we do not have: what.
+    NoSecret(&'static str),
+    /// The proof failed: why.
+    Proof(String),
+}
+
+impl<E: Into<TalkError>> From<E> for EnterError {
+    fn from(error: E) -> Self {
+        Self::Talk(error.into())
+    }
+}
+
+/// What the server said at login.
+#[derive(Debug)]
+pub struct Entered {
+    /// The settings that it reports.
+    pub parameters: ServerParameters,
+    /// Process id of BackendKeyData; 0 if there was none.
+    pub process: u32,
+    /// Key of BackendKeyData; empty if there was none.
+    pub key: Box<[u8]>,
+}
+
+/// Logs in with these startup parameters.
+///
+/// # Errors
+/// See [`EnterError`]; the connection is then of no more use.
+pub async fn enter(
+    talk: &mut Talk,
+    user: &str,
+    parameters: &[(&[u8], &[u8])],
+    credentials: &Arc<Credentials>,
+) -> Result<Entered, EnterError> {
+    let all = std::iter::once((&b"user"[..], user.as_bytes())).chain(parameters.iter().copied());
+    write_startup(talk.out(), ProtocolVersion::V3_0, all);
+    talk.send().await?;
+    let mut entered =
+        Entered { parameters: ServerParameters::default(), process: 0, key: Box::default() };
+    let mut proof = Proof { user, credentials, scram: None, used_keys: None };
+    let mut authenticated = false;
+    for _ in 0..LOGIN_MESSAGES_MAX {
+        let (kind, body) = talk.receive().await?;
+        match kind {
+            backend::AUTHENTICATION if !authenticated => {
+                authenticated = proof.answer(talk, &body).await?;
+            }
+            backend::ERROR => return Err(TalkError::Server(server_error(&body).into()).into()),
+            backend::NOTICE => {}
+            backend::NEGOTIATE_VERSION if !authenticated => {}
+            backend::PARAMETER_STATUS if authenticated => {
+                let (name, value) = parse_status(&body)?;
+                entered.parameters.set(&name, &value);
+            }
+            backend::BACKEND_KEY_DATA if authenticated => {
+                let (process, key) = take_u32(&body)
+                    .filter(|(_, key)| !key.is_empty() && key.len() <= CANCEL_KEY_BYTES_MAX)
+                    .ok_or_else(|| TalkError::Protocol("malformed BackendKeyData".to_owned()))?;
+                entered.process = process;
+                entered.key = key.into();
+            }
+            backend::READY_FOR_QUERY if authenticated => {
+                if body != [TransactionStatus::Idle.as_byte()] {
+                    return Err(TalkError::Protocol("not idle after login".to_owned()).into());
+                }
+                return Ok(entered);
+            }
+            other => {
+                let what = format!("message of kind 0x{other:02x} during login");
+                return Err(TalkError::Protocol(what).into());
+            }
+        }
+    }
+    Err(TalkError::Protocol("no end of the login".to_owned()).into())
+}
+
+/// The proof of who we are, under way.
+struct Proof<'a> {
+    user: &'a str,
+    credentials: &'a Arc<Credentials>,
+    scram: Option<ClientExchange>,
+    used_keys: Option<ScramKeys>,
+}
+
+fn refused(error: impl std::fmt::Display) -> EnterError {
+    EnterError::Proof(error.to_string())
+}
+
+impl Proof<'_> {
+    /// Answers an Authentication message. `true` when the server is content.
+    async fn answer(&mut self, talk: &mut Talk, body: &[u8]) -> Result<bool, EnterError> {
+        let request = AuthenticationRequest::parse(body).map_err(refused)?;
+        let reply = match request {
+            AuthenticationRequest::Ok => return self.finish(),
+            AuthenticationRequest::CleartextPassword => {
+                let password = self.credentials.password();
+                let password = password.ok_or(EnterError::NoSecret("the password itself"))?;
+                message::password_message(password.as_bytes())
+            }
+            AuthenticationRequest::Md5Password(salt) => {
+                let hash = self.credentials.md5(self.user);
+                let hash = hash.ok_or(EnterError::NoSecret("the password or its md5 hash"))?;
+                message::password_message(&hash.answer(salt))
+            }
+            AuthenticationRequest::Sasl(mechanisms) => {
+                let credentials = self.credentials.for_scram().ok_or(EnterError::NoSecret(
+                    "the password, or a client that has logged in with SCRAM",
+                ))?;
+                let exchange = ClientExchange::start(
+                    credentials,
+                    ServerOffer::of(mechanisms),
+                    &binding(talk),
+                    Nonce::generate(random_bytes),
+                )
+                .map_err(refused)?;
+                let reply =
+                    message::sasl_initial_response(exchange.mechanism(), &exchange.initial());
+                self.scram = Some(exchange);
+                reply
+            }
+            AuthenticationRequest::SaslContinue(data) => self.respond(data).await?,
+            AuthenticationRequest::SaslFinal(data) => {
+                self.exchange()?.server_final(data).map_err(refused)?;
+                return Ok(false);
+            }
+            AuthenticationRequest::Unsupported(code) => {
+                return Err(refused(format!("authentication method {code} is not supported")));
+            }
+        };
+        talk.out().extend_from_slice(&reply);
+        talk.send().await?;
+        Ok(false)
+    }
+
+    fn exchange(&mut self) -> Result<&mut ClientExchange, EnterError> {
+        self.scram.as_mut().ok_or_else(|| refused("SASL message without a SASL exchange"))
+    }
+
+    async fn respond(&mut self, data: &[u8]) -> Result<Vec<u8>, EnterError> {
+        let response = match self.exchange()?.server_first(data).map_err(refused)? {
+            ClientStep::Respond(response) => response,
+            ClientStep::Derive(derivation) => {
+                let keys =
+                    tokio::task::spawn_blocking(move || derivation.run()).await.map_err(refused)?;
+                let response = self.exchange()?.respond_with(&keys).map_err(refused)?;
+                self.used_keys = Some(keys);
+                response
+            }
+        };
+        Ok(message::sasl_response_message(&response))
+    }
+
+    fn finish(&mut self) -> Result<bool, EnterError> {
+        if self.scram.as_ref().is_some_and(|exchange| !exchange.is_finished()) {
+            // A stranger in the middle would say so: it cannot know the server's signature.
+            return Err(refused("server did not prove that it knows the password"));
+        }
+        if let Some(keys) = self.used_keys.take() {
+            self.credentials.keep_keys(keys);
+        }
+        Ok(true)
+    }
+}
+
+fn binding(talk: &Talk) -> ClientBinding {
+    let Some(tls) = talk.stream().tls() else { return ClientBinding::NoTls };
+    let certificate = tls.peer_certificates().and_then(|chain| chain.first());
+    match certificate.and_then(|certificate| end_point_hash(certificate).ok().flatten()) {
+        Some(hash) => ClientBinding::Prefer(hash),
+        None => ClientBinding::Unsupported,
+    }
+}

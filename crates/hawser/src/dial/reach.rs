@@ -1,0 +1,135 @@
+//! From an address to a byte stream: connect, and TLS as the mode asks.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use hawser_core::wire::startup;
+use hawser_sys::stream::{TcpOptions, set_tcp_options};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpStream, UnixStream};
+
+use super::DialError;
+use crate::config::TlsMode;
+use crate::socket::stream::{Link, Stream};
+use crate::tls::ALPN;
+use crate::tls::connect::{Connecting, server_name};
+
+/// One place where a server listens, with its name resolved.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Endpoint {
+    /// TCP.
+    Tcp {
+        /// The name as it was configured, for certificates.
+        host: String,
+        /// The address.
+        address: SocketAddr,
+    },
+    /// A unix socket.
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp { host, address } if *host == address.ip().to_string() => address.fmt(f),
+            Self::Tcp { host, address } => write!(f, "{host} ({address})"),
+            Self::Unix(path) => path.display().fmt(f),
+        }
+    }
+}
+
+/// Connects.
+///
+/// # Errors
+/// As connect(2).
+pub async fn connect(endpoint: &Endpoint, options: &TcpOptions) -> io::Result<Link> {
+    match endpoint {
+        Endpoint::Tcp { address, .. } => {
+            let stream = TcpStream::connect(address).await?;
+            set_tcp_options(&stream, options)?;
+            Ok(stream.into())
+        }
+        Endpoint::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
+    }
+}
+
+/// Whether the next attempt is made with TLS. The order of libpq.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Encryption {
+    /// Without.
+    No,
+    /// With, or without if the server has none.
+    IfOffered,
+    /// With.
+    Must,
+}
+
+/// The attempts that a mode makes, in this order. A unix socket makes one, without TLS.
+pub fn attempts(mode: TlsMode, endpoint: &Endpoint) -> &'static [Encryption] {
+    if matches!(endpoint, Endpoint::Unix(_)) {
+        return &[Encryption::No];
+    }
+    match mode {
+        TlsMode::Disable => &[Encryption::No],
+        TlsMode::Allow => &[Encryption::No, Encryption::Must],
+        TlsMode::Prefer => &[Encryption::IfOffered, Encryption::No],
+        TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => &[Encryption::Must],
+    }
+}
+
+/// Connects and encrypts.
+///
+/// # Errors
+/// See [`DialError`].
+pub async fn open(
+    endpoint: &Endpoint,
+    tls: &Connecting,
+    encryption: Encryption,
+    options: &TcpOptions,
+) -> Result<Stream, DialError> {
+    let mut link = connect(endpoint, options)
+        .await
+        .map_err(|source| DialError::Connect { server: endpoint.to_string(), source })?;
+    let (Endpoint::Tcp { host, .. }, Some(connector)) = (endpoint, tls.connector()) else {
+        return Ok(Stream::Plain(link));
+    };
+    if encryption == Encryption::No {
+        return Ok(Stream::Plain(link));
+    }
+    let failed = |reason: String| DialError::Tls { server: endpoint.to_string(), reason };
+    if !tls.direct {
+        match ask(&mut link).await.map_err(|error| failed(error.to_string()))? {
+            b'S' if link.has_input() => {
+                return Err(failed("received unencrypted data after SSL response".to_owned()));
+            }
+            b'S' => {}
+            b'N' if encryption == Encryption::IfOffered => return Ok(Stream::Plain(link)),
+            b'N' => {
+                return Err(failed("server does not support SSL, but SSL was required".to_owned()));
+            }
+            // Its text is not trusted: nobody has proved to be the server yet.
+            b'E' => {
+                return Err(failed("server sent an error response during SSL exchange".to_owned()));
+            }
+            other => {
+                return Err(failed(format!(
+                    "received invalid response to SSL negotiation: 0x{other:02x}"
+                )));
+            }
+        }
+    }
+    let name = server_name(host).map_err(failed)?;
+    let stream = connector.connect(name, link).await.map_err(|error| failed(error.to_string()))?;
+    if tls.direct && stream.get_ref().1.alpn_protocol() != Some(ALPN) {
+        return Err(failed("direct SSL connection was established without ALPN".to_owned()));
+    }
+    Ok(Stream::ToServer(Box::new(stream)))
+}
+
+async fn ask(link: &mut Link) -> io::Result<u8> {
+    let mut request = Vec::with_capacity(8);
+    startup::write_ssl_request(&mut request);
+    link.write_all(&request).await?;
+    link.read_u8().await
+}

@@ -1,0 +1,287 @@
+//! A connection to a server on which the control side speaks the protocol itself: message by
+//! message, one question at a time.
+//!
+//! # Invariants
+//! * a message of more than [`MESSAGE_BYTES_MAX`] or an answer of more than [`ANSWER_ROWS_MAX`]
+//!   rows ends the conversation: nothing that the control side asks for is that large
+//! * after an error other than the server's own ErrorResponse the connection is of no more use
+
+use std::fmt;
+use std::io;
+
+use hawser_core::wire::error::{ClientError, Severity, SqlState, field};
+use hawser_core::wire::frame::{self, Framed, HEADER_BYTES, take_string, take_u16, take_u32};
+use hawser_core::wire::startup::Pair;
+use hawser_core::wire::{backend, build, frontend};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::socket::stream::Stream;
+
+/// The largest message that a server may send to the control side.
+pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
+/// Rows of an answer.
+pub const ANSWER_ROWS_MAX: usize = 10_000;
+/// Messages that a server may send before it is ready for the first query.
+pub const LOGIN_MESSAGES_MAX: usize = 1_000;
+const READ_BYTES: usize = 4096;
+
+/// Why a conversation ended, or a question has no answer.
+#[derive(Debug)]
+pub enum TalkError {
+    /// The connection broke.
+    Io(io::Error),
+    /// The server closed it.
+    Closed,
+    /// The server broke the protocol: how.
+    Protocol(String),
+    /// The server's ErrorResponse. After one to a query the conversation goes on.
+    Server(Box<ClientError>),
+}
+
+impl fmt::Display for TalkError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Closed => f.write_str("server closed the connection unexpectedly"),
+            Self::Protocol(what) => write!(f, "the server broke the protocol: {what}"),
+            Self::Server(error) => write!(f, "{} ({})", error.message, error.code.as_str()),
+        }
+    }
+}
+
+impl std::error::Error for TalkError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io(error) => Some(error),
+            _ => None,
+        }
+    }
+}
+
+impl From<io::Error> for TalkError {
+    fn from(error: io::Error) -> Self {
+        if error.kind() == io::ErrorKind::UnexpectedEof { Self::Closed } else { Self::Io(error) }
+    }
+}
+
+/// What the server said in an ErrorResponse, as it goes on to a client.
+pub fn server_error(body: &[u8]) -> ClientError {
+    let text = |tag| field(body, tag).map(|text| String::from_utf8_lossy(text).into_owned());
+    let code = field(body, b'C').and_then(|code| <[u8; 5]>::try_from(code).ok());
+    let severity = match field(body, b'V').or_else(|| field(body, b'S')) {
+        Some(b"ERROR") => Severity::Error,
+        _ => Severity::Fatal,
+    };
+    ClientError {
+        severity,
+        code: code.map_or(SqlState::INTERNAL_ERROR, SqlState),
+        message: text(b'M').unwrap_or_else(|| "the server gave no reason".to_owned()),
+        detail: text(b'D'),
+        hint: text(b'H'),
+    }
+}
+
+/// A value of a row; `None` is NULL.
+pub type Value = Option<Box<[u8]>>;
+
+/// The answer to a question.
+#[derive(Debug, Default)]
+pub struct Answer {
+    /// The rows, values as text.
+    pub rows: Vec<Vec<Value>>,
+    /// Settings that the server reported while it answered.
+    pub reported: Vec<Pair>,
+}
+
+impl Answer {
+    /// The only value of the only row, if that is what there is and it is not NULL.
+    pub fn single(&self) -> Option<&[u8]> {
+        match self.rows.as_slice() {
+            [row] => row.first()?.as_deref(),
+            _ => None,
+        }
+    }
+}
+
+/// A conversation with a server.
+#[derive(Debug)]
+pub struct Talk {
+    stream: Stream,
+    input: Vec<u8>,
+    output: Vec<u8>,
+}
+
+impl Talk {
+    /// On a connection on which nothing has been said yet.
+    pub fn new(stream: Stream) -> Self {
+        Self { stream, input: Vec::new(), output: Vec::new() }
+    }
+
+    /// The connection.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// The connection back, and what was read from it and not used.
+    pub fn into_stream(self) -> (Stream, Vec<u8>) {
+        (self.stream, self.input)
+    }
+
+    /// What goes out with the next [`Talk::send`].
+    pub fn out(&mut self) -> &mut Vec<u8> {
+        &mut self.output
+    }
+
+    /// Sends what is in [`Talk::out`].
+    ///
+    /// # Errors
+    /// The connection is broken.
+    pub async fn send(&mut self) -> Result<(), TalkError> {
+        self.stream.write_all(&self.output).await?;
+        self.stream.flush().await?;
+        self.output.clear();
+        Ok(())
+    }
+
+    /// The next message: its kind and body.
+    ///
+    /// # Errors
+    /// The connection is broken, or what comes is no message.
+    pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), TalkError> {
+        loop {
+            match frame::header(&self.input) {
+                Framed::BadLength { kind, length } => {
+                    return Err(TalkError::Protocol(format!(
+                        "message of kind 0x{kind:02x} with length {length}"
+                    )));
+                }
+                Framed::Header(header) if header.body > MESSAGE_BYTES_MAX => {
+                    return Err(TalkError::Protocol(format!(
+                        "message of kind 0x{:02x} with {} bytes, more than the {MESSAGE_BYTES_MAX} expected",
+                        header.kind, header.body
+                    )));
+                }
+                Framed::Header(header) if self.input.len() >= header.total() => {
+                    let body = self.input[HEADER_BYTES..header.total()].to_vec();
+                    self.input.drain(..header.total());
+                    return Ok((header.kind, body));
+                }
+                Framed::Header(_) | Framed::Short => {}
+            }
+            self.input.reserve(READ_BYTES);
+            if self.stream.read_buf(&mut self.input).await? == 0 {
+                return Err(TalkError::Closed);
+            }
+        }
+    }
+
+    /// Runs a simple query to its end.
+    ///
+    /// # Errors
+    /// [`TalkError::Server`]: the query failed, and the conversation goes on.
+    pub async fn query(&mut self, sql: &str) -> Result<Answer, TalkError> {
+        build::query(&mut self.output, sql.as_bytes());
+        self.send().await?;
+        self.answer().await
+    }
+
+    /// Runs a query with parameters, as text, to its end.
+    ///
+    /// # Errors
+    /// [`TalkError::Server`]: the query failed, and the conversation goes on.
+    pub async fn query_with(&mut self, sql: &str, values: &[&[u8]]) -> Result<Answer, TalkError> {
+        let out = &mut self.output;
+        let mut text = sql.as_bytes().to_vec();
+        text.extend_from_slice(&[0, 0, 0]); // NUL; no parameter types
+        build::parse(out, b"", &text);
+        build::message(out, frontend::BIND, |out| {
+            build::string(out, b"");
+            build::string(out, b"");
+            out.extend_from_slice(&[0, 0]);
+            out.extend_from_slice(&u16::try_from(values.len()).unwrap_or(u16::MAX).to_be_bytes());
+            for value in values {
+                let length = u32::try_from(value.len()).unwrap_or(u32::MAX);
+                out.extend_from_slice(&length.to_be_bytes());
+                out.extend_from_slice(value);
+            }
+            out.extend_from_slice(&[0, 0]);
+        });
+        build::execute(out, b"");
+        out.extend_from_slice(&build::SYNC);
+        self.send().await?;
+        self.answer().await
+    }
+
+    async fn answer(&mut self) -> Result<Answer, TalkError> {
+        let mut answer = Answer::default();
+        let mut failed = None;
+        loop {
+            let (kind, body) = self.receive().await?;
+            match kind {
+                backend::READY_FOR_QUERY => {
+                    return failed.map_or(Ok(answer), |error| Err(TalkError::Server(error)));
+                }
+                backend::ERROR => {
+                    let error = server_error(&body);
+                    if error.severity == Severity::Fatal {
+                        return Err(TalkError::Server(error.into()));
+                    }
+                    failed = Some(error.into());
+                }
+                backend::DATA_ROW => {
+                    if answer.rows.len() >= ANSWER_ROWS_MAX {
+                        return Err(TalkError::Protocol(format!(
+                            "more than {ANSWER_ROWS_MAX} rows"
+                        )));
+                    }
+                    let row = parse_row(&body)
+                        .ok_or_else(|| TalkError::Protocol("malformed DataRow".to_owned()))?;
+                    answer.rows.push(row);
+                }
+                backend::PARAMETER_STATUS => answer.reported.push(parse_status(&body)?),
+                backend::COPY_IN => {
+                    build::copy_fail(&mut self.output, "no COPY is expected here");
+                    self.output.extend_from_slice(&build::SYNC);
+                    self.send().await?;
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Says goodbye. The connection is closed when `self` is dropped.
+    pub async fn terminate(mut self) {
+        self.output.extend_from_slice(&build::TERMINATE);
+        // The server notices the end of the connection, too.
+        let _ = self.send().await;
+    }
+}
+
+/// Name and value of a ParameterStatus.
+///
+/// # Errors
+/// It is malformed.
+pub fn parse_status(body: &[u8]) -> Result<Pair, TalkError> {
+    let parsed = take_string(body).and_then(|(name, rest)| {
+        let (value, rest) = take_string(rest)?;
+        rest.is_empty().then_some((name.into(), value.into()))
+    });
+    parsed.ok_or_else(|| TalkError::Protocol("malformed ParameterStatus".to_owned()))
+}
+
+fn parse_row(body: &[u8]) -> Option<Vec<Value>> {
+    let (count, mut rest) = take_u16(body)?;
+    let mut row = Vec::with_capacity(usize::from(count).min(body.len() / 4));
+    for _ in 0..count {
+        let (length, after) = take_u32(rest)?;
+        if length == u32::MAX {
+            row.push(None);
+            rest = after;
+        } else {
+            let (value, after) = after.split_at_checked(length as usize)?;
+            row.push(Some(value.into()));
+            rest = after;
+        }
+    }
+    rest.is_empty().then_some(row)
+}

@@ -1,0 +1,423 @@
+//! Dialling, against servers that say what the test wants.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use hawser_core::session::options::Replication;
+use hawser_core::wire::build;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+
+use super::*;
+use crate::auth::md5::Md5Hash;
+use crate::auth::message;
+use crate::auth::scram::{Account, Nonce, ServerBinding, ServerExchange, ServerStep, derive};
+use crate::auth::secret::Secret;
+use crate::config::{Limit, TlsMode};
+use crate::limits::Limits;
+use crate::process::random_bytes;
+use crate::tls::accept::Accepting;
+use crate::tls::tests::Pki;
+
+/// How a fake server lets clients in.
+#[derive(Clone, Debug)]
+pub(crate) enum Door {
+    Trust,
+    Cleartext(&'static str),
+    Md5 { user: &'static str, password: &'static str },
+    Scram(&'static str),
+    Refuse(&'static str, &'static str),
+    Silent,
+    HangUp,
+}
+
+/// Process id and key of a cancel request.
+type Cancelled = (u32, Vec<u8>);
+
+/// A fake server.
+#[derive(Clone)]
+pub(crate) struct Fake {
+    pub(crate) door: Door,
+    pub(crate) parameters: Vec<(&'static str, &'static str)>,
+    pub(crate) tls: Option<Arc<Accepting>>,
+    pub(crate) connects: Arc<AtomicUsize>,
+    pub(crate) cancels: Arc<Mutex<Vec<Cancelled>>>,
+}
+
+impl Fake {
+    pub(crate) fn new(door: Door) -> Self {
+        Self {
+            door,
+            parameters: vec![("server_version", "15.1"), ("TimeZone", "UTC")],
+            tls: None,
+            connects: Arc::default(),
+            cancels: Arc::default(),
+        }
+    }
+
+    /// Listens until the test ends.
+    pub(crate) async fn start(self) -> ServerAddress {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address: SocketAddr = listener.local_addr().unwrap();
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                self.connects.fetch_add(1, Ordering::SeqCst);
+                let fake = self.clone();
+                tokio::spawn(async move {
+                    let _ = fake.serve(stream).await;
+                });
+            }
+        });
+        ServerAddress::Tcp { host: "localhost".to_owned(), port: address.port() }
+    }
+
+    async fn serve(self, mut stream: TcpStream) -> io::Result<()> {
+        let first = read_first(&mut stream).await?;
+        if let startup::Packet::SslRequest = first {
+            let Some(tls) = self.tls.clone() else {
+                stream.write_all(b"N").await?;
+                let first = read_first(&mut stream).await?;
+                return self.talk(stream, first).await;
+            };
+            stream.write_all(b"S").await?;
+            let mut stream = tls.acceptor().accept(stream).await?;
+            let first = read_first(&mut stream).await?;
+            return self.talk(stream, first).await;
+        }
+        self.talk(stream, first).await
+    }
+
+    async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+        self,
+        mut stream: S,
+        first: startup::Packet,
+    ) -> io::Result<()> {
+        if let startup::Packet::Cancel { process, key } = first {
+            self.cancels.lock().unwrap().push((process, key.into()));
+            return Ok(());
+        }
+        let mut out = Vec::new();
+        match &self.door {
+            Door::Trust => {}
+            Door::HangUp => return Ok(()),
+            Door::Silent => std::future::pending().await,
+            Door::Refuse(code, text) => {
+                let code = SqlState(code.as_bytes().try_into().unwrap());
+                ClientError::fatal(code, *text).write(&mut out);
+                return stream.write_all(&out).await;
+            }
+            Door::Cleartext(password) => {
+                stream.write_all(&message::cleartext_password()).await?;
+                let (_, body) = read_message(&mut stream).await?;
+                if message::password(&body) != Ok(password.as_bytes()) {
+                    return wrong(stream).await;
+                }
+            }
+            Door::Md5 { user, password } => {
+                stream.write_all(&message::md5_password([1, 2, 3, 4])).await?;
+                let (_, body) = read_message(&mut stream).await?;
+                let hash = Md5Hash::of_password(user, password.as_bytes());
+                if !hash.accepts([1, 2, 3, 4], message::password(&body).unwrap()) {
+                    return wrong(stream).await;
+                }
+            }
+            Door::Scram(password) => {
+                if !scram(&mut stream, password).await? {
+                    return wrong(stream).await;
+                }
+            }
+        }
+        out.extend_from_slice(&message::ok());
+        for (name, value) in &self.parameters {
+            build::parameter_status(&mut out, name.as_bytes(), value.as_bytes());
+        }
+        build::backend_key_data(&mut out, 77, b"a key of some length");
+        build::ready_for_query(&mut out, hawser_core::wire::TransactionStatus::Idle);
+        stream.write_all(&out).await?;
+        stream.flush().await?;
+        // Whatever is asked, the answer is no.
+        loop {
+            let (kind, _) = read_message(&mut stream).await?;
+            if kind == b'X' {
+                return Ok(());
+            }
+            if kind == b'Q' || kind == b'S' {
+                let mut out = Vec::new();
+                ClientError::error(SqlState(*b"22023"), "invalid value for parameter")
+                    .write(&mut out);
+                build::ready_for_query(&mut out, hawser_core::wire::TransactionStatus::Idle);
+                stream.write_all(&out).await?;
+                stream.flush().await?;
+            }
+        }
+    }
+}
+
+async fn wrong<S: AsyncWrite + Unpin>(mut stream: S) -> io::Result<()> {
+    let mut out = Vec::new();
+    ClientError::fatal(SqlState::INVALID_PASSWORD, "password authentication failed")
+        .write(&mut out);
+    stream.write_all(&out).await?;
+    stream.flush().await
+}
+
+async fn scram<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    password: &str,
+) -> io::Result<bool> {
+    let keys = derive(password.as_bytes(), b"salty", std::num::NonZeroU32::new(4096).unwrap());
+    stream.write_all(&message::sasl(&["SCRAM-SHA-256"])).await?;
+    stream.flush().await?;
+    let (_, body) = read_message(stream).await?;
+    let initial = message::SaslInitialResponse::parse(&body).unwrap();
+    let account = Account::known(keys.verifier().clone());
+    let mut exchange = ServerExchange::start(
+        account,
+        ServerBinding::Unavailable,
+        initial.mechanism_name(),
+        Nonce::generate(random_bytes),
+    )
+    .unwrap();
+    let Ok(ServerStep::Continue(data)) = exchange.step(initial.data) else { return Ok(false) };
+    stream.write_all(&message::sasl_continue(&data)).await?;
+    stream.flush().await?;
+    let (_, body) = read_message(stream).await?;
+    let Ok(ServerStep::Done { message: data, .. }) = exchange.step(Some(&body)) else {
+        return Ok(false);
+    };
+    stream.write_all(&message::sasl_final(&data)).await?;
+    Ok(true)
+}
+
+async fn read_first<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<startup::Packet> {
+    let length = stream.read_u32().await? as usize;
+    let mut body = vec![0; length - 4];
+    stream.read_exact(&mut body).await?;
+    Ok(startup::parse(&body).unwrap())
+}
+
+async fn read_message<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<(u8, Vec<u8>)> {
+    let kind = stream.read_u8().await?;
+    let length = stream.read_u32().await? as usize;
+    let mut body = vec![0; length - 4];
+    stream.read_exact(&mut body).await?;
+    Ok((kind, body))
+}
+
+fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
+    Target {
+        servers: servers.iter().map(|server| (*server).clone()).collect(),
+        session_attrs: TargetSessionAttrs::Any,
+        balance: LoadBalanceHosts::Disable,
+        tls: Arc::new(tls),
+        connect_timeout: Duration::from_secs(5),
+        dns_max_ttl: Duration::from_secs(10),
+        retry_after_max: Duration::from_secs(10),
+        tcp: TcpOptions::default(),
+    }
+}
+
+fn login(secret: &Secret) -> Login {
+    Login {
+        user: "ann".to_owned(),
+        database: "app".to_owned(),
+        replication: Replication::None,
+        parameters: Vec::new(),
+        credentials: Arc::new(Credentials::new(secret, None)),
+    }
+}
+
+async fn dial(dialler: &Dialler, target: &Target, login: &Login) -> Result<Dialled, DialError> {
+    let limits = Arc::new(Limits::default());
+    dialler.dial(target, login, &|server| limits.address(server, Limit::NONE)).await
+}
+
+fn plain(password: &str) -> Secret {
+    Secret::Plain(password.into())
+}
+
+#[tokio::test]
+async fn every_method_lets_the_right_password_in_and_the_wrong_one_not() {
+    let dialler = Dialler::default();
+    for door in [
+        Door::Cleartext("secret"),
+        Door::Md5 { user: "ann", password: "secret" },
+        Door::Scram("secret"),
+    ] {
+        let server = Fake::new(door.clone()).start().await;
+        let target = target(&[&server], Connecting::never());
+        let dialled = dial(&dialler, &target, &login(&plain("secret"))).await.unwrap();
+        assert_eq!(dialled.entered.process, 77);
+        assert_eq!(&*dialled.entered.key, b"a key of some length");
+        assert_eq!(dialled.entered.parameters.get(b"timezone"), Some(&b"UTC"[..]));
+        let error = dial(&dialler, &target, &login(&plain("wrong"))).await.unwrap_err();
+        assert!(error.is_fatal(), "{door:?}: {error}");
+        assert_eq!(error.to_client_error().code, SqlState::INVALID_PASSWORD, "{door:?}");
+        let error = dial(&dialler, &target, &login(&Secret::None)).await.unwrap_err();
+        assert!(matches!(error, DialError::Authentication { .. }), "{door:?}: {error}");
+        assert!(error.is_fatal());
+    }
+}
+
+#[tokio::test]
+async fn the_keys_that_a_client_has_shown_log_in_where_the_verifier_is_the_same() {
+    let server = Fake::new(Door::Scram("secret")).start().await;
+    let target = target(&[&server], Connecting::never());
+    let dialler = Dialler::default();
+    let iterations = std::num::NonZeroU32::new(4096).unwrap();
+    let shown = login(&Secret::None);
+    shown.credentials.keep_keys(derive(b"secret", b"salty", iterations));
+    dial(&dialler, &target, &shown).await.unwrap();
+    shown.credentials.keep_keys(derive(b"secret", b"other salt", iterations));
+    let error = dial(&dialler, &target, &shown).await.unwrap_err();
+    assert!(matches!(error, DialError::Authentication { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_that_fails_is_passed_over_and_tried_last_for_a_while() {
+    let bad = Fake::new(Door::HangUp);
+    let bad_connects = bad.connects.clone();
+    let bad = bad.start().await;
+    let good = Fake::new(Door::Trust).start().await;
+    let dialler = Dialler::default();
+    let target = target(&[&bad, &good], Connecting::never());
+    for _ in 0..3 {
+        let dialled = dial(&dialler, &target, &login(&Secret::None)).await.unwrap();
+        assert_eq!(dialler.place(dialled.server).unwrap().configured, good);
+    }
+    assert_eq!(bad_connects.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test]
+async fn what_waiting_does_not_mend_ends_the_search() {
+    let refusing =
+        Fake::new(Door::Refuse("3D000", "database \"app\" does not exist")).start().await;
+    let other = Fake::new(Door::Trust);
+    let other_connects = other.connects.clone();
+    let other = other.start().await;
+    let target = target(&[&refusing, &other], Connecting::never());
+    let error = dial(&Dialler::default(), &target, &login(&Secret::None)).await.unwrap_err();
+    let told = error.to_client_error();
+    assert!(error.is_fatal());
+    assert_eq!(told.code, SqlState::INVALID_CATALOG_NAME);
+    assert_eq!(told.message, "database \"app\" does not exist");
+    assert_eq!(other_connects.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_server_that_starts_up_is_worth_waiting_for() {
+    let server =
+        Fake::new(Door::Refuse("57P03", "the database system is starting up")).start().await;
+    let target = target(&[&server], Connecting::never());
+    let error = dial(&Dialler::default(), &target, &login(&Secret::None)).await.unwrap_err();
+    assert!(!error.is_fatal());
+    let told = error.to_client_error();
+    assert_eq!(told.code, SqlState::CONNECTION_FAILURE);
+    assert!(told.message.contains("starting up"), "{}", told.message);
+}
+
+#[tokio::test]
+async fn a_silent_server_costs_the_connect_timeout_and_no_more() {
+    let server = Fake::new(Door::Silent).start().await;
+    let mut target = target(&[&server], Connecting::never());
+    target.connect_timeout = Duration::from_millis(100);
+    let began = Instant::now();
+    let error = dial(&Dialler::default(), &target, &login(&Secret::None)).await.unwrap_err();
+    assert!(matches!(error, DialError::Timeout { .. }), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(3));
+}
+
+#[tokio::test]
+async fn the_server_that_target_session_attrs_asks_for_is_found() {
+    let role = |standby: &'static str, read_only: &'static str| {
+        let mut fake = Fake::new(Door::Trust);
+        fake.parameters.push(("in_hot_standby", standby));
+        fake.parameters.push(("default_transaction_read_only", read_only));
+        fake.start()
+    };
+    let standby = role("on", "off").await;
+    let primary = role("off", "off").await;
+    use TargetSessionAttrs::{Any, PreferStandby, Primary, ReadOnly, ReadWrite, Standby};
+    for (attrs, servers, expected) in [
+        (Any, [&standby, &primary], Some(&standby)),
+        (Primary, [&standby, &primary], Some(&primary)),
+        (ReadWrite, [&standby, &primary], Some(&primary)),
+        (Standby, [&primary, &standby], Some(&standby)),
+        (ReadOnly, [&primary, &standby], Some(&standby)),
+        (PreferStandby, [&primary, &standby], Some(&standby)),
+        (PreferStandby, [&primary, &primary], Some(&primary)),
+        (Standby, [&primary, &primary], None),
+    ] {
+        let dialler = Dialler::default();
+        let mut target = target(&servers, Connecting::never());
+        target.session_attrs = attrs;
+        match (dial(&dialler, &target, &login(&Secret::None)).await, expected) {
+            (Ok(dialled), Some(expected)) => {
+                let place = dialler.place(dialled.server).unwrap();
+                assert_eq!(place.configured, *expected, "{attrs}");
+            }
+            (Err(DialError::Unsuitable { .. }), None) => {}
+            (other, _) => panic!("{attrs}: {other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn each_sslmode_meets_servers_with_and_without_tls() {
+    let pki = Pki::new();
+    let accepting = Accepting::load(&pki.accept_settings(TlsMode::Require)).unwrap().unwrap();
+    let mut with = Fake::new(Door::Trust);
+    with.tls = Some(Arc::new(accepting));
+    let with = with.start().await;
+    let without = Fake::new(Door::Trust).start().await;
+    for (mode, encrypted, works_without) in [
+        (TlsMode::Disable, false, true),
+        (TlsMode::Allow, false, true),
+        (TlsMode::Prefer, true, true),
+        (TlsMode::Require, true, false),
+        (TlsMode::VerifyCa, true, false),
+        (TlsMode::VerifyFull, true, false),
+    ] {
+        let tls = || Connecting::load(&pki.connect_settings(mode)).unwrap();
+        let dialler = Dialler::default();
+        let dialled =
+            dial(&dialler, &target(&[&with], tls()), &login(&Secret::None)).await.unwrap();
+        assert_eq!(dialled.talk.stream().is_encrypted(), encrypted, "{mode}");
+        let result = dial(&dialler, &target(&[&without], tls()), &login(&Secret::None)).await;
+        assert_eq!(result.is_ok(), works_without, "{mode}");
+    }
+}
+
+#[tokio::test]
+async fn a_cancel_request_goes_to_the_server_that_runs_the_query_encrypted_as_it_is() {
+    let pki = Pki::new();
+    let accepting = Accepting::load(&pki.accept_settings(TlsMode::Require)).unwrap().unwrap();
+    let mut server = Fake::new(Door::Trust);
+    server.tls = Some(Arc::new(accepting));
+    let cancels = server.cancels.clone();
+    let server = server.start().await;
+    let tls = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
+    let dialler = Dialler::default();
+    let dialled = dial(&dialler, &target(&[&server], tls), &login(&Secret::None)).await.unwrap();
+    let within = Duration::from_secs(5);
+    dialler.cancel(dialled.server, 77, b"key", within).await.unwrap();
+    assert_eq!(*cancels.lock().unwrap(), [(77, b"key".to_vec())]);
+}
+
+#[tokio::test]
+async fn a_server_under_its_limit_of_connections_is_passed_over() {
+    let full = Fake::new(Door::Trust).start().await;
+    let free = Fake::new(Door::Trust).start().await;
+    let limits = Arc::new(Limits::default());
+    let held = limits.address(&full, Limit::new(1)).unwrap();
+    let dialler = Dialler::default();
+    let both = target(&[&full, &free], Connecting::never());
+    let login = login(&Secret::None);
+    let gate = |server: &_| limits.address(server, Limit::new(1));
+    let dialled = dialler.dial(&both, &login, &gate).await.unwrap();
+    assert_eq!(dialler.place(dialled.server).unwrap().configured, free);
+    let error = dialler.dial(&both, &login, &gate).await.unwrap_err();
+    assert_eq!(error.to_client_error().code, SqlState::TOO_MANY_CONNECTIONS);
+    drop(held);
+    dialler.dial(&both, &login, &gate).await.unwrap();
+}

@@ -1,0 +1,589 @@
+//! From an accepted connection to a client that an event loop serves.
+//!
+//! # Model
+//! ```text
+//!   accepted ─► first packets ─► StartupMessage ─► rule ─► proof ─► limits ─► pool ─► greeting ─► loop
+//!     │           │ SSLRequest, GSSENCRequest: at most one each
+//!     │           └ CancelRequest ─► cancel
+//!     └ 0x16: TLS at once
+//! ```
+//! One task for each connection; the whole takes at most `client_login_timeout`.
+//!
+//! # Invariants
+//! * nothing that came unencrypted is used once TLS has been agreed on
+//! * a client reads AuthenticationOk only when its session can begin: what the server refuses, it is
+//!   told in place of it, in the server's own words
+//!
+//! # Why not on the event loops
+//! A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of logins would delay every
+//! query. These threads run at a lower priority.
+
+pub mod access;
+pub mod admin;
+pub mod listen;
+pub mod prove;
+pub mod start;
+#[cfg(test)]
+mod tests;
+pub mod wire;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use hawser_core::engine::{ClientAbout, NewClient, ToLoop};
+use hawser_core::pool::ServerParameters;
+use hawser_core::session::options::{self, Replication};
+use hawser_core::session::settings::Settings;
+use hawser_core::wire::build;
+use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_core::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup, StartupError};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::auth::secret::Secret;
+use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
+use crate::dial::enter::Credentials;
+use crate::limits::ConnectionPermit;
+use crate::loops::Seat;
+use crate::pools::{PoolPlace, Wanted, enquiry, open};
+use crate::process::random_bytes;
+use crate::service::{Phase, Service};
+use crate::socket::stream::{Link, Stream};
+use crate::tls::ALPN;
+use admin::{AdminClient, AdminRole};
+use prove::{Proved, Proving, Rule};
+use wire::{First, Stop, first_packet, send};
+
+/// The longest name that PostgreSQL keeps (NAMEDATALEN - 1); longer ones are cut, as it does.
+const NAME_BYTES_MAX: usize = 63;
+
+/// How long a client that is sent away has to take the reason and to leave.
+const GOODBYE_MAX: Duration = Duration::from_secs(1);
+/// What is read of such a client.
+const UNREAD_BYTES_MAX: usize = 64 * 1024;
+
+/// Where a client is.
+#[derive(Clone, Debug)]
+pub enum Origin {
+    /// Its address.
+    Tcp(SocketAddr),
+    /// The user of its process, where the kernel says.
+    Unix {
+        /// The user's id.
+        uid: Option<u32>,
+    },
+}
+
+impl Origin {
+    fn address(&self) -> (String, u16) {
+        match self {
+            Self::Tcp(address) => (address.ip().to_canonical().to_string(), address.port()),
+            Self::Unix { .. } => ("unix".to_owned(), 0),
+        }
+    }
+}
+
+/// All places that a client holds; dropped when its connection ends.
+struct Permits {
+    _connection: ConnectionPermit,
+    _pool: PoolPlace,
+    _seat: Seat,
+}
+
+/// A login that is under way.
+struct Login {
+    service: Arc<Service>,
+    config: Arc<Config>,
+    origin: Origin,
+    /// `None` while TLS is being agreed on.
+    stream: Option<Stream>,
+    permit: Option<ConnectionPermit>,
+    end_point: Option<Vec<u8>>,
+    began: Instant,
+}
+
+/// Serves an accepted connection until it is handed to an event loop, or closed.
+pub async fn serve(service: Arc<Service>, link: Link, origin: Origin, permit: ConnectionPermit) {
+    let config = service.config.load_full();
+    let mut login = Login {
+        service,
+        origin,
+        stream: Some(Stream::Plain(link)),
+        permit: Some(permit),
+        end_point: None,
+        began: Instant::now(),
+        config,
+    };
+    let result = match login.config.reload.timeouts.client_login_timeout.get() {
+        Some(bound) => match tokio::time::timeout(bound, login.run()).await {
+            Ok(result) => result,
+            Err(_) => Err(ClientError::fatal(
+                SqlState::QUERY_CANCELED,
+                "canceling authentication due to timeout",
+            )
+            .into()),
+        },
+        None => login.run().await,
+    };
+    let tally = &login.service.tally;
+    match result {
+        // Its place has gone with it.
+        Ok(()) if login.permit.is_none() => tally.logins.increment(),
+        Ok(()) => tally.abandoned.increment(),
+        Err(stop) => {
+            tally.abandoned.increment();
+            login.end(stop).await;
+        }
+    }
+}
+
+/// Tells a client why it is sent away, and waits for it to go.
+///
+/// A connection that is closed with input unread is reset, and the reset may overtake the error: the
+/// client would not learn why. So what it still sends is read, and thrown away.
+async fn say(mut stream: Stream, error: &ClientError) {
+    let mut out = Vec::new();
+    error.write(&mut out);
+    let mut unread = [0; 1024];
+    if stream.write_all(&out).await.is_ok() && stream.shutdown().await.is_ok() {
+        for _ in 0..UNREAD_BYTES_MAX / unread.len() {
+            if !stream.read(&mut unread).await.is_ok_and(|read| read > 0) {
+                return;
+            }
+        }
+    }
+}
+
+/// A name as the client sent it, cut as PostgreSQL cuts it.
+fn name(bytes: &[u8], what: &str) -> Result<String, ClientError> {
+    let text = std::str::from_utf8(bytes).map_err(|_| {
+        ClientError::fatal(
+            SqlState(*b"22021"),
+            format!("invalid byte sequence for encoding \"UTF8\" in the name of the {what}"),
+        )
+    })?;
+    let end = text.floor_char_boundary(NAME_BYTES_MAX);
+    Ok(text[..end].to_owned())
+}
+
+impl Login {
+    fn stream(&mut self) -> Result<&mut Stream, Stop> {
+        self.stream.as_mut().ok_or(Stop::Gone)
+    }
+
+    /// Tells the client why, logs it once, and closes the connection.
+    async fn end(&mut self, stop: Stop) {
+        let (address, _) = self.origin.address();
+        match stop {
+            Stop::Gone => tracing::debug!(address, "the client left before it had logged in"),
+            Stop::Broken(error) => tracing::info!(address, %error, "login failed"),
+            Stop::Refuse(error) => {
+                let tally = &self.service.tally;
+                tally.errors.increment();
+                match &error.code.0 {
+                    [b'2', b'8', ..] => tally.authentication_failures.increment(),
+                    code if *code == SqlState::TOO_MANY_CONNECTIONS.0 => {
+                        tally.limit_refusals.increment();
+                    }
+                    _ => {}
+                }
+                if self.config.reload.log.log_pooler_errors {
+                    tracing::info!(
+                        address,
+                        code = error.code.as_str(),
+                        error = error.message,
+                        "login refused"
+                    );
+                }
+                if let Some(stream) = self.stream.take() {
+                    if let Some(permit) = &mut self.permit {
+                        permit.dismiss();
+                    }
+                    // A client that does not read, or does not leave, shall not hold this task.
+                    let _ = tokio::time::timeout(GOODBYE_MAX, say(stream, &error)).await;
+                }
+            }
+        }
+    }
+
+    async fn run(&mut self) -> Result<(), Stop> {
+        let Some(startup) = self.first_packets().await? else { return Ok(()) };
+        let options = options::parse(startup.pairs()).map_err(|error| {
+            let code = error.sqlstate().as_bytes().try_into();
+            let told = ClientError::fatal(
+                code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState),
+                error.to_string(),
+            );
+            match error.hint() {
+                Some(hint) => told.hint(hint),
+                None => told,
+            }
+        })?;
+        let user = name(&options.user, "user")?;
+        let database = name(&options.database, "database")?;
+        self.check_encryption()?;
+        if self.service.phase() != Phase::Serving {
+            return Err(ClientError::fatal(
+                SqlState::CANNOT_CONNECT_NOW,
+                "the pooler is shutting down",
+            )
+            .into());
+        }
+        if ADMIN_DATABASES.contains(&database.as_str()) {
+            return self.enter_admin(&startup, &options, database, user).await;
+        }
+        self.service.gates.admit(&database)?;
+        let config = self.config.clone();
+        let max_client_conn = config.reload.limits.max_client_conn;
+        self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn)?;
+
+        let found = match options.replication {
+            // It has no database: the servers are those of `*`, or of the only entry.
+            Replication::Physical => config.database(&user).or_else(|| match config.databases() {
+                [only] => Some(only),
+                _ => None,
+            }),
+            Replication::None | Replication::Database => config.database(&database),
+        };
+        let (proved, secret) =
+            self.authenticate(&database, &user, options.replication, found).await?;
+        let found = found.ok_or_else(|| {
+            ClientError::fatal(
+                SqlState::INVALID_CATALOG_NAME,
+                format!("database \"{database}\" does not exist"),
+            )
+        })?;
+        self.enter(&startup, options, (&database, &user), found, (proved, secret)).await
+    }
+
+    /// Reads up to the StartupMessage. `None`: it was something else, and all is done.
+    async fn first_packets(&mut self) -> Result<Option<Startup>, Stop> {
+        let mut asked_ssl = false;
+        let mut asked_gss = false;
+        let mut first = true;
+        loop {
+            let tls_allowed = first && matches!(self.origin, Origin::Tcp(_));
+            first = false;
+            match first_packet(self.stream()?, tls_allowed).await? {
+                First::Tls(bytes) => {
+                    asked_ssl = true;
+                    self.direct_tls(&bytes).await?;
+                }
+                First::Packet(Packet::Startup(startup)) => return Ok(Some(startup)),
+                First::Packet(Packet::Cancel { process, key }) => {
+                    self.service.tally.cancel_requests.increment();
+                    crate::cancel::hand_over(&self.service.loops, process, &key);
+                    return Ok(None);
+                }
+                First::Packet(Packet::SslRequest) if !asked_ssl => {
+                    asked_ssl = true;
+                    self.offer_tls().await?;
+                }
+                First::Packet(Packet::GssEncRequest) if !asked_gss && !asked_ssl => {
+                    asked_gss = true;
+                    self.refuse_unencrypted(
+                        "received unencrypted data after GSSAPI encryption request",
+                    )?;
+                    send(self.stream()?, b"N").await?;
+                }
+                // As PostgreSQL, which takes a second request for an odd version.
+                First::Packet(Packet::SslRequest | Packet::GssEncRequest) => {
+                    return Err(
+                        StartupError::Version(ProtocolVersion::from_code(SSL_REQUEST)).into()
+                    );
+                }
+            }
+        }
+    }
+
+    /// Nothing may have come behind a request for encryption: it would not be what its sender
+    /// meant to encrypt, or it would be somebody else's (CVE-2021-23214).
+    fn refuse_unencrypted(&mut self, message: &str) -> Result<(), Stop> {
+        if let Stream::Plain(link) = self.stream()?
+            && link.has_input()
+        {
+            return Err(ClientError::fatal(SqlState::PROTOCOL_VIOLATION, message)
+                .detail(
+                    "This could be either a client-software bug or evidence of an attempted \
+                     man-in-the-middle attack.",
+                )
+                .into());
+        }
+        Ok(())
+    }
+
+    async fn offer_tls(&mut self) -> Result<(), Stop> {
+        self.refuse_unencrypted("received unencrypted data after SSL request")?;
+        let offered =
+            matches!(self.origin, Origin::Tcp(_)) && self.service.acceptor.current().is_some();
+        send(self.stream()?, if offered { b"S" } else { b"N" }).await?;
+        if offered { self.handshake().await } else { Ok(()) }
+    }
+
+    async fn direct_tls(&mut self, bytes: &[u8; 4]) -> Result<(), Stop> {
+        if self.service.acceptor.current().is_none() {
+            // PostgreSQL closes the connection as well: its peer speaks TLS, which we do not.
+            return Err(Stop::Gone);
+        }
+        if let Some(Stream::Plain(link)) = &mut self.stream {
+            link.put_back(bytes);
+        }
+        self.handshake().await?;
+        let alpn = self.stream()?.tls().and_then(|tls| tls.alpn_protocol());
+        if alpn != Some(ALPN) {
+            return Err(ClientError::fatal(
+                SqlState::PROTOCOL_VIOLATION,
+                "received direct SSL connection request without ALPN protocol negotiation extension",
+            )
+            .into());
+        }
+        Ok(())
+    }
+
+    async fn handshake(&mut self) -> Result<(), Stop> {
+        let Some(accepting) = self.service.acceptor.current() else { return Err(Stop::Gone) };
+        let Some(Stream::Plain(link)) = self.stream.take() else { return Err(Stop::Gone) };
+        let handshake = accepting.acceptor().accept(link).await;
+        let tally = &self.service.tally;
+        match &handshake {
+            Ok(_) => tally.tls_handshakes.increment(),
+            Err(_) => tally.tls_failures.increment(),
+        }
+        let stream = handshake?;
+        self.stream = Some(Stream::FromClient(Box::new(stream)));
+        self.end_point = accepting.end_point.clone();
+        Ok(())
+    }
+
+    fn check_encryption(&mut self) -> Result<(), Stop> {
+        let must = match self.config.reload.client_tls.client_tls_sslmode {
+            TlsMode::Disable | TlsMode::Allow | TlsMode::Prefer => false,
+            TlsMode::Require | TlsMode::VerifyCa | TlsMode::VerifyFull => true,
+        };
+        if must && matches!(self.origin, Origin::Tcp(_)) && !self.stream()?.is_encrypted() {
+            return Err(ClientError::fatal(
+                SqlState::INVALID_AUTHORIZATION,
+                "SSL connection is required",
+            )
+            .hint("Connect with sslmode=require.")
+            .into());
+        }
+        Ok(())
+    }
+
+    /// Has the client prove who it is. Returns what that brought, and the user's secret.
+    async fn authenticate(
+        &mut self,
+        database: &str,
+        user: &str,
+        replication: Replication,
+        found: Option<&DatabaseConfig>,
+    ) -> Result<(Proved, Secret), Stop> {
+        let service = self.service.clone();
+        let access = service.access.load_full();
+        let config = self.config.clone();
+        let is_tls = self.stream()?.is_encrypted();
+        let replication = match replication {
+            Replication::None => crate::auth::hba::Replication::Off,
+            Replication::Physical => crate::auth::hba::Replication::Physical,
+            Replication::Database => crate::auth::hba::Replication::Logical,
+        };
+        let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
+        let rule: Rule = prove::rule(&config, &access, &conn)?;
+        let mut secret = access.secret(user).cloned();
+        if let (None | Some(Secret::None), Some(found)) = (&secret, found)
+            && found.auth_user.as_deref().is_some_and(|auth_user| auth_user != user)
+        {
+            let looked_up = enquiry::look_up(&service, &config, found, database, user).await?;
+            secret = looked_up.or(secret);
+        }
+        let known = secret.clone().unwrap_or(Secret::None);
+        let (origin, end_point) = (self.origin.clone(), self.end_point.clone());
+        let mut proving = Proving {
+            stream: self.stream()?,
+            service: &service,
+            access: &access,
+            user,
+            secret,
+            origin: &origin,
+            end_point,
+        };
+        let result = proving.run(&rule).await;
+        if matches!(&result, Err(Stop::Refuse(_))) {
+            service.enquiries.forget_user(database, user);
+        }
+        Ok((result?, known))
+    }
+
+    /// The login has succeeded: finds the pool, and hands the client to a loop.
+    async fn enter(
+        &mut self,
+        startup: &Startup,
+        options: options::Startup,
+        (database, user): (&str, &str),
+        found: &DatabaseConfig,
+        (proved, secret): (Proved, Secret),
+    ) -> Result<(), Stop> {
+        let service = self.service.clone();
+        let config = self.config.clone();
+        let limits = config.resolve(found, user);
+        let connection = self.permit.as_mut().ok_or(Stop::Gone)?;
+        connection.enter(
+            database,
+            user,
+            limits.max_db_client_connections,
+            limits.max_user_client_connections,
+        )?;
+        if config.auth_type() == AuthType::Any && found.forced_user.is_none() {
+            let message = format!("database \"{database}\" has no user to log in to its server as");
+            return Err(ClientError::fatal(SqlState::INVALID_AUTHORIZATION, message).into());
+        }
+        let wanted = Wanted {
+            database,
+            user,
+            connect_only: &options.connect_only,
+            replication: options.replication,
+            credentials: self.credentials(found, user, &secret, &proved)?,
+        };
+        let entry = service.pools.get_or_create(&config, found, &wanted);
+        if service.gates.is_paused(database) {
+            entry.pool.lock().pause();
+        }
+        let place = entry.enter();
+        if entry.key.replication.is_none() {
+            if entry.pool.parameters().is_some() {
+                enquiry::notice_changed_settings(&service, &entry).await;
+            } else {
+                let (service, entry) = (service.clone(), entry.clone());
+                tokio::spawn(async move {
+                    enquiry::notice_changed_settings(&service, &entry).await;
+                });
+            }
+        }
+        let parameters = open::parameters(&service, &entry).await?;
+        let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
+
+        let mut greeting = proved.last_message;
+        startup.write_negotiation(&options.protocol_options, &mut greeting);
+        write_greeting(&parameters, &start, &mut greeting);
+        let mut secret = vec![0; startup.version().cancel_key_bytes()];
+        random_bytes(&mut secret);
+        let start = entry.pool.interner().share(start);
+        let about = self.about(user, &entry.key.user);
+        let mode = *entry.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        if config.reload.log.log_connections {
+            tracing::info!(
+                address = %about.address, database, user, tls = %about.tls, "client logged in"
+            );
+        }
+        let stream = self.stream.take().ok_or(Stop::Gone)?;
+        let (socket, early) = stream.into_conn()?;
+        let seat = service.loops.seat();
+        let home = seat.home;
+        let connection = self.permit.take().ok_or(Stop::Gone)?;
+        let client = NewClient {
+            socket,
+            pool: entry.pool.clone(),
+            mode,
+            start,
+            greeting,
+            secret: secret.into(),
+            about: Box::new(about),
+            permit: Box::new(Permits { _connection: connection, _pool: place, _seat: seat }),
+            early,
+            exclusive: entry.key.replication.is_some(),
+        };
+        service.loops.send(home, ToLoop::Adopt(Box::new(client)));
+        Ok(())
+    }
+
+    /// What there is to log in to the server with.
+    fn credentials(
+        &self,
+        found: &DatabaseConfig,
+        user: &str,
+        secret: &Secret,
+        proved: &Proved,
+    ) -> Result<Arc<Credentials>, ClientError> {
+        let access = self.service.access.load();
+        if let Some(forced) = &found.forced_user {
+            let Some(password) = &forced.password else {
+                return Ok(access.credentials(&forced.name));
+            };
+            let secret = Secret::parse(Some(password.expose())).map_err(|error| {
+                ClientError::fatal(
+                    SqlState::INVALID_AUTHORIZATION,
+                    format!("the password of user \"{}\" cannot be used: {error}", forced.name),
+                )
+            })?;
+            return Ok(access.credentials_from(&forced.name, &secret));
+        }
+        let sent = proved.password.as_deref().and_then(|sent| std::str::from_utf8(sent).ok());
+        let credentials = match (secret, sent) {
+            // The client has sent what the stored form does not give.
+            (Secret::Md5(_) | Secret::Scram(_), Some(sent)) => {
+                access.credentials_from(user, &Secret::Plain(sent.into()))
+            }
+            _ => access.credentials_from(user, secret),
+        };
+        if let (Some(keys), Secret::Scram(_)) = (&proved.keys, secret) {
+            credentials.keep_keys(keys.clone());
+        }
+        Ok(credentials)
+    }
+
+    fn about(&self, user: &str, pool_user: &str) -> ClientAbout {
+        let (address, port) = self.origin.address();
+        let tls = self.stream.as_ref().and_then(Stream::tls).map(|tls| {
+            let version = tls.protocol_version().and_then(|version| version.as_str());
+            let cipher = tls.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
+            format!("{}/{}", version.unwrap_or("TLS"), cipher.unwrap_or("?"))
+        });
+        ClientAbout {
+            address: address.into(),
+            port,
+            user: (user != pool_user).then(|| user.into()),
+            tls: tls.unwrap_or_default().into(),
+            connected: self.service.loops.time_of(self.began),
+        }
+    }
+
+    async fn enter_admin(
+        &mut self,
+        startup: &Startup,
+        options: &options::Startup,
+        database: String,
+        user: String,
+    ) -> Result<(), Stop> {
+        let (proved, _) = self.authenticate(&database, &user, Replication::None, None).await?;
+        let role = if self.config.is_admin(&user) {
+            AdminRole::Admin
+        } else if self.config.is_stats_user(&user) {
+            AdminRole::Stats
+        } else {
+            return Err(ClientError::fatal(
+                SqlState::INVALID_AUTHORIZATION,
+                format!("user \"{user}\" is neither in admin_users nor in stats_users"),
+            )
+            .into());
+        };
+        let mut greeting = proved.last_message;
+        startup.write_negotiation(&options.protocol_options, &mut greeting);
+        greeting.extend_from_slice(&crate::auth::message::ok());
+        send(self.stream()?, &greeting).await?;
+        let stream = self.stream.take().ok_or(Stop::Gone)?;
+        let permit = Box::new(self.permit.take());
+        let client = AdminClient { stream, user, role, permit };
+        // Its own task: the login's time bound does not hold for the console.
+        tokio::spawn(self.service.admin.serve(self.service.clone(), client));
+        Ok(())
+    }
+}
+
+/// AuthenticationOk, and each setting that the server reports as this client's session has it.
+fn write_greeting(parameters: &ServerParameters, start: &Settings, out: &mut Vec<u8>) {
+    out.extend_from_slice(&crate::auth::message::ok());
+    for (name, value) in &parameters.pairs {
+        build::parameter_status(out, name, start.get(name).unwrap_or(value));
+    }
+}

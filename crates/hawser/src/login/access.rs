@@ -1,0 +1,147 @@
+//! Who may log in, and what is known of them: rules, maps, users and their secrets, as files and
+//! configuration say.
+//!
+//! # Invariants
+//! * replaced whole by a reload; a login works with one state from its beginning to its end
+//! * keys derived from plain passwords are made when the secrets are loaded, in the background: a
+//!   first login takes no longer than the next
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::auth::hba::HbaRules;
+use crate::auth::ident::IdentMap;
+use crate::auth::scram::{Account, MockNonce, Preparation, ScramKeys};
+use crate::auth::secret::Secret;
+use crate::auth::userlist::Userlist;
+use crate::config::{Config, Password};
+use crate::dial::enter::Credentials;
+
+/// Plain passwords whose keys are made ahead; beyond, at the first login.
+const DERIVED_AHEAD_MAX: usize = 10_000;
+
+/// Who may log in.
+#[derive(Debug, Default)]
+pub struct Access {
+    /// The rules, if `auth_type` is `hba`.
+    pub hba: Option<HbaRules>,
+    /// Maps of system names.
+    pub ident: Option<IdentMap>,
+    own: HashMap<String, Secret>,
+    list: Userlist,
+    derived: Mutex<HashMap<String, ScramKeys>>,
+    /// What users have shown, and the passwords that are known: to log in to servers.
+    credentials: Mutex<HashMap<String, Arc<Credentials>>>,
+}
+
+impl Access {
+    /// Reads all files that the configuration names.
+    ///
+    /// # Errors
+    /// All that is wrong with them.
+    pub fn load(config: &Config) -> Result<Self, Vec<String>> {
+        let auth = &config.reload.auth;
+        let mut errors = Vec::new();
+        let mut access = Self::default();
+        if let Some(path) = &auth.hba_file {
+            match HbaRules::load(path) {
+                Ok(rules) => {
+                    rules.notices().for_each(|notice| tracing::warn!("{notice}"));
+                    access.hba = Some(rules);
+                }
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        if let Some(path) = &auth.ident_file {
+            match IdentMap::load(path) {
+                Ok(map) => access.ident = Some(map),
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        if let Some(path) = &auth.users_file {
+            match Userlist::load(path) {
+                Ok(list) => access.list = list,
+                Err(error) => errors.push(error.to_string()),
+            }
+        }
+        for user in config.users() {
+            let text = user.password.as_ref().map(Password::expose);
+            match Secret::parse(text) {
+                Ok(secret) => {
+                    access.own.insert(user.name.clone(), secret);
+                }
+                Err(error) => errors.push(format!("user \"{}\": {error}", user.name)),
+            }
+        }
+        if errors.is_empty() { Ok(access) } else { Err(errors) }
+    }
+
+    /// The secret of a user, if the configuration or the users file has the user: `[[user]]` first,
+    /// unless it has no password.
+    pub fn secret(&self, user: &str) -> Option<&Secret> {
+        let own = self.own.get(user);
+        match own {
+            Some(Secret::None) | None => self.list.get(user).or(own),
+            own => own,
+        }
+    }
+
+    /// What there is to log in to servers as this user.
+    pub fn credentials(&self, user: &str) -> Arc<Credentials> {
+        self.credentials_from(user, self.secret(user).unwrap_or(&Secret::None))
+    }
+
+    /// The same for a user whose secret was looked up.
+    pub fn credentials_from(&self, user: &str, secret: &Secret) -> Arc<Credentials> {
+        let mut all = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
+        all.entry(user.to_owned())
+            .and_modify(|known| {
+                if !known.is_from(secret) {
+                    *known = Arc::new(Credentials::new(secret, None));
+                }
+            })
+            .or_insert_with(|| Arc::new(Credentials::new(secret, None)))
+            .clone()
+    }
+
+    /// The account that SCRAM checks a user against. Slow if keys have to be derived: off the loops.
+    pub fn account(&self, user: &str, secret: &Secret, mock: &MockNonce) -> Account {
+        let derivation = match Account::prepare(user, secret, mock) {
+            Preparation::Ready(account) => return account,
+            Preparation::Derive(derivation) => derivation,
+        };
+        let derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(keys) = derived.get(user) {
+            return Account::known(keys.verifier().clone());
+        }
+        drop(derived);
+        let keys = derivation.run();
+        let account = Account::known(keys.verifier().clone());
+        // A looked-up secret may change without a reload.
+        if self.secret(user) == Some(secret) {
+            let mut derived = self.derived.lock().unwrap_or_else(PoisonError::into_inner);
+            derived.insert(user.to_owned(), keys);
+        }
+        account
+    }
+
+    /// Derives the keys of plain passwords. Takes milliseconds for each.
+    pub fn derive_ahead(&self, mock: &MockNonce) {
+        let plain = |(name, secret): (&str, &Secret)| {
+            matches!(secret, Secret::Plain(_)).then(|| name.to_owned())
+        };
+        let own = self.own.iter().map(|(name, secret)| (name.as_str(), secret));
+        let names = own.chain(self.list.iter()).filter_map(plain).take(DERIVED_AHEAD_MAX);
+        for name in names {
+            if let Some(secret) = self.secret(&name) {
+                self.account(&name, secret, mock);
+            }
+        }
+    }
+}
+
+/// Whether two addresses are one, an IPv4 address in IPv6 clothes being itself.
+pub fn canonical_ip(ip: IpAddr) -> IpAddr {
+    ip.to_canonical()
+}

@@ -1,0 +1,77 @@
+//! The way into the admin database: who serves a client that asks for it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use hawser_core::wire::error::{ClientError, SqlState};
+use tokio::io::AsyncWriteExt;
+
+use crate::service::Service;
+use crate::socket::stream::Stream;
+
+/// What a client of the admin database may do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AdminRole {
+    /// Everything.
+    Admin,
+    /// SHOW.
+    Stats,
+}
+
+/// A client of the admin database that has logged in. Nothing has been sent to it after
+/// AuthenticationOk.
+pub struct AdminClient {
+    /// Its connection.
+    pub stream: Stream,
+    /// Its user.
+    pub user: String,
+    /// What it may do.
+    pub role: AdminRole,
+    /// Frees its place under the limits when it is dropped.
+    pub permit: Box<dyn std::any::Any + Send>,
+}
+
+/// Serves the admin database.
+pub trait AdminConsole: Send + Sync {
+    /// The process is about to serve: what else administers it may open its sockets. Called within
+    /// the runtime.
+    ///
+    /// # Errors
+    /// A socket cannot be listened on; the process does not serve then.
+    fn begin(&self, service: &Arc<Service>) -> Result<(), String> {
+        let _ = service;
+        Ok(())
+    }
+
+    /// Serves one client until it leaves.
+    fn serve(
+        &self,
+        service: Arc<Service>,
+        client: AdminClient,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// Tells every client of the admin database that there is none.
+#[derive(Debug, Default)]
+pub struct NoConsole;
+
+impl AdminConsole for NoConsole {
+    fn serve(
+        &self,
+        _: Arc<Service>,
+        mut client: AdminClient,
+    ) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(async move {
+            let mut out = Vec::new();
+            ClientError::fatal(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "this process has no admin console",
+            )
+            .write(&mut out);
+            // The client may have left.
+            let _ = client.stream.write_all(&out).await;
+            let _ = client.stream.shutdown().await;
+        })
+    }
+}

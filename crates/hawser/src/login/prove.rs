@@ -1,0 +1,352 @@
+//! How a client proves who it is: which method, and the exchange itself.
+//!
+//! # Invariants
+//! * a user that does not exist goes through the same messages, by the same steps, as a wrong
+//!   password
+//! * hashing runs on blocking threads, never where other logins are served
+//! * AuthenticationOk is not sent here: it belongs to the greeting
+
+use std::sync::Arc;
+
+use hawser_core::wire::error::{ClientError, SqlState};
+
+use super::Origin;
+use super::access::Access;
+use super::wire::{Stop, password_message, send};
+use crate::auth::certificate::Subject;
+use crate::auth::hba::{
+    ClientCert, ClientName, ConnInfo, ConnKind, Interface, Match, Method, Options, PeerName,
+    Refused,
+};
+use crate::auth::message::{
+    self, PASSWORD_MESSAGE_LENGTH_MAX, SASL_MESSAGE_LENGTH_MAX, SaslInitialResponse,
+};
+use crate::auth::scram::{
+    Account, Nonce, ScramKeys, ServerBinding, ServerError, ServerExchange, ServerStep,
+};
+use crate::auth::secret::{Challenge, PasswordEncryption, Secret};
+use crate::config::{AuthType, Config};
+use crate::process::random_bytes;
+use crate::service::Service;
+use crate::socket::stream::Stream;
+
+/// How a client is to prove who it is, and what it is told if it does not.
+#[derive(Debug, Clone)]
+pub struct Rule {
+    /// The method.
+    pub method: Method,
+    /// What else is asked.
+    pub options: Options,
+    /// Whether the user must be one that is known here.
+    pub must_be_known: bool,
+    refusal: Refused,
+}
+
+fn refused(refused: Refused) -> ClientError {
+    let code =
+        refused.sqlstate.as_bytes().try_into().map_or(SqlState::INVALID_AUTHORIZATION, SqlState);
+    ClientError::fatal(code, refused.message)
+}
+
+impl Rule {
+    /// What a client is told that fails.
+    pub fn refusal(&self) -> ClientError {
+        refused(self.refusal.clone())
+    }
+}
+
+/// The addresses of this machine, for `samehost` and `samenet`.
+fn interfaces() -> Vec<Interface> {
+    match hawser_sys::interfaces::all() {
+        Ok(all) => {
+            all.into_iter().map(|one| Interface { addr: one.address, mask: one.mask }).collect()
+        }
+        Err(error) => {
+            tracing::warn!(%error, "samehost and samenet of hba_file fit nobody");
+            Vec::new()
+        }
+    }
+}
+
+/// The rule for a client.
+///
+/// # Limits
+/// Rules with host names fit nobody: each would cost two lookups at each login, by whoever connects.
+///
+/// # Errors
+/// No rule lets it try.
+pub fn rule(config: &Config, access: &Access, conn: &ConnInfo<'_>) -> Result<Rule, ClientError> {
+    let auth_type = config.auth_type();
+    if auth_type == AuthType::Hba {
+        let Some(rules) = &access.hba else {
+            return Err(refused(Refused::no_entry(conn)));
+        };
+        let interfaces = if rules.needs_interfaces() { interfaces() } else { Vec::new() };
+        let mut found = rules.matches(conn, &interfaces);
+        let mut named = *conn;
+        if let (Match::NeedsPeerName, ConnKind::Tcp { name, .. }) = (found, &mut named.kind) {
+            tracing::warn!(
+                user = conn.user,
+                database = conn.database,
+                "a rule of hba_file names a host: clients' names are not looked up, so it fits nobody"
+            );
+            *name = PeerName::Unknown;
+            found = rules.matches(&named, &interfaces);
+        }
+        return match found {
+            Match::Rule(rule) if rule.method == Method::Reject => Err(refused(rule.refusal(conn))),
+            Match::Rule(rule) => Ok(Rule {
+                method: rule.method,
+                options: rule.options.clone(),
+                must_be_known: false,
+                refusal: rule.refusal(conn),
+            }),
+            Match::NoEntry | Match::NeedsPeerName => Err(refused(Refused::no_entry(conn))),
+        };
+    }
+    let method = match auth_type {
+        AuthType::Trust | AuthType::Any => Method::Trust,
+        AuthType::Md5 => Method::Md5,
+        AuthType::ScramSha256 | AuthType::Hba => Method::ScramSha256,
+        AuthType::Cert => Method::Cert,
+        AuthType::Plain => Method::Password,
+    };
+    let mut options = Options::default();
+    let refusal = match method {
+        Method::Cert => {
+            options.client_cert = ClientCert::VerifyFull;
+            Refused {
+                sqlstate: "28000",
+                message: format!("certificate authentication failed for user \"{}\"", conn.user),
+            }
+        }
+        _ => Refused {
+            sqlstate: "28P01",
+            message: format!("password authentication failed for user \"{}\"", conn.user),
+        },
+    };
+    Ok(Rule { method, options, must_be_known: auth_type == AuthType::Trust, refusal })
+}
+
+/// Who a client says it is, for the rules.
+pub fn conn_info<'a>(
+    origin: &Origin,
+    tls: bool,
+    database: &'a str,
+    user: &'a str,
+    replication: crate::auth::hba::Replication,
+) -> ConnInfo<'a> {
+    let kind = match origin {
+        Origin::Unix { .. } => ConnKind::Local,
+        Origin::Tcp(address) => {
+            ConnKind::Tcp { addr: address.ip().to_canonical(), tls, name: PeerName::NotLookedUp }
+        }
+    };
+    ConnInfo { kind, database, user, replication }
+}
+
+/// What a proof has brought to light.
+#[derive(Debug, Default)]
+pub struct Proved {
+    /// The keys of the user, to log in to servers with the same verifier.
+    pub keys: Option<ScramKeys>,
+    /// The password that the user has sent in clear text, and that was right.
+    pub password: Option<Box<[u8]>>,
+    /// What is still to be sent before AuthenticationOk.
+    pub last_message: Vec<u8>,
+}
+
+/// A proof that is under way.
+pub struct Proving<'a> {
+    /// The connection.
+    pub stream: &'a mut Stream,
+    /// Everything else.
+    pub service: &'a Arc<Service>,
+    /// Who may log in.
+    pub access: &'a Arc<Access>,
+    /// The user's name.
+    pub user: &'a str,
+    /// The user's secret; `None` if there is no such user.
+    pub secret: Option<Secret>,
+    /// Where the client is.
+    pub origin: &'a Origin,
+    /// The hash of our certificate, if the connection is encrypted.
+    pub end_point: Option<Vec<u8>>,
+}
+
+impl Proving<'_> {
+    /// Asks for the proof and checks it.
+    pub async fn run(&mut self, rule: &Rule) -> Result<Proved, Stop> {
+        self.check_certificate(rule)?;
+        let secret = self.secret.clone().unwrap_or(Secret::None);
+        match rule.method {
+            Method::Trust if rule.must_be_known && self.secret.is_none() => {
+                Err(rule.refusal().into())
+            }
+            Method::Trust | Method::Cert => Ok(Proved::default()),
+            Method::Reject => Err(rule.refusal().into()),
+            Method::Peer => self.peer(rule),
+            Method::Password | Method::Md5 | Method::ScramSha256 => {
+                let encryption = PasswordEncryption::default();
+                match Challenge::of(rule.method, &secret, encryption) {
+                    Some(Challenge::Cleartext) => self.cleartext(rule, secret).await,
+                    Some(Challenge::Md5) => self.md5(rule, &secret).await,
+                    Some(Challenge::Scram) => self.scram(rule, secret).await,
+                    None => Err(rule.refusal().into()),
+                }
+            }
+        }
+    }
+
+    fn check_certificate(&self, rule: &Rule) -> Result<(), Stop> {
+        let wanted = if rule.method == Method::Cert {
+            ClientCert::VerifyFull
+        } else {
+            rule.options.client_cert
+        };
+        if wanted == ClientCert::NotRequired {
+            return Ok(());
+        }
+        // rustls has verified it: one that no known authority signed does not get this far.
+        let certificate = self
+            .stream
+            .tls()
+            .and_then(|tls| tls.peer_certificates())
+            .and_then(|chain| chain.first());
+        let Some(certificate) = certificate else {
+            return Err(refused(Refused::needs_certificate()).into());
+        };
+        if wanted == ClientCert::VerifyCa {
+            return Ok(());
+        }
+        let subject = Subject::of(certificate).map_err(|_| Stop::from(rule.refusal()))?;
+        let name = match rule.options.client_name {
+            ClientName::Cn => subject.common_name,
+            ClientName::Dn => Some(subject.distinguished_name),
+        };
+        match name {
+            Some(name) if self.is_mapped(rule, &name) => Ok(()),
+            _ => Err(rule.refusal().into()),
+        }
+    }
+
+    fn is_mapped(&self, rule: &Rule, system_user: &str) -> bool {
+        let map = rule.options.map.as_deref();
+        match (&self.access.ident, map) {
+            (Some(ident), _) => ident.allows(map, system_user, self.user),
+            (None, None) => system_user == self.user,
+            (None, Some(_)) => false,
+        }
+    }
+
+    fn peer(&self, rule: &Rule) -> Result<Proved, Stop> {
+        let Origin::Unix { uid } = self.origin else { return Err(rule.refusal().into()) };
+        let account = uid.and_then(|uid| hawser_sys::process::account_by_id(uid).ok().flatten());
+        match account {
+            Some(account) if self.is_mapped(rule, &account.name) => Ok(Proved::default()),
+            _ => Err(rule.refusal().into()),
+        }
+    }
+
+    async fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>, Stop> {
+        send(self.stream, request).await?;
+        password_message(self.stream, PASSWORD_MESSAGE_LENGTH_MAX).await
+    }
+
+    async fn cleartext(&mut self, rule: &Rule, secret: Secret) -> Result<Proved, Stop> {
+        let body = self.answer(&message::cleartext_password()).await?;
+        let password: Box<[u8]> = message::password(&body).map_err(malformed)?.into();
+        let (user, mock) = (self.user.to_owned(), self.service.mock.clone());
+        let check = move || {
+            let right = secret.accepts_password(&user, &password, &mock);
+            right.then_some(password)
+        };
+        match off_thread(check).await? {
+            Some(password) => Ok(Proved { password: Some(password), ..Proved::default() }),
+            None => Err(rule.refusal().into()),
+        }
+    }
+
+    async fn md5(&mut self, rule: &Rule, secret: &Secret) -> Result<Proved, Stop> {
+        let mut salt = [0; 4];
+        random_bytes(&mut salt);
+        let body = self.answer(&message::md5_password(salt)).await?;
+        let answer = message::password(&body).map_err(malformed)?;
+        if secret.accepts_md5(self.user, salt, answer) {
+            Ok(Proved::default())
+        } else {
+            Err(rule.refusal().into())
+        }
+    }
+
+    async fn scram(&mut self, rule: &Rule, secret: Secret) -> Result<Proved, Stop> {
+        let account = self.account(secret).await?;
+        let binding = match self.end_point.clone() {
+            Some(hash) => ServerBinding::EndPoint(hash),
+            None => ServerBinding::Unavailable,
+        };
+        send(self.stream, &message::sasl(binding.mechanisms())).await?;
+        let body = password_message(self.stream, SASL_MESSAGE_LENGTH_MAX).await?;
+        let initial = SaslInitialResponse::parse(&body).map_err(malformed)?;
+        let failed = |error: ServerError| -> Stop {
+            if error == ServerError::WrongProof {
+                return rule.refusal().into();
+            }
+            let code = error.sqlstate().as_bytes().try_into();
+            let code = code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState);
+            let told = ClientError::fatal(code, error.to_string());
+            match error.detail() {
+                Some(detail) => told.detail(detail).into(),
+                None => told.into(),
+            }
+        };
+        let mut exchange = ServerExchange::start(
+            account,
+            binding,
+            initial.mechanism_name(),
+            Nonce::generate(random_bytes),
+        )
+        .map_err(failed)?;
+        let mut step = exchange.step(initial.data).map_err(failed)?;
+        loop {
+            match step {
+                ServerStep::Continue(data) => {
+                    send(self.stream, &message::sasl_continue(&data)).await?;
+                    let body = password_message(self.stream, SASL_MESSAGE_LENGTH_MAX).await?;
+                    let data = message::sasl_response(&body).map_err(malformed)?;
+                    step = exchange.step(Some(data)).map_err(failed)?;
+                }
+                ServerStep::Done { message, keys } => {
+                    return Ok(Proved {
+                        keys: Some(keys),
+                        last_message: message::sasl_final(&message),
+                        ..Proved::default()
+                    });
+                }
+            }
+        }
+    }
+
+    async fn account(&self, secret: Secret) -> Result<Account, Stop> {
+        let (access, mock) = (self.access.clone(), self.service.mock.clone());
+        let user = self.user.to_owned();
+        if !matches!(secret, Secret::Plain(_)) {
+            return Ok(access.account(&user, &secret, &mock));
+        }
+        off_thread(move || access.account(&user, &secret, &mock)).await
+    }
+}
+
+async fn off_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, Stop> {
+    tokio::task::spawn_blocking(work).await.map_err(|_| {
+        ClientError::fatal(SqlState::INTERNAL_ERROR, "the password could not be checked").into()
+    })
+}
+
+fn malformed(error: message::MessageError) -> Stop {
+    let code = error.sqlstate().as_bytes().try_into();
+    let code = code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState);
+    ClientError::fatal(code, error.to_string()).into()
+}

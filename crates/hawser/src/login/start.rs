@@ -1,0 +1,153 @@
+//! What a client's session starts with: its startup settings, checked and in the server's own form.
+//!
+//! # Model
+//! What Hawser knows the form of is decided here. All else is asked of the server once for each
+//! (pool, name, value), on a connection of its own, and remembered: `SET` it, and see what it shows.
+//!
+//! # Invariants
+//! * a session never starts with a value that its server would refuse: the client gets the server's
+//!   own error, as FATAL, as it would without a pooler
+//! * values that the server has by itself are left out: they need not be applied
+
+use std::sync::Arc;
+
+use hawser_core::pool::ServerParameters;
+use hawser_core::session::canonical::{Canonical, Context, canonical};
+use hawser_core::session::options::Asked;
+use hawser_core::session::settings::{Change, Settings, SettingsBuilder, write_set_query};
+use hawser_core::wire::error::{ClientError, Severity, SqlState};
+use tokio::time::timeout;
+
+use crate::dial::talk::{Talk, TalkError};
+use crate::pools::PoolEntry;
+use crate::service::Service;
+
+/// The server's major version, from its server_version; 14 where it cannot be read, the oldest
+/// that is maintained.
+fn major_version(parameters: &ServerParameters) -> u32 {
+    const OLDEST: u32 = 14;
+    let text = parameters.get(b"server_version").unwrap_or_default();
+    let digits = text.iter().take_while(|byte| byte.is_ascii_digit());
+    let version = digits.fold(0u32, |version, digit| {
+        version.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
+    });
+    if version == 0 { OLDEST } else { version }
+}
+
+/// The start values of a client that differ from the server's own.
+///
+/// # Errors
+/// What the client is told: the server's own error.
+pub async fn settings(
+    service: &Arc<Service>,
+    entry: &PoolEntry,
+    parameters: &ServerParameters,
+    asked: &[Asked],
+) -> Result<Settings, ClientError> {
+    let version = major_version(parameters);
+    let ignored = &service.config.load().reload.pool.ignore_startup_parameters;
+    let mut builder = SettingsBuilder::new();
+    let mut unknown: Vec<&Asked> = Vec::new();
+    // The last value of a name counts, but DateStyle builds on the one before.
+    let mut base_of = parameters.clone();
+    for asked in asked {
+        if ignored.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(&asked.name)) {
+            continue;
+        }
+        unknown.retain(|earlier| earlier.name != asked.name);
+        let base = base_of.get(&asked.name);
+        match canonical(&asked.name, &asked.value, Context { version, base }) {
+            Canonical::Known(value) => {
+                builder.set(&asked.name, &value);
+                if base.is_some() {
+                    base_of.set(&asked.name, &value);
+                }
+            }
+            Canonical::Invalid | Canonical::Ask => unknown.push(asked),
+        }
+    }
+    check(service, entry, &unknown, &mut builder).await?;
+    // What the server has by itself need not be applied.
+    let asked = builder.clone().build();
+    for (name, value) in &parameters.pairs {
+        if asked.get(name) == Some(value) {
+            builder.remove(name);
+        }
+    }
+    Ok(builder.build())
+}
+
+/// Asks the server about values, and puts them in as it shows them.
+async fn check(
+    service: &Arc<Service>,
+    entry: &PoolEntry,
+    unknown: &[&Asked],
+    builder: &mut SettingsBuilder,
+) -> Result<(), ClientError> {
+    let mut talk = None;
+    for asked in unknown {
+        let answer = match entry.checked(&asked.name, &asked.value) {
+            Some(answer) => answer,
+            None => {
+                if talk.is_none() {
+                    talk = Some(crate::pools::open::ask_line(service, entry).await?);
+                }
+                let Some((line, _place)) = &mut talk else { continue };
+                let within = entry.route.load().target.connect_timeout;
+                let answer = match timeout(within, show(line, asked)).await {
+                    Ok(Ok(value)) => Ok(value),
+                    Ok(Err(TalkError::Server(error))) => {
+                        Err(ClientError { severity: Severity::Fatal, ..*error })
+                    }
+                    Ok(Err(error)) => return Err(unanswered(&error)),
+                    Err(_) => return Err(unanswered(&"no answer in time")),
+                };
+                entry.keep_checked(&asked.name, &asked.value, answer.clone());
+                answer
+            }
+        };
+        builder.set(&asked.name, &answer?);
+    }
+    if let Some((line, _place)) = talk {
+        line.terminate().await;
+    }
+    Ok(())
+}
+
+fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
+    ClientError::fatal(
+        SqlState::CONNECTION_FAILURE,
+        "the server could not be asked about a setting",
+    )
+    .detail(reason.to_string())
+}
+
+/// Sets a value and reads how the server shows it.
+async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
+    let mut query = Vec::new();
+    write_set_query([Change::Set(&asked.name, &asked.value)], &mut query);
+    let text = String::from_utf8(query)
+        .map_err(|_| TalkError::Protocol("a setting that is not UTF-8".to_owned()))?;
+    talk.query(&text).await?;
+    let answer = talk.query_with("SELECT pg_catalog.current_setting($1)", &[&asked.name]).await?;
+    let value = answer.single().map(Into::into);
+    value.ok_or_else(|| TalkError::Protocol("no value of a setting".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_major_version_is_the_first_number() {
+        let version = |text: &str| {
+            let mut parameters = ServerParameters::default();
+            parameters.set(b"server_version", text.as_bytes());
+            major_version(&parameters)
+        };
+        assert_eq!(version("15.18 (Debian 15.18-0+deb12u1)"), 15);
+        assert_eq!(version("18beta1"), 18);
+        assert_eq!(version("?"), 14);
+        assert_eq!(major_version(&ServerParameters::default()), 14);
+    }
+}

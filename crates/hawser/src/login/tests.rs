@@ -1,0 +1,401 @@
+//! Logins from the first byte to the loop, against servers that say what the test wants.
+
+use std::sync::Mutex;
+
+use hawser_core::wire::error::field;
+use hawser_core::wire::startup::{GSSENC_REQUEST, write_cancel, write_startup};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::net::UnixStream;
+
+use super::admin::NoConsole;
+use super::*;
+use crate::auth::message;
+use crate::auth::scram::{
+    ClientBinding, ClientCredentials, ClientExchange, ClientStep, Nonce, ServerOffer,
+};
+use crate::config::ServerAddress;
+use crate::dial::tests::{Door, Fake};
+use crate::loops::tests::mailboxes;
+use crate::loops::{Control, Loops};
+use crate::mailbox::LoopMailbox;
+use crate::socket::Conn;
+use crate::tls::connect::{Connecting, server_name};
+use crate::tls::tests::Pki;
+
+struct World {
+    service: Arc<Service>,
+    mailbox: LoopMailbox<Conn>,
+    kept: Mutex<Vec<ToLoop<Conn>>>,
+}
+
+/// A service in front of `server`; `more` is added to its configuration.
+fn world(server: &ServerAddress, auth: &str, more: &str) -> World {
+    let ServerAddress::Tcp { port, .. } = server else { panic!("{server}") };
+    let text = format!(
+        "[[database]]\nname = \"*\"\nservers = \"localhost:{port}\"\n\
+         [auth]\nauth_type = \"{auth}\"\n[[user]]\nname = \"ann\"\npassword = \"secret\"\n\
+         [log]\nlog_connections = false\n{more}"
+    );
+    let config = Config::from_str(&text, "test.toml").unwrap();
+    let mailboxes = mailboxes(1);
+    let loops = Loops::new(mailboxes.clone(), Instant::now());
+    let (control, orders) = Control::new();
+    let service = Service::new(config, loops, control, Arc::new(NoConsole)).unwrap();
+    tokio::spawn(open::take_orders(service.clone(), orders));
+    World { service, mailbox: mailboxes[0].clone(), kept: Mutex::default() }
+}
+
+async fn trusting() -> World {
+    world(&Fake::new(Door::Trust).start().await, "trust", "")
+}
+
+impl World {
+    /// Connects a client.
+    fn connect(&self) -> UnixStream {
+        let (client, ours) = UnixStream::pair().unwrap();
+        let limits = &self.service.config.load().reload.limits;
+        let permit = self.service.limits.connect(limits.max_client_conn).unwrap();
+        let origin = Origin::Tcp("192.0.2.1:1234".parse().unwrap());
+        tokio::spawn(serve(self.service.clone(), ours.into(), origin, permit));
+        client
+    }
+
+    /// Sends bytes and returns all that comes until the connection is closed.
+    async fn told(&self, bytes: &[u8]) -> Vec<u8> {
+        let mut client = self.connect();
+        client.write_all(bytes).await.unwrap();
+        rest_of(&mut client).await
+    }
+
+    /// What has been sent to the loop.
+    fn kept(&self) -> std::sync::MutexGuard<'_, Vec<ToLoop<Conn>>> {
+        let mut kept = self.kept.lock().unwrap();
+        self.mailbox.take(&mut kept);
+        kept
+    }
+
+    fn take_adopted(&self) -> Option<Box<NewClient<Conn>>> {
+        let mut kept = self.kept();
+        let at = kept.iter().position(|message| matches!(message, ToLoop::Adopt(_)))?;
+        match kept.remove(at) {
+            ToLoop::Adopt(client) => Some(client),
+            _ => None,
+        }
+    }
+
+    /// The client that a loop was given.
+    async fn adopted(&self) -> Box<NewClient<Conn>> {
+        for _ in 0..500 {
+            if let Some(client) = self.take_adopted() {
+                return client;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        panic!("no client has come")
+    }
+}
+
+async fn rest_of<S: AsyncRead + Unpin>(client: &mut S) -> Vec<u8> {
+    let mut told = Vec::new();
+    let read = client.read_to_end(&mut told);
+    tokio::time::timeout(Duration::from_secs(20), read).await.expect("it is closed").unwrap();
+    told
+}
+
+fn startup_packet(parameters: &[(&str, &str)]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let pairs = parameters.iter().map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+    write_startup(&mut out, ProtocolVersion::V3_0, pairs);
+    out
+}
+
+fn raw(code: u32) -> Vec<u8> {
+    [8u32.to_be_bytes(), code.to_be_bytes()].concat()
+}
+
+/// SQLSTATE and message of the ErrorResponse that is all of `told`.
+fn error(told: &[u8]) -> (String, String) {
+    assert_eq!(told.first(), Some(&b'E'), "{:?}", String::from_utf8_lossy(told));
+    let text = |tag| String::from_utf8_lossy(field(&told[5..], tag).unwrap()).into_owned();
+    assert_eq!(text(b'V'), "FATAL");
+    (text(b'C'), text(b'M'))
+}
+
+#[tokio::test]
+async fn a_client_that_may_is_handed_to_a_loop_with_its_greeting_and_start_values() {
+    let world = trusting().await;
+    let mut client = world.connect();
+    let packet = startup_packet(&[
+        ("user", "ann"),
+        ("database", "app"),
+        ("application_name", "psql"),
+        ("client_encoding", "utf-8"),
+    ]);
+    client.write_all(&packet).await.unwrap();
+    let adopted = world.adopted().await;
+    assert_eq!((&*adopted.pool.database, &*adopted.pool.user), ("app", "ann"));
+    assert_eq!(adopted.start.get(b"application_name"), Some(&b"psql"[..]));
+    assert_eq!(adopted.start.get(b"client_encoding"), Some(&b"UTF8"[..]));
+    assert_eq!(adopted.secret.len(), 4);
+    assert!(adopted.greeting.starts_with(&message::ok()));
+    assert!(adopted.greeting.ends_with(b"TimeZone\0UTC\0"));
+    assert_eq!(world.service.limits.client_count(), 1);
+    let opened = |message: &ToLoop<_>| matches!(message, ToLoop::Opened(_));
+    assert!(world.kept().iter().any(opened), "the backend goes to the pool");
+    drop(adopted);
+    assert_eq!(world.service.limits.client_count(), 0, "its places are free again");
+    assert_eq!(world.service.limits.database_client_count("app"), 0);
+}
+
+#[tokio::test]
+async fn malformed_first_packets_are_refused_in_postgresqls_words() {
+    let world = trusting().await;
+    for (bytes, code, text) in [
+        (vec![0, 0, 0, 3], "08P01", "invalid length of startup packet"),
+        (vec![0xff; 4], "08P01", "invalid length of startup packet"),
+        (raw(2 << 16), "0A000", "unsupported frontend protocol 2.0: server supports 3.0 to 3.2"),
+        (raw(3 << 16), "08P01", "invalid startup packet layout: expected terminator as last byte"),
+        (startup_packet(&[]), "28000", "no PostgreSQL user name specified in startup packet"),
+        (
+            startup_packet(&[("user", "ann"), ("replication", "maybe")]),
+            "22023",
+            "invalid value for parameter \"replication\": \"maybe\"",
+        ),
+        (
+            startup_packet(&[("user", "ann"), ("options", "nonsense")]),
+            "42601",
+            "invalid command-line argument for server process: nonsense",
+        ),
+    ] {
+        assert_eq!(error(&world.told(&bytes).await), (code.to_owned(), text.to_owned()));
+    }
+    assert_eq!(world.service.limits.client_count(), 0);
+}
+
+#[tokio::test]
+async fn encryption_is_asked_for_once_and_nothing_may_follow_unasked() {
+    let world = trusting().await;
+    let mut client = world.connect();
+    client.write_all(&raw(SSL_REQUEST)).await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'N');
+    client.write_all(&raw(SSL_REQUEST)).await.unwrap();
+    let text = error(&rest_of(&mut client).await).1;
+    assert!(text.starts_with("unsupported frontend protocol 1234.5679"), "{text}");
+
+    let mut client = world.connect();
+    client.write_all(&raw(GSSENC_REQUEST)).await.unwrap();
+    assert_eq!(client.read_u8().await.unwrap(), b'N');
+    client.write_all(&raw(GSSENC_REQUEST)).await.unwrap();
+    error(&rest_of(&mut client).await);
+
+    let stuffed = [raw(SSL_REQUEST), startup_packet(&[("user", "ann")])].concat();
+    let told = error(&world.told(&stuffed).await);
+    assert_eq!(
+        told,
+        ("08P01".to_owned(), "received unencrypted data after SSL request".to_owned())
+    );
+}
+
+#[tokio::test]
+async fn a_slow_login_ends_in_time() {
+    let server = Fake::new(Door::Trust).start().await;
+    let world = world(&server, "scram-sha-256", "[pool]\nclient_login_timeout = \"200ms\"\n");
+    let mut client = world.connect();
+    client.write_all(&[0, 0]).await.unwrap();
+    let told = error(&rest_of(&mut client).await);
+    assert_eq!(told.1, "canceling authentication due to timeout");
+    // Also in the middle of the proof.
+    let mut told = world.told(&startup_packet(&[("user", "ann")])).await;
+    assert_eq!(told[0], b'R');
+    let request = 1 + u32::from_be_bytes([told[1], told[2], told[3], told[4]]) as usize;
+    assert_eq!(error(&told.split_off(request)).1, "canceling authentication due to timeout");
+}
+
+/// Logs in by SCRAM as far as it goes: the kinds of messages that came, and the error.
+async fn scram(world: &World, user: &str, password: &str) -> (String, (String, String)) {
+    let mut client = world.connect();
+    client.write_all(&startup_packet(&[("user", user)])).await.unwrap();
+    let mut kinds = String::new();
+    let mut exchange = ClientExchange::start(
+        ClientCredentials::Password { password: password.as_bytes().into(), known: None },
+        ServerOffer::of(["SCRAM-SHA-256"]),
+        &ClientBinding::NoTls,
+        Nonce::generate(random_bytes),
+    )
+    .unwrap();
+    loop {
+        let kind = client.read_u8().await.unwrap();
+        let length = client.read_u32().await.unwrap() as usize;
+        let mut body = vec![0; length - 4];
+        client.read_exact(&mut body).await.unwrap();
+        kinds.push(char::from(kind));
+        if kind == b'E' {
+            let mut told = vec![b'E', 0, 0, 0, 0];
+            told.extend_from_slice(&body);
+            return (kinds, error(&told));
+        }
+        let reply = match message::AuthenticationRequest::parse(&body).unwrap() {
+            message::AuthenticationRequest::Sasl(_) => {
+                message::sasl_initial_response(exchange.mechanism(), &exchange.initial())
+            }
+            message::AuthenticationRequest::SaslContinue(data) => {
+                let ClientStep::Derive(work) = exchange.server_first(data).unwrap() else {
+                    panic!("no derivation")
+                };
+                let keys = work.run();
+                message::sasl_response_message(&exchange.respond_with(&keys).unwrap())
+            }
+            message::AuthenticationRequest::SaslFinal(_) => {
+                return (kinds, Default::default());
+            }
+            other => panic!("{other:?}"),
+        };
+        client.write_all(&reply).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_user_and_a_wrong_password_look_the_same() {
+    let server = Fake::new(Door::Trust).start().await;
+    let world = world(&server, "scram-sha-256", "");
+    let (kinds, told) = scram(&world, "ann", "wrong").await;
+    assert_eq!(told.0, "28P01");
+    assert_eq!(told.1, "password authentication failed for user \"ann\"");
+    let (unknown_kinds, told) = scram(&world, "nobody", "wrong").await;
+    assert_eq!(told.0, "28P01");
+    assert_eq!(told.1, "password authentication failed for user \"nobody\"");
+    assert_eq!(kinds, unknown_kinds);
+    tokio::time::timeout(Duration::from_secs(20), async {
+        let right = scram(&world, "ann", "secret");
+        let adopted = world.adopted();
+        // The last message of the proof comes with the greeting, from the loop.
+        tokio::select! {
+            (kinds, told) = right => panic!("{kinds} {told:?}"),
+            adopted = adopted => assert!(adopted.greeting.starts_with(b"R")),
+        }
+    })
+    .await
+    .unwrap();
+}
+
+#[tokio::test]
+async fn sasl_messages_with_impossible_lengths_end_that_login_alone() {
+    let server = Fake::new(Door::Trust).start().await;
+    let world = world(&server, "scram-sha-256", "");
+    for message in [
+        &b"p\0\0\0\x04"[..],
+        b"p\0\0\0\x12SCRAM-SHA-256\0",
+        b"p\0\0\0\x16SCRAM-SHA-256\0\xff\xff\xff\xfe",
+        b"p\0\0\0\x16SCRAM-SHA-256\0\0\0\0\x09",
+        b"p\xff\xff\xff\xff",
+        b"p\0\0\x10\0",
+        b"Q\0\0\0\x05x",
+    ] {
+        let mut client = world.connect();
+        client.write_all(&startup_packet(&[("user", "ann")])).await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'R');
+        let length = client.read_u32().await.unwrap() as usize;
+        client.read_exact(&mut vec![0; length - 4]).await.unwrap();
+        client.write_all(message).await.unwrap();
+        assert_eq!(error(&rest_of(&mut client).await).0, "08P01", "{message:?}");
+    }
+}
+
+#[tokio::test]
+async fn one_client_too_many_is_told_53300() {
+    let server = Fake::new(Door::Trust).start().await;
+    let world = world(&server, "trust", "[pool]\nmax_client_conn = 1\n");
+    let packet = startup_packet(&[("user", "ann")]);
+    let mut first = world.connect();
+    first.write_all(&packet).await.unwrap();
+    let _adopted = world.adopted().await;
+    let told = error(&world.told(&packet).await);
+    assert_eq!(told, ("53300".to_owned(), "sorry, too many clients already".to_owned()));
+}
+
+#[tokio::test]
+async fn the_servers_refusal_reaches_the_client_as_it_is() {
+    let door = Door::Refuse("3D000", "database \"app\" does not exist");
+    let world = world(&Fake::new(door).start().await, "trust", "");
+    let told = error(&world.told(&startup_packet(&[("user", "ann"), ("database", "app")])).await);
+    assert_eq!(told, ("3D000".to_owned(), "database \"app\" does not exist".to_owned()));
+}
+
+#[tokio::test]
+async fn a_start_value_that_the_server_refuses_is_fatal_and_asked_about_once() {
+    let fake = Fake::new(Door::Trust);
+    let connects = fake.connects.clone();
+    let world = world(&fake.start().await, "trust", "");
+    let packet = startup_packet(&[("user", "ann"), ("statement_timeout", "soon")]);
+    assert_eq!(error(&world.told(&packet).await).0, "22023");
+    let asked = connects.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(error(&world.told(&packet).await).0, "22023");
+    assert_eq!(connects.load(std::sync::atomic::Ordering::SeqCst), asked);
+}
+
+#[tokio::test]
+async fn an_unknown_user_of_trust_is_refused() {
+    let world = trusting().await;
+    assert_eq!(error(&world.told(&startup_packet(&[("user", "nobody")])).await).0, "28P01");
+}
+
+#[tokio::test]
+async fn a_cancel_request_reaches_the_loop_and_is_never_answered() {
+    let world = trusting().await;
+    let mut packet = Vec::new();
+    write_cancel(&mut packet, crate::cancel::PROCESS_BASE, b"some key");
+    assert!(world.told(&packet).await.is_empty());
+    assert!(matches!(
+        world.kept().as_slice(),
+        [ToLoop::Cancel { process: crate::cancel::PROCESS_BASE, key }] if **key == *b"some key"
+    ));
+}
+
+#[tokio::test]
+async fn tls_begins_by_request_or_at_once_and_then_only_with_alpn() {
+    let pki = Pki::new();
+    let server = Fake::new(Door::Trust).start().await;
+    let tls = format!(
+        "[tls]\nclient_tls_sslmode = \"require\"\nclient_tls_cert_file = \"{}\"\n\
+         client_tls_key_file = \"{}\"\n",
+        pki.path("server.crt").display(),
+        pki.path("server.key").display()
+    );
+    let world = world(&server, "trust", &tls);
+    let packet = startup_packet(&[("user", "ann")]);
+    assert_eq!(error(&world.told(&packet).await).1, "SSL connection is required");
+
+    let connecting = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
+    for direct in [false, true] {
+        let mut client = world.connect();
+        if !direct {
+            client.write_all(&raw(SSL_REQUEST)).await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), b'S');
+        }
+        let name = server_name("localhost").unwrap();
+        let mut client = connecting.connector().unwrap().connect(name, client).await.unwrap();
+        client.write_all(&packet).await.unwrap();
+        client.flush().await.unwrap();
+        let adopted = world.adopted().await;
+        assert!(adopted.about.tls.starts_with("TLSv1"), "{}", adopted.about.tls);
+    }
+
+    let mut roots = rustls::RootCertStore::empty();
+    use rustls::pki_types::pem::PemObject;
+    roots
+        .add(rustls::pki_types::CertificateDer::from_pem_file(pki.path("ca.crt")).unwrap())
+        .unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let client = world.connect();
+    let mut client = connector.connect(server_name("localhost").unwrap(), client).await.unwrap();
+    let mut told = Vec::new();
+    // The end may come without TLS's own goodbye.
+    let _ = client.read_to_end(&mut told).await;
+    assert!(error(&told).1.contains("without ALPN"));
+}

@@ -1,0 +1,233 @@
+//! Between the control side and the event loops: messages to loops, and what loops ask for.
+//!
+//! # Model
+//! The control side sends [`ToLoop`] messages into the loops' mailboxes. What a loop asks of it
+//! (open a backend, send a cancel request) goes through [`Control`].
+//!
+//! # Why an unbounded channel for what loops ask
+//! A loop may not wait. The channel is bounded in effect: openings by the pools' sizes (each one is
+//! counted as opening until it is answered), cancels by one for each backend in use.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+use hawser_core::engine::message::PoolRef;
+use hawser_core::engine::{CancelRequest, Socket, ToLoop};
+use hawser_core::ids::LoopId;
+use hawser_core::time::Time;
+use tokio::sync::mpsc;
+
+use crate::mailbox::LoopMailbox;
+use crate::socket::Conn;
+
+/// A client's connection as the loops have it.
+pub type ClientSocket = Conn;
+/// A pool as this program has it.
+pub type Pool = PoolRef<Conn>;
+
+struct Place<S: Socket> {
+    mailbox: LoopMailbox<S>,
+    clients: Arc<AtomicUsize>,
+}
+
+/// The event loops, as everybody else sees them. Clones are handles to the same.
+pub struct Loops<S: Socket = Conn> {
+    places: Arc<[Place<S>]>,
+    started: Instant,
+}
+
+impl<S: Socket> Clone for Loops<S> {
+    fn clone(&self) -> Self {
+        Self { places: self.places.clone(), started: self.started }
+    }
+}
+
+impl<S: Socket> std::fmt::Debug for Loops<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Loops").field("count", &self.count()).finish_non_exhaustive()
+    }
+}
+
+impl<S: Socket> Loops<S> {
+    /// From the loops' mailboxes, in order; `started` is the moment that their [`Time`] counts from.
+    ///
+    /// # Panics
+    /// If there is none.
+    pub fn new(mailboxes: Vec<LoopMailbox<S>>, started: Instant) -> Self {
+        assert!(!mailboxes.is_empty(), "a process has at least one event loop");
+        let places = mailboxes
+            .into_iter()
+            .map(|mailbox| Place { mailbox, clients: Arc::default() })
+            .collect();
+        Self { places, started }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Each loop.
+    pub fn ids(&self) -> impl Iterator<Item = LoopId> {
+        (0..self.places.len()).map(|at| LoopId(u16::try_from(at).unwrap_or(u16::MAX)))
+    }
+
+    /// Sends a message to a loop.
+    pub fn send(&self, to: LoopId, message: ToLoop<S>) {
+        if let Some(place) = self.places.get(usize::from(to.0)) {
+            place.mailbox.send(message);
+        }
+    }
+
+    /// Sends to each loop what `message` makes.
+    pub fn send_all(&self, mut message: impl FnMut() -> ToLoop<S>) {
+        for place in &*self.places {
+            place.mailbox.send(message());
+        }
+    }
+
+    /// The loop with the fewest clients.
+    pub fn least_loaded(&self) -> LoopId {
+        let load = |id: &LoopId| self.places[usize::from(id.0)].clients.load(Ordering::Relaxed);
+        self.ids().min_by_key(load).unwrap_or(LoopId(0))
+    }
+
+    /// How many clients sit with a loop.
+    pub fn clients(&self, id: LoopId) -> usize {
+        self.places.get(usize::from(id.0)).map_or(0, |place| place.clients.load(Ordering::Relaxed))
+    }
+
+    /// Chooses the loop for a new client, and counts the client there until the seat is dropped.
+    pub fn seat(&self) -> Seat {
+        let home = self.least_loaded();
+        let clients = self.places[usize::from(home.0)].clients.clone();
+        clients.fetch_add(1, Ordering::Relaxed);
+        Seat { home, clients }
+    }
+
+    /// Now, as the loops count time.
+    pub fn now(&self) -> Time {
+        self.time_of(Instant::now())
+    }
+
+    /// A moment, as the loops count time.
+    pub fn time_of(&self, moment: Instant) -> Time {
+        let micros = moment.saturating_duration_since(self.started).as_micros();
+        Time::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+}
+
+/// A client's place with a loop.
+#[derive(Debug)]
+pub struct Seat {
+    /// The loop.
+    pub home: LoopId,
+    clients: Arc<AtomicUsize>,
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a loop asks for.
+pub enum Order<S: Socket = Conn> {
+    /// A backend for this pool; it is counted as opening already.
+    Open {
+        /// The pool.
+        pool: PoolRef<S>,
+        /// Where the answer goes.
+        home: LoopId,
+    },
+    /// A cancel request for a server.
+    Cancel(CancelRequest),
+    /// New sessions may start with other values from now on (ALTER ROLE and the like): backends
+    /// that are open now are to be replaced, of all pools.
+    Renew,
+}
+
+/// What the loops have to ask the control side. Never waits; any thread may call it.
+pub struct Control<S: Socket = Conn> {
+    orders: mpsc::UnboundedSender<Order<S>>,
+}
+
+impl<S: Socket> Clone for Control<S> {
+    fn clone(&self) -> Self {
+        Self { orders: self.orders.clone() }
+    }
+}
+
+impl<S: Socket> std::fmt::Debug for Control<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Control").finish_non_exhaustive()
+    }
+}
+
+impl<S: Socket> Control<S> {
+    /// The handle, and where its orders come out.
+    pub fn new() -> (Self, mpsc::UnboundedReceiver<Order<S>>) {
+        let (orders, receiver) = mpsc::unbounded_channel();
+        (Self { orders }, receiver)
+    }
+
+    // Nobody takes orders any more only when the process ends.
+
+    /// Has a backend opened. [`ToLoop::Opened`] or [`ToLoop::OpenFailed`] comes to `home`.
+    pub fn open(&self, pool: PoolRef<S>, home: LoopId) {
+        let _ = self.orders.send(Order::Open { pool, home });
+    }
+
+    /// Has a cancel request sent. [`ToLoop::CancelDone`] comes to `request.reply_to`.
+    pub fn cancel(&self, request: CancelRequest) {
+        let _ = self.orders.send(Order::Cancel(request));
+    }
+
+    /// Has all backends that are open now replaced.
+    pub fn renew(&self) {
+        let _ = self.orders.send(Order::Renew);
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use hawser_sys::eventfd::EventFd;
+
+    use super::*;
+    use crate::mailbox::Mailbox;
+
+    /// Mailboxes that no loop empties.
+    pub(crate) fn mailboxes(count: usize) -> Vec<LoopMailbox<Conn>> {
+        (0..count).map(|_| Arc::new(Mailbox::new(EventFd::new().unwrap()))).collect()
+    }
+
+    /// Empties a mailbox; returns how many messages there were.
+    pub(crate) fn take_count(mailbox: &LoopMailbox<Conn>) -> usize {
+        let mut taken = Vec::new();
+        mailbox.take(&mut taken);
+        taken.len()
+    }
+
+    #[test]
+    fn a_new_client_sits_where_the_fewest_are() {
+        let loops = Loops::new(mailboxes(3), Instant::now());
+        let seats: Vec<Seat> = (0..3).map(|_| loops.seat()).collect();
+        let homes: Vec<u16> = seats.iter().map(|seat| seat.home.0).collect();
+        assert_eq!(homes, [0, 1, 2]);
+        assert_eq!(loops.clients(LoopId(1)), 1);
+        drop(seats.into_iter().nth(1));
+        assert_eq!(loops.clients(LoopId(1)), 0);
+        assert_eq!(loops.seat().home, LoopId(0), "all have left, the first is taken");
+    }
+
+    #[test]
+    fn a_message_reaches_its_loop_alone() {
+        let mailboxes = mailboxes(2);
+        let loops = Loops::new(mailboxes.clone(), Instant::now());
+        loops.send(LoopId(1), ToLoop::Cancel { process: 1, key: Box::default() });
+        assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (0, 1));
+        loops.send_all(|| ToLoop::Cancel { process: 1, key: Box::default() });
+        assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (1, 1));
+    }
+}

@@ -1,0 +1,85 @@
+//! The queue itself. Compiled twice: with the standard library's primitives, and for the test of
+//! its schedules with ones that try many interleavings.
+
+use super::sync::{AtomicBool, Mutex, MutexGuard, Ordering, PoisonError};
+
+/// Wakes a receiver that rests.
+pub trait Wake {
+    /// Makes the receiver's present or next wait end. Called without the lock.
+    fn wake(&self);
+}
+
+/// Messages for one receiver.
+#[derive(Debug)]
+pub struct Mailbox<T, W> {
+    messages: Mutex<Vec<T>>,
+    /// The receiver sleeps, or is about to. Set under the lock; cleared by anybody.
+    resting: AtomicBool,
+    wake: W,
+}
+
+impl<T, W: Wake> Mailbox<T, W> {
+    /// An empty one, whose receiver does not rest.
+    pub fn new(wake: W) -> Self {
+        Self { messages: Mutex::new(Vec::new()), resting: AtomicBool::new(false), wake }
+    }
+
+    /// Wakes the receiver whether it rests or not: for what is told by other means than a message.
+    pub fn waker(&self) -> &W {
+        &self.wake
+    }
+
+    /// A push and a swap leave the vector whole wherever they might panic.
+    fn lock(&self) -> MutexGuard<'_, Vec<T>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a message in, and wakes the receiver if it rests. Never waits.
+    pub fn send(&self, message: T) {
+        self.lock().push(message);
+        self.wake_if_resting();
+    }
+
+    /// The plain load keeps the flag's cache line shared while the receiver is awake. It may be
+    /// relaxed: who leaves the lock after the receiver rested sees the flag through the lock.
+    fn wake_if_resting(&self) {
+        if self.resting.load(Ordering::Relaxed) && self.resting.swap(false, Ordering::Relaxed) {
+            self.wake.wake();
+        }
+    }
+
+    /// The receiver has stopped waiting, for whatever reason: senders need not wake it until it
+    /// rests again.
+    pub fn woken(&self) {
+        self.resting.store(false, Ordering::Relaxed);
+    }
+
+    /// Moves all messages behind those in `into`.
+    pub fn take(&self, into: &mut Vec<T>) {
+        let mut messages = self.lock();
+        if into.is_empty() {
+            std::mem::swap(&mut *messages, into);
+        } else {
+            into.append(&mut messages);
+        }
+    }
+
+    /// Announces that the receiver is going to wait, unless there are messages: then it takes
+    /// them as [`Mailbox::take`] does and returns `false`.
+    #[must_use = "who may not rest has messages to see to"]
+    pub fn try_rest(&self, into: &mut Vec<T>) -> bool {
+        let mut messages = self.lock();
+        if messages.is_empty() {
+            // Under the lock. Set after it is released, this would be the classic lost wake-up:
+            // a message put in between finds nobody resting.
+            self.resting.store(true, Ordering::Relaxed);
+            return true;
+        }
+        if into.is_empty() {
+            std::mem::swap(&mut *messages, into);
+        } else {
+            into.append(&mut messages);
+        }
+        false
+    }
+}

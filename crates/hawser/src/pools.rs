@@ -1,0 +1,446 @@
+//! All pools: which there are, where their backends come from, and their upkeep.
+//!
+//! # Model
+//! A pool is made when the first client asks for its (database, role, connect-only settings), from
+//! what the configuration says then. A reload gives each pool its new settings, and begins a new
+//! epoch where the way to its servers has changed: backends of older epochs are closed once they
+//! are released.
+//!
+//! # Invariants
+//! * a pool that a client holds a place in is never removed
+//! * a replication connection has a pool of its own, which ends with it
+
+pub mod enquiry;
+pub mod open;
+pub mod upkeep;
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use arc_swap::ArcSwap;
+use hawser_core::engine::message::PoolMode;
+use hawser_core::ids::{BackendId, PoolId};
+use hawser_core::pool::{self, PoolSettings, SharedPool};
+use hawser_core::session::options::{Asked, Replication};
+use hawser_core::wire::error::ClientError;
+use hawser_core::wire::startup::Pair;
+use tokio::sync::Notify;
+
+use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
+use crate::dial::enter::Credentials;
+use crate::dial::{Login, Target};
+use crate::limits::ServerBounds;
+use crate::loops::Pool;
+use crate::process::random_u64;
+use crate::service::{Service, tcp_options};
+use crate::tls::connect::Connecting;
+
+/// Answers about start values that a pool remembers.
+const CHECKED_VALUES_MAX: usize = 1_024;
+
+/// What tells pools apart.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PoolKey {
+    /// The database that clients ask for.
+    pub database: String,
+    /// The role towards the server.
+    pub user: String,
+    /// Settings that only a connect can set, sorted.
+    pub connect_only: Vec<Pair>,
+    /// A replication connection's own number.
+    pub replication: Option<u64>,
+}
+
+/// Where a pool's backends come from, and what they may be.
+#[derive(Clone, Debug)]
+pub struct Route {
+    /// The servers.
+    pub target: Target,
+    /// As whom.
+    pub login: Login,
+    /// Bounds on server connections.
+    pub bounds: ServerBounds,
+    /// Bound on connections to each server.
+    pub per_server: config::Limit,
+    /// Sent on each new connection.
+    pub connect_query: Option<String>,
+    /// Private memory at which a free backend is replaced.
+    pub memory_max: Option<u64>,
+}
+
+/// A start value that the server has been asked about.
+pub type CheckedValue = Result<Box<[u8]>, ClientError>;
+
+/// A pool with all that the control side knows of it.
+pub struct PoolEntry {
+    /// The pool.
+    pub pool: Pool,
+    /// What it is for.
+    pub key: PoolKey,
+    /// Where its backends come from.
+    pub route: ArcSwap<Route>,
+    /// When its clients give their backends back.
+    pub mode: Mutex<PoolMode>,
+    /// Something has come of an opening.
+    pub changed: Notify,
+    /// Why waiting does not help, as long as that is so.
+    refusal: Mutex<Option<ClientError>>,
+    failures: AtomicU32,
+    clients: AtomicUsize,
+    checked: Mutex<HashMap<Pair, CheckedValue>>,
+    last_client: Mutex<Instant>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl PoolEntry {
+    /// Counts a client until the place is dropped.
+    pub fn enter(self: &Arc<Self>) -> PoolPlace {
+        self.clients.fetch_add(1, Ordering::Relaxed);
+        PoolPlace(self.clone())
+    }
+
+    /// Clients that hold a place.
+    pub fn client_count(&self) -> usize {
+        self.clients.load(Ordering::Relaxed)
+    }
+
+    /// Why waiting for a backend does not help, if it does not.
+    pub fn refusal(&self) -> Option<ClientError> {
+        locked(&self.refusal).clone()
+    }
+
+    /// What the server said of a start value.
+    pub fn checked(&self, name: &[u8], value: &[u8]) -> Option<CheckedValue> {
+        locked(&self.checked).get(&(name.into(), value.into())).cloned()
+    }
+
+    /// Keeps what the server said of a start value.
+    pub fn keep_checked(&self, name: &[u8], value: &[u8], answer: CheckedValue) {
+        let mut checked = locked(&self.checked);
+        if checked.len() >= CHECKED_VALUES_MAX {
+            checked.clear();
+        }
+        checked.insert((name.into(), value.into()), answer);
+    }
+
+    /// Begins a new epoch: what was learnt from the server is learnt again.
+    pub fn begin_epoch(&self) {
+        self.pool.begin_epoch();
+        locked(&self.checked).clear();
+        *locked(&self.refusal) = None;
+    }
+
+    fn is_forgotten(&self, after: Duration) -> bool {
+        self.client_count() == 0
+            && locked(&self.last_client).elapsed() >= after
+            && self.pool.lock().total() == 0
+    }
+}
+
+/// A client's place in a pool.
+pub struct PoolPlace(Arc<PoolEntry>);
+
+impl Drop for PoolPlace {
+    fn drop(&mut self) {
+        *locked(&self.0.last_client) = Instant::now();
+        self.0.clients.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// TLS towards the servers of each `[[database]]`, by its name.
+#[derive(Clone, Debug, Default)]
+pub struct Connectings(HashMap<String, Arc<Connecting>>);
+
+impl Connectings {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// All that is wrong with them.
+    pub fn load(config: &Config) -> Result<Self, Vec<String>> {
+        let mut loaded = HashMap::new();
+        let mut errors = BTreeSet::new();
+        for database in config.databases() {
+            match Connecting::load(&database.tls) {
+                Ok(connecting) => {
+                    loaded.insert(database.name.clone(), Arc::new(connecting));
+                }
+                Err(error) => {
+                    errors.insert(error.to_string());
+                }
+            }
+        }
+        if errors.is_empty() { Ok(Self(loaded)) } else { Err(errors.into_iter().collect()) }
+    }
+
+    fn of(&self, database: &DatabaseConfig) -> Arc<Connecting> {
+        self.0.get(&database.name).cloned().unwrap_or_else(|| Arc::new(Connecting::never()))
+    }
+}
+
+#[derive(Default)]
+struct Registry {
+    by_key: HashMap<PoolKey, Arc<PoolEntry>>,
+    by_id: HashMap<PoolId, Arc<PoolEntry>>,
+}
+
+/// All pools.
+pub struct Pools {
+    loops: usize,
+    hash_key: u64,
+    registry: Mutex<Registry>,
+    connectings: Mutex<Connectings>,
+    next_pool: AtomicU32,
+    next_backend: AtomicU64,
+    next_replication: AtomicU64,
+}
+
+/// What a client of the pool needs to log in to the server.
+pub struct Wanted<'a> {
+    /// What clients ask for.
+    pub database: &'a str,
+    /// The client's user.
+    pub user: &'a str,
+    /// Settings that only a connect can set.
+    pub connect_only: &'a [Asked],
+    /// `replication`.
+    pub replication: Replication,
+    /// What the client's login has shown.
+    pub credentials: Arc<Credentials>,
+}
+
+impl Pools {
+    /// None yet, in a process of `loops` event loops.
+    pub fn new(loops: usize) -> Self {
+        Self {
+            loops,
+            hash_key: random_u64(),
+            registry: Mutex::default(),
+            connectings: Mutex::default(),
+            next_pool: AtomicU32::new(1),
+            next_backend: AtomicU64::new(1),
+            next_replication: AtomicU64::new(1),
+        }
+    }
+
+    /// Puts TLS towards servers in force.
+    pub fn set_connectings(&self, connectings: Connectings) {
+        *locked(&self.connectings) = connectings;
+    }
+
+    /// An id for a new backend.
+    pub fn backend_id(&self) -> BackendId {
+        BackendId(self.next_backend.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The pool with this id.
+    pub fn by_id(&self, id: PoolId) -> Option<Arc<PoolEntry>> {
+        locked(&self.registry).by_id.get(&id).cloned()
+    }
+
+    /// All pools, in order of their making.
+    pub fn all(&self) -> Vec<Arc<PoolEntry>> {
+        let mut all: Vec<_> = locked(&self.registry).by_id.values().cloned().collect();
+        all.sort_by_key(|entry| entry.pool.id);
+        all
+    }
+
+    /// The pool for a client, made if there is none yet.
+    pub fn get_or_create(
+        &self,
+        config: &Config,
+        database: &DatabaseConfig,
+        wanted: &Wanted<'_>,
+    ) -> Arc<PoolEntry> {
+        let forced = database.forced_user.as_ref().map(|forced| forced.name.as_str());
+        let user = forced.unwrap_or(wanted.user);
+        let mut connect_only: Vec<_> = wanted
+            .connect_only
+            .iter()
+            .map(|asked| (asked.name.clone(), asked.value.clone()))
+            .collect();
+        connect_only.sort();
+        let replication = (wanted.replication != Replication::None)
+            .then(|| self.next_replication.fetch_add(1, Ordering::Relaxed));
+        let key = PoolKey {
+            database: wanted.database.to_owned(),
+            user: user.to_owned(),
+            connect_only,
+            replication,
+        };
+        let mut registry = locked(&self.registry);
+        if let Some(entry) = registry.by_key.get(&key) {
+            *locked(&entry.last_client) = Instant::now();
+            let route = entry.route.load();
+            if !Arc::ptr_eq(&route.login.credentials, &wanted.credentials) {
+                // The password has changed, or the users have been read again.
+                let mut changed = Route::clone(&route);
+                changed.login.credentials = wanted.credentials.clone();
+                entry.route.store(Arc::new(changed));
+            }
+            return entry.clone();
+        }
+        let login = Login {
+            user: user.to_owned(),
+            database: database.dbname_for(wanted.database).to_owned(),
+            replication: wanted.replication,
+            parameters: wanted.connect_only.to_vec(),
+            credentials: wanted.credentials.clone(),
+        };
+        let route = route(config, database, user, login, &locked(&self.connectings));
+        let (settings, mode) = settings(config, database, user, wanted.replication);
+        let id = PoolId(self.next_pool.fetch_add(1, Ordering::Relaxed));
+        let pool = SharedPool::new(id, wanted.database, user, settings, self.loops, self.hash_key);
+        let entry = Arc::new(PoolEntry {
+            pool: Arc::new(pool),
+            key: key.clone(),
+            route: ArcSwap::from_pointee(route),
+            mode: Mutex::new(mode),
+            changed: Notify::new(),
+            refusal: Mutex::new(None),
+            failures: AtomicU32::new(0),
+            clients: AtomicUsize::new(0),
+            checked: Mutex::default(),
+            last_client: Mutex::new(Instant::now()),
+        });
+        registry.by_key.insert(key, entry.clone());
+        registry.by_id.insert(id, entry.clone());
+        entry
+    }
+
+    fn remove(&self, entry: &PoolEntry) {
+        let mut registry = locked(&self.registry);
+        registry.by_key.remove(&entry.key);
+        registry.by_id.remove(&entry.pool.id);
+    }
+
+    /// Gives each pool what the configuration now says. Begins a new epoch where the way to the
+    /// servers has changed.
+    pub fn reconfigure(&self, service: &Service, connectings: Connectings) {
+        let config = service.config.load();
+        let now = service.loops.now();
+        for entry in self.all() {
+            let Some(database) = config.database(&entry.key.database) else {
+                continue; // its clients go on; new ones find no such database
+            };
+            let old = entry.route.load();
+            let mut login = old.login.clone();
+            login.database = database.dbname_for(&entry.key.database).to_owned();
+            let new = route(&config, database, &entry.key.user, login, &connectings);
+            let moved = old.target.servers != new.target.servers
+                || old.target.session_attrs != new.target.session_attrs
+                || old.target.tls.mode != new.target.tls.mode
+                || old.target.tls.is_stale()
+                || old.login.database != new.login.database;
+            let (settings, mode) =
+                settings(&config, database, &entry.key.user, entry.route.load().login.replication);
+            entry.route.store(Arc::new(new));
+            *locked(&entry.mode) = mode;
+            let due = entry.pool.lock().set_limits(settings.limits.clone(), now);
+            entry.pool.set_settings(settings);
+            for _ in 0..due {
+                service.control.open(entry.pool.clone(), service.loops.least_loaded());
+            }
+            if moved {
+                tracing::info!(
+                    database = entry.key.database,
+                    user = entry.key.user,
+                    "the way to the servers has changed: server connections are replaced as they become free"
+                );
+                entry.begin_epoch();
+            }
+        }
+        self.set_connectings(connectings);
+    }
+}
+
+fn route(
+    config: &Config,
+    database: &DatabaseConfig,
+    user: &str,
+    login: Login,
+    connectings: &Connectings,
+) -> Route {
+    let reload = &config.reload;
+    let limits = config.resolve(database, user);
+    Route {
+        target: Target {
+            servers: database.servers.clone(),
+            session_attrs: database.target_session_attrs,
+            balance: database.load_balance_hosts,
+            tls: connectings.of(database),
+            connect_timeout: reload.servers.server_connect_timeout,
+            dns_max_ttl: reload.servers.dns_max_ttl,
+            retry_after_max: reload.servers.server_login_retry,
+            tcp: tcp_options(&reload.network),
+        },
+        login,
+        bounds: ServerBounds {
+            total: reload.limits.max_server_connections,
+            database: limits.max_db_connections,
+            user: limits.max_user_connections,
+        },
+        per_server: reload.limits.max_server_connections_per_server,
+        connect_query: database.connect_query.clone(),
+        memory_max: reload.servers.server_max_memory.nonzero(),
+    }
+}
+
+/// The pool's settings, and when its clients give their backends back.
+fn settings(
+    config: &Config,
+    database: &DatabaseConfig,
+    user: &str,
+    replication: Replication,
+) -> (PoolSettings, PoolMode) {
+    let limits: PoolLimits = config.resolve(database, user);
+    let (timeouts, servers) = (&config.reload.timeouts, &config.reload.servers);
+    let or_never = |timeout: Timeout| timeout.get().unwrap_or_default();
+    let exclusive = replication != Replication::None;
+    let mode = match limits.mode {
+        _ if exclusive => PoolMode::Session,
+        config::PoolMode::Session => PoolMode::Session,
+        config::PoolMode::Transaction => PoolMode::Transaction,
+        config::PoolMode::Statement => PoolMode::Statement,
+    };
+    let bounds = if exclusive {
+        pool::Limits {
+            size: 1,
+            reserve_size: 0,
+            reserve_timeout: Duration::ZERO,
+            idle_transaction_reserve: 0,
+            min_size: 0,
+        }
+    } else {
+        pool::Limits {
+            size: limits.pool_size,
+            reserve_size: limits.reserve_pool_size,
+            reserve_timeout: or_never(limits.reserve_pool_timeout),
+            idle_transaction_reserve: limits.idle_transaction_reserve,
+            min_size: limits.min_pool_size,
+        }
+    };
+    // Replication streams for as long as it likes.
+    let unless_exclusive =
+        |timeout: Timeout| if exclusive { Duration::ZERO } else { or_never(timeout) };
+    let settings = PoolSettings {
+        limits: bounds,
+        query_wait_timeout: or_never(timeouts.query_wait_timeout),
+        query_timeout: unless_exclusive(limits.query_timeout),
+        idle_transaction_timeout: unless_exclusive(limits.idle_transaction_timeout),
+        transaction_timeout: unless_exclusive(limits.transaction_timeout),
+        client_idle_timeout: unless_exclusive(limits.client_idle_timeout),
+        client_write_timeout: unless_exclusive(timeouts.client_write_timeout),
+        cancel_wait_timeout: or_never(timeouts.cancel_wait_timeout),
+        // The core's zero is "never"; the configuration's is "used once".
+        server_lifetime: limits.server_lifetime.max(Duration::from_micros(1)),
+        server_idle_timeout: or_never(servers.server_idle_timeout),
+        server_max_transactions: u64::from(servers.server_max_transactions),
+        max_prepared_statements: config.reload.pool.max_prepared_statements,
+    };
+    (settings, mode)
+}

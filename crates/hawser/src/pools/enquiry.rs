@@ -1,0 +1,317 @@
+//! Server connections of the control side itself: `auth_query`, and whether new sessions would
+//! start with other values than those known (ALTER ROLE or DATABASE ... SET).
+//!
+//! # Model
+//! A *line* is one connection to the servers of one database as one role, kept while it is used.
+//! Questions on a line go one after another.
+//!
+//! # Why the whole of pg_db_role_setting
+//! It is one small catalogue for all databases of a server, and readable by all. A fingerprint of
+//! it tells for every pool of that server at once that something has changed; what, the next
+//! backend reports itself.
+//!
+//! # Limits
+//! A change made past Hawser is seen by clients that come [`SETTINGS_PERIOD`] later. Settings in
+//! postgresql.conf are re-read by the server's own backends, which report them.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, SystemTime};
+
+use hawser_core::session::options::Asked;
+use hawser_core::wire::error::{ClientError, SqlState};
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+
+use super::{PoolEntry, Route, locked, route};
+use crate::auth::secret::{Secret, ValidUntil};
+use crate::config::{Config, DatabaseConfig};
+use crate::dial::talk::{Answer, Talk, TalkError};
+use crate::dial::{DialError, Login};
+use crate::limits::{AddressPermit, ServerPermit};
+use crate::service::Service;
+
+/// How long an unused line is kept: long enough for a stream of logins to share it.
+const LINE_IDLE: Duration = Duration::from_secs(5);
+/// How long the answer of `auth_query` about a user is believed.
+const SECRET_PERIOD: Duration = Duration::from_secs(2);
+/// Users whose answer is remembered.
+const SECRETS_MAX: usize = 10_000;
+/// How often a server is asked for changed start values, at most.
+const SETTINGS_PERIOD: Duration = Duration::from_secs(1);
+/// How long a login waits for that answer.
+const SETTINGS_WAIT: Duration = Duration::from_millis(500);
+
+const FINGERPRINT: &str = "SELECT pg_catalog.md5(pg_catalog.string_agg(s::text, ',' ORDER BY s::text)) \
+     FROM pg_catalog.pg_db_role_setting s";
+
+struct Line {
+    open: Option<(Talk, ServerPermit, AddressPermit)>,
+    used: Instant,
+}
+
+/// What a line leads to.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+struct LineKey {
+    servers: Vec<crate::config::ServerAddress>,
+    database: String,
+    user: String,
+}
+
+#[derive(Default)]
+struct Seen {
+    asked: Option<Instant>,
+    fingerprint: Option<Vec<u8>>,
+}
+
+type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
+
+/// The lines, and what they have said lately.
+#[derive(Default)]
+pub struct Enquiries {
+    lines: Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>,
+    secrets: Mutex<Secrets>,
+    seen: Mutex<HashMap<Vec<crate::config::ServerAddress>, Arc<AsyncMutex<Seen>>>>,
+}
+
+impl Enquiries {
+    fn line(&self, route: &Route) -> Arc<AsyncMutex<Line>> {
+        let key = LineKey {
+            servers: route.target.servers.clone(),
+            database: route.login.database.clone(),
+            user: route.login.user.clone(),
+        };
+        let new = || Arc::new(AsyncMutex::new(Line { open: None, used: Instant::now() }));
+        locked(&self.lines).entry(key).or_insert_with(new).clone()
+    }
+
+    /// Closes lines that have not been used lately.
+    pub fn close_idle(&self) {
+        locked(&self.lines).retain(|_, line| {
+            // One that is in use cannot be locked, and stays.
+            line.try_lock().map_or(true, |line| line.used.elapsed() < LINE_IDLE)
+        });
+    }
+
+    /// Forgets all answers and lines: the configuration has changed.
+    pub fn forget(&self) {
+        locked(&self.lines).clear();
+        locked(&self.secrets).clear();
+    }
+
+    /// Forgets what is known of one user: its proof was wrong, perhaps because the password has
+    /// just changed.
+    pub fn forget_user(&self, database: &str, user: &str) {
+        locked(&self.secrets).remove(&(database.to_owned(), user.to_owned()));
+    }
+}
+
+/// Asks on a line; opens it if it is not open, and once more if it has broken.
+async fn ask(
+    service: &Arc<Service>,
+    route: &Route,
+    sql: &str,
+    values: &[&[u8]],
+) -> Result<Answer, DialError> {
+    let line = service.enquiries.line(route);
+    let mut line = line.lock().await;
+    let within = route.target.connect_timeout;
+    let failed = |source| DialError::Talk { server: "the server".to_owned(), source };
+    loop {
+        let fresh = line.open.is_none();
+        // Out of its place while it is in use: if this task is dropped in between, so is the
+        // connection, with an answer outstanding.
+        let (mut talk, server, address) = match line.open.take() {
+            Some(open) => open,
+            None => open_line(service, route).await?,
+        };
+        let result = timeout(within, talk.query_with(sql, values)).await;
+        line.used = Instant::now();
+        match result {
+            Ok(Ok(answer)) => {
+                line.open = Some((talk, server, address));
+                return Ok(answer);
+            }
+            Ok(Err(TalkError::Server(error))) => {
+                if error.severity != hawser_core::wire::error::Severity::Fatal {
+                    line.open = Some((talk, server, address));
+                    return Err(failed(TalkError::Server(error)));
+                }
+                if fresh {
+                    return Err(failed(TalkError::Server(error)));
+                }
+            }
+            Ok(Err(error)) if fresh => return Err(failed(error)),
+            Ok(Err(_)) => {} // it had been idle, and the server has closed it since
+            Err(_) => {
+                return Err(DialError::Timeout { server: "the server".to_owned(), after: within });
+            }
+        }
+    }
+}
+
+async fn open_line(
+    service: &Arc<Service>,
+    route: &Route,
+) -> Result<(Talk, ServerPermit, AddressPermit), DialError> {
+    let limits = &service.limits;
+    let permit = limits
+        .server(&route.login.database, &route.login.user, &route.bounds)
+        .map_err(DialError::Full)?;
+    let gate = |server: &_| limits.address(server, route.per_server);
+    // Seen in pg_stat_activity: this is no client's connection.
+    let mut login = route.login.clone();
+    login
+        .parameters
+        .push(Asked { name: b"application_name"[..].into(), value: b"hawser"[..].into() });
+    let dialled = service.dialler.dial(&route.target, &login, &gate).await?;
+    Ok((dialled.talk, permit, dialled.place))
+}
+
+/// The secret of a user as `auth_query` knows it; `Ok(None)` if it does not know the user.
+///
+/// # Errors
+/// What the client is told: the lookup failed. The reason goes to the log.
+pub async fn look_up(
+    service: &Arc<Service>,
+    config: &Config,
+    database: &DatabaseConfig,
+    requested: &str,
+    user: &str,
+) -> Result<Option<Secret>, ClientError> {
+    let Some(auth_user) = &database.auth_user else { return Ok(None) };
+    let key = (requested.to_owned(), user.to_owned());
+    let remembered = locked(&service.enquiries.secrets).get(&key).cloned();
+    if let Some((asked, secret)) = remembered
+        && asked.elapsed() < SECRET_PERIOD
+    {
+        return Ok(secret);
+    }
+    let failed = |reason: &dyn std::fmt::Display| {
+        tracing::warn!(database = requested, user, %reason, "auth_query failed");
+        ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
+            .detail("auth_query failed; see the log of the pooler.")
+    };
+    let (name, asked_in) = match &database.auth_dbname {
+        Some(name) => (name.as_str(), config.database(name)),
+        None => (requested, Some(database)),
+    };
+    let asked_in = asked_in.ok_or_else(|| failed(&format!("auth_dbname \"{name}\" is unknown")))?;
+    let login = Login {
+        user: auth_user.clone(),
+        database: asked_in.dbname_for(name).to_owned(),
+        replication: hawser_core::session::options::Replication::None,
+        parameters: Vec::new(),
+        credentials: service.access.load().credentials(auth_user),
+    };
+    let route = route(config, asked_in, auth_user, login, &locked(&service.pools.connectings));
+    let answer = ask(service, &route, &database.auth_query, &[user.as_bytes()])
+        .await
+        .map_err(|error| failed(&error))?;
+    let secret = read_secret(&answer, user).map_err(|reason| failed(&reason))?;
+    let mut secrets = locked(&service.enquiries.secrets);
+    if secrets.len() >= SECRETS_MAX {
+        secrets.clear();
+    }
+    secrets.insert(key, (Instant::now(), secret.clone()));
+    Ok(secret)
+}
+
+/// Reads the answer of `auth_query`: name, secret, and perhaps VALID UNTIL.
+fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
+    let row = match answer.rows.as_slice() {
+        [] => return Ok(None),
+        [row] => row,
+        rows => return Err(format!("it gives {} rows for one user", rows.len())),
+    };
+    let (Some(name), Some(secret)) = (row.first(), row.get(1)) else {
+        return Err("it must give two columns: name and secret".to_owned());
+    };
+    // Another user's secret must not open this one's door.
+    if name.as_deref() != Some(user.as_bytes()) {
+        return Err("it gives another user than the one it was asked for".to_owned());
+    }
+    let text = |value: &Option<Box<[u8]>>| -> Result<Option<String>, String> {
+        let text = value.as_deref().map(|text| String::from_utf8(text.to_vec()));
+        text.transpose().map_err(|_| "it gives text that is not UTF-8".to_owned())
+    };
+    if let Some(until) = row.get(2) {
+        let until =
+            ValidUntil::parse(text(until)?.as_deref()).map_err(|error| error.to_string())?;
+        if until.has_passed(SystemTime::now()) {
+            return Ok(Some(Secret::None));
+        }
+    }
+    let secret = Secret::parse(text(secret)?.as_deref()).map_err(|error| error.to_string())?;
+    Ok(Some(secret))
+}
+
+/// Begins a new epoch for all pools of this one's servers if sessions would start with other values
+/// now. To be called for each new client; asks the server at most once a [`SETTINGS_PERIOD`].
+pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) {
+    let route = entry.route.load_full();
+    let seen = {
+        let mut seen = locked(&service.enquiries.seen);
+        seen.entry(route.target.servers.clone()).or_default().clone()
+    };
+    // Whoever waits for the lock finds the answer fresh.
+    let look = async {
+        let mut seen = seen.lock().await;
+        if seen.asked.is_some_and(|asked| asked.elapsed() < SETTINGS_PERIOD) {
+            return;
+        }
+        seen.asked = Some(Instant::now());
+        let answer = match ask(service, &route, FINGERPRINT, &[]).await {
+            Ok(answer) => answer.single().unwrap_or_default().to_vec(),
+            Err(error) => {
+                tracing::debug!(%error, "could not ask for changed start values");
+                return;
+            }
+        };
+        let before = seen.fingerprint.replace(answer.clone());
+        if before.is_some_and(|before| before != answer) {
+            tracing::info!(
+                "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
+            );
+            let same_servers =
+                |other: &Arc<PoolEntry>| other.route.load().target.servers == route.target.servers;
+            for other in service.pools.all().into_iter().filter(same_servers) {
+                other.begin_epoch();
+            }
+        }
+    };
+    // Without an answer in time the login goes on with what is known.
+    let _ = timeout(SETTINGS_WAIT, look).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(rows: &[&[Option<&str>]]) -> Answer {
+        let value = |value: &Option<&str>| value.map(|text| text.as_bytes().into());
+        let rows = rows.iter().map(|row| row.iter().map(value).collect()).collect();
+        Answer { rows, reported: Vec::new() }
+    }
+
+    #[test]
+    fn auth_query_answers_about_the_very_user() {
+        let read = |rows: &[&[Option<&str>]]| read_secret(&answer(rows), "ann");
+        assert_eq!(read(&[]), Ok(None));
+        assert_eq!(read(&[&[Some("ann"), None]]), Ok(Some(Secret::None)));
+        assert_eq!(read(&[&[Some("ann"), Some("pw")]]), Ok(Some(Secret::Plain("pw".into()))));
+        assert!(read(&[&[Some("bob"), Some("pw")]]).is_err());
+        assert!(read(&[&[None, Some("pw")]]).is_err());
+        assert!(read(&[&[Some("ann")]]).is_err());
+        assert!(read(&[&[Some("ann"), Some("a")], &[Some("ann"), Some("b")]]).is_err());
+    }
+
+    #[test]
+    fn a_secret_whose_time_has_passed_lets_nobody_in() {
+        let read = |until| read_secret(&answer(&[&[Some("ann"), Some("pw"), until]]), "ann");
+        assert_eq!(read(Some("2001-01-01 00:00:00+00")), Ok(Some(Secret::None)));
+        assert_eq!(read(Some("infinity")), Ok(Some(Secret::Plain("pw".into()))));
+        assert_eq!(read(None), Ok(Some(Secret::Plain("pw".into()))));
+        assert!(read(Some("some day")).is_err());
+    }
+}

@@ -1,0 +1,154 @@
+//! What happens to pools by time alone, once a second: too old, too idle, too large backends are
+//! closed, `min_pool_size` is opened, pools that nobody needs are removed.
+//!
+//! # Limits  One pass looks at each idle backend once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hawser_core::engine::{Backend, Socket, ToLoop};
+use hawser_core::ids::BackendId;
+use hawser_core::wire::build;
+
+use super::{PoolEntry, locked};
+use crate::dial::Dialler;
+use crate::loops::Pool;
+use crate::process::private_memory;
+use crate::service::{Phase, Service};
+use crate::socket::Conn;
+
+/// Time between passes.
+const PERIOD: Duration = Duration::from_secs(1);
+/// How long a pool without clients and backends is remembered, with its counters.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+/// The same for a replication connection's own pool, which nobody else will ask for.
+const FORGET_REPLICATION_AFTER: Duration = Duration::from_secs(5);
+/// Passes between looks at certificate files.
+const FILES_EVERY: u64 = 10;
+
+/// Keeps pools in order until the process ends.
+pub async fn run(service: Arc<Service>) {
+    let mut tick = tokio::time::interval(PERIOD);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    for pass in 0u64.. {
+        tick.tick().await;
+        if service.phase() == Phase::Ending {
+            return;
+        }
+        for entry in service.pools.all() {
+            look_after(&service, &entry);
+        }
+        service.enquiries.close_idle();
+        if pass.is_multiple_of(FILES_EVERY) {
+            refresh_certificates(&service).await;
+        }
+    }
+}
+
+async fn refresh_certificates(service: &Arc<Service>) {
+    let service = service.clone();
+    let refresh = move || {
+        let config = service.config.load();
+        match service.acceptor.refresh(&config.reload.client_tls) {
+            Ok(true) => tracing::info!("the certificate for clients has been read again"),
+            Ok(false) => {}
+            Err(error) => tracing::warn!(%error, "the changed certificate for clients is not used"),
+        }
+    };
+    // A panic in there has been reported by the runtime.
+    let _ = tokio::task::spawn_blocking(refresh).await;
+}
+
+fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
+    let pool = &entry.pool;
+    let now = service.loops.now();
+    let settings = pool.settings();
+    let epoch = pool.epoch();
+    let route = entry.route.load();
+    let mut spare = {
+        let pool = pool.lock();
+        pool.total().saturating_sub(pool.limits().min_size)
+    };
+    let bloated = match route.memory_max {
+        Some(bytes) => bloated(&service.dialler, pool, bytes),
+        None => Vec::new(),
+    };
+    close_idle(service, pool, |backend, idle| {
+        let stale = backend.epoch() != epoch
+            || now.since(backend.opened()) >= settings.server_lifetime
+            || bloated.contains(&backend.id());
+        let unneeded = !settings.server_idle_timeout.is_zero()
+            && idle >= settings.server_idle_timeout
+            && spare > 0;
+        spare -= u32::from(unneeded && !stale);
+        stale || unneeded
+    });
+
+    let wants_min_size = entry.client_count() > 0 || entry.is_always_wanted(service);
+    if wants_min_size && service.phase() == Phase::Serving {
+        let due = pool.lock().openings_for_min_size(now);
+        for _ in 0..due {
+            service.control.open(pool.clone(), service.loops.least_loaded());
+        }
+    }
+    let forget_after = match entry.key.replication {
+        Some(_) => FORGET_REPLICATION_AFTER,
+        None => FORGET_AFTER,
+    };
+    if entry.is_forgotten(forget_after) && !wants_min_size {
+        service.pools.remove(entry);
+    }
+}
+
+impl PoolEntry {
+    /// Whether it keeps its smallest size without a client: it has a forced user, so that it can
+    /// be opened by itself.
+    fn is_always_wanted(&self, service: &Service) -> bool {
+        let config = service.config.load();
+        self.key.replication.is_none()
+            && self.pool.settings().limits.min_size > 0
+            && config.database(&self.key.database).is_some_and(|db| db.forced_user.is_some())
+            && locked(&self.refusal).is_none()
+    }
+}
+
+/// Idle backends on this host whose private memory exceeds `bytes`.
+fn bloated(dialler: &Dialler, pool: &Pool, bytes: u64) -> Vec<BackendId> {
+    let idle: Vec<_> = pool
+        .lock()
+        .idle_backends()
+        .map(|(_, backend)| (backend.id(), backend.server(), backend.process()))
+        .collect();
+    // Read outside of the lock: it is a system call.
+    let is_local = |server| dialler.place(server).is_some_and(|place| place.configured.is_local());
+    idle.into_iter()
+        .filter(|(_, server, process)| {
+            is_local(*server) && private_memory(*process).is_some_and(|size| size > bytes)
+        })
+        .map(|(id, _, _)| id)
+        .collect()
+}
+
+/// Takes the idle backends for which `unwanted(backend, idle time)` holds out of the pool and closes
+/// them. Returns how many.
+pub fn close_idle(
+    service: &Service,
+    pool: &Pool,
+    mut unwanted: impl FnMut(&Backend<Conn>, Duration) -> bool,
+) -> usize {
+    let now = service.loops.now();
+    let taken = pool.lock().take_idle_if(now, |backend, idle| unwanted(backend, idle));
+    let count = taken.len();
+    for (home, mut backend) in taken {
+        let place = backend.place();
+        let socket = backend.socket_mut();
+        // An idle backend's socket takes five bytes; if not, the server sees the connection end.
+        let _ = socket.write(&build::TERMINATE);
+        let _ = socket.flush();
+        socket.shutdown();
+        // The loop forgets the place; epoll forgets the socket when it is closed.
+        service.loops.send(home, ToLoop::Departed(place));
+        drop(backend);
+    }
+    count
+}

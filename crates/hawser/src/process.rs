@@ -1,0 +1,197 @@
+//! The process itself: randomness, descriptors, the pid file, becoming another user.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use hawser_sys::process as sys;
+use ring::rand::{SecureRandom, SystemRandom};
+
+/// Fills `bytes` with what nobody can predict.
+///
+/// # Panics
+/// If the kernel has no randomness to give, which it has on every system that has booted
+/// (getrandom(2)): no login could be safe then.
+#[expect(clippy::expect_used, reason = "see Panics")]
+pub fn random_bytes(bytes: &mut [u8]) {
+    SystemRandom::new().fill(bytes).expect("the kernel gives random bytes");
+}
+
+/// A random number.
+pub fn random_u64() -> u64 {
+    let mut bytes = [0; 8];
+    random_bytes(&mut bytes);
+    u64::from_ne_bytes(bytes)
+}
+
+/// Descriptors that the process needs beside those of connections: logs, epoll, listeners, files
+/// that are read, connections on which clients are still logging in.
+pub const DESCRIPTORS_BESIDE: u64 = 256;
+
+/// Why the process cannot be what the configuration asks for.
+#[derive(Debug)]
+pub enum ProcessError {
+    /// There are fewer descriptors than configured connections need.
+    Descriptors {
+        /// The limit in force.
+        limit: u64,
+        /// What is needed.
+        needed: u64,
+    },
+    /// A system call failed.
+    System {
+        /// What was tried.
+        what: String,
+        /// Why it failed.
+        source: io::Error,
+    },
+    /// There is no such user on this host.
+    NoUser(String),
+    /// Another process has the pid file.
+    AlreadyRunning {
+        /// The pid file.
+        pidfile: PathBuf,
+        /// The process.
+        pid: u32,
+    },
+}
+
+impl fmt::Display for ProcessError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Descriptors { limit, needed } => write!(
+                f,
+                "the process may have {limit} open files and the configured connections need {needed}: \
+                 raise the limit (LimitNOFILE= in systemd, ulimit -Hn) or lower max_client_conn"
+            ),
+            Self::System { what, source } => write!(f, "could not {what}: {source}"),
+            Self::NoUser(name) => write!(f, "there is no user \"{name}\" on this host"),
+            Self::AlreadyRunning { pidfile, pid } => write!(
+                f,
+                "process {pid} runs already, says \"{}\"; if that is not so, remove the file",
+                pidfile.display()
+            ),
+        }
+    }
+}
+
+impl std::error::Error for ProcessError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::System { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn system(what: impl Into<String>) -> impl FnOnce(io::Error) -> ProcessError {
+    let what = what.into();
+    move |source| ProcessError::System { what, source }
+}
+
+/// Raises the limit on open files as far as the system lets it, and checks it against `needed`
+/// connections. Returns the limit.
+///
+/// # Errors
+/// [`ProcessError::Descriptors`] if it is too low.
+pub fn ensure_descriptors(connections: u64) -> Result<u64, ProcessError> {
+    let limit = sys::raise_descriptor_limit().map_err(system("raise the limit on open files"))?;
+    let needed = connections.saturating_add(DESCRIPTORS_BESIDE);
+    if limit < needed { Err(ProcessError::Descriptors { limit, needed }) } else { Ok(limit) }
+}
+
+/// Becomes the user that the configuration names, if the process is root.
+///
+/// # Errors
+/// There is no such user, or the system refuses: the process must not go on as root.
+pub fn become_user(name: Option<&str>) -> Result<(), ProcessError> {
+    let Some(name) = name else { return Ok(()) };
+    let account = sys::account_by_name(name).map_err(system(format!("look up user \"{name}\"")))?;
+    let account = account.ok_or_else(|| ProcessError::NoUser(name.to_owned()))?;
+    if !sys::is_superuser() {
+        tracing::info!(user = name, "not root: goes on as the user that started it");
+        return Ok(());
+    }
+    sys::become_account(&account).map_err(system(format!("become user \"{name}\"")))
+}
+
+/// The file with the process id; removed when this is dropped.
+#[derive(Debug)]
+pub struct PidFile(PathBuf);
+
+impl PidFile {
+    /// Writes the file. One whose process is gone is replaced.
+    ///
+    /// # Errors
+    /// Another process has it, or it cannot be written.
+    pub fn create(path: &Path) -> Result<Self, ProcessError> {
+        if let Some(pid) = fs::read_to_string(path).ok().and_then(|text| text.trim().parse().ok())
+            && pid != std::process::id()
+            && Path::new(&format!("/proc/{pid}")).exists()
+        {
+            return Err(ProcessError::AlreadyRunning { pidfile: path.to_owned(), pid });
+        }
+        fs::write(path, format!("{}\n", std::process::id()))
+            .map_err(system(format!("write \"{}\"", path.display())))?;
+        Ok(Self(path.to_owned()))
+    }
+}
+
+impl Drop for PidFile {
+    fn drop(&mut self) {
+        // A successor may have put its own id there.
+        let own = std::process::id().to_string();
+        if fs::read_to_string(&self.0).is_ok_and(|text| text.trim() == own) {
+            let _ = fs::remove_file(&self.0);
+        }
+    }
+}
+
+/// Private memory (RssAnon) of a process of this host, in bytes; `None` if it cannot be read.
+pub fn private_memory(pid: u32) -> Option<u64> {
+    parse_private_memory(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
+}
+
+fn parse_private_memory(status: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn too_few_descriptors_are_an_error_that_says_what_to_do() {
+        let error = ensure_descriptors(u64::MAX).unwrap_err();
+        assert!(matches!(error, ProcessError::Descriptors { .. }));
+        assert!(error.to_string().contains("max_client_conn"), "{error}");
+        ensure_descriptors(1).unwrap();
+    }
+
+    #[test]
+    fn a_pid_file_is_for_one_process() {
+        let directory = std::env::temp_dir().join(format!("hawser-pid-{}", random_u64()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("pid");
+        fs::write(&path, "1\n").unwrap();
+        assert!(matches!(PidFile::create(&path), Err(ProcessError::AlreadyRunning { pid: 1, .. })));
+        fs::write(&path, "4194305\n").unwrap(); // above every pid_max
+        let file = PidFile::create(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap().trim(), std::process::id().to_string());
+        drop(file);
+        assert!(!path.exists());
+        fs::remove_dir(&directory).unwrap();
+    }
+
+    #[test]
+    fn private_memory_is_the_anonymous_part_of_the_resident_set() {
+        assert_eq!(
+            parse_private_memory("VmRSS:\t  900 kB\nRssAnon:\t     123 kB\nRssFile:\t 1 kB\n"),
+            Some(123 * 1024)
+        );
+        assert_eq!(parse_private_memory("VmRSS: 1 kB"), None);
+        assert!(private_memory(std::process::id()).is_some());
+    }
+}

@@ -1,0 +1,255 @@
+//! `hawser serve`: from a configuration to a process that takes clients, and to its end.
+//!
+//! # Order of the start
+//! configuration and its files, descriptors, sockets, another user, event loops, listeners, READY.
+//! Whatever is wrong is found before the first client can connect.
+//!
+//! # Signals
+//! SIGHUP reloads; a configuration with an error is refused and the old one stays. SIGTERM and
+//! SIGINT let open transactions end within `shutdown_timeout`; a second one ends them.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use hawser_core::engine::ToLoop;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
+
+use crate::config::Config;
+use crate::login::admin::AdminConsole;
+use crate::login::listen::{self, ListenError};
+use crate::loops::{Control, Order};
+use crate::pools::{open, upkeep};
+use crate::process::{self, PidFile, ProcessError, random_u64};
+use crate::reactor::{Logged, Reactors};
+use crate::service::{NotInForce, Phase, Service};
+
+/// How much lower the priority of login threads is (nice; 0 is the event loops').
+const LOGIN_NICE: i32 = 10;
+/// Threads that hash passwords, beside those that serve logins.
+const HASHING_THREADS_MAX: usize = 16;
+/// How often the end of the last client is looked for.
+const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How long event loops have to say goodbye once the time of grace is over.
+const GOODBYE: Duration = Duration::from_millis(200);
+
+/// Why the process does not serve.
+#[derive(Debug)]
+pub enum ServeError {
+    /// A file that the configuration names, or the process itself, is not right.
+    NotInForce(NotInForce),
+    /// The process cannot be what the configuration asks for.
+    Process(ProcessError),
+    /// A socket cannot be listened on.
+    Listen(ListenError),
+    /// A socket of the administration cannot be listened on.
+    Admin(String),
+    /// The runtime or the event loops could not be started.
+    Start(std::io::Error),
+}
+
+impl fmt::Display for ServeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotInForce(error) => error.fmt(f),
+            Self::Process(error) => error.fmt(f),
+            Self::Listen(error) => error.fmt(f),
+            Self::Admin(error) => f.write_str(error),
+            Self::Start(error) => write!(f, "could not start: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for ServeError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NotInForce(error) => Some(error),
+            Self::Process(error) => Some(error),
+            Self::Listen(error) => Some(error),
+            Self::Admin(_) => None,
+            Self::Start(error) => Some(error),
+        }
+    }
+}
+
+/// Serves until a signal ends it. `admin` serves the admin database.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeError> {
+    for warning in config.warnings() {
+        tracing::warn!("{warning}");
+    }
+    let start = &config.start.process;
+    process::ensure_descriptors(descriptors(&config)).map_err(ServeError::Process)?;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let or_cores = |count: u32| if count == 0 { cores } else { count as usize };
+    let loop_count = u16::try_from(or_cores(start.loops)).unwrap_or(u16::MAX);
+    let login_threads = or_cores(start.login_threads);
+    let runtime = runtime(login_threads).map_err(ServeError::Start)?;
+    let _entered = runtime.enter();
+
+    // Files of certificates and rules may be readable by root alone: before the change of user.
+    let (control, orders) = Control::new();
+    let listeners = listen::open_all(&config.start.listen).map_err(ServeError::Listen)?;
+    let pidfile = start.pidfile.as_deref().map(PidFile::create).transpose();
+    let _pidfile = pidfile.map_err(ServeError::Process)?;
+    let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
+    let logged = Arc::new(Logged { disconnections });
+    let reactors = Reactors::start(loop_count, random_u64(), control.clone(), logged.clone())
+        .map_err(ServeError::Start)?;
+    let user = start.user.clone();
+    let service = Service::new(config, reactors.loops().clone(), control, admin)
+        .map_err(ServeError::NotInForce)?;
+    service.admin.begin(&service).map_err(ServeError::Admin)?;
+    process::become_user(user.as_deref()).map_err(ServeError::Process)?;
+    runtime.block_on(run(service, listeners, orders, logged));
+    drop(reactors);
+    // Logins that hash or wait for a server are not waited for.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// Descriptors that the configured clients and server connections can need.
+pub(crate) fn descriptors(config: &Config) -> u64 {
+    let limits = &config.reload.limits;
+    let clients = u64::from(limits.max_client_conn);
+    let listed: u64 = config.databases().iter().map(|db| u64::from(db.pool_size)).sum();
+    let servers = limits.max_server_connections.get().map_or(listed, u64::from);
+    let needed = clients.saturating_add(servers);
+    needed.max(u64::from(config.start.process.max_open_files))
+}
+
+/// A runtime whose threads yield to the event loops.
+fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .max_blocking_threads(HASHING_THREADS_MAX)
+        .thread_name("login")
+        .on_thread_start(|| {
+            if let Err(error) = hawser_sys::process::set_thread_nice(LOGIN_NICE) {
+                tracing::warn!(%error, "logins have the same priority as queries");
+            }
+        })
+        .enable_all()
+        .build()
+}
+
+async fn run(
+    service: Arc<Service>,
+    listeners: Vec<listen::Listener>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    logged: Arc<Logged>,
+) {
+    tokio::spawn(open::take_orders(service.clone(), orders));
+    tokio::spawn(upkeep::run(service.clone()));
+    derive_ahead(&service);
+    for listener in listeners {
+        tokio::spawn(listen::accept(service.clone(), listener));
+    }
+    notify(&[sd_notify::NotifyState::Ready]);
+    tracing::info!("ready");
+
+    let reloading = service.clone();
+    tokio::spawn(each(SignalKind::hangup(), move || {
+        let (service, logged) = (reloading.clone(), logged.clone());
+        async move {
+            reload(&service).await;
+            let wanted = service.config.load().reload.log.log_disconnections;
+            logged.disconnections.store(wanted, Ordering::Relaxed);
+        }
+    }));
+    let (endings, mut ended) = mpsc::unbounded_channel();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let endings = endings.clone();
+        tokio::spawn(each(kind, move || {
+            let _ = endings.send(());
+            std::future::ready(())
+        }));
+    }
+    let mut phase = service.phase.subscribe();
+    tokio::select! {
+        _ = ended.recv() => drain(&service),
+        // SHUTDOWN of the admin console.
+        _ = phase.wait_for(|phase| *phase != Phase::Serving) => drain(&service),
+    }
+    tokio::select! {
+        () = drained(&service) => tracing::info!("all clients have left"),
+        _ = ended.recv() => tracing::info!("a second signal: ends now"),
+        _ = phase.wait_for(|phase| *phase == Phase::Ending) => {}
+    }
+    let _ = service.phase.send(Phase::Ending);
+    service.loops.send_all(|| ToLoop::KillAll { pool: None, error: Service::shutdown_error() });
+    tokio::time::sleep(GOODBYE).await;
+}
+
+async fn each<F: Future<Output = ()>>(kind: SignalKind, mut act: impl FnMut() -> F) {
+    match signal(kind) {
+        Ok(mut signals) => {
+            while signals.recv().await.is_some() {
+                act().await;
+            }
+        }
+        Err(error) => tracing::error!(%error, "a signal cannot be waited for"),
+    }
+}
+
+fn notify(state: &[sd_notify::NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        tracing::warn!(%error, "the service manager could not be told");
+    }
+}
+
+/// Reads the configuration again, on a thread that may wait for the disk.
+pub async fn reload(service: &Arc<Service>) {
+    let reloading = service.clone();
+    match tokio::task::spawn_blocking(move || reloading.reload()).await {
+        Ok(Ok(())) => {
+            tracing::info!("the configuration has been read again");
+            derive_ahead(service);
+        }
+        Ok(Err(error)) => {
+            tracing::error!("the configuration is refused, the old one stays in force:\n{error}");
+        }
+        Err(error) => tracing::error!(%error, "the configuration could not be read"),
+    }
+}
+
+fn derive_ahead(service: &Arc<Service>) {
+    let (access, mock) = (service.access.load_full(), service.mock.clone());
+    tokio::task::spawn_blocking(move || access.derive_ahead(&mock));
+}
+
+/// No new clients; those who are here go when their transaction ends.
+fn drain(service: &Service) {
+    tracing::info!(clients = service.limits.client_count(), "shutting down");
+    notify(&[sd_notify::NotifyState::Stopping]);
+    service.phase.send_if_modified(|phase| {
+        let serving = *phase == Phase::Serving;
+        *phase = (*phase).max(Phase::Draining);
+        serving
+    });
+    service.loops.send_all(|| ToLoop::Drain(Service::shutdown_error()));
+}
+
+/// Waits until no client is left, or the time of grace is over.
+async fn drained(service: &Service) {
+    let grace = service.config.load().reload.shutdown.shutdown_timeout.get();
+    let all_gone = async {
+        while service.limits.client_count() > 0 {
+            tokio::time::sleep(DRAIN_POLL).await;
+        }
+    };
+    match grace {
+        Some(grace) => {
+            if tokio::time::timeout(grace, all_gone).await.is_err() {
+                let clients = service.limits.client_count();
+                tracing::warn!(clients, "shutdown_timeout has passed: the rest is cut off");
+            }
+        }
+        None => all_gone.await,
+    }
+}

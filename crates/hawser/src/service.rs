@@ -1,0 +1,198 @@
+//! What all tasks of the control side share.
+
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use arc_swap::ArcSwap;
+use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_sys::stream::TcpOptions;
+use tokio::sync::watch;
+
+use crate::admin::pooler::{Gates, Tally};
+use crate::auth::scram::MockNonce;
+use crate::cancel::CancelGate;
+use crate::config::{Config, NetworkSettings, Timeout};
+use crate::dial::Dialler;
+use crate::limits::Limits;
+use crate::login::access::Access;
+use crate::login::admin::AdminConsole;
+use crate::loops::{Control, Loops};
+use crate::pools::Pools;
+use crate::pools::enquiry::Enquiries;
+use crate::process::random_bytes;
+use crate::tls::accept::{Accepting, Acceptor};
+
+/// What all tasks of the control side share.
+pub struct Service {
+    /// The configuration in force.
+    pub config: ArcSwap<Config>,
+    /// Who may log in, as it is in force.
+    pub access: ArcSwap<Access>,
+    /// TLS towards clients.
+    pub acceptor: Acceptor,
+    /// Secret of this process from which salts of unknown users are made.
+    pub mock: MockNonce,
+    /// The event loops.
+    pub loops: Loops,
+    /// What the loops ask for comes in here; the control side uses it, too.
+    pub control: Control,
+    /// All counts that are limited.
+    pub limits: Arc<Limits>,
+    /// All pools.
+    pub pools: Pools,
+    /// Server connections of the control side itself.
+    pub enquiries: Enquiries,
+    /// Opens server connections.
+    pub dialler: Dialler,
+    /// Bounds cancel requests in flight.
+    pub cancels: CancelGate,
+    /// Serves the admin database.
+    pub admin: Arc<dyn AdminConsole>,
+    /// Which databases are paused or disabled.
+    pub gates: Gates,
+    /// What is counted outside of pools.
+    pub tally: Tally,
+    /// How far the process is on its way out.
+    pub phase: watch::Sender<Phase>,
+    /// One reload at a time.
+    reloading: Mutex<()>,
+}
+
+/// How far the process is on its way out.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Phase {
+    /// It takes clients.
+    Serving,
+    /// It takes none; open transactions end.
+    Draining,
+    /// It ends now.
+    Ending,
+}
+
+/// Why a configuration is not put in force.
+#[derive(Debug)]
+pub struct NotInForce(pub Vec<String>);
+
+impl std::fmt::Display for NotInForce {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0.join("\n"))
+    }
+}
+
+impl std::error::Error for NotInForce {}
+
+impl Service {
+    /// With this configuration in force: reads all files that it names.
+    ///
+    /// # Errors
+    /// All that is wrong with those files.
+    pub fn new(
+        config: Config,
+        loops: Loops,
+        control: Control,
+        admin: Arc<dyn AdminConsole>,
+    ) -> Result<Arc<Self>, NotInForce> {
+        let (access, accepting, routes) = load_files(&config)?;
+        let pools = Pools::new(loops.count());
+        pools.set_connectings(routes);
+        Ok(Arc::new(Self {
+            config: ArcSwap::from_pointee(config),
+            access: ArcSwap::from_pointee(access),
+            acceptor: Acceptor::new(accepting),
+            mock: MockNonce::generate(random_bytes),
+            loops,
+            control,
+            limits: Arc::default(),
+            pools,
+            enquiries: Enquiries::default(),
+            dialler: Dialler::default(),
+            cancels: CancelGate::default(),
+            admin,
+            gates: Gates::default(),
+            tally: Tally::default(),
+            phase: watch::Sender::new(Phase::Serving),
+            reloading: Mutex::new(()),
+        }))
+    }
+
+    /// Puts another configuration in force, or the same one with its files read again. Nobody is
+    /// thrown out; what only a restart changes stays as it is.
+    ///
+    /// # Errors
+    /// All that is wrong with the files that it names: everything stays as it is.
+    pub fn put_in_force(&self, config: Config) -> Result<(), NotInForce> {
+        let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
+        let old = self.config.load_full();
+        for name in old.diff_restart(&config) {
+            tracing::warn!(setting = name, "the setting has changed, which needs a restart");
+        }
+        let config = config.reloaded_over(&old);
+        let (access, accepting, routes) = load_files(&config)?;
+        self.acceptor.replace(accepting);
+        self.access.store(Arc::new(access));
+        self.config.store(Arc::new(config));
+        self.enquiries.forget();
+        self.dialler.resolver.forget();
+        self.pools.reconfigure(self, routes);
+        Ok(())
+    }
+
+    /// Reads the configuration file again and puts it in force.
+    ///
+    /// # Errors
+    /// All that is wrong: everything stays as it is.
+    pub fn reload(&self) -> Result<(), NotInForce> {
+        let config = self.config.load_full();
+        let config = match config.file() {
+            Some(file) => {
+                Config::load(file).map_err(|errors| NotInForce(vec![errors.to_string()]))?
+            }
+            None => Config::clone(&config),
+        };
+        self.put_in_force(config)
+    }
+
+    /// How far the process is on its way out.
+    pub fn phase(&self) -> Phase {
+        *self.phase.borrow()
+    }
+
+    /// What clients are told when the process ends.
+    pub fn shutdown_error() -> ClientError {
+        ClientError::fatal(
+            SqlState::ADMIN_SHUTDOWN,
+            "terminating connection because the pooler is shutting down",
+        )
+    }
+}
+
+type Files = (Access, Option<Accepting>, crate::pools::Connectings);
+
+fn load_files(config: &Config) -> Result<Files, NotInForce> {
+    let mut errors = Vec::new();
+    let access = Access::load(config).map_err(|error| errors.extend(error)).ok();
+    let accepting = Accepting::load(&config.reload.client_tls)
+        .map_err(|error| errors.push(error.to_string()))
+        .ok();
+    let connectings =
+        crate::pools::Connectings::load(config).map_err(|error| errors.extend(error)).ok();
+    match (access, accepting, connectings) {
+        (Some(access), Some(accepting), Some(connectings)) if errors.is_empty() => {
+            Ok((access, accepting, connectings))
+        }
+        _ => Err(NotInForce(errors)),
+    }
+}
+
+/// TCP options as the configuration has them.
+pub fn tcp_options(network: &NetworkSettings) -> TcpOptions {
+    let or_zero = |timeout: Timeout| timeout.get().unwrap_or_default();
+    TcpOptions {
+        keepalive: network.tcp_keepalive,
+        keepalive_idle: or_zero(network.tcp_keepidle),
+        keepalive_interval: or_zero(network.tcp_keepintvl),
+        keepalive_count: network.tcp_keepcnt,
+        user_timeout: or_zero(network.tcp_user_timeout),
+    }
+}

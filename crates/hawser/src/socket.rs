@@ -1,0 +1,264 @@
+//! Connections: as the event loops have them ([`Conn`]), and as logins and dialling do
+//! ([`stream::Stream`]).
+//!
+//! # Model
+//! A connection begins on the control side as an asynchronous stream. Once logged in it becomes a
+//! plain descriptor, with its TLS session if it has one, and moves to an event loop.
+//!
+//! # Invariants
+//! * nothing read is lost on that way: what TLS has already decrypted comes out as `early` bytes,
+//!   because epoll knows nothing of it
+//! * an idle TLS connection keeps no buffer of ours. rustls keeps one of 4 KiB for ciphertext and
+//!   about as much for keys and state
+//!
+//! # Why not let rustls read the socket
+//! It reads 4 KiB at a time. Ciphertext is read into a buffer that all connections of a thread
+//! share, and rustls is fed from there: one system call for up to [`SCRATCH_BYTES`].
+
+pub mod stream;
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use hawser_core::engine::Socket;
+use hawser_sys::stream as sys;
+
+/// Ciphertext that is read at once.
+const SCRATCH_BYTES: usize = 32 * 1024;
+/// Plaintext that is encrypted before the socket is tried: two records.
+const ENCRYPT_BYTES: usize = 32 * 1024;
+/// Ciphertext that a TLS connection may hold unsent.
+const TLS_BUFFER_BYTES: usize = 64 * 1024;
+
+thread_local! {
+    static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into());
+}
+
+/// A connection as the event loops have it.
+#[derive(Debug)]
+pub enum Conn {
+    /// TCP or unix socket.
+    Plain(OwnedFd),
+    /// The same, encrypted.
+    Tls(Box<TlsConn>),
+}
+
+/// An encrypted connection.
+#[derive(Debug)]
+pub struct TlsConn {
+    fd: OwnedFd,
+    session: rustls::Connection,
+    /// Ciphertext that was read and that rustls has not taken, because its plaintext did not fit
+    /// into the reader's buffer. Mostly empty.
+    untaken: Vec<u8>,
+}
+
+/// Writes to a descriptor without waiting.
+struct Sender<'a>(BorrowedFd<'a>);
+
+impl Write for Sender<'_> {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        sys::send(self.0, buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        match bufs {
+            [one] => sys::send(self.0, one),
+            _ => sys::send_vectored(self.0, bufs),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl TlsConn {
+    /// From a session whose handshake is done. The second value is what it has decrypted already.
+    fn new(fd: OwnedFd, session: rustls::Connection) -> (Self, Vec<u8>) {
+        let mut conn = Self { fd, session, untaken: Vec::new() };
+        conn.session.set_buffer_limit(Some(TLS_BUFFER_BYTES));
+        let mut early = Vec::new();
+        // An error (nothing there, or the end) leaves in `early` what came before it, and comes
+        // again at the next read.
+        let _ = conn.session.reader().read_to_end(&mut early);
+        early.shrink_to_fit();
+        (conn, early)
+    }
+
+    /// Sends ciphertext until there is none or the socket is full.
+    fn push(&mut self) -> io::Result<()> {
+        while self.session.wants_write() {
+            self.session.write_tls(&mut Sender(self.fd.as_fd()))?;
+        }
+        Ok(())
+    }
+
+    /// Gives ciphertext to rustls and takes plaintext until one of them ends. Returns how much
+    /// ciphertext was taken.
+    fn decrypt(
+        &mut self,
+        ciphertext: &[u8],
+        buf: &mut [u8],
+        filled: &mut usize,
+    ) -> io::Result<usize> {
+        let mut rest = ciphertext;
+        while !rest.is_empty() && *filled < buf.len() {
+            self.session.read_tls(&mut rest)?;
+            if let Err(error) = self.session.process_new_packets() {
+                // The alert says to the peer what was wrong; whether it arrives is all one.
+                let _ = self.push();
+                return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            }
+            if self.take_plaintext(buf, filled)? {
+                break;
+            }
+        }
+        Ok(ciphertext.len() - rest.len())
+    }
+
+    /// Takes decrypted bytes. `true` at the end of the stream.
+    fn take_plaintext(&mut self, buf: &mut [u8], filled: &mut usize) -> io::Result<bool> {
+        while *filled < buf.len() {
+            match self.session.reader().read(&mut buf[*filled..]) {
+                Ok(0) => return Ok(true),
+                Ok(read) => *filled += read,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                // The peer has closed without saying so in TLS, as many do.
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(true),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
+    }
+
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        let mut filled = 0;
+        if self.take_plaintext(buf, &mut filled)? {
+            return Ok(filled);
+        }
+        if !self.untaken.is_empty() && filled < buf.len() {
+            let untaken = std::mem::take(&mut self.untaken);
+            let taken = self.decrypt(&untaken, buf, &mut filled)?;
+            if taken < untaken.len() {
+                self.untaken = untaken[taken..].to_vec();
+            }
+        }
+        let result = SCRATCH.with_borrow_mut(|scratch| self.receive(scratch, buf, &mut filled));
+        if self.session.wants_write() {
+            // A key update or an alert to answer. What does not fit now goes with the next write.
+            let _ = self.push();
+        }
+        match result {
+            Ok(()) => Ok(filled),
+            // What came before the failure is still good; the failure comes again.
+            Err(_) if filled > 0 => Ok(filled),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the socket until it is drained or `buf` is full.
+    fn receive(
+        &mut self,
+        scratch: &mut [u8],
+        buf: &mut [u8],
+        filled: &mut usize,
+    ) -> io::Result<()> {
+        while *filled < buf.len() {
+            let read = sys::recv(&self.fd, scratch)?;
+            if read == 0 {
+                // Tells rustls of the end, so that later reads see it too.
+                let _ = self.session.read_tls(&mut io::empty());
+                return Ok(());
+            }
+            let taken = self.decrypt(&scratch[..read], buf, filled)?;
+            if taken < read {
+                self.untaken = scratch[taken..read].to_vec();
+                if *filled < buf.len() {
+                    return Ok(()); // close_notify: nothing behind it counts
+                }
+            }
+            if read < scratch.len() {
+                return if *filled > 0 || self.at_end() {
+                    Ok(())
+                } else {
+                    Err(io::ErrorKind::WouldBlock.into())
+                };
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the peer has said in TLS that nothing more comes.
+    fn at_end(&mut self) -> bool {
+        matches!(self.session.reader().read(&mut [0; 1]), Ok(0))
+    }
+
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.push()?;
+        let mut taken = 0;
+        while taken < buf.len() {
+            let end = buf.len().min(taken + ENCRYPT_BYTES);
+            taken += self.session.writer().write(&buf[taken..end])?;
+            match self.push() {
+                Ok(()) => {}
+                // rustls holds the rest: taken, to be flushed.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(taken)
+    }
+}
+
+impl Socket for Conn {
+    #[inline]
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(fd) => sys::recv(fd, buf),
+            Self::Tls(tls) => tls.read(buf),
+        }
+    }
+
+    #[inline]
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(fd) => sys::send(fd, buf),
+            Self::Tls(tls) => tls.write(buf),
+        }
+    }
+
+    #[inline]
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Tls(tls) => tls.push(),
+        }
+    }
+
+    fn shutdown(&mut self) {
+        if let Self::Tls(tls) = self {
+            tls.session.send_close_notify();
+            let _ = tls.push();
+        }
+        // An error means that the connection has ended already.
+        let _ = sys::shutdown_sending(self.as_fd());
+    }
+
+    fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tls(_))
+    }
+}
+
+impl AsFd for Conn {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Plain(fd) => fd.as_fd(),
+            Self::Tls(tls) => tls.fd.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,154 @@
+//! Connections as the loops have them: what one end writes, the other reads, whatever the pieces.
+
+use std::os::unix::net::UnixStream as StdUnixStream;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use super::stream::{Link, Stream};
+use super::*;
+use crate::config::TlsMode;
+use crate::tls::accept::Accepting;
+use crate::tls::connect::{Connecting, server_name};
+use crate::tls::tests::Pki;
+
+/// Both ends of a TLS connection, as streams: ours towards a client, and the client's.
+async fn tls_pair() -> (Stream, Stream) {
+    let pki = Pki::new();
+    let accepting = Accepting::load(&pki.accept_settings(TlsMode::Require)).unwrap().unwrap();
+    let connecting = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
+    let (near, far) = UnixStream::pair().unwrap();
+    let accept = accepting.acceptor().accept(Link::from(near));
+    let connector = connecting.connector().unwrap();
+    let connect = connector.connect(server_name("localhost").unwrap(), Link::from(far));
+    let (accepted, connected) = tokio::join!(accept, connect);
+    (
+        Stream::FromClient(Box::new(accepted.unwrap())),
+        Stream::ToServer(Box::new(connected.unwrap())),
+    )
+}
+
+fn would_block<T: std::fmt::Debug>(result: io::Result<T>) -> bool {
+    result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
+}
+
+/// Sends `bytes` from one end to the other, reading `step` bytes at a time.
+fn pump(from: &mut Conn, to: &mut Conn, bytes: &[u8], step: usize) -> Vec<u8> {
+    let mut received = Vec::new();
+    let mut sent = 0;
+    let mut buf = vec![0; step];
+    while received.len() < bytes.len() {
+        if sent < bytes.len() {
+            match from.write(&bytes[sent..]) {
+                Ok(written) => sent += written,
+                Err(error) => assert_eq!(error.kind(), io::ErrorKind::WouldBlock),
+            }
+        } else {
+            assert!(from.flush().is_ok() || would_block(from.flush()));
+        }
+        loop {
+            match to.read(&mut buf) {
+                Ok(read) => {
+                    received.extend_from_slice(&buf[..read]);
+                    if read < buf.len() {
+                        break; // drained
+                    }
+                }
+                Err(error) => {
+                    assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                    break;
+                }
+            }
+        }
+    }
+    received
+}
+
+#[tokio::test]
+async fn megabytes_cross_a_tls_connection_in_any_pieces() {
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at * 7 % 251) as u8).collect();
+    for step in [100, 4096, 16_384, 65_536] {
+        let (near, far) = tls_pair().await;
+        let (mut near, _) = near.into_conn().unwrap();
+        let (mut far, _) = far.into_conn().unwrap();
+        assert!(pump(&mut near, &mut far, &bytes, step) == bytes, "to the client, {step}");
+        assert!(pump(&mut far, &mut near, &bytes, step) == bytes, "from the client, {step}");
+        assert!(would_block(near.read(&mut [0; 10])));
+        assert!(near.is_encrypted());
+    }
+}
+
+#[tokio::test]
+async fn a_reader_that_does_not_read_costs_a_bounded_amount() {
+    let (near, _far) = tls_pair().await;
+    let (mut near, _) = near.into_conn().unwrap();
+    let mut taken = 0;
+    loop {
+        match near.write(&[1; 100_000]) {
+            Ok(written) => taken += written,
+            Err(error) => {
+                assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+        assert!(taken < 4 << 20, "the kernel's buffer is smaller than that");
+    }
+    assert!(would_block(near.flush()));
+}
+
+#[tokio::test]
+async fn what_tls_has_decrypted_before_the_hand_over_is_not_lost() {
+    let (mut near, mut far) = tls_pair().await;
+    far.write_all(b"password and a query").await.unwrap();
+    far.flush().await.unwrap();
+    let mut password = [0; 8];
+    near.read_exact(&mut password).await.unwrap();
+    let (_near, early) = near.into_conn().unwrap();
+    assert_eq!(early, b" and a query");
+}
+
+#[tokio::test]
+async fn the_end_comes_after_the_last_bytes() {
+    let (near, far) = tls_pair().await;
+    let (mut near, _) = near.into_conn().unwrap();
+    let (mut far, _) = far.into_conn().unwrap();
+    assert_eq!(far.write(b"bye").unwrap(), 3);
+    far.flush().unwrap();
+    far.shutdown();
+    let mut buf = [0; 10];
+    assert_eq!(near.read(&mut buf).unwrap(), 3);
+    assert_eq!(near.read(&mut buf).unwrap(), 0);
+    assert_eq!(near.read(&mut buf).unwrap(), 0, "and it stays the end");
+}
+
+#[tokio::test]
+async fn ciphertext_that_is_none_is_an_error_and_not_an_answer() {
+    let (near, far) = tls_pair().await;
+    let (mut near, _) = near.into_conn().unwrap();
+    let Stream::ToServer(far) = far else { panic!() };
+    let (link, _) = far.into_inner();
+    sys::send(link.as_fd(), b"SELECT 1; not TLS at all").unwrap();
+    let error = near.read(&mut [0; 100]).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::InvalidData);
+}
+
+#[tokio::test]
+async fn a_plain_connection_keeps_what_was_put_back() {
+    let (near, far) = StdUnixStream::pair().unwrap();
+    near.set_nonblocking(true).unwrap();
+    let mut link = Link::from(UnixStream::from_std(near).unwrap());
+    assert!(!link.has_input());
+    sys::send(&far, b"cd").unwrap();
+    link.readable_for_test().await;
+    assert!(link.has_input());
+    link.put_back(b"ab");
+    let mut stream = Stream::Plain(link);
+    let mut head = [0; 1];
+    stream.read_exact(&mut head).await.unwrap();
+    let (mut conn, early) = stream.into_conn().unwrap();
+    assert_eq!((head, early), (*b"a", b"bc".to_vec()));
+    let mut rest = [0; 4];
+    assert_eq!(conn.read(&mut rest).unwrap(), 1);
+    assert_eq!(rest[0], b'd');
+    assert!(!conn.is_encrypted());
+}

@@ -1,0 +1,169 @@
+//! TLS in both directions: towards clients ([`accept`]) and towards servers ([`connect`]).
+//!
+//! # Model
+//! Files become a rustls configuration once, at load; a connection only clones an [`Arc`] of it.
+//! A reload, or a changed file, makes a new one; connections that are open keep theirs.
+//!
+//! # Invariants
+//! * a configuration that does not load is never put in force: the old one stays
+//! * nothing weaker than TLS 1.2
+//!
+//! # Limits
+//! Keys in PEM without a passphrase. Certificate revocation lists are not read.
+
+pub mod accept;
+pub mod connect;
+#[cfg(test)]
+pub(crate) mod tests;
+mod verify;
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{RootCertStore, SupportedProtocolVersion};
+
+use crate::config::TlsVersions;
+
+/// The protocol name that both ends of direct TLS must agree on (ALPN; PostgreSQL 17).
+pub const ALPN: &[u8] = b"postgresql";
+
+/// Why TLS cannot be set up. Each is a matter of the configuration.
+#[derive(Debug)]
+pub enum TlsError {
+    /// A file that cannot be read, or is not PEM of the right kind.
+    File {
+        /// What it was to hold.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: pem::Error,
+    },
+    /// A file without what it was to hold.
+    Empty {
+        /// What it was to hold.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+    },
+    /// Certificate and key, or the authorities, are no good for TLS.
+    Unusable {
+        /// The file of the certificate or the authorities.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// A setting that another one needs is not there.
+    Missing {
+        /// The setting that is missing.
+        setting: &'static str,
+        /// What needs it.
+        needed_by: &'static str,
+    },
+    /// No authorities of the system were found.
+    NoSystemAuthorities,
+}
+
+impl fmt::Display for TlsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { what, path, source } => {
+                write!(f, "could not read the {what} in \"{}\": {source}", path.display())
+            }
+            Self::Empty { what, path } => {
+                write!(f, "there is no {what} in \"{}\" (PEM is expected)", path.display())
+            }
+            Self::Unusable { path, reason } => {
+                write!(f, "\"{}\" cannot be used: {reason}", path.display())
+            }
+            Self::Missing { setting, needed_by } => write!(f, "{needed_by} needs {setting}"),
+            Self::NoSystemAuthorities => f.write_str(
+                "no certificate authorities: give server_tls_ca_file, or install ca-certificates",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for TlsError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::File { source, .. } => Some(source),
+            _ => None,
+        }
+    }
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn versions(allowed: TlsVersions) -> Vec<&'static SupportedProtocolVersion> {
+    let mut versions = Vec::with_capacity(2);
+    if allowed.v1_3 {
+        versions.push(&rustls::version::TLS13);
+    }
+    if allowed.v1_2 {
+        versions.push(&rustls::version::TLS12);
+    }
+    versions
+}
+
+fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let failed = |source| TlsError::File { what, path: path.to_owned(), source };
+    let certificates = CertificateDer::pem_file_iter(path)
+        .map_err(failed)?
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(failed)?;
+    if certificates.is_empty() {
+        return Err(TlsError::Empty { what, path: path.to_owned() });
+    }
+    Ok(certificates)
+}
+
+fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsError> {
+    let what = "private key";
+    PrivateKeyDer::from_pem_file(path).map_err(|source| match source {
+        pem::Error::NoItemsFound => TlsError::Empty { what, path: path.to_owned() },
+        source => TlsError::File { what, path: path.to_owned(), source },
+    })
+}
+
+fn authorities(path: &Path) -> Result<RootCertStore, TlsError> {
+    let mut store = RootCertStore::empty();
+    for certificate in certificates("certificate authority", path)? {
+        store.add(certificate).map_err(|error| TlsError::Unusable {
+            path: path.to_owned(),
+            reason: error.to_string(),
+        })?;
+    }
+    Ok(store)
+}
+
+/// What tells one state of some files from another, without reading them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct FileStamps(Vec<(PathBuf, Option<Stamp>)>);
+
+/// Time of the last change, size and inode.
+type Stamp = (SystemTime, u64, u64);
+
+impl FileStamps {
+    /// The files as they are now.
+    pub(crate) fn of<'a>(paths: impl IntoIterator<Item = &'a PathBuf>) -> Self {
+        use std::os::unix::fs::MetadataExt;
+        let stamp = |path: &PathBuf| {
+            let about = std::fs::metadata(path).ok()?;
+            Some((about.modified().ok()?, about.len(), about.ino()))
+        };
+        Self(paths.into_iter().map(|path| (path.clone(), stamp(path))).collect())
+    }
+
+    /// Whether a file has changed since.
+    pub(crate) fn are_stale(&self) -> bool {
+        *self != Self::of(self.0.iter().map(|(path, _)| path))
+    }
+}

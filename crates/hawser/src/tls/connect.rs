@@ -1,0 +1,152 @@
+//! TLS towards servers: libpq's sslmodes.
+//!
+//! | mode | TLS | certificate |
+//! |---|---|---|
+//! | disable | never | |
+//! | allow | if the server refuses us without | not checked |
+//! | prefer | if the server can | not checked |
+//! | require | always | not checked |
+//! | verify-ca | always | of a known authority |
+//! | verify-full | always | and with the host's name |
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, RootCertStore};
+use tokio_rustls::TlsConnector;
+
+use super::verify::{AnyCertificate, AnyName};
+use super::{
+    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions,
+};
+use crate::config::{ServerTls, TlsMode, TlsNegotiation};
+
+/// Where distributions keep the authorities that they trust: Debian and Ubuntu, Fedora, Alpine,
+/// openSUSE.
+const SYSTEM_AUTHORITIES: [&str; 4] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/ca-bundle.pem",
+];
+
+/// TLS towards the servers of one database.
+#[derive(Debug)]
+pub struct Connecting {
+    /// The mode.
+    pub mode: TlsMode,
+    /// Whether TLS begins without asking first.
+    pub direct: bool,
+    config: Option<Arc<ClientConfig>>,
+    stamps: FileStamps,
+}
+
+impl Connecting {
+    /// Never TLS: unix sockets.
+    pub fn never() -> Self {
+        Self {
+            mode: TlsMode::Disable,
+            direct: false,
+            config: None,
+            stamps: FileStamps::of(std::iter::empty()),
+        }
+    }
+
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// See [`TlsError`].
+    pub fn load(settings: &ServerTls) -> Result<Self, TlsError> {
+        if settings.mode == TlsMode::Disable {
+            return Ok(Self::never());
+        }
+        let files = [&settings.ca_file, &settings.cert_file, &settings.key_file];
+        let stamps = FileStamps::of(files.into_iter().flatten());
+        Ok(Self {
+            mode: settings.mode,
+            direct: settings.negotiation == TlsNegotiation::Direct,
+            config: Some(Arc::new(client_config(settings)?)),
+            stamps,
+        })
+    }
+
+    /// Whether a file has changed since.
+    pub fn is_stale(&self) -> bool {
+        self.stamps.are_stale()
+    }
+
+    /// What does a handshake; `None` where TLS is never used.
+    pub fn connector(&self) -> Option<TlsConnector> {
+        self.config.clone().map(TlsConnector::from)
+    }
+}
+
+/// The name by which a server's certificate is checked; also SNI, for names that are not addresses.
+///
+/// # Errors
+/// The host is neither a DNS name nor an address.
+pub fn server_name(host: &str) -> Result<ServerName<'static>, String> {
+    ServerName::try_from(host.to_owned())
+        .map_err(|_| format!("\"{host}\" cannot be the name in a certificate"))
+}
+
+fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
+    let place = || -> PathBuf {
+        let file = settings.cert_file.as_ref().or(settings.ca_file.as_ref());
+        file.cloned().unwrap_or_default()
+    };
+    let unusable =
+        |error: &dyn ToString| TlsError::Unusable { path: place(), reason: error.to_string() };
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&versions(settings.protocols))
+        .map_err(|error| unusable(&error))?;
+    let verified = || -> Result<Arc<WebPkiServerVerifier>, TlsError> {
+        let roots = match &settings.ca_file {
+            Some(path) => authorities(path)?,
+            None => system_authorities()?,
+        };
+        WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider())
+            .build()
+            .map_err(|error| unusable(&error))
+    };
+    let builder = match settings.mode {
+        TlsMode::VerifyFull => builder.with_webpki_verifier(verified()?),
+        TlsMode::VerifyCa => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyName::new(verified()?))),
+        TlsMode::Disable | TlsMode::Allow | TlsMode::Prefer | TlsMode::Require => builder
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyCertificate::new(&provider()))),
+    };
+    let mut config = match (&settings.cert_file, &settings.key_file) {
+        (Some(certificate), Some(key)) => builder
+            .with_client_auth_cert(certificates("certificate", certificate)?, private_key(key)?)
+            .map_err(|error| unusable(&error))?,
+        (Some(_), None) => {
+            return Err(TlsError::Missing {
+                setting: "server_tls_key_file",
+                needed_by: "server_tls_cert_file",
+            });
+        }
+        (None, Some(_)) => {
+            return Err(TlsError::Missing {
+                setting: "server_tls_cert_file",
+                needed_by: "server_tls_key_file",
+            });
+        }
+        (None, None) => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(config)
+}
+
+fn system_authorities() -> Result<RootCertStore, TlsError> {
+    let path = SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
+    let path = path.ok_or(TlsError::NoSystemAuthorities)?;
+    let mut store = RootCertStore::empty();
+    // Bundles hold old certificates that rustls refuses; those it takes are enough.
+    let (added, _) = store.add_parsable_certificates(certificates("certificate authority", path)?);
+    if added == 0 { Err(TlsError::NoSystemAuthorities) } else { Ok(store) }
+}

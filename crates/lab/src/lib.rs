@@ -1,0 +1,15 @@
+//! The simulated world in which Hawser's state machines are tested whole.
+//!
+//! - [`net`]: byte pipes in virtual time, with the manners of non-blocking sockets
+//! - [`model`]: a PostgreSQL server as its clients see it, and clients that know every answer
+//! - [`rng`]: the one source of chance; a seed repeats a run exactly
+//!
+//! # Why not
+//! A mocked server that plays back answers proves only what its author thought of. The model
+//! here is a server in its own right, checked message by message against a real PostgreSQL
+//! (`tests/model_is_postgresql.rs`), and each simulated client carries a private one: what the
+//! client receives through the thing under test must be what its private server answers.
+
+pub mod model;
+pub mod net;
+pub mod rng;

@@ -1,0 +1,100 @@
+//! What exists in a new cluster, for the model and for a real server alike.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Roles that may log in: one plain and one superuser.
+pub const LOGIN_ROLE: &str = "app";
+/// The superuser.
+pub const SUPERUSER: &str = "postgres";
+/// Roles that [`LOGIN_ROLE`] is a member of.
+pub const MEMBER_ROLES: [&str; 2] = ["reader", "writer"];
+/// A role that [`LOGIN_ROLE`] is no member of.
+pub const FOREIGN_ROLE: &str = "stranger";
+/// The database.
+pub const DATABASE: &str = "app";
+/// Schemas that each hold a table `probe` with one row, and that row's value.
+pub const PROBES: [(&str, &str); 4] = [("public", "0"), ("s1", "1"), ("s2", "2"), ("s3", "three")];
+
+/// The table that belongs to one client alone.
+#[must_use]
+pub fn ledger(client: usize) -> String {
+    format!("ledger_{client}")
+}
+
+/// The sequence that belongs to one client alone.
+#[must_use]
+pub fn sequence(client: usize) -> String {
+    format!("seq_{client}")
+}
+
+/// One database: its tables' rows and its sequences' last values.
+#[derive(Debug, Clone, Default)]
+pub struct Database {
+    /// Committed rows of each table.
+    pub tables: BTreeMap<String, Vec<i32>>,
+    /// The last value of each sequence, 0 before the first.
+    pub sequences: BTreeMap<String, i64>,
+}
+
+/// A database with a table and a sequence for each of `clients`.
+#[must_use]
+pub fn database(clients: usize) -> Database {
+    let mut database = Database::default();
+    for client in 0..clients {
+        database.tables.insert(ledger(client), Vec::new());
+        database.sequences.insert(sequence(client), 0);
+    }
+    database
+}
+
+/// Roles of a new cluster, and which of them are superusers.
+#[must_use]
+pub fn roles() -> BTreeMap<String, bool> {
+    [LOGIN_ROLE, FOREIGN_ROLE]
+        .into_iter()
+        .chain(MEMBER_ROLES)
+        .map(|role| (role.to_owned(), false))
+        .chain([(SUPERUSER.to_owned(), true)])
+        .collect()
+}
+
+/// Whether `role` has the rights of `other`.
+#[must_use]
+pub fn has_role(role: &str, other: &str) -> bool {
+    role == other || role == SUPERUSER || (role == LOGIN_ROLE && MEMBER_ROLES.contains(&other))
+}
+
+/// Schemas of a new cluster.
+#[must_use]
+pub fn schemas() -> BTreeSet<String> {
+    PROBES.iter().map(|(schema, _)| (*schema).to_owned()).collect()
+}
+
+/// The statements that make a real server's database equal to [`database`]: first those for the
+/// database `postgres`, then those for [`DATABASE`]. Each element is one simple query.
+#[must_use]
+pub fn setup_sql(clients: usize) -> (Vec<String>, Vec<String>) {
+    let mut cluster = vec![format!("CREATE ROLE {LOGIN_ROLE} LOGIN")];
+    cluster.push(format!("CREATE ROLE {FOREIGN_ROLE}"));
+    for role in MEMBER_ROLES {
+        cluster.push(format!("CREATE ROLE {role} ROLE {LOGIN_ROLE}"));
+    }
+    cluster.push(format!("CREATE DATABASE {DATABASE}"));
+    let mut database = Vec::new();
+    for (schema, value) in PROBES {
+        let kind = if value.parse::<i32>().is_ok() { "int" } else { "text" };
+        database.push(format!(
+            "CREATE SCHEMA IF NOT EXISTS {schema}; GRANT USAGE ON SCHEMA {schema} TO PUBLIC; \
+             CREATE TABLE {schema}.probe (v {kind}); INSERT INTO {schema}.probe VALUES ('{value}'); \
+             GRANT SELECT ON {schema}.probe TO PUBLIC"
+        ));
+    }
+    for client in 0..clients {
+        let (ledger, sequence) = (ledger(client), sequence(client));
+        database.push(format!(
+            "CREATE TABLE public.{ledger} (v int); GRANT ALL ON public.{ledger} TO PUBLIC; \
+             CREATE SEQUENCE public.{sequence}; GRANT ALL ON SEQUENCE public.{sequence} TO PUBLIC"
+        ));
+    }
+    (cluster, database)
+}

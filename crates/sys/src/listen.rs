@@ -1,0 +1,253 @@
+//! Sockets that listen: on TCP, on unix sockets, or passed on by the service manager.
+
+use std::fs;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+
+use crate::process::duplicate_passed;
+
+/// Listens on a TCP address, not blocking.
+///
+/// SO_REUSEADDR, so that a restart need not wait for connections in TIME_WAIT; an IPv6 address is
+/// IPv6 alone (IPV6_V6ONLY), whatever `/proc/sys/net/ipv6/bindv6only` says, so that `0.0.0.0` and
+/// `[::]` can be listened on side by side. `backlog` is cut by `/proc/sys/net/core/somaxconn`.
+///
+/// # Errors
+/// As socket(2), bind(2) and listen(2); [`io::ErrorKind::AddrInUse`] if somebody listens there.
+pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    rustix::net::bind(&socket, &address)?;
+    rustix::net::listen(&socket, backlog)?;
+    Ok(socket.into())
+}
+
+/// Who may connect to a unix socket: write permission on its file (unix(7)).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SocketFile {
+    /// Permission bits, as chmod(2) takes them. `None`: as the umask leaves them.
+    pub mode: Option<u32>,
+    /// User id of its owner. `None`: this process's.
+    pub owner: Option<u32>,
+    /// Group id. `None`: this process's.
+    pub group: Option<u32>,
+}
+
+/// Listens on a unix socket, not blocking. A file that a dead process has left is replaced; one
+/// that somebody listens on is not. `file` is applied before anybody can connect.
+///
+/// # Errors
+/// As bind(2), chmod(2), chown(2), listen(2); [`io::ErrorKind::AddrInUse`] if somebody listens
+/// there, or if the path is a file of another kind.
+pub fn listen_unix(path: &Path, file: SocketFile, backlog: i32) -> io::Result<UnixListener> {
+    remove_stale(path)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
+    // Until listen(2) a connect is refused: nobody slips in before the permissions are set.
+    let open = || -> io::Result<()> {
+        if file.owner.is_some() || file.group.is_some() {
+            chown(path, file.owner, file.group)?;
+        }
+        if let Some(mode) = file.mode {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+        }
+        Ok(rustix::net::listen(&socket, backlog)?)
+    };
+    if let Err(error) = open() {
+        // What was made a moment ago; if it has gone already, so much the better.
+        let _ = fs::remove_file(path);
+        return Err(error);
+    }
+    Ok(socket.into())
+}
+
+/// Removes a unix socket's file if nobody listens on it.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            return Err(io::Error::new(
+                io::ErrorKind::AddrInUse,
+                "there is a file of that name that is no socket",
+            ));
+        }
+        Ok(_) => {}
+    }
+    match UnixStream::connect(path) {
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        Err(error) => Err(error),
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+    }
+}
+
+/// A descriptor that the service manager has passed on.
+#[derive(Debug)]
+pub struct Passed {
+    /// The descriptor, as a duplicate.
+    pub fd: OwnedFd,
+    /// `FileDescriptorName=` of its unit; `unknown` if there is none.
+    pub name: String,
+}
+
+/// The first descriptor that is passed on (`SD_LISTEN_FDS_START`, sd_listen_fds(3)).
+const PASSED_FIRST: RawFd = 3;
+/// The most that are taken.
+const PASSED_MAX: i32 = 1024;
+
+/// The descriptors that the service manager has passed to process `pid` (sd_listen_fds(3)).
+/// `environment` reads a variable: LISTEN_PID, LISTEN_FDS, LISTEN_FDNAMES.
+///
+/// # Errors
+/// LISTEN_FDS is no number up to 1024, or counts a descriptor that is not open.
+pub fn passed_descriptors(
+    pid: u32,
+    environment: impl Fn(&str) -> Option<String>,
+) -> io::Result<Vec<Passed>> {
+    // Another number means that they were meant for the process that started this one.
+    if environment("LISTEN_PID").and_then(|text| text.parse().ok()) != Some(pid) {
+        return Ok(Vec::new());
+    }
+    let Some(count) = environment("LISTEN_FDS") else { return Ok(Vec::new()) };
+    let count =
+        count.parse::<i32>().ok().filter(|count| (0..=PASSED_MAX).contains(count)).ok_or_else(
+            || {
+                io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    format!("LISTEN_FDS is \"{count}\", not a number from 0 to {PASSED_MAX}"),
+                )
+            },
+        )?;
+    let names = environment("LISTEN_FDNAMES").unwrap_or_default();
+    let mut names = names.split(':').filter(|name| !name.is_empty());
+    (PASSED_FIRST..PASSED_FIRST + count)
+        .map(|number| {
+            let name = names.next().unwrap_or("unknown").to_owned();
+            Ok(Passed { fd: duplicate_passed(number)?, name })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr, TcpStream};
+    use std::path::PathBuf;
+
+    use super::*;
+
+    /// A directory for one test.
+    struct Directory(PathBuf);
+
+    impl Directory {
+        fn new(name: &str) -> Self {
+            let own = format!("hawser-listen-{name}-{}", std::process::id());
+            let path = std::env::temp_dir().join(own);
+            fs::create_dir_all(&path).unwrap();
+            Self(path)
+        }
+    }
+
+    impl Drop for Directory {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn both_families_share_a_port() {
+        let four = listen_tcp((Ipv4Addr::UNSPECIFIED, 0).into(), 16).unwrap();
+        let port = four.local_addr().unwrap().port();
+        match listen_tcp((Ipv6Addr::UNSPECIFIED, port).into(), 16) {
+            Ok(_) => {}
+            Err(error) if error.raw_os_error() == Some(libc::EAFNOSUPPORT) => {
+                eprintln!("skipped: this host has no IPv6");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        four.accept().unwrap();
+        assert_eq!(four.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn a_port_is_listened_on_once() {
+        let first = listen_tcp((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
+        let error = listen_tcp(first.local_addr().unwrap(), 16).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    }
+
+    #[test]
+    fn a_unix_socket_has_the_permissions_asked_for() {
+        let directory = Directory::new("mode");
+        let path = directory.0.join("socket");
+        let file = SocketFile { mode: Some(0o640), ..SocketFile::default() };
+        let listener = listen_unix(&path, file, 16).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
+        UnixStream::connect(&path).unwrap();
+        listener.accept().unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
+
+    #[test]
+    fn only_a_dead_process_s_socket_is_replaced() {
+        let directory = Directory::new("stale");
+        let path = directory.0.join("socket");
+        let first = listen_unix(&path, SocketFile::default(), 16).unwrap();
+        let error = listen_unix(&path, SocketFile::default(), 16).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(first);
+        listen_unix(&path, SocketFile::default(), 16).unwrap();
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, "precious").unwrap();
+        let error = listen_unix(&path, SocketFile::default(), 16).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn nothing_is_left_behind_by_a_failure() {
+        let directory = Directory::new("fails");
+        let path = directory.0.join("socket");
+        // Only root may give a file away: bind has succeeded, and chown fails.
+        let file = SocketFile { owner: Some(0), group: Some(0), ..SocketFile::default() };
+        if rustix::process::geteuid().is_root() {
+            listen_unix(&path, file, 16).unwrap();
+        } else {
+            listen_unix(&path, file, 16).unwrap_err();
+            assert!(!path.exists());
+        }
+    }
+
+    #[test]
+    fn descriptors_for_another_process_are_left_alone() {
+        let environment = |pid: &'static str, fds: &'static str| {
+            move |name: &str| match name {
+                "LISTEN_PID" => Some(pid.to_owned()),
+                "LISTEN_FDS" => Some(fds.to_owned()),
+                _ => None,
+            }
+        };
+        assert!(passed_descriptors(7, |_| None).unwrap().is_empty());
+        assert!(passed_descriptors(7, environment("8", "1")).unwrap().is_empty());
+        assert!(passed_descriptors(7, environment("7", "0")).unwrap().is_empty());
+        for wrong in ["x", "-1", "1025"] {
+            let error = passed_descriptors(7, environment("7", wrong)).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+}

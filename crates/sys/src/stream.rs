@@ -1,0 +1,209 @@
+//! Stream sockets: reading, writing, and the options that TCP connections of a pooler have.
+
+use std::io::{self, IoSlice};
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::net::sockopt;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+
+/// Reads what is there into `buf`, without waiting. `Ok(0)` is the end of the stream.
+///
+/// # Errors
+/// As recv(2); [`io::ErrorKind::WouldBlock`] when there is nothing.
+#[inline]
+pub fn recv(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
+    loop {
+        match rustix::net::recv(&fd, &mut *buf, RecvFlags::DONTWAIT) {
+            Ok((read, _)) => return Ok(read),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Writes what fits, without waiting and without SIGPIPE.
+///
+/// # Errors
+/// As send(2); [`io::ErrorKind::WouldBlock`] when nothing fits.
+#[inline]
+pub fn send(fd: impl AsFd, buf: &[u8]) -> io::Result<usize> {
+    loop {
+        match rustix::net::send(&fd, buf, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.map_err(Into::into),
+        }
+    }
+}
+
+/// Writes what fits of several buffers, without waiting and without SIGPIPE.
+///
+/// # Errors
+/// As sendmsg(2); [`io::ErrorKind::WouldBlock`] when nothing fits.
+#[inline]
+pub fn send_vectored(fd: impl AsFd, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+    loop {
+        let mut control = SendAncillaryBuffer::default();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        match rustix::net::sendmsg(&fd, bufs, &mut control, flags) {
+            Err(rustix::io::Errno::INTR) => {}
+            result => return result.map_err(Into::into),
+        }
+    }
+}
+
+/// Ends the sending side.
+///
+/// # Errors
+/// As shutdown(2).
+pub fn shutdown_sending(fd: impl AsFd) -> io::Result<()> {
+    Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
+}
+
+/// How dead peers of TCP connections are found. Zero: the kernel's own value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct TcpOptions {
+    /// SO_KEEPALIVE.
+    pub keepalive: bool,
+    /// TCP_KEEPIDLE: silence before the first probe.
+    pub keepalive_idle: Duration,
+    /// TCP_KEEPINTVL: time between probes.
+    pub keepalive_interval: Duration,
+    /// TCP_KEEPCNT: unanswered probes after which the connection is dead.
+    pub keepalive_count: u32,
+    /// TCP_USER_TIMEOUT: time that sent bytes may stay unacknowledged. Milliseconds in the kernel.
+    pub user_timeout: Duration,
+}
+
+/// Sets TCP_NODELAY and `options` on a TCP socket.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    sockopt::set_socket_keepalive(&fd, options.keepalive)?;
+    if options.keepalive {
+        // The kernel counts whole seconds, and refuses zero.
+        let at_least_a_second = |duration: Duration| duration.max(Duration::from_secs(1));
+        if !options.keepalive_idle.is_zero() {
+            sockopt::set_tcp_keepidle(&fd, at_least_a_second(options.keepalive_idle))?;
+        }
+        if !options.keepalive_interval.is_zero() {
+            sockopt::set_tcp_keepintvl(&fd, at_least_a_second(options.keepalive_interval))?;
+        }
+        if options.keepalive_count > 0 {
+            sockopt::set_tcp_keepcnt(&fd, options.keepalive_count)?;
+        }
+    }
+    if !options.user_timeout.is_zero() {
+        let millis = u32::try_from(options.user_timeout.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(&fd, millis)?;
+    }
+    Ok(())
+}
+
+/// Who is at the other end of a unix socket: as it was when it connected.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Peer {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Process id, in this process's pid namespace.
+    pub pid: i32,
+}
+
+/// The process at the other end of a unix socket.
+///
+/// # Errors
+/// As getsockopt(2) with SO_PEERCRED.
+pub fn peer_credentials(fd: impl AsFd) -> io::Result<Peer> {
+    let peer = sockopt::socket_peercred(fd)?;
+    Ok(Peer {
+        uid: peer.uid.as_raw(),
+        gid: peer.gid.as_raw(),
+        pid: peer.pid.as_raw_nonzero().get(),
+    })
+}
+
+/// Keeps an IPv6 socket to IPv6, so that an IPv4 socket can have the same port.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_v6_only(fd: impl AsFd) -> io::Result<()> {
+    Ok(sockopt::set_ipv6_v6only(fd, true)?)
+}
+
+/// The user id of the process at the other end of a unix socket.
+///
+/// # Errors
+/// As getsockopt(2) with SO_PEERCRED.
+pub fn peer_uid(fd: impl AsFd) -> io::Result<u32> {
+    Ok(peer_credentials(fd)?.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{IoSlice, Read};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn reading_never_waits_and_the_end_is_zero() {
+        let (near, far) = UnixStream::pair().unwrap();
+        let mut buf = [0; 8];
+        assert_eq!(recv(&near, &mut buf).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        assert_eq!(send(&far, b"abc").unwrap(), 3);
+        assert_eq!(recv(&near, &mut buf).unwrap(), 3);
+        shutdown_sending(&far).unwrap();
+        assert_eq!(recv(&near, &mut buf).unwrap(), 0);
+    }
+
+    #[test]
+    fn writing_never_waits() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        assert_eq!(send_vectored(&near, &[IoSlice::new(b"ab"), IoSlice::new(b"c")]).unwrap(), 3);
+        let mut buf = [0; 3];
+        far.read_exact(&mut buf).unwrap();
+        assert_eq!(&buf, b"abc");
+        let error = loop {
+            if let Err(error) = send(&near, &[0; 65536]) {
+                break error;
+            }
+        };
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        drop(far);
+        assert_eq!(send(&near, b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+
+    #[test]
+    fn options_reach_the_socket() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let options = TcpOptions {
+            keepalive: true,
+            keepalive_idle: Duration::from_secs(30),
+            keepalive_interval: Duration::from_millis(100),
+            keepalive_count: 4,
+            user_timeout: Duration::from_secs(12),
+        };
+        set_tcp_options(&stream, &options).unwrap();
+        assert!(stream.nodelay().unwrap());
+        assert_eq!(sockopt::tcp_keepidle(&stream).unwrap(), Duration::from_secs(30));
+        assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), Duration::from_secs(1));
+        assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), 4);
+        assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 12_000);
+    }
+
+    #[test]
+    fn the_peer_of_a_unix_socket_is_known() {
+        let (near, _far) = UnixStream::pair().unwrap();
+        let peer = peer_credentials(&near).unwrap();
+        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
+        assert_eq!(peer.gid, rustix::process::getgid().as_raw());
+        assert_eq!(peer.pid.cast_unsigned(), std::process::id());
+        assert_eq!(peer_uid(&near).unwrap(), peer.uid);
+    }
+}
