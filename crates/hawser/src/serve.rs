@@ -172,10 +172,12 @@ async fn run(
     }
     let mut phase = service.phase.subscribe();
     tokio::select! {
-        _ = ended.recv() => drain(&service),
+        _ = ended.recv() => {}
         // SHUTDOWN of the admin console.
-        _ = phase.wait_for(|phase| *phase != Phase::Serving) => drain(&service),
+        _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
     }
+    // Not in the arms: there the value is still locked for reading, and this writes it.
+    drain(&service);
     tokio::select! {
         () = drained(&service) => tracing::info!("all clients have left"),
         _ = ended.recv() => tracing::info!("a second signal: ends now"),
