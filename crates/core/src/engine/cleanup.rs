@@ -510,6 +510,11 @@ impl<S: Socket> Backend<S> {
         let mut out = Vec::new();
         if std::mem::take(&mut self.copying_in) {
             build::copy_fail(&mut out, "the client has closed its connection");
+        } else if self.unsynced && !self.ignoring && self.status == TransactionStatus::Idle {
+            // A Sync alone would commit what the pipeline has done so far, which its client has
+            // not asked for: the pipeline is made to fail first.
+            build::parse(&mut out, b"hawser_refused", b"hawser_refused\0\0\0");
+            self.expect(Expect::MadeParse { statement: 0 });
         }
         if self.unsynced || self.ignoring {
             out.extend_from_slice(&build::SYNC);

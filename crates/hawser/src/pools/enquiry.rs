@@ -276,7 +276,7 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) 
             let same_servers =
                 |other: &Arc<PoolEntry>| other.route.load().target.servers == route.target.servers;
             for other in service.pools.all().into_iter().filter(same_servers) {
-                other.begin_epoch();
+                super::upkeep::renew(service, &other);
             }
         }
     };
