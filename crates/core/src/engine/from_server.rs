@@ -542,7 +542,14 @@ impl<S: Socket> Relay<'_, S> {
     /// that keeps its backend anyway.
     fn sync_for_client(&mut self) {
         self.backend.ignoring = true;
-        let Some(client) = &mut self.client else { return };
+        let Some(client) = &mut self.client else {
+            // It left behind a simple query that the server now ignores: no Sync was seen to be
+            // missing.
+            if self.backend.send(&build::SYNC).is_ok() {
+                self.backend.expect(Expect::Sync);
+            }
+            return;
+        };
         // A Sync that crossed with the error may be answered yet: a second one would be one too many.
         if client.is_pinned()
             || self.backend.status != TransactionStatus::Idle
@@ -552,7 +559,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         if self.backend.send(&build::SYNC).is_ok() {
             self.backend.ignoring = false;
-            self.backend.expect(Expect::MadeSync);
+            self.backend.expected.push_back(Expect::MadeSync);
+            self.backend.syncs_outstanding += 1;
+            self.backend.unsynced = false;
             client.extra().skipping = true;
         }
     }
