@@ -38,7 +38,7 @@ const SECRET_PERIOD: Duration = Duration::from_secs(2);
 /// Users whose answer is remembered.
 const SECRETS_MAX: usize = 10_000;
 /// How often a server is asked for changed start values, at most.
-const SETTINGS_PERIOD: Duration = Duration::from_secs(1);
+const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
 /// How long a login waits for that answer.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
