@@ -34,6 +34,11 @@ impl<S: Socket> Engine<S> {
     }
 
     fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
+        if ready.broken {
+            // What it had sent before may still be there to be read, and is of no use to anyone.
+            self.close_client(host, slot, "client's connection broke", now);
+            return;
+        }
         let Some(client) = self.clients.get_mut(slot) else { return };
         if ready.writable {
             match write_kept(&mut client.socket, &mut client.output) {

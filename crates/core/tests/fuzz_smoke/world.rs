@@ -367,6 +367,7 @@ impl World {
                 readable: !state.to_engine.is_empty() || state.closed,
                 writable: state.room > 0,
                 hangup: state.closed,
+                broken: false,
             };
             (home, token, ready)
         };
