@@ -272,6 +272,11 @@ impl<S: Socket> Backend<S> {
         self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
     }
 
+    /// Whether a query or pipeline of its client is to be answered to its end yet.
+    pub(super) fn owes_client_ready(&self) -> bool {
+        self.expected.iter().any(|expect| expect.ends_with_ready() && !expect.is_made())
+    }
+
     /// The pipeline to which the next answer belongs.
     pub(super) fn answered_pipeline(&self) -> u64 {
         self.pipeline - u64::from(self.syncs_outstanding)

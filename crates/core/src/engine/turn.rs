@@ -180,6 +180,20 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    /// Makes the message wait until the client's queries and pipelines ahead of its own are
+    /// answered: any of them may set what a Parse reads, be it within a function.
+    fn hold_for_settings(&mut self) -> Result<(), Halt> {
+        if self.backend.syncs_outstanding > 0
+            && self.backend.owes_client_ready()
+            && !self.backend.copying_in
+            && !self.client.is_native()
+        {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        Ok(())
+    }
+
     /// Makes the message wait while it is not known whether its name was given, or taken away.
     fn hold_for_name(&mut self, name: &[u8]) -> Result<(), Halt> {
         if self.backend.syncs_outstanding == 0 {
@@ -316,7 +330,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.pass();
             self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
             if !self.client.is_native() {
+                // The unnamed one, too, is what the server has.
                 self.client.pins.insert(Part::ProtocolStatement);
+                self.client.pins.insert(Part::UnnamedStatement);
                 self.backend.spoiled.get_or_insert("statements are not shared");
             }
             return Ok(());
@@ -358,6 +374,13 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.statement(name).is_some() {
             return self.refuse_parse(name);
         }
+        if self.client.pins.contains(Part::ProtocolStatement) {
+            // Long statements have gone to this server under the client's own names: it knows
+            // whether this name is one of them.
+            self.malformed(malformed);
+            return Ok(());
+        }
+        self.hold_for_settings()?;
         let statement =
             self.backend
                 .pool
@@ -515,6 +538,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.held = true;
             return Err(Halt::Full);
         }
+        if !self.backend.statements.touch(statement.id) {
+            // The settings around its Parse are put back behind it.
+            self.hold_for_settings()?;
+        }
         self.passage.cut(self.backend)?;
         if self.backend.prepare(statement, &mut self.passage.out) {
             self.stats.server_parses.add(1);
@@ -534,11 +561,11 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.hold()?;
         }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
+            self.hold_for_settings()?;
             self.passage.cut(self.backend)?;
             match &self.client.unnamed {
                 Some(unnamed) => {
-                    build::parse(&mut self.passage.out, b"", &unnamed.body);
-                    self.backend.expect(Expect::MadeParse { statement: 0 });
+                    self.backend.prepare_unnamed(unnamed, &mut self.passage.out);
                     self.stats.server_parses.add(1);
                 }
                 None => {
