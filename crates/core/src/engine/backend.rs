@@ -274,7 +274,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a query or pipeline of its client is to be answered to its end yet.
     pub(super) fn owes_client_ready(&self) -> bool {
-        self.expected.iter().any(|expect| expect.ends_with_ready() && !expect.is_made())
+        self.expected.iter().any(|expect| expect.ends_with_ready() && *expect != Expect::MadeQuery)
     }
 
     /// The pipeline to which the next answer belongs.

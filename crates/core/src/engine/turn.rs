@@ -165,29 +165,17 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// The message goes nowhere, nor does what has not come of it yet.
-    /// Makes the message at hand wait until everything outstanding is answered, if anything is.
+    /// Makes the message at hand wait until the queries and pipelines ahead of its own are
+    /// answered: how they end decides what it means.
     ///
-    /// Only where that comes by itself: behind a Sync or Query, and not in the middle of a copy.
+    /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
+    /// the server to judge.
     pub(super) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.owes_client()
-            && !self.backend.unsynced
+        let comes = self.backend.syncs_outstanding > 0
+            && self.backend.owes_client_ready()
             && !self.backend.copying_in
             && !self.client.is_native();
         if comes {
-            self.client.held = true;
-            return Err(Halt::Full);
-        }
-        Ok(())
-    }
-
-    /// Makes the message wait until the client's queries and pipelines ahead of its own are
-    /// answered: any of them may set what a Parse reads, be it within a function.
-    fn hold_for_settings(&mut self) -> Result<(), Halt> {
-        if self.backend.syncs_outstanding > 0
-            && self.backend.owes_client_ready()
-            && !self.backend.copying_in
-            && !self.client.is_native()
-        {
             self.client.held = true;
             return Err(Halt::Full);
         }
@@ -380,7 +368,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.malformed(malformed);
             return Ok(());
         }
-        self.hold_for_settings()?;
+        // Any query ahead may set what this Parse reads, be it within a function.
+        self.hold()?;
         let statement =
             self.backend
                 .pool
@@ -540,7 +529,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if !self.backend.statements.touch(statement.id) {
             // The settings around its Parse are put back behind it.
-            self.hold_for_settings()?;
+            self.hold()?;
         }
         self.passage.cut(self.backend)?;
         if self.backend.prepare(statement, &mut self.passage.out) {
@@ -561,7 +550,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.hold()?;
         }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
-            self.hold_for_settings()?;
+            self.hold()?;
             self.passage.cut(self.backend)?;
             match &self.client.unnamed {
                 Some(unnamed) => {
