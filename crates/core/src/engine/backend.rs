@@ -82,6 +82,9 @@ pub struct Backend<S: Socket> {
     pub(super) pipeline: u64,
     /// The pipeline that last changed the unnamed statement.
     pub(super) unnamed_since: u64,
+    /// The settings at the end of any earlier pipeline than this are those under which the unnamed
+    /// statement was parsed.
+    pub(super) unnamed_follows: u64,
     /// Queries and pipelines that its client has sent since it was last at rest.
     pub(super) unbroken: u32,
     /// Messages of the extended protocol have been sent that no Sync has followed yet.
@@ -170,6 +173,7 @@ impl<S: Socket> Backend<S> {
             syncs_outstanding: 0,
             pipeline: 0,
             unnamed_since: 0,
+            unnamed_follows: 0,
             unbroken: 0,
             unsynced: false,
             ignoring: false,

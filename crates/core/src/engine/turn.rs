@@ -353,6 +353,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.unnamed_serial = self.serial;
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_follows = self.backend.pipeline + u64::from(self.backend.unsynced);
             self.pass();
             self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
             self.stats.server_parses.add(1);
@@ -380,6 +381,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             statement: statement.clone(),
             serial: self.serial,
             pipeline: self.backend.pipeline,
+            behind: self.backend.unsynced,
             seen: Arc::default(),
         };
         if self.client.name_statement(name, named, self.hash_key).is_err() {
@@ -564,6 +566,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             self.backend.unnamed = self.client.unnamed.clone();
             self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_follows = 0;
         }
         if let Some(unnamed) = effects
             && !unnamed.effects.is_none()
