@@ -93,6 +93,8 @@ pub struct Backend<S: Socket> {
     pub(super) ignoring: bool,
     /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
     pub(super) gone: bool,
+    /// The end of its stream stands behind what is still to be read, and no other event comes of it.
+    pub(super) hung_up: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
     /// The query of ours that the server is at has been completed, up to its ReadyForQuery.
@@ -178,6 +180,7 @@ impl<S: Socket> Backend<S> {
             unsynced: false,
             ignoring: false,
             gone: false,
+            hung_up: false,
             copying_in: false,
             fence_passed: false,
             syncs_in_copy: 0,

@@ -855,7 +855,8 @@ impl<S: Socket> Engine<S> {
             }
         };
         backend.input.clear();
-        let drained = kept + read < buffer.len();
+        // A short read says that there are no more bytes, not that the end is not behind them.
+        let drained = kept + read < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();
         let was_full = backend.is_full() || client.held;

@@ -142,6 +142,12 @@ fn a_server_that_said_something_and_closed_stayed_in_the_pool() {
     kept("00000f 000000 160000 000000 1b0000 14000a 1c1600");
 }
 
+/// The same, behind a message that was held: its client was not told either.
+#[test]
+fn a_server_that_said_farewell_and_closed_held_its_client_for_ever() {
+    kept("000000 000000 000050 0afd5b 0000c2 000000 000027");
+}
+
 /// Parsed under one TimeZone, bound under another on a backend that had lost it.
 #[test]
 fn the_unnamed_statement_was_prepared_again_under_other_settings() {
