@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
-use super::statement::{Statement, same_parse_settings};
+use super::statement::{Statement, Unnamed, same_parse_settings};
 use crate::session::settings::{self, Settings};
 use crate::wire::build;
 
@@ -105,6 +105,20 @@ impl<S: Socket> Backend<S> {
         true
     }
 
+    /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
+    pub(super) fn prepare_unnamed(&mut self, unnamed: &Unnamed, out: &mut Vec<u8>) {
+        let other_settings = !same_parse_settings(&self.applied, &unnamed.settings);
+        let before = self.applied.clone();
+        if other_settings {
+            self.set_within_pipeline(&unnamed.settings, out);
+        }
+        build::parse(out, b"", &unnamed.body);
+        self.expect(Expect::MadeParse { statement: 0 });
+        if other_settings {
+            self.set_within_pipeline(&before, out);
+        }
+    }
+
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
     /// displaces.
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
@@ -131,11 +145,13 @@ impl<S: Socket> Backend<S> {
             build::parse(out, SETTING_STATEMENT, &body);
             build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);
             build::execute(out, SETTING_STATEMENT);
+            // The portal outlives its statement, and the next change needs the name.
+            build::close_portal(out, SETTING_STATEMENT);
             build::close_statement(out, SETTING_STATEMENT);
             self.expect(Expect::MadeParse { statement: 0 });
-            self.expect(Expect::Made);
-            self.expect(Expect::Made);
-            self.expect(Expect::Made);
+            for _ in ["Bind", "Execute", "Close", "Close"] {
+                self.expect(Expect::Made);
+            }
         }
     }
 }

@@ -136,6 +136,12 @@ impl<S: Socket> Engine<S> {
                         return;
                     }
                 }
+                if ready.hangup
+                    && let Some(client) = self.clients.get_mut(slot)
+                    && let Some(backend) = &mut client.backend
+                {
+                    backend.hung_up = true;
+                }
                 if ready.readable || ready.hangup {
                     self.read_backend(host, slot, now);
                 }

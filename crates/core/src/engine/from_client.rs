@@ -423,6 +423,7 @@ impl<S: Socket> Engine<S> {
             statement,
             serial,
             pipeline: 0,
+            behind: false,
             seen: std::sync::Arc::default(),
         };
         if client.name_statement(name, named, hash_key).is_err() {

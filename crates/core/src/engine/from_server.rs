@@ -17,6 +17,7 @@ use super::client::{Client, Resetting};
 use super::expect::Expect;
 use super::message::PoolMode;
 use super::replay::{hash_of_parameters, hash_of_rows, is_stale_plan};
+use super::statement::{Unnamed, same_parse_settings};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
@@ -642,6 +643,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.queries += 1;
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        if !client.is_native() && !same_parse_settings(&client.desired, &self.backend.applied) {
+            settings_changed(client, self.backend);
+        }
         if client.extra.is_some() {
             let told = settle_extra(client, self.backend);
             if !told.is_empty() {
@@ -667,6 +671,34 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Skip);
         }
         Ok(Fate::Pass)
+    }
+}
+
+/// The pipeline that has just ended has changed settings that parse analysis reads: what was parsed
+/// behind the change, and before it was known, is noted under the settings before it.
+fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
+    let ended = backend.answered_pipeline() - 1;
+    // Which of its Parses came behind the change is not known: other clients get none of them.
+    backend.statements.mark_stale_of(ended);
+    let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
+    for named in names.filter(|named| named.behind && named.pipeline == ended) {
+        let before = named.statement.clone();
+        named.statement = backend
+            .pool
+            .statements
+            .intern(&before.body, &backend.applied, || before.effects.clone());
+    }
+    if ended < backend.unnamed_follows
+        && let Some(unnamed) = &client.unnamed
+        && backend.unnamed.as_ref().is_some_and(|other| Arc::ptr_eq(unnamed, other))
+    {
+        let again = Arc::new(Unnamed {
+            body: unnamed.body.clone(),
+            settings: backend.applied.clone(),
+            effects: unnamed.effects.clone(),
+        });
+        client.unnamed = Some(again.clone());
+        backend.unnamed = Some(again);
     }
 }
 
@@ -823,7 +855,8 @@ impl<S: Socket> Engine<S> {
             }
         };
         backend.input.clear();
-        let drained = kept + read < buffer.len();
+        // A short read says that there are no more bytes, not that the end is not behind them.
+        let drained = kept + read < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();
         let was_full = backend.is_full() || client.held;

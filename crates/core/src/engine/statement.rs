@@ -318,6 +318,14 @@ impl BackendStatements {
         }
     }
 
+    /// Notes that what `pipeline` prepared was not prepared under the settings that were thought to
+    /// be in force.
+    pub fn mark_stale_of(&mut self, pipeline: u64) {
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline == pipeline) {
+            prepared.stale = true;
+        }
+    }
+
     /// Whether it must be closed before it is prepared.
     pub fn is_stale(&self, id: u64) -> bool {
         self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
