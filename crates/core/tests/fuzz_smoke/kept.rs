@@ -148,6 +148,26 @@ fn a_server_that_said_farewell_and_closed_held_its_client_for_ever() {
     kept("000000 000000 000050 0afd5b 0000c2 000000 000027");
 }
 
+/// A DISCARD ALL failed in a transaction, and the next client's answers were taken for its success.
+#[test]
+fn a_statement_that_a_failed_discard_left_was_not_closed_before_it_was_prepared() {
+    kept(
+        "000000 000000 0000a3 000001 00001e 0c0000 0c0000 000002 0be900 0000a4 0c0000 008000 0080ad",
+    );
+}
+
+/// An error ahead of later Parses of it was thought to have kept the server from them.
+#[test]
+fn an_unnamed_statement_behind_a_failed_pipeline_was_noted_under_old_settings() {
+    kept("000000 000000 000065 0000c6 0000f1 0000ab");
+}
+
+/// [Describe that fails, Parse, Query DEALLOCATE ALL]: the name came back with the others.
+#[test]
+fn a_name_that_was_skipped_came_back_with_a_deallocate_that_was_skipped() {
+    kept("000000 000000 00006c 0000a3 000059 00003f 000069");
+}
+
 /// Parsed under one TimeZone, bound under another on a backend that had lost it.
 #[test]
 fn the_unnamed_statement_was_prepared_again_under_other_settings() {
