@@ -140,7 +140,10 @@ impl<S: Socket> Client<S> {
     /// Whether something is under way on whose outcome the reading of later messages depends.
     pub(super) fn is_unsettled(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| {
-            extra.resetting != Resetting::No || extra.discarding.is_some() || extra.unlistening
+            extra.resetting != Resetting::No
+                || extra.forgetting
+                || extra.discarding.is_some()
+                || extra.unlistening
         })
     }
 

@@ -913,7 +913,9 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         if self.clients.get(slot).is_some_and(|client| {
-            client.is_leaving() && client.backend.as_ref().is_none_or(|b| b.expected.is_empty())
+            // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.
+            client.is_leaving()
+                && client.backend.as_ref().is_none_or(|b| b.syncs_outstanding == 0 || b.copying_in)
         }) {
             self.close_client(host, slot, "client said goodbye", now);
             return false;
