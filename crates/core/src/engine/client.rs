@@ -61,6 +61,8 @@ pub(super) struct Extra {
     pub(super) resetting: Resetting,
     /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
     pub(super) forgotten: Option<ClientStatements>,
+    /// A DISCARD ALL or DEALLOCATE ALL is under way, whether or not it takes names away.
+    pub(super) forgetting: bool,
     /// Settings that are SET behind such a RESET, in the same text.
     pub(super) set_again: Vec<Box<[u8]>>,
     /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
@@ -138,7 +140,10 @@ impl<S: Socket> Client<S> {
     /// Whether something is under way on whose outcome the reading of later messages depends.
     pub(super) fn is_unsettled(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| {
-            extra.resetting != Resetting::No || extra.discarding.is_some() || extra.unlistening
+            extra.resetting != Resetting::No
+                || extra.forgetting
+                || extra.discarding.is_some()
+                || extra.unlistening
         })
     }
 
@@ -161,6 +166,7 @@ impl<S: Socket> Client<S> {
         if let Some(extra) = &self.extra
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
+            && !extra.forgetting
             && extra.discarding.is_none()
             && !extra.unlistening
             && extra.scanner.is_none()
@@ -198,10 +204,13 @@ impl<S: Socket> Client<S> {
             self.unnamed_serial = 0;
             return;
         }
-        let Some(names) = self.statements.as_mut() else { return };
-        let name = names.iter().find(|(_, s)| s.serial == serial).map(|(name, _)| name.clone());
-        if let Some(name) = name {
-            names.remove(&name);
+        // It may be among those that a DISCARD ALL or DEALLOCATE ALL behind it has taken away.
+        let forgotten = self.extra.as_mut().and_then(|extra| extra.forgotten.as_mut());
+        for names in self.statements.as_deref_mut().into_iter().chain(forgotten) {
+            let name = names.iter().find(|(_, s)| s.serial == serial).map(|(name, _)| name.clone());
+            if let Some(name) = name {
+                names.remove(&name);
+            }
         }
     }
 

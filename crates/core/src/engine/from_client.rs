@@ -712,6 +712,7 @@ impl<S: Socket> Client<S> {
         }
         if unusual.forgets_statements {
             self.forget_statements();
+            self.extra().forgetting = true;
             backend.statements.clear();
             backend.unnamed = None;
             backend.uncertain = true;

@@ -460,6 +460,7 @@ impl<S: Socket> Relay<'_, S> {
             _ => {}
         }
         // The server ignores everything up to the next Sync.
+        let erring = self.backend.answered_pipeline();
         let mut refused = None;
         let mut found = false;
         while let Some(next) = self.backend.expected.front().copied() {
@@ -514,8 +515,10 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.ignoring = true;
             self.backend.unsynced = true;
         }
-        // A Parse or Close of the unnamed statement may be among what was ignored.
-        self.backend.forget_unnamed();
+        if self.backend.unnamed_since <= erring {
+            // A Parse or Close of the unnamed statement may be among what was ignored.
+            self.backend.forget_unnamed();
+        }
         if healing {
             return Ok(Fate::Skip);
         }
@@ -562,6 +565,7 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.ignoring = false;
             self.backend.expected.push_back(Expect::MadeSync);
             self.backend.syncs_outstanding += 1;
+            self.backend.pipeline += 1;
             self.backend.unsynced = false;
             client.extra().skipping = true;
         }
@@ -724,10 +728,10 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     }
     let Some(extra) = &mut client.extra else { return told };
     extra.forgotten = None;
+    let forgetting = std::mem::take(&mut extra.forgetting);
     let resetting = std::mem::take(&mut extra.resetting);
     let set_again = std::mem::take(&mut extra.set_again);
     let discarding = extra.discarding.take();
-    let discarded = discarding.is_some() && !failed;
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed
@@ -738,7 +742,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     if unlistened {
         client.pins.remove(Part::Listen);
     }
-    if discarded || (!failed && client.statements.is_none()) {
+    if forgetting && !failed {
         backend.uncertain = false;
     }
     if client.is_native() {
@@ -909,7 +913,9 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         if self.clients.get(slot).is_some_and(|client| {
-            client.is_leaving() && client.backend.as_ref().is_none_or(|b| b.expected.is_empty())
+            // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.
+            client.is_leaving()
+                && client.backend.as_ref().is_none_or(|b| b.syncs_outstanding == 0 || b.copying_in)
         }) {
             self.close_client(host, slot, "client said goodbye", now);
             return false;

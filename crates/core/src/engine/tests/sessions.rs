@@ -484,3 +484,30 @@ fn pinned_clients_that_sit_idle_make_room_for_others() {
     assert_eq!(world.servers.len(), 2);
     assert_eq!(world.servers[1].kinds(), "Q");
 }
+
+#[test]
+fn trap_06_what_is_parsed_behind_a_set_in_its_own_pipeline_is_not_shared_as_if_before_it() {
+    let mut world = World::new(1);
+    let (one, other) = (world.client(), world.client());
+    let set = [parse("", "SET TimeZone TO 'Asia/Tokyo'"), bind(""), execute()].concat();
+    world.send(&one, &[set, parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PBEPS");
+    let told = parameter("TimeZone", "Asia/Tokyo");
+    world.send(&server, &[answers("12C1"), told, answers("I")].concat());
+    world.send(&other, &[parse("s", "SELECT 1"), bind("s"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "QCPBES", "prepared again, under its own settings");
+}
+
+#[test]
+fn trap_06_a_parse_waits_for_a_query_that_may_set_what_it_reads() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let set = query("SET TimeZone TO 'Asia/Tokyo'");
+    world.send(&client, &[set, parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "Q");
+    let told = parameter("TimeZone", "Asia/Tokyo");
+    world.send(&server, &[answers("C"), told, answers("I")].concat());
+    assert_eq!(server.kinds(), "PS");
+}
