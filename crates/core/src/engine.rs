@@ -55,6 +55,8 @@ pub mod limits {
     pub const UNATTACHED_READ_BYTES: usize = 16 * 1024;
     /// A message up to this size is passed on only when it is complete; a longer one streams.
     pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
+    /// What is looked at of a longer message from a server: an error's severity and code.
+    pub const ERROR_START_BYTES: usize = 1024;
     /// Unsent bytes for one connection from which its other side is no longer read.
     pub const OUTPUT_HIGH_BYTES: usize = 64 * 1024;
     /// Answers that may be outstanding from one backend.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::client::ClientStatement;
 use super::expect::Expect;
 use super::message::PoolRef;
 use super::statement::{BackendStatements, Unnamed};
@@ -49,6 +50,9 @@ pub(super) enum Tidying {
     RollingBack,
     /// The reset query is under way.
     Resetting,
+    /// A query of ours is under way behind answers that may come or not: when it is answered,
+    /// they have come.
+    Fencing,
     /// Only cancel requests are still under way.
     AwaitingCancel,
 }
@@ -76,8 +80,17 @@ pub struct Backend<S: Socket> {
     pub(super) unsynced: bool,
     /// The server ignores everything up to the next Sync.
     pub(super) ignoring: bool,
+    /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
+    pub(super) gone: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
+    /// The query of ours that the server is at has been completed, up to its ReadyForQuery.
+    pub(super) fence_passed: bool,
+    /// Syncs that the copy under way is taken to have read and ignored.
+    pub(super) syncs_in_copy: u32,
+    /// Answers to Syncs that may still come, or not: a copy failed, and whether it had read them
+    /// before that cannot be seen.
+    pub(super) syncs_in_doubt: u32,
     /// What the server said last.
     pub(super) status: TransactionStatus,
     /// A message from the client is half sent: bytes of it still to come.
@@ -111,6 +124,9 @@ pub struct Backend<S: Socket> {
     /// When its client last took or sent a byte.
     pub(super) progress: Time,
     pub(super) transactions: u64,
+    /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
+    /// if the server would have ignored the Close, behind an error.
+    pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -140,7 +156,11 @@ impl<S: Socket> Backend<S> {
             syncs_outstanding: 0,
             unsynced: false,
             ignoring: false,
+            gone: false,
             copying_in: false,
+            fence_passed: false,
+            syncs_in_copy: 0,
+            syncs_in_doubt: 0,
             status: TransactionStatus::Idle,
             sending_rest: 0,
             receiving_rest: 0,
@@ -159,6 +179,7 @@ impl<S: Socket> Backend<S> {
             since: seed.opened,
             progress: seed.opened,
             transactions: 0,
+            closing: VecDeque::new(),
             refusals: VecDeque::new(),
             uncertain: false,
             sequences_discarded: false,
@@ -213,7 +234,8 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server owes nothing, is in no transaction, and no message is half sent.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.expected.is_empty()
+        !self.gone
+            && self.expected.is_empty()
             && self.status == TransactionStatus::Idle
             && !self.unsynced
             && !self.ignoring
@@ -228,6 +250,12 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_full(&self) -> bool {
         self.expected.len() >= limits::EXPECTED_ANSWERS_MAX
             || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
+    }
+
+    /// What the server has as unnamed statement is not known any more: whoever uses it next
+    /// prepares or closes it first.
+    pub(super) fn forget_unnamed(&mut self) {
+        self.unnamed = Some(Unnamed::unknown());
     }
 
     /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).

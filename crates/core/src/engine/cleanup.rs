@@ -72,7 +72,10 @@ impl<S: Socket> Engine<S> {
         loop {
             match backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => out.extend_from_slice(&build::PARSE_COMPLETE),
-                Some(Expect::CloseKnown) => out.extend_from_slice(&build::CLOSE_COMPLETE),
+                Some(Expect::CloseKnown) => {
+                    backend.closing.pop_front();
+                    out.extend_from_slice(&build::CLOSE_COMPLETE);
+                }
                 _ => break,
             }
             backend.expected.pop_front();
@@ -111,6 +114,21 @@ impl<S: Socket> Engine<S> {
         }
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
+            return;
+        }
+        if backend.syncs_in_doubt > 0 {
+            backend.tidying = Tidying::Draining;
+            backend.since = now;
+            self.tidy_on(host, backend, now);
+            return;
+        }
+        if backend.readable {
+            // There is more to read, for which no event will come: nobody gets it unread.
+            backend.tidying = Tidying::Draining;
+            backend.since = now;
+            let place = backend.place;
+            self.keep(backend);
+            self.read_tidied(host, place, now);
             return;
         }
         if backend.cancels_in_flight > 0 {
@@ -236,7 +254,7 @@ impl<S: Socket> Engine<S> {
         self.resident.remove(backend.place);
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
-        } else if backend.syncs_outstanding > 0 || !backend.expected.is_empty() {
+        } else if !backend.gone && !backend.expected.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
             host.cancel(CancelRequest {
                 server: backend.server,
@@ -274,7 +292,13 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let half_a_message = backend.receiving_rest > 0;
+        let told = backend.gone;
         self.close_backend(host, backend, reason, now);
+        if told {
+            // The server's own last words say it all.
+            self.part_silently(host, slot, reason, now);
+            return;
+        }
         if half_a_message {
             // Nothing that could be said would be read as a message of its own.
             self.close_client(host, slot, reason, now);
@@ -319,6 +343,24 @@ impl<S: Socket> Engine<S> {
         } else {
             self.close_client(host, slot, &error.message, now);
         }
+    }
+
+    /// Disconnects a client that has been told why, once it has read that.
+    fn part_silently<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &'static str,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.output.is_empty() {
+            self.close_client(host, slot, reason, now);
+            return;
+        }
+        client.state = ClientState::Closing;
+        client.input = Vec::new();
+        self.arm_goodbye(slot, now);
     }
 
     /// Takes a client that waits out of the queue.
@@ -377,6 +419,10 @@ impl<S: Socket> Engine<S> {
         if exclusive {
             backend.spoiled.get_or_insert("it served one client alone");
         }
+        if backend.gone {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
+        }
         if backend.sending_rest > 0 {
             self.close_backend(host, backend, "its client left in the middle of a message", now);
             return;
@@ -385,15 +431,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        let mut out = Vec::new();
-        if std::mem::take(&mut backend.copying_in) {
-            build::copy_fail(&mut out, "the client has closed its connection");
-        }
-        if backend.unsynced || backend.ignoring {
-            out.extend_from_slice(&build::SYNC);
-            backend.expect(Expect::Sync);
-        }
-        if !out.is_empty() && backend.send(&out).is_err() {
+        if backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
@@ -408,7 +446,7 @@ impl<S: Socket> Engine<S> {
                 reply_to: self.id,
                 backend: backend.place,
             });
-            let unread = backend.readable;
+            let unread = backend.readable || !backend.input.is_empty();
             let place = backend.place;
             self.keep(backend);
             if unread {
@@ -430,7 +468,16 @@ impl<S: Socket> Engine<S> {
             self.keep(backend);
             return;
         }
+        if backend.tidying == Tidying::Fencing {
+            backend.syncs_in_doubt = 0;
+        }
+        if backend.cancels_in_flight > 0 {
+            // The signal must not hit a query of ours.
+            self.keep(backend);
+            return;
+        }
         let next = match (backend.tidying, backend.status) {
+            _ if backend.syncs_in_doubt > 0 => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
                 if backend.tidying == Tidying::RollingBack {
                     self.close_backend(host, backend, "its transaction could not be ended", now);
@@ -468,6 +515,19 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Backend<S> {
+    /// Ends the copy and the pipeline that a client has left open.
+    pub(super) fn fail_copy(&mut self) -> Result<(), super::from_client::Halt> {
+        let mut out = Vec::new();
+        if std::mem::take(&mut self.copying_in) {
+            build::copy_fail(&mut out, "the client has closed its connection");
+        }
+        if self.unsynced || self.ignoring {
+            out.extend_from_slice(&build::SYNC);
+            self.expect(Expect::Sync);
+        }
+        if out.is_empty() { Ok(()) } else { self.send(&out) }
+    }
+
     /// DISCARD ALL has worked.
     fn was_reset(&mut self) {
         self.needs_reset = false;

@@ -149,16 +149,26 @@ impl<S: Socket> Client<S> {
         Ok(())
     }
 
-    /// Takes back the name that a Parse gave which has failed. Returns the statement.
-    pub(super) fn unname_failed(&mut self, serial: u32) -> Option<Arc<Statement>> {
+    /// Takes back the name that a Parse gave which has failed.
+    pub(super) fn unname_failed(&mut self, serial: u32) {
         if self.unnamed_serial == serial {
             self.unnamed = None;
             self.unnamed_serial = 0;
-            return None;
+            return;
         }
-        let names = self.statements.as_mut()?;
-        let name = names.iter().find(|(_, s)| s.serial == serial).map(|(name, _)| name.clone())?;
-        names.remove(&name).map(|named| named.statement)
+        let Some(names) = self.statements.as_mut() else { return };
+        let name = names.iter().find(|(_, s)| s.serial == serial).map(|(name, _)| name.clone());
+        if let Some(name) = name {
+            names.remove(&name);
+        }
+    }
+
+    /// Gives a name back that a Close has taken away which the server would have ignored; unless
+    /// the client has used it again since.
+    pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
+        if let Some(names) = &mut self.statements {
+            names.entry(name).or_insert(statement);
+        }
     }
 
     /// Whether a DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails.

@@ -124,6 +124,8 @@ impl<S: Socket> Engine<S> {
                         {
                             self.resume_client(host, slot, now);
                         }
+                        // Its answer may have come before its last bytes were out.
+                        self.give_back_if_unused(host, slot, now);
                     } else if backend.socket.flush().is_err_and(|error| broken(&error)) {
                         self.backend_failed(host, slot, "server closed the connection", now);
                         return;
@@ -134,6 +136,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             Holder::Engine(backend) => {
+                let unsent = !backend.output.is_empty();
                 if ready.writable && write_kept(&mut backend.socket, &mut backend.output).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
@@ -142,7 +145,8 @@ impl<S: Socket> Engine<S> {
                     }
                     return;
                 }
-                if ready.readable || ready.hangup {
+                let out = unsent && backend.output.is_empty();
+                if out || ready.readable || ready.hangup {
                     self.read_tidied(host, place, now);
                 }
             }
@@ -482,12 +486,11 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Engine(backend) => {
                 backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
-                if backend.tidying == Tidying::AwaitingCancel
-                    && backend.cancels_in_flight == 0
+                if backend.cancels_in_flight == 0
                     && let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
                 {
-                    self.give_back(host, backend, now);
+                    self.tidy_on(host, backend, now);
                 }
             }
             Holder::Pool => {}

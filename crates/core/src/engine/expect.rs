@@ -17,8 +17,10 @@ pub(super) enum Expect {
     Sync,
     /// The client's Parse. `serial` finds the name that it gave, should the Parse fail.
     Parse {
-        /// See [`super::client::ClientStatement::serial`]; 0 for the unnamed statement.
+        /// See [`super::client::ClientStatement::serial`]; 0 where there is nothing to find.
         serial: u32,
+        /// Id of the shared statement that the server gets; 0 for any other.
+        statement: u64,
     },
     /// A Parse that was not sent because the server has the statement: ParseComplete is ours.
     ParseKnown {
@@ -38,7 +40,8 @@ pub(super) enum Expect {
     Execute,
     /// Close.
     Close,
-    /// A Close that was not sent: CloseComplete is ours.
+    /// A Close that was not sent: CloseComplete is ours. The name that it took away is the first
+    /// in [`super::backend::Backend::closing`].
     CloseKnown,
     /// CopyData, CopyDone or CopyFail in an extended-protocol copy: no answer of its own, but it
     /// separates a Sync that the server will ignore from one that it will answer (trap 15).

@@ -200,7 +200,16 @@ impl<S: Socket> Engine<S> {
                 self.give_back_if_unused(host, slot, now);
                 true
             }
-            Halt::Waiting | Halt::Full => false,
+            Halt::Full => {
+                self.emit_made_answers(host, slot, now);
+                // If all that was outstanding was ours to answer, no answer comes to go on with.
+                let client = self.clients.get(slot);
+                if client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| !b.is_full())) {
+                    self.resume_client(host, slot, now);
+                }
+                false
+            }
+            Halt::Waiting => false,
             Halt::Terminate => {
                 self.close_client(host, slot, "client said goodbye", now);
                 false
@@ -270,7 +279,8 @@ impl<S: Socket> Engine<S> {
                 Some(_) => {}
             }
             let whole = header.total() <= rest.len();
-            if !whole && header.total() <= limits::WHOLE_MESSAGE_BYTES {
+            // The names in the head of a longer one must be there, too.
+            if !whole && rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES) {
                 return Halt::Dry;
             }
             if header.kind == frontend::TERMINATE {

@@ -26,7 +26,7 @@ use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, backend as kind, build};
 
-/// The longest message that is looked at whole (errors with long contexts, for example).
+/// The longest message that is looked at whole (a setting with a long value, for example).
 const LOOKED_AT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Settings that a server reports and nobody can set.
@@ -111,7 +111,8 @@ impl<S: Socket> Relay<'_, S> {
                     }
                     _ => {
                         self.answer_made(&mut run, at);
-                        if self.backend.expected.is_empty() {
+                        let owed = self.backend.expected.front();
+                        if !matches!(owed, Some(Expect::Query | Expect::Execute)) {
                             relayed.broken = Some("the server sent rows that nobody asked for");
                             break;
                         }
@@ -123,11 +124,10 @@ impl<S: Socket> Relay<'_, S> {
                 continue;
             }
             if total > rest.len() {
-                let looked_at = matches!(
-                    header.kind,
-                    kind::ERROR | kind::PARAMETER_STATUS | kind::READY_FOR_QUERY
-                );
+                let looked_at =
+                    matches!(header.kind, kind::PARAMETER_STATUS | kind::READY_FOR_QUERY);
                 if total <= limits::WHOLE_MESSAGE_BYTES
+                    || rest.len() < limits::ERROR_START_BYTES
                     || (looked_at && total <= LOOKED_AT_BYTES_MAX)
                 {
                     break;
@@ -169,6 +169,10 @@ impl<S: Socket> Relay<'_, S> {
                 break;
             }
         }
+        if relayed.broken.is_none() && self.backend.receiving_rest == 0 {
+            // Nothing more may come from the server before the client has seen them.
+            self.answer_made(&mut run, at);
+        }
         relayed.run = run..at;
         relayed.consumed = at;
         relayed
@@ -187,7 +191,10 @@ impl<S: Socket> Relay<'_, S> {
         loop {
             let answer = match self.backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => &build::PARSE_COMPLETE[..],
-                Some(Expect::CloseKnown) => &build::CLOSE_COMPLETE[..],
+                Some(Expect::CloseKnown) => {
+                    self.backend.closing.pop_front();
+                    &build::CLOSE_COMPLETE[..]
+                }
                 Some(Expect::CopyInput { .. }) => &[],
                 _ => return,
             };
@@ -237,13 +244,30 @@ impl<S: Socket> Relay<'_, S> {
             self.answer_made(run, at);
         }
         let Some(&owed) = self.backend.expected.front() else {
-            if message == kind::ERROR {
-                // FATAL, out of the blue: the connection ends.
+            if message == kind::ERROR && is_fatal(body) {
+                // Out of the blue: the connection ends.
+                self.backend.gone = true;
+                return Ok(Fate::Pass);
+            }
+            if message == kind::READY_FOR_QUERY && self.backend.syncs_in_doubt > 0 {
+                self.backend.syncs_in_doubt -= 1;
+                if let [status] = body
+                    && let Some(status) = TransactionStatus::from_byte(*status)
+                {
+                    self.backend.status = status;
+                }
+                self.backend.ignoring = false;
+                self.backend.unsynced = false;
                 return Ok(Fate::Pass);
             }
             return Err(OUT_OF_TURN);
         };
         if message == kind::ERROR {
+            if is_fatal(body) {
+                // Whatever it answers, it is the last that the client hears.
+                self.backend.gone = true;
+                return Ok(Fate::Pass);
+            }
             return self.error(owed, body, relayed);
         }
         if message == kind::READY_FOR_QUERY {
@@ -254,10 +278,22 @@ impl<S: Socket> Relay<'_, S> {
             let Some(status) = status else {
                 return Err("the server reported an unknown transaction status");
             };
+            if owed == Expect::MadeQuery
+                && self.backend.syncs_in_doubt > 0
+                && !self.backend.fence_passed
+            {
+                // Not its own: that comes behind its completion.
+                self.backend.syncs_in_doubt -= 1;
+                return Ok(Fate::Skip);
+            }
             return self.ready(owed, status, run, at, now, relayed);
         }
         let (completes, fate) = match (owed, message) {
-            (Expect::MadeQuery, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION) => {
+            (
+                Expect::MadeQuery,
+                kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
+            ) => {
+                self.backend.fence_passed = true;
                 (false, Fate::Skip)
             }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)
@@ -293,6 +329,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => return Err(OUT_OF_TURN),
         };
+        if message == kind::COMMAND_COMPLETE {
+            self.copy_ended();
+        }
         if completes {
             self.backend.expected.pop_front();
         }
@@ -300,28 +339,35 @@ impl<S: Socket> Relay<'_, S> {
     }
 
     /// The server wants copy data. A Sync that has been sent already is read and ignored while it
-    /// does (trap 15), so no answer to it will come.
+    /// does (trap 15), so no answer to it will come. What has been sent up to the end of this
+    /// copy is struck from the books; what follows is for what follows.
     fn copy_in(&mut self) {
-        self.backend.copying_in = true;
-        let mut at = 1;
-        while let Some(next) = self.backend.expected.get(at) {
+        let backend = &mut *self.backend;
+        backend.copying_in = true;
+        backend.syncs_in_copy = 0;
+        while let Some(next) = backend.expected.get(1).copied() {
             match next {
                 Expect::Sync => {
-                    self.backend.expected.remove(at);
-                    self.backend.syncs_outstanding -= 1;
-                    self.backend.unsynced = true;
+                    backend.syncs_outstanding -= 1;
+                    backend.syncs_in_copy += 1;
                 }
-                Expect::CopyInput { ends: false } => at += 1,
-                Expect::CopyInput { ends: true } => {
-                    self.backend.copying_in = false;
-                    // Whether a Sync follows is known from what is queued behind.
-                    self.backend.unsynced =
-                        !self.backend.expected.iter().skip(at).any(|e| e.ends_with_ready());
-                    return;
-                }
-                _ => return,
+                Expect::CopyInput { ends } => backend.copying_in = !ends,
+                _ => break,
+            }
+            backend.expected.remove(1);
+            if !backend.copying_in {
+                break;
             }
         }
+        // The Sync that ended what has been sent may be among those.
+        let last = backend.expected.iter().rev().find(|e| !matches!(e, Expect::CopyInput { .. }));
+        backend.unsynced = last.is_none_or(|last| !last.ends_with_ready());
+    }
+
+    /// The copy under way has ended well: the Syncs in its middle were ignored.
+    fn copy_ended(&mut self) {
+        self.backend.copying_in = false;
+        self.backend.syncs_in_copy = 0;
     }
 
     fn error(
@@ -334,14 +380,10 @@ impl<S: Socket> Relay<'_, S> {
             client.failed = true;
         }
         self.backend.copying_in = false;
+        self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
         match owed {
             Expect::Query | Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeQuery => {
-                let fatal = crate::wire::error::field(body, b'V')
-                    .is_some_and(|severity| severity != b"ERROR");
-                if fatal {
-                    return Ok(Fate::Pass);
-                }
                 relayed.made_query_failed = true;
                 if self.client.is_some() {
                     let text = crate::wire::error::field(body, b'M').unwrap_or_default();
@@ -370,29 +412,27 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.syncs_outstanding -= 1;
             }
             match next {
-                Expect::Parse { serial } | Expect::ParseKnown { serial } => {
+                Expect::Parse { serial, statement } => {
+                    self.backend.statements.remove(statement);
                     if serial != 0
                         && let Some(client) = &mut self.client
                     {
-                        let was_unnamed = client.unnamed_serial == serial;
-                        let dropped = client.unname_failed(serial);
-                        if was_unnamed {
-                            self.backend.unnamed = None;
-                        }
-                        if let Some(statement) = dropped
-                            && matches!(next, Expect::Parse { .. })
-                        {
-                            self.backend.statements.remove(statement.id);
-                        }
+                        client.unname_failed(serial);
                     }
                 }
-                Expect::MadeParse { statement } => {
-                    if statement != 0 {
-                        self.backend.statements.remove(statement);
-                    } else {
-                        self.backend.unnamed = None;
+                Expect::ParseKnown { serial } => {
+                    if let Some(client) = &mut self.client {
+                        client.unname_failed(serial);
                     }
                 }
+                Expect::CloseKnown => {
+                    if let Some((name, statement)) = self.backend.closing.pop_front()
+                        && let Some(client) = &mut self.client
+                    {
+                        client.rename_closed(name, statement);
+                    }
+                }
+                Expect::MadeParse { statement } => self.backend.statements.remove(statement),
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
@@ -404,8 +444,13 @@ impl<S: Socket> Relay<'_, S> {
                 _ => {}
             }
         }
-        self.backend.ignoring = !found;
-        self.backend.unsynced = !found;
+        // With a Sync under way, `unsynced` speaks of what has been sent behind it.
+        if !found {
+            self.backend.ignoring = true;
+            self.backend.unsynced = true;
+        }
+        // A Parse or Close of the unnamed statement may be among what was ignored.
+        self.backend.forget_unnamed();
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }
@@ -468,8 +513,14 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.expected.pop_front();
         self.backend.syncs_outstanding -= 1;
         self.backend.copying_in = false;
+        self.backend.syncs_in_copy = 0;
         self.backend.status = status;
+        // Copy data that no copy took.
+        while let Some(Expect::CopyInput { .. }) = self.backend.expected.front() {
+            self.backend.expected.pop_front();
+        }
         if owed == Expect::MadeQuery {
+            self.backend.fence_passed = false;
             return Ok(Fate::Skip);
         }
         if self.backend.expected.is_empty() {
@@ -503,6 +554,11 @@ impl<S: Socket> Relay<'_, S> {
         }
         Ok(Fate::Pass)
     }
+}
+
+/// Whether the server closes the connection behind this error.
+fn is_fatal(body: &[u8]) -> bool {
+    crate::wire::error::field(body, b'V').is_some_and(|severity| severity != b"ERROR")
 }
 
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
@@ -718,24 +774,15 @@ impl<S: Socket> Engine<S> {
         };
         let mut buffer = vec![0; limits::READ_BYTES + LOOKED_AT_BYTES_MAX];
         let mut out = Vec::new();
+        // What its client has not been given comes first.
+        let mut filled = backend.input.len();
+        buffer[..filled].copy_from_slice(&backend.input);
         loop {
-            let kept = backend.input.len();
-            buffer[..kept].copy_from_slice(&backend.input);
-            let read = match backend.socket.read(&mut buffer[kept..]) {
-                Ok(read) if read > 0 => read,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
-                Ok(_) | Err(_) => {
-                    self.close_backend(host, backend, "server closed the connection", now);
-                    return;
-                }
-            };
-            backend.input.clear();
-            let drained = kept + read < buffer.len();
-            let bytes = &buffer[..kept + read];
+            let bytes = &buffer[..filled];
             let relayed =
                 Relay { backend: &mut backend, client: None, bytes, out: &mut out }.run(now);
-            backend.input.extend_from_slice(&buffer[relayed.consumed..kept + read]);
+            backend.input.clear();
+            backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
             if let Some(reason) = relayed.broken {
                 self.close_backend(host, backend, reason, now);
                 return;
@@ -744,9 +791,24 @@ impl<S: Socket> Engine<S> {
                 self.close_backend(host, backend, "it could not be tidied", now);
                 return;
             }
-            if drained {
-                break;
-            }
+            let kept = backend.input.len();
+            buffer.copy_within(relayed.consumed..filled, 0);
+            let read = match backend.socket.read(&mut buffer[kept..]) {
+                Ok(read) if read > 0 => read,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,
+                Ok(_) | Err(_) => {
+                    backend.gone = true;
+                    self.close_backend(host, backend, "server closed the connection", now);
+                    return;
+                }
+            };
+            filled = kept + read;
+        }
+        backend.readable = false;
+        if backend.copying_in && backend.fail_copy().is_err() {
+            self.close_backend(host, backend, "server closed the connection", now);
+            return;
         }
         self.tidy_on(host, backend, now);
     }

@@ -70,6 +70,17 @@ pub struct Unnamed {
     pub effects: super::effects::Effects,
 }
 
+impl Unnamed {
+    /// Stands for a statement of which nothing is known: it is no client's.
+    pub(super) fn unknown() -> Arc<Self> {
+        Arc::new(Self {
+            body: Box::default(),
+            settings: Settings::EMPTY,
+            effects: super::effects::Effects::default(),
+        })
+    }
+}
+
 /// A prepared statement that clients share.
 #[derive(Debug)]
 pub struct Statement {
@@ -271,6 +282,7 @@ impl BackendStatements {
     pub fn insert(&mut self, statement: &Statement) -> Option<Box<[u8]>> {
         let mut evicted = None;
         if self.by_id.len() >= self.keep
+            && !self.by_id.contains_key(&statement.id)
             && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
         {
             evicted = self.by_id.remove(&oldest).map(|prepared| prepared.name);

@@ -102,6 +102,12 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
     pub(super) fn message(&mut self) -> Result<bool, Halt> {
+        if self.backend.ignoring && self.header.kind != frontend::SYNC {
+            // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
+            // it means for names and settings must not be noted either.
+            self.drop_message()?;
+            return Ok(false);
+        }
         match self.header.kind {
             frontend::QUERY => return self.query(),
             frontend::PARSE => self.parse()?,
@@ -114,12 +120,20 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             frontend::SYNC => {
                 self.pass();
-                // In the middle of a copy the server reads it and ignores it (trap 15).
-                if !self.backend.copying_in {
+                if self.backend.copying_in {
+                    // The server reads it and ignores it (trap 15).
+                    self.backend.syncs_in_copy += 1;
+                } else {
                     self.backend.expect(Expect::Sync);
                 }
             }
-            frontend::FLUSH => self.pass(),
+            frontend::FLUSH => {
+                self.pass();
+                if self.header.body > 0 {
+                    // Answered by an error only.
+                    self.backend.expect(Expect::Close);
+                }
+            }
             frontend::FUNCTION_CALL => {
                 self.pass();
                 self.backend.expect(Expect::Call);
@@ -130,26 +144,30 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(false)
     }
 
+    /// The message goes nowhere, nor does what has not come of it yet.
+    fn drop_message(&mut self) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        self.passage.skip(HEADER_BYTES + self.body.len());
+        let rest = self.header.body - self.body.len();
+        if rest > 0 {
+            self.client.extra().discard = rest;
+        }
+        Ok(())
+    }
+
     fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {
         if self.backend.expected.is_empty() && !self.backend.copying_in {
             // The server would read it and ignore it; a backend is not kept busy with it.
-            self.passage.cut(self.backend)?;
-            self.passage.skip(HEADER_BYTES + self.body.len());
-            let rest = self.header.body - self.body.len();
-            if rest > 0 {
-                self.client.extra().discard = rest;
-            }
-            return Ok(());
+            return self.drop_message();
         }
         self.pass();
-        if ends {
-            self.backend.copying_in = false;
+        if self.backend.copying_in {
+            // The server is known to read copy data: nothing needs to be found out later.
+            self.backend.copying_in = !ends;
+            return Ok(());
         }
         let marker = Expect::CopyInput { ends };
-        if self.backend.expected.front() != Some(&Expect::Query)
-            && self.backend.expected.back() != Some(&marker)
-            && !self.backend.ignoring
-        {
+        if self.backend.expected.back() != Some(&marker) {
             self.backend.expected.push_back(marker);
         }
         Ok(())
@@ -238,22 +256,21 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.stats.client_parses.add(1);
         if self.client.is_native() || self.backend.shares_nothing() {
             self.pass();
-            self.backend.expect(Expect::Parse { serial: 0 });
+            self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
             if !self.client.is_native() {
                 self.client.pins.insert(Part::ProtocolStatement);
                 self.backend.spoiled.get_or_insert("statements are not shared");
             }
             return Ok(());
         }
-        let malformed = Expect::Parse { serial: 0 };
+        let malformed = Expect::Parse { serial: 0, statement: 0 };
+        if !self.is_whole() {
+            return self.parse_long();
+        }
         let Some((name, rest)) = frame::take_string(self.body) else {
             self.malformed(malformed);
             return Ok(());
         };
-        if !self.is_whole() {
-            self.parse_long(name);
-            return Ok(());
-        }
         let Some((text, types)) = frame::take_string(rest) else {
             self.malformed(malformed);
             return Ok(());
@@ -274,7 +291,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.unnamed_serial = self.serial;
             self.backend.unnamed = Some(unnamed);
             self.pass();
-            self.backend.expect(Expect::Parse { serial: self.serial });
+            self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -300,24 +317,36 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .hint("Close the statements that are no longer needed."),
             ));
         }
-        let known = self.backend.status != TransactionStatus::Failed
-            && self.backend.statements.touch(statement.id);
+        let known = self.backend.statements.touch(statement.id);
         self.passage.cut(self.backend)?;
-        if known {
+        if known && self.backend.status != TransactionStatus::Failed {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
         } else {
+            if known {
+                // In a failed transaction the server must say itself whether it takes this one.
+                build::close_statement(&mut self.passage.out, &statement.name);
+                self.backend.expect(Expect::Made);
+            }
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, rest);
             self.passage.skip(self.header.total());
-            self.backend.expect(Expect::Parse { serial: self.serial });
+            let (serial, statement) = (self.serial, statement.id);
+            self.backend.expect(Expect::Parse { serial, statement });
             self.stats.server_parses.add(1);
         }
         Ok(())
     }
 
     /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
-    fn parse_long(&mut self, name: &[u8]) {
+    fn parse_long(&mut self) -> Result<(), Halt> {
+        let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
+        if self.client.statement(name).is_some() {
+            self.refuse_parse(name)?;
+            let rest = self.header.body - self.body.len();
+            self.client.extra().discard = rest;
+            return Ok(());
+        }
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
         } else {
@@ -330,8 +359,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed = None;
         }
         self.pass();
-        self.backend.expect(Expect::Parse { serial: 0 });
+        self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
         self.stats.server_parses.add(1);
+        Ok(())
     }
 
     /// The client names a statement that exists: the server is made to fail where it would have
@@ -344,11 +374,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         )
         .write(&mut error);
         self.passage.cut(self.backend)?;
-        self.passage.skip(self.header.total());
+        self.passage.skip(HEADER_BYTES + self.body.len());
         build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
-        if !self.backend.ignoring {
-            self.backend.refusals.push_back(error.into());
-        }
+        self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
         Ok(())
     }
@@ -467,9 +495,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         if what == b'S' && !self.client.is_native() {
-            let known =
-                self.client.statements.as_mut().is_some_and(|names| names.remove(name).is_some());
-            if known {
+            let closed = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
+            if let Some(closed) = closed {
+                self.backend.closing.push_back(closed);
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
                 self.backend.expect(Expect::CloseKnown);

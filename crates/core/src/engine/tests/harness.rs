@@ -4,7 +4,11 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use crate::engine::message::{ClientAbout, Event, NewClient, PoolMode, PoolRef, ToLoop};
+use crate::engine::expect::Expect;
+use crate::engine::message::{
+    ClientAbout, ClientState, Event, NewClient, PoolMode, PoolRef, ToLoop,
+};
+use crate::engine::table::Holder;
 use crate::engine::{
     BackendSeed, CancelRequest, Engine, Host, Readiness, ServerAddressId, Socket, Token,
 };
@@ -226,9 +230,46 @@ impl World {
                 let message = ToLoop::Opened(Box::new(seed));
                 self.asked.messages.push_back((home, message));
             } else {
+                self.check_books();
                 return;
             }
         }
+    }
+
+    /// With no message under way, the pool's figures are those of the loops' own tables, and
+    /// nobody waits while a backend is idle.
+    fn check_books(&self) {
+        let (mut lent, mut parked, mut waiting) = (0, 0, 0);
+        for engine in &self.engines {
+            for (slot, client) in engine.clients.iter() {
+                waiting += u32::from(client.state == ClientState::Waiting);
+                assert_eq!(client.backend.is_some(), client.state == ClientState::Active);
+                let Some(backend) = &client.backend else { continue };
+                lent += 1;
+                parked += u32::from(backend.parked);
+                let resident = engine.resident.get(backend.place).expect("a lent one is resident");
+                assert!(matches!(resident.holder, Holder::Client(holder) if holder == slot));
+                let syncs = backend.expected.iter().filter(|e| e.ends_with_ready()).count();
+                assert_eq!(backend.syncs_outstanding as usize, syncs);
+                let closes = backend.expected.iter().filter(|e| **e == Expect::CloseKnown).count();
+                assert_eq!(backend.closing.len(), closes);
+            }
+            for (_, resident) in engine.resident.iter() {
+                if let Holder::Engine(backend) = &resident.holder {
+                    lent += 1;
+                    parked += u32::from(backend.parked);
+                }
+            }
+        }
+        let pool = self.pool.lock();
+        assert_eq!(pool.lent_count(), lent, "lent");
+        assert_eq!(pool.parked_count(), parked, "parked");
+        assert_eq!(pool.waiting_count(), waiting, "waiting");
+        assert_eq!(pool.opening_count(), 0, "opening");
+        assert!(
+            pool.is_paused() || waiting == 0 || pool.idle_count() == 0,
+            "waits for an idle one"
+        );
     }
 
     /// A client of loop 0 in transaction mode.

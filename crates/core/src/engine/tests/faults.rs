@@ -1,0 +1,464 @@
+//! What goes wrong in the middle of a pipeline, and what clients and servers do that they should
+//! not: nothing of it may reach another client, or keep a backend for ever.
+
+use super::harness::*;
+use crate::engine::message::{PoolMode, ToLoop};
+use crate::ids::LoopId;
+
+/// Close of a statement.
+fn close(name: &str) -> Vec<u8> {
+    message(b'C', &[b"S", name.as_bytes(), b"\0"].concat())
+}
+
+fn flush() -> Vec<u8> {
+    message(b'H', b"")
+}
+
+#[test]
+fn trap_02_an_error_does_not_hide_that_the_next_pipeline_has_no_sync_yet() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &[parse("", "SELEC"), sync()].concat());
+    world.send(&client, &[parse("", "SELECT 1"), bind(""), flush()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PSPBH");
+    world.send(&server, &answers("EI12"));
+    assert_eq!(client.kinds(), "EZ12");
+    world.send(&other, &query("SELECT 2"));
+    assert_eq!(server.kinds(), "", "the portal is still open");
+    world.send(&client, &[execute(), sync()].concat());
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZ");
+    assert_eq!(server.kinds(), "ESQ");
+}
+
+#[test]
+fn what_the_server_ignores_after_an_error_names_and_closes_nothing() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("kept", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    server.received();
+    client.received();
+    world.send(&client, &[parse("", "SELEC"), flush()].concat());
+    world.send(&server, &answers("E"));
+    assert_eq!(client.kinds(), "E");
+    server.received();
+    world.send(&client, &[parse("new", "SELECT 2"), close("kept"), query("DISCARD ALL")].concat());
+    world.send(&client, &sync());
+    assert_eq!(server.kinds(), "S");
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "Z");
+    world.send(&client, &[bind("kept"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "BES", "it is still there");
+    world.send(&server, &answers("2CI"));
+    world.send(&client, &[bind("new"), execute(), sync()].concat());
+    assert!(
+        String::from_utf8_lossy(&server.received()).contains("\0new\0"),
+        "the server knows no such name, and says so"
+    );
+}
+
+#[test]
+fn a_close_behind_an_error_that_is_still_under_way_takes_nothing_away() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("kept", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&client, &[parse("", "SELEC"), close("kept"), sync()].concat());
+    world.send(&server, &answers("EI"));
+    server.received();
+    world.send(&client, &[bind("kept"), execute(), sync()].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "BES");
+    assert!(!String::from_utf8_lossy(&sent).contains("kept"), "under its shared name");
+}
+
+#[test]
+fn trap_14_an_unnamed_statement_of_another_client_is_not_run_after_an_error() {
+    // The second client's Parse or Close of the unnamed statement is ignored by the server
+    // because of an error ahead of it: the server still has the first client's.
+    for pipeline in [
+        [bind("nonesuch"), parse("", "SELECT 'two'"), sync()].concat(),
+        [bind("nonesuch"), close(""), sync()].concat(),
+        [bind("nonesuch"), bind(""), sync()].concat(),
+    ] {
+        let mut world = World::new(1);
+        let (one, two) = (world.client(), world.client());
+        world.send(&one, &[parse("", "SELECT 'one'"), sync()].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("1I"));
+        world.send(&two, &pipeline);
+        world.send(&server, &answers("EI"));
+        server.received();
+        world.send(&two, &[bind(""), execute(), sync()].concat());
+        assert_eq!(server.kinds(), "CBES", "behind a Close, so that the Bind fails");
+    }
+}
+
+#[test]
+fn a_statement_prepared_in_a_failed_transaction_is_the_servers_to_judge() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("one", "ROLLBACK"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&client, &query("BEGIN; SELEC"));
+    world.send(&server, &answers("EF"));
+    server.received();
+    client.received();
+    world.send(&client, &[parse("two", "ROLLBACK"), bind("two"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "CPBES", "closed first, or the server would call it a duplicate");
+    world.send(&server, &answers("312CI"));
+    assert_eq!(client.kinds(), "12CZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+fn fatal() -> Vec<u8> {
+    message(
+        b'E',
+        b"SFATAL\0VFATAL\0C57P01\0Mterminating connection due to administrator command\0\0",
+    )
+}
+
+#[test]
+fn a_servers_fatal_is_the_last_that_its_client_reads() {
+    let active = query("SELECT pg_sleep(9)");
+    for (sent, answer) in [
+        (active, vec![]),
+        (query("BEGIN"), answers("CT")),
+        (query("LISTEN a"), answers("CI")),
+        ([parse("", "SELECT 1"), flush()].concat(), answers("1")),
+        ([parse("", "SELECT 1"), bind("")].concat(), answers("1")),
+    ] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &sent);
+        let server = world.servers[0].clone();
+        world.send(&server, &answer);
+        client.received();
+        world.send(&server, &fatal());
+        world.close(&server);
+        assert_eq!(client.received(), fatal());
+        assert!(client.is_dropped());
+        assert_eq!(world.pool.lock().total(), 0);
+        assert_eq!(world.asked.cancels.len(), 0, "there is nobody to be cancelled");
+    }
+}
+
+#[test]
+fn a_servers_fatal_is_read_to_its_end_by_a_slow_client() {
+    let mut world = World::new(1);
+    let client = world.client();
+    client.take_only(3);
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&server, &fatal());
+    world.close(&server);
+    assert!(!client.is_dropped());
+    let start = client.received();
+    world.take_all(&client);
+    assert_eq!([start, client.received()].concat(), fatal());
+    assert!(client.is_dropped());
+}
+
+#[test]
+fn an_error_that_nobody_asked_for_costs_the_connection() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &answers("E"));
+    assert!(server.is_dropped(), "else the next client's query would be answered by it");
+    assert!(!client.is_dropped());
+}
+
+#[test]
+fn rows_in_answer_to_a_bind_are_out_of_turn() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELECT 1"), bind(""), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1D"));
+    assert!(server.is_dropped() && client.is_dropped());
+}
+
+#[test]
+fn an_error_longer_than_any_buffer_reaches_its_client() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT f()"));
+    let server = world.servers[0].clone();
+    let text = "x".repeat(3_000_000);
+    let error =
+        [message(b'E', format!("SERROR\0VERROR\0CP0001\0M{text}\0\0").as_bytes()), answers("I")];
+    let error = error.concat();
+    for part in error.chunks(1000) {
+        world.send(&server, part);
+    }
+    assert_eq!(client.received(), error);
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn an_answer_of_ours_behind_a_servers_is_given_without_another_event() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("a", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    world.send(&client, &[bind("a"), execute(), parse("b", "SELECT 1"), flush()].concat());
+    world.send(&server, &answers("2C"));
+    assert_eq!(client.kinds(), "2C1");
+}
+
+#[test]
+fn thousands_of_answers_of_ours_do_not_wait_for_the_server() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let names: Vec<String> = (0..20_000).map(|n| format!("s{n}")).collect();
+    world.send(&client, &[parse("first", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    let parses: Vec<u8> = names.iter().flat_map(|name| parse(name, "SELECT 1")).collect();
+    world.send(&client, &[parses, sync()].concat());
+    assert_eq!(server.kinds(), "S");
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "1".repeat(20_000) + "Z");
+}
+
+#[test]
+fn a_backend_comes_back_once_the_last_bytes_for_it_are_out() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    server.take_only(1000);
+    world.send(&client, &[message(b'd', &[b'x'; 5000]), message(b'c', b"")].concat());
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "GEZ");
+    assert_eq!(world.idle_backends(), 0, "the server has not read all of it");
+    world.take_all(&server);
+    assert_eq!(world.idle_backends(), 1);
+    // The same when the client has left.
+    world.send(&client, &query("COPY t FROM STDIN"));
+    world.send(&server, &answers("G"));
+    server.take_only(1000);
+    world.send(&client, &message(b'd', &[b'x'; 5000]));
+    world.close(&client);
+    world.send(&server, &answers("EI"));
+    let request = world.asked.cancels[0].clone();
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    assert_eq!(world.idle_backends(), 0);
+    world.take_all(&server);
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn answers_that_came_before_a_goodbye_do_not_hold_up_the_tidying() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Statement, &[]);
+    world.send(&client, &[query("BEGIN"), query("SELECT 1")].concat());
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("CTCT"));
+    assert!(client.is_dropped());
+    let request = world.asked.cancels[0].clone();
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    assert_eq!(server.received(), query("ROLLBACK"), "all is answered that was sent");
+}
+
+#[test]
+fn trap_17_a_long_bind_that_comes_in_bits_finds_its_statement() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT $1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    let value = vec![b'x'; 40_000];
+    let body = [&b"\0s\0\0\0\0\x01"[..], &40_000u32.to_be_bytes(), &value, b"\0\0"].concat();
+    let long = message(b'B', &body);
+    for cut in [5, 6, 7, 8, 10, 16_383, 16_384, 39_999] {
+        server.received();
+        world.send(&client, &long[..cut]);
+        world.send(&client, &long[cut..]);
+        world.send(&client, &[execute(), sync()].concat());
+        let sent = server.received();
+        assert_eq!(kinds(&sent), "BES");
+        assert_eq!(&sent[6..8], b"hw", "cut at {cut}");
+        world.send(&server, &answers("2CI"));
+    }
+}
+
+#[test]
+fn a_long_parse_of_a_name_that_exists_is_refused() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    let long = [parse("s", &"x".repeat(50_000)), sync()].concat();
+    for part in long.chunks(7000) {
+        world.send(&client, part);
+    }
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("EI"));
+    assert!(String::from_utf8_lossy(&client.received()).contains("42P05"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+fn copy_data() -> Vec<u8> {
+    message(b'd', b"1\n")
+}
+
+fn copy_done() -> Vec<u8> {
+    message(b'c', b"")
+}
+
+#[test]
+fn trap_15_a_copy_sent_whole_with_its_query_leaves_no_answer_behind() {
+    // The Sync stands behind the end of the copy: it is answered.
+    let mut world = World::new(1);
+    let client = world.client();
+    let copy = [query("COPY t FROM STDIN"), copy_data(), copy_done(), sync()].concat();
+    world.send(&client, &copy);
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("GCI"));
+    assert_eq!(world.idle_backends(), 0, "the Sync is still to be answered");
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "GCZZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_two_copies_in_one_query_each_swallow_their_own_syncs() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let copies = "COPY a FROM STDIN; COPY b FROM STDIN";
+    let one = [copy_data(), copy_done(), sync()].concat();
+    world.send(&client, &[query(copies), one.clone(), one].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("GCGCI"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "GCGCZZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_a_copy_in_a_pipeline_with_statements_behind_it() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
+    let data = [copy_data(), sync(), copy_data(), copy_done()].concat();
+    let more = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+    world.send(&client, &[copy, data, more].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12GC12C"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "12GC12CZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn copy_data_that_no_copy_takes_keeps_no_backend() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[query("SELECT 1"), copy_data()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 1);
+    let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync(), copy_data()].concat();
+    world.send(&client, &copy);
+    world.send(&server, &answers("12EI"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_a_copy_that_failed_is_fenced_off_from_the_next_client() {
+    // Whether the copy had read the Sync behind Execute when it failed cannot be seen: the
+    // server answers one Sync or two.
+    for stray in ["", "I"] {
+        let mut world = World::new(1);
+        let (client, other) = (world.client(), world.client());
+        let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
+        world.send(&client, &copy);
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("12G"));
+        world.send(&client, &[copy_data(), copy_done(), sync()].concat());
+        server.received();
+        world.send(&server, &answers("EI"));
+        assert_eq!(client.kinds(), "12GEZ");
+        world.send(&other, &query("SELECT 2"));
+        assert_eq!(server.received(), query(""), "the fence");
+        let empty = message(b'I', b"");
+        world.send(&server, &[answers(stray), empty, answers("I")].concat());
+        assert_eq!(server.received(), query("SELECT 2"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(other.kinds(), "CZ", "nothing of the first client's");
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn trap_15_a_sync_that_crosses_with_a_copys_error_is_answered() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute()].concat();
+    world.send(&client, &copy);
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12G"));
+    world.send(&client, &[copy_data(), sync()].concat());
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "12GEZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_21_a_copy_that_begins_when_its_client_has_left_is_failed() {
+    for (sent, answer, ends) in [
+        (query("COPY t FROM STDIN"), "G", "f"),
+        ([parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat(), "12G", "fS"),
+    ] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &sent);
+        let server = world.servers[0].clone();
+        world.close(&client);
+        server.received();
+        world.send(&server, &answers(answer));
+        assert_eq!(server.kinds(), ends);
+        world.send(&server, &answers("EI"));
+        let request = world.asked.cancels[0].clone();
+        world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+        if server.received() == query("") {
+            world.send(&server, &[message(b'I', b""), answers("I")].concat());
+        }
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn trap_16_a_signal_under_way_hits_no_query_of_ours() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN; SELECT pg_sleep(9)"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.close(&client);
+    world.send(&server, &answers("CT"));
+    assert_eq!(server.kinds(), "", "a ROLLBACK could be cancelled in its place");
+    let request = world.asked.cancels[0].clone();
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    assert_eq!(server.received(), query("ROLLBACK"));
+}
