@@ -530,6 +530,8 @@ impl<S: Socket> Engine<S> {
                     (Some(backend), true) => backend.process,
                     _ => self.process_of(slot),
                 },
+                kept_in: client.input.len(),
+                kept_out: client.output.len(),
             });
             if let Some(backend) = &client.backend {
                 let id = Some(self.client_id(slot));
@@ -572,6 +574,8 @@ impl<S: Socket> Backend<S> {
             statements: self.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
+            kept_in: self.input.len(),
+            kept_out: self.output.len(),
         }
     }
 }

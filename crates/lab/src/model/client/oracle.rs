@@ -90,6 +90,7 @@ pub struct Oracle {
     expected_bytes: Vec<u8>,
     cancel_sent: bool,
     key: Option<(i32, Vec<u8>)>,
+    farewell: Option<String>,
     history: VecDeque<String>,
 }
 
@@ -114,6 +115,7 @@ impl Oracle {
             expected_bytes: Vec::new(),
             cancel_sent: false,
             key: None,
+            farewell: None,
             history: VecDeque::new(),
         }
     }
@@ -229,6 +231,13 @@ impl Oracle {
         }
     }
 
+    /// The message by which the other end has said that it ends the session, unexpectedly: what
+    /// comes behind it is not judged any more.
+    #[must_use]
+    pub fn farewell(&self) -> Option<&str> {
+        self.farewell.as_deref()
+    }
+
     /// Nothing more will come before the client sends something.
     #[must_use]
     pub fn is_answered(&self) -> bool {
@@ -261,12 +270,17 @@ impl Oracle {
     /// [`Mismatch`] for the first message that is not the next one expected.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), Mismatch> {
         self.buffer.extend_from_slice(bytes);
-        loop {
+        while self.farewell.is_none() {
             let message = match wire::cut(&mut self.buffer, true) {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(self.mismatch(format!("not a message: {error:?}"))),
             };
+            if ends_session(&message) {
+                self.note(format!("< {}", describe_backend(&message)));
+                self.farewell = Some(describe_backend(&message));
+                break;
+            }
             self.decide(&message);
             self.note(format!("< {}", describe_backend(&message)));
             let Some((step, expected)) = self.expected.pop_front() else {
@@ -289,6 +303,7 @@ impl Oracle {
                 self.key = reader.int32().ok().map(|process| (process, reader.rest().to_vec()));
             }
         }
+        Ok(())
     }
 
     /// Lets the private server go on in the way that the message just received tells.
@@ -341,6 +356,16 @@ impl Oracle {
             }
             _ => expected.body == received.body,
         }
+    }
+}
+
+/// FATAL, or the warning of a server that resets itself: the session ends, whatever it was about.
+/// No private server says so by itself.
+fn ends_session(message: &Message) -> bool {
+    match message.tag {
+        b'E' => error_field(message, b'V') == "FATAL",
+        b'N' => error_field(message, b'C') == "57P02",
+        _ => false,
     }
 }
 

@@ -26,8 +26,12 @@ pub struct Mix {
     pub folded: u32,
     /// Temporary tables.
     pub temporary: u32,
-    /// nextval, currval, lastval.
+    /// nextval, and what `sequence_reads_percent` adds.
     pub sequences: u32,
+    /// Of a hundred statements on sequences, how many ask for currval or lastval.
+    pub sequence_reads_percent: u64,
+    /// Rows of the longest result.
+    pub series_rows_max: u64,
     /// Session advisory locks.
     pub locks: u32,
     /// LISTEN, UNLISTEN, NOTIFY.
@@ -61,6 +65,8 @@ impl Mix {
             folded: 8,
             temporary: 6,
             sequences: 6,
+            sequence_reads_percent: 43,
+            series_rows_max: 60,
             locks: 4,
             notifications: 6,
             sql_prepared: 6,
@@ -214,7 +220,7 @@ impl Statements {
     }
 
     fn series(&mut self) -> String {
-        let (width, rows) = (self.rng.between(1, 120), self.rng.between(0, 60));
+        let (width, rows) = (self.rng.between(1, 120), self.rng.between(0, self.mix.series_rows_max));
         if self.rng.percent(20) {
             let fails_at = self.rng.between(1, 12);
             return format!("SELECT 10/({fails_at} - g) FROM generate_series(1, 8) g");
@@ -333,10 +339,12 @@ impl Statements {
 
     fn sequence(&mut self) -> String {
         let own = catalog::sequence(self.slot);
-        match self.rng.below(7) {
+        if self.rng.percent(self.mix.sequence_reads_percent) {
+            let reads = ["SELECT lastval()".to_owned(), format!("SELECT currval('{own}')")];
+            return self.rng.pick(&reads).clone();
+        }
+        match self.rng.below(4) {
             0..=2 => format!("SELECT nextval('{own}')"),
-            3 | 4 => format!("SELECT currval('{own}')"),
-            5 => "SELECT lastval()".to_owned(),
             _ => "DISCARD SEQUENCES".to_owned(),
         }
     }
