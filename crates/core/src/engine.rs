@@ -63,6 +63,9 @@ pub mod limits {
     pub const EXPECTED_ANSWERS_MAX: usize = 8 * 1024;
     /// ReadyForQuery that may be outstanding before a client's further pipeline waits.
     pub const SYNCS_OUTSTANDING_MAX: u32 = 512;
+    /// Queries and pipelines that a client may send without ever letting its backend come to
+    /// rest, while others wait for one.
+    pub const UNBROKEN_QUERIES_MAX: u32 = 512;
     /// Prepared statements that one client may name.
     pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
     /// A pipeline up to this size is kept until its first answer, so that it can be sent again

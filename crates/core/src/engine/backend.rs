@@ -7,7 +7,7 @@ use super::client::ClientStatement;
 use super::expect::Expect;
 use super::message::PoolRef;
 use super::statement::{BackendStatements, Unnamed};
-use super::{ServerAddressId, Socket, limits};
+use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::ServerParameters;
 use crate::session::settings::Settings;
@@ -76,6 +76,8 @@ pub struct Backend<S: Socket> {
     pub(super) expected: VecDeque<Expect>,
     /// How many of them end with ReadyForQuery.
     pub(super) syncs_outstanding: u32,
+    /// Queries and pipelines that its client has sent since it was last at rest.
+    pub(super) unbroken: u32,
     /// Messages of the extended protocol have been sent that no Sync has followed yet.
     pub(super) unsynced: bool,
     /// The server ignores everything up to the next Sync.
@@ -118,6 +120,8 @@ pub struct Backend<S: Socket> {
     /// It served a client with state of its own: that is discarded before it serves another.
     pub(super) needs_reset: bool,
     pub(super) cancels_in_flight: u32,
+    /// A cancel request goes out once no query of ours is ahead of the client's.
+    pub(super) cancel_due: bool,
     pub(super) parked: bool,
     /// When it became idle in a transaction, or `tidying` began.
     pub(super) since: Time,
@@ -154,6 +158,7 @@ impl<S: Socket> Backend<S> {
             home,
             expected: VecDeque::new(),
             syncs_outstanding: 0,
+            unbroken: 0,
             unsynced: false,
             ignoring: false,
             gone: false,
@@ -175,6 +180,7 @@ impl<S: Socket> Backend<S> {
             tidying: Tidying::No,
             needs_reset: false,
             cancels_in_flight: 0,
+            cancel_due: false,
             parked: false,
             since: seed.opened,
             progress: seed.opened,
@@ -246,10 +252,47 @@ impl<S: Socket> Backend<S> {
             && self.output.is_empty()
     }
 
+    /// Whether answers are outstanding that its client will see.
+    pub(super) fn owes_client(&self) -> bool {
+        self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
+    }
+
+    /// Whether the Parse with this serial has not been answered yet.
+    pub(super) fn awaits_parse(&self, wanted: u32) -> bool {
+        self.expected.iter().any(|expect| {
+            matches!(*expect, Expect::Parse { serial, .. } | Expect::ParseKnown { serial }
+                if serial == wanted)
+        })
+    }
+
     /// Whether so much is outstanding that its client's further messages wait.
     pub(super) fn is_full(&self) -> bool {
         self.expected.len() >= limits::EXPECTED_ANSWERS_MAX
             || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
+    }
+
+    /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
+    /// client's would then run on, under settings that are not its own.
+    pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        if !self.cancel_due || self.expected.contains(&Expect::MadeQuery) {
+            return;
+        }
+        self.cancel_due = false;
+        if !self.expected.is_empty() {
+            self.cancel(host, reply_to);
+        }
+    }
+
+    /// Has whatever the server does for this backend cancelled.
+    pub(super) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        self.cancels_in_flight += 1;
+        host.cancel(CancelRequest {
+            server: self.server,
+            process: self.process,
+            key: self.key.clone(),
+            reply_to,
+            backend: self.place,
+        });
     }
 
     /// What the server has as unnamed statement is not known any more: whoever uses it next

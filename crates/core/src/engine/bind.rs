@@ -34,6 +34,7 @@ impl<S: Socket> Backend<S> {
         }
         if expect.ends_with_ready() {
             self.syncs_outstanding += 1;
+            self.unbroken += 1;
             self.unsynced = false;
         } else {
             self.unsynced = true;

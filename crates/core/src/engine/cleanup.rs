@@ -10,7 +10,7 @@ use super::backend::{Backend, Tidying};
 use super::expect::Expect;
 use super::message::{ClientState, Event, PoolMode, ToLoop};
 use super::table::{Engine, Holder};
-use super::{CancelRequest, Host, Socket, limits, write_or_keep};
+use super::{Host, Socket, limits, write_or_keep};
 use crate::ids::Slot;
 use crate::pool::Released;
 use crate::session::settings::Settings;
@@ -107,6 +107,7 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
+        backend.unbroken = 0;
         backend.tidying = Tidying::No;
         if backend.parked {
             backend.parked = false;
@@ -256,13 +257,7 @@ impl<S: Socket> Engine<S> {
             let _ = backend.socket.write(&build::TERMINATE);
         } else if !backend.gone && !backend.expected.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
-            host.cancel(CancelRequest {
-                server: backend.server,
-                process: backend.process,
-                key: backend.key.clone(),
-                reply_to: self.id,
-                backend: backend.place,
-            });
+            backend.cancel(host, self.id);
         }
         backend.socket.shutdown();
         host.event(Event::BackendClosed {
@@ -438,14 +433,8 @@ impl<S: Socket> Engine<S> {
         backend.since = now;
         if !backend.expected.is_empty() {
             backend.tidying = Tidying::Draining;
-            backend.cancels_in_flight += 1;
-            host.cancel(CancelRequest {
-                server: backend.server,
-                process: backend.process,
-                key: backend.key.clone(),
-                reply_to: self.id,
-                backend: backend.place,
-            });
+            backend.cancel_due = true;
+            backend.cancel_if_due(host, self.id);
             let unread = backend.readable || !backend.input.is_empty();
             let place = backend.place;
             self.keep(backend);

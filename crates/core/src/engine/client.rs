@@ -54,8 +54,12 @@ pub(super) struct Extra {
     pub(super) resetting: Resetting,
     /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
     pub(super) forgotten: Option<ClientStatements>,
-    /// A DISCARD ALL is under way, which ends all pins.
-    pub(super) discarding: bool,
+    /// Settings that are SET behind such a RESET, in the same text.
+    pub(super) set_again: Vec<Box<[u8]>>,
+    /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
+    pub(super) discarding: Option<PartSet>,
+    /// An UNLISTEN * is under way, with no LISTEN behind it.
+    pub(super) unlistening: bool,
     /// Scan of a Query that streams.
     pub(super) scanner: Option<Box<Scanner>>,
     /// Bytes still to come of a message that goes nowhere.
@@ -98,6 +102,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) readable: bool,
     /// It has asked for currval or lastval before.
     pub(super) reads_sequences: bool,
+    /// Its next message waits until everything outstanding is answered.
+    pub(super) held: bool,
     /// An answer to it failed since the last ReadyForQuery.
     pub(super) failed: bool,
 }
@@ -110,7 +116,16 @@ impl<S: Socket> Client<S> {
 
     /// Whether it keeps its backend when its transaction ends.
     pub(super) fn is_pinned(&self) -> bool {
-        self.mode == PoolMode::Session || !self.pins.is_empty()
+        self.mode == PoolMode::Session
+            || !self.pins.is_empty()
+            || self.extra.as_ref().is_some_and(|extra| extra.discarding.is_some())
+    }
+
+    /// Whether something is under way on whose outcome the reading of later messages depends.
+    pub(super) fn is_unsettled(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| {
+            extra.resetting != Resetting::No || extra.discarding.is_some() || extra.unlistening
+        })
     }
 
     pub(super) fn extra(&mut self) -> &mut Extra {
@@ -122,7 +137,8 @@ impl<S: Socket> Client<S> {
         if let Some(extra) = &self.extra
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
-            && !extra.discarding
+            && extra.discarding.is_none()
+            && !extra.unlistening
             && extra.scanner.is_none()
             && extra.discard == 0
         {

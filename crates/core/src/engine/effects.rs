@@ -29,6 +29,8 @@ pub struct Effects {
 pub struct Unusual {
     /// Settings that go back to their start values.
     pub(super) resetting: Resetting,
+    /// Settings that are set behind a RESET of them.
+    pub(super) set_again: Vec<Box<[u8]>>,
     /// DEALLOCATE ALL or DISCARD ALL: prepared statements are gone.
     pub(super) forgets_statements: bool,
     /// DISCARD ALL: all that pins is gone.
@@ -94,6 +96,9 @@ impl Unusual {
                     Resetting::Names(names) => names.push(name.as_bytes().into()),
                     none => *none = Resetting::Names(vec![name.as_bytes().into()]),
                 }
+            }
+            Verb::Set { name, local: false, .. } if self.resetting != Resetting::No => {
+                self.set_again.push(name.as_bytes().into());
             }
             Verb::ResetAll => self.resetting = Resetting::All,
             Verb::Discard(Discard::All) => {

@@ -7,7 +7,7 @@ use super::message::{
     ToLoop,
 };
 use super::table::{Engine, Holder};
-use super::{BackendSeed, CancelRequest, Host, Readiness, Socket, Token, limits, write_kept};
+use super::{BackendSeed, Host, Readiness, Socket, Token, limits, write_kept};
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::session::part::PartSet;
 use crate::time::Time;
@@ -265,6 +265,7 @@ impl<S: Socket> Engine<S> {
             mode: new.mode,
             readable: false,
             reads_sequences: false,
+            held: false,
             failed: false,
         });
         if let Some(error) = self.draining.clone() {
@@ -373,6 +374,9 @@ impl<S: Socket> Engine<S> {
 
     /// While the process ends: a client in no transaction is told goodbye.
     pub(super) fn drain_if_idle<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        if self.draining.is_none() {
+            return;
+        }
         let Some(error) = self.draining.clone() else { return };
         let Some(client) = self.clients.get(slot) else { return };
         let busy = match (&client.backend, client.state) {
@@ -417,14 +421,8 @@ impl<S: Socket> Engine<S> {
                 // Idle in a transaction there is nothing to cancel; and one request at a time
                 // has all the effect that there can be.
                 if !backend.expected.is_empty() && backend.cancels_in_flight == 0 {
-                    backend.cancels_in_flight += 1;
-                    host.cancel(CancelRequest {
-                        server: backend.server,
-                        process: backend.process,
-                        key: backend.key.clone(),
-                        reply_to: self.id,
-                        backend: backend.place,
-                    });
+                    backend.cancel_due = true;
+                    backend.cancel_if_due(host, self.id);
                 }
             }
             ClientState::Idle | ClientState::Closing => {}
@@ -470,6 +468,7 @@ impl<S: Socket> Engine<S> {
         client.input.drain(..at);
         build::ready_for_query(&mut answer, TransactionStatus::Idle);
         self.answer(host, slot, &answer, &[], now);
+        self.drain_if_idle(host, slot, now);
         self.resume_client(host, slot, now);
     }
 

@@ -19,7 +19,7 @@ use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::pool::Acquired;
-use crate::session::part::Part;
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -113,7 +113,9 @@ impl<S: Socket> Engine<S> {
                 break;
             }
             if let Some(backend) = &client.backend
-                && (backend.output.len() > limits::OUTPUT_HIGH_BYTES || backend.is_full())
+                && (backend.output.len() > limits::OUTPUT_HIGH_BYTES
+                    || backend.is_full()
+                    || client.held)
             {
                 client.readable = true;
                 break;
@@ -198,13 +200,16 @@ impl<S: Socket> Engine<S> {
             Halt::Dry => {
                 self.emit_made_answers(host, slot, now);
                 self.give_back_if_unused(host, slot, now);
+                self.drain_if_idle(host, slot, now);
                 true
             }
             Halt::Full => {
                 self.emit_made_answers(host, slot, now);
                 // If all that was outstanding was ours to answer, no answer comes to go on with.
                 let client = self.clients.get(slot);
-                if client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| !b.is_full())) {
+                if client
+                    .is_some_and(|c| !c.held && c.backend.as_ref().is_some_and(|b| !b.is_full()))
+                {
                     self.resume_client(host, slot, now);
                 }
                 false
@@ -450,6 +455,7 @@ impl<S: Socket> Engine<S> {
         let serial = self.next_serial;
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
+        client.held = false;
         if backend.is_full() {
             client.backend = Some(backend);
             return Err(Halt::Full);
@@ -576,6 +582,11 @@ impl<S: Socket> Client<S> {
             return;
         }
         self.pins = self.pins.union(effects.pins);
+        if effects.pins.contains(Part::Listen)
+            && let Some(extra) = &mut self.extra
+        {
+            extra.unlistening = false;
+        }
         if effects.spoils {
             backend.spoiled.get_or_insert("a client changed what cannot be undone");
         }
@@ -590,6 +601,7 @@ impl<S: Socket> Client<S> {
                 (Resetting::All, _) => {}
                 (now, new) => *now = new.clone(),
             }
+            self.extra().set_again.extend_from_slice(&unusual.set_again);
         }
         if unusual.forgets_statements {
             self.forget_statements();
@@ -598,10 +610,12 @@ impl<S: Socket> Client<S> {
             backend.uncertain = true;
         }
         if unusual.discards_all {
-            self.extra().discarding = true;
+            let ends = std::mem::replace(&mut self.pins, PartSet::EMPTY);
+            let extra = self.extra();
+            extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
         }
-        if unusual.unlistens_all && backend.status == TransactionStatus::Idle {
-            self.pins.remove(Part::Listen);
+        if unusual.unlistens_all {
+            self.extra().unlistening = true;
         }
     }
 }

@@ -19,7 +19,7 @@ use super::message::PoolMode;
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
-use crate::session::part::{Part, PartSet};
+use crate::session::part::Part;
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -556,6 +556,13 @@ impl<S: Socket> Relay<'_, S> {
     }
 }
 
+/// Whether a setting was set behind its RESET: the text says so, or the server has it at another
+/// value than the one that a RESET gives.
+fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
+    set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
+        || (backend.parameters.get(name).is_some() && backend.applied.get(name).is_some())
+}
+
 /// Whether the server closes the connection behind this error.
 fn is_fatal(body: &[u8]) -> bool {
     crate::wire::error::field(body, b'V').is_some_and(|severity| severity != b"ERROR")
@@ -572,11 +579,20 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     let Some(extra) = &mut client.extra else { return told };
     extra.forgotten = None;
     let resetting = std::mem::take(&mut extra.resetting);
-    let discarding = std::mem::take(&mut extra.discarding);
-    if discarding && !failed {
-        client.pins = PartSet::EMPTY;
+    let set_again = std::mem::take(&mut extra.set_again);
+    let discarding = extra.discarding.take();
+    let discarded = discarding.is_some() && !failed;
+    // In a transaction the UNLISTEN may still be rolled back: the pin stays.
+    let unlistened = std::mem::take(&mut extra.unlistening)
+        && !failed
+        && backend.status == TransactionStatus::Idle;
+    if failed && let Some(pins) = discarding {
+        client.pins = client.pins.union(pins);
     }
-    if !failed && (discarding || client.statements.is_none()) {
+    if unlistened {
+        client.pins.remove(Part::Listen);
+    }
+    if discarded || (!failed && client.statements.is_none()) {
         backend.uncertain = false;
     }
     if client.is_native() {
@@ -596,7 +612,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
                     applied.remove(name);
                 }
                 desired = applied.clone();
-                for name in names {
+                for name in names.iter().filter(|name| !set_after_all(backend, &set_again, name)) {
                     match client.start.get(name) {
                         Some(value) => desired.set(name, value),
                         None => desired.remove(name),
@@ -610,6 +626,14 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
                     }
                 }
                 desired = SettingsBuilder::from(&client.start);
+                for (name, value) in &backend.parameters.pairs {
+                    if set_after_all(backend, &set_again, name) {
+                        match backend.applied.get(name) {
+                            Some(value) => desired.set(name, value),
+                            None => desired.set(name, value),
+                        };
+                    }
+                }
             }
         }
         let mut interner = backend.pool.interner();
@@ -688,7 +712,7 @@ impl<S: Socket> Engine<S> {
         let drained = kept + read < buffer.len();
         backend.readable = !drained;
         out.clear();
-        let was_full = backend.is_full();
+        let was_full = backend.is_full() || client.held;
         let relayed = Relay {
             backend: &mut backend,
             client: Some(client),
@@ -706,8 +730,16 @@ impl<S: Socket> Engine<S> {
             if relayed.transactions > 0 {
                 stats.transactions.add(relayed.transactions);
                 stats.transaction.record(now.micros_since(client.transaction_since));
+                client.transaction_since = now;
             }
+            // What is outstanding behind it begins now, if anything is.
+            client.since = now;
         }
+        let quiet = backend.expected.is_empty();
+        if quiet {
+            backend.since = now;
+        }
+        backend.cancel_if_due(host, self.id);
         let done = relayed.broken.is_none()
             && relayed.goodbye.is_none()
             && backend.is_at_rest()
@@ -729,10 +761,13 @@ impl<S: Socket> Engine<S> {
             self.say_goodbye(host, slot, &error, now);
             return false;
         }
+        if self.draining.is_some() {
+            self.drain_if_idle(host, slot, now);
+        }
         if done || was_full {
             self.after_answer(host, slot, now);
         }
-        if relayed.queries > 0 {
+        if quiet || relayed.queries > 0 {
             self.rearm_if_limited(slot, now);
         }
         !done && !drained
@@ -806,6 +841,7 @@ impl<S: Socket> Engine<S> {
             filled = kept + read;
         }
         backend.readable = false;
+        backend.cancel_if_due(host, self.id);
         if backend.copying_in && backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
             return;

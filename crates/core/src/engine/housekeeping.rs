@@ -228,9 +228,9 @@ impl<S: Socket> Engine<S> {
             }
             ClientState::Active => {
                 let Some(backend) = &client.backend else { return None };
-                if backend.syncs_outstanding > 0 || backend.unsynced {
+                if !backend.expected.is_empty() || backend.copying_in {
                     consider(limit(Overdue::Query, settings.query_timeout, client.since));
-                } else if backend.status != TransactionStatus::Idle {
+                } else if backend.status != TransactionStatus::Idle || backend.unsynced {
                     consider(limit(
                         Overdue::IdleInTransaction,
                         settings.idle_transaction_timeout,
@@ -239,7 +239,7 @@ impl<S: Socket> Engine<S> {
                 } else {
                     consider(limit(Overdue::Idle, settings.client_idle_timeout, backend.since));
                 }
-                if backend.status != TransactionStatus::Idle {
+                if backend.status != TransactionStatus::Idle || !backend.is_at_rest() {
                     consider(limit(
                         Overdue::Transaction,
                         settings.transaction_timeout,

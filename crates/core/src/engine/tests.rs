@@ -5,10 +5,11 @@
 
 mod faults;
 mod harness;
+mod limits;
 mod pipelines;
 mod sessions;
 
-use super::*;
+use super::Token;
 use crate::ids::Slot;
 
 #[test]

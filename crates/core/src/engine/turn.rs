@@ -79,10 +79,13 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sends what must go ahead of the first message of a query.
     pub(super) fn open(&mut self, now: Time) -> Result<(), Halt> {
-        if !self.backend.expected.is_empty() || self.backend.unsynced {
+        if !self.backend.expected.is_empty() {
             return Ok(());
         }
         self.client.since = now;
+        if self.backend.unsynced {
+            return Ok(());
+        }
         if self.backend.status == TransactionStatus::Idle {
             self.client.transaction_since = now;
         }
@@ -102,6 +105,17 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
     pub(super) fn message(&mut self) -> Result<bool, Halt> {
+        if self.client.is_unsettled() {
+            self.hold()?;
+        }
+        if self.backend.unbroken >= limits::UNBROKEN_QUERIES_MAX {
+            // A pipeline without end must not keep the backend from those who wait for it.
+            if self.backend.expected.is_empty() {
+                self.backend.unbroken = 0;
+            } else if !self.client.is_pinned() && self.backend.pool.anybody_waits() {
+                self.hold()?;
+            }
+        }
         if self.backend.ignoring && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
@@ -145,6 +159,21 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// The message goes nowhere, nor does what has not come of it yet.
+    /// Makes the message at hand wait until everything outstanding is answered, if anything is.
+    ///
+    /// Only where that comes by itself: behind a Sync or Query, and not in the middle of a copy.
+    pub(super) fn hold(&mut self) -> Result<(), Halt> {
+        let comes = self.backend.owes_client()
+            && !self.backend.unsynced
+            && !self.backend.copying_in
+            && !self.client.is_native();
+        if comes {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        Ok(())
+    }
+
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
@@ -188,6 +217,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             let effects = self.effects_of(text);
             if !effects.is_none() {
                 if let Some(unusual) = &effects.unusual {
+                    // What it does to the books depends on how what is ahead of it ends.
+                    self.hold()?;
                     changes_start_values = unusual.changes_start_values;
                     if let Some(name) = &unusual.deallocates
                         && !self.client.is_native()
@@ -234,7 +265,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Answers a DEALLOCATE of a statement that the server has under another name. `false` if it
     /// cannot be answered here, and the server shall say what is wrong.
     fn answer_deallocate(&mut self, name: &[u8]) -> Result<bool, Halt> {
-        if !self.backend.expected.is_empty()
+        if self.backend.owes_client()
             || self.backend.unsynced
             || self.backend.status == TransactionStatus::Failed
         {
@@ -295,7 +326,11 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.stats.server_parses.add(1);
             return Ok(());
         }
-        if self.client.statement(name).is_some() {
+        if let Some(named) = self.client.statement(name) {
+            if self.backend.awaits_parse(named.serial) {
+                // If that fails, the name is free.
+                self.hold()?;
+            }
             return self.refuse_parse(name);
         }
         let statement =
@@ -407,6 +442,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         let statement = named.statement.clone();
+        if statement.effects.unusual.is_some() {
+            self.hold()?;
+        }
         let old = portal.len() + 1 + name.len() + 1;
         self.bring(&statement)?;
         if !statement.effects.is_none() {
@@ -437,6 +475,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => false,
         };
         let effects = self.client.unnamed.clone();
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
+            self.hold()?;
+        }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.passage.cut(self.backend)?;
             match &self.client.unnamed {

@@ -210,9 +210,11 @@ fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
         &client,
         &[query("DISCARD ALL"), parse("s", "SELECT 1"), bind("s"), execute(), sync()].concat(),
     );
-    // Prepared again, behind a Close in case the DISCARD fails.
-    assert_eq!(server.kinds(), "QCPBES");
-    world.send(&server, &answers("CI312CI"));
+    // What it means for the names is known once it is answered.
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "PBES");
+    world.send(&server, &answers("12CI"));
     assert_eq!(client.kinds(), "CZ12CZ");
 }
 
@@ -302,4 +304,167 @@ fn alter_role_is_told_to_the_host() {
     let client = world.client();
     world.send(&client, &query("ALTER ROLE me SET work_mem = '1MB'"));
     assert_eq!(world.asked.start_values_changed, 1);
+}
+
+#[test]
+fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SET statement_timeout = 1000"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&other, &query("SELECT 1"));
+    server.received();
+    world.send(&client, &[query("BEGIN"), query("DISCARD ALL"), query("COMMIT")].concat());
+    assert_eq!(server.kinds(), "Q", "its outcome depends on what is ahead of it");
+    world.send(&server, &answers("CT"));
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("EF"));
+    assert_eq!(server.received(), query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "", "still pinned");
+    world.close(&client);
+    assert_eq!(server.received(), query("DISCARD ALL"));
+}
+
+#[test]
+fn what_comes_behind_a_discard_all_pins_again() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("LISTEN a"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&other, &query("SELECT 1"));
+    server.received();
+    let one = |text: &str| [parse("", text), bind(""), execute()].concat();
+    let pipeline = [one("DISCARD ALL"), one("SET statement_timeout = 1"), sync()].concat();
+    world.send(&client, &pipeline);
+    world.send(&server, &answers("12C12CI"));
+    assert_eq!(server.kinds(), "PBEPBES", "and not the other's query");
+}
+
+#[test]
+fn the_pin_of_listen_ends_with_an_unlisten_that_worked() {
+    for (sent, answer, ends) in [
+        (query("UNLISTEN *"), "CI", true),
+        (query("UNLISTEN *"), "EI", false),
+        ([query("UNLISTEN *"), query("LISTEN b")].concat(), "CI", false),
+        (query("UNLISTEN a"), "CI", false),
+        (query("DISCARD ALL"), "CI", true),
+        (query("DISCARD ALL"), "EI", false),
+    ] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("LISTEN a"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        world.send(&client, &sent);
+        world.send(&server, &answers(answer));
+        if server.kinds() == "QQQ" {
+            world.send(&server, &answers("CI"));
+        }
+        assert_eq!(world.idle_backends() == 1, ends, "{}", String::from_utf8_lossy(&sent));
+    }
+}
+
+#[test]
+fn an_unlisten_in_a_transaction_keeps_the_pin_until_it_is_sure() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("LISTEN a"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    for (text, answer) in [("BEGIN", "CT"), ("UNLISTEN *", "CT"), ("ROLLBACK", "CI")] {
+        world.send(&client, &query(text));
+        world.send(&server, &answers(answer));
+    }
+    assert_eq!(world.idle_backends(), 0, "it listens again");
+}
+
+#[test]
+fn a_notification_reaches_only_clients_that_listen() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CTA"));
+    assert_eq!(client.kinds(), "CZ");
+    world.send(&client, &query("LISTEN a"));
+    world.send(&server, &answers("CTA"));
+    assert_eq!(client.kinds(), "CZA");
+}
+
+#[test]
+fn what_follows_a_reset_runs_under_the_clients_own_start_values() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    world.send(&client, &[query("RESET TimeZone"), query("SELECT now()")].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "QQ");
+    let (tokyo, utc) = (parameter("TimeZone", "Asia/Tokyo"), parameter("TimeZone", "UTC"));
+    world.send(&server, &[answers("C"), tokyo, answers("IC"), utc, answers("I")].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "QQ");
+    assert!(String::from_utf8_lossy(&sent).contains("SET \"timezone\" TO 'Asia/Tokyo'"));
+}
+
+#[test]
+fn what_is_set_behind_a_reset_in_one_text_stays() {
+    for value in ["Europe/Paris", "UTC"] {
+        let mut world = World::new(1);
+        let start = [("TimeZone", "Asia/Tokyo")];
+        let client = world.client_of(LoopId(0), PoolMode::Transaction, &start);
+        let other = world.client();
+        world.send(&client, &query(&format!("RESET ALL; SET TimeZone = '{value}'")));
+        let server = world.servers[0].clone();
+        let tokyo = parameter("TimeZone", "Asia/Tokyo");
+        let set = parameter("TimeZone", value);
+        world.send(&server, &[answers("C"), tokyo, answers("ICC"), set, answers("I")].concat());
+        world.send(&other, &query("SELECT 1"));
+        if value != "UTC" {
+            world.send(
+                &server,
+                &[answers("C"), parameter("TimeZone", "UTC"), answers("I")].concat(),
+            );
+        }
+        world.send(&server, &answers("CI"));
+        server.received();
+        world.send(&client, &query("SELECT now()"));
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert!(!sent.contains("Tokyo"), "{sent}");
+        assert_eq!(sent.contains("Paris"), value == "Europe/Paris", "{sent}");
+    }
+}
+
+#[test]
+fn a_name_is_free_again_once_its_parse_is_known_to_have_failed() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let pipeline = [parse("s", "SELEC"), sync(), parse("s", "SELECT 1"), bind("s"), sync()];
+    world.send(&client, &pipeline.concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("EI"));
+    assert_eq!(server.kinds(), "PBS");
+    world.send(&server, &answers("12I"));
+    assert_eq!(client.kinds(), "EZ12Z");
+}
+
+#[test]
+fn a_deallocate_behind_other_queries_is_answered_in_its_turn() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("_pg3_0", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    world.send(
+        &client,
+        &[query("SELECT 2"), query("DEALLOCATE _pg3_0"), query("SELECT 3")].concat(),
+    );
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZCZ");
+    assert_eq!(server.received(), query("SELECT 3"));
 }

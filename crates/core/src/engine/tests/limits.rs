@@ -1,0 +1,162 @@
+//! Time and fairness: timeouts, drain, cancels, and clients that never stop.
+
+use super::harness::*;
+use crate::engine::message::ToLoop;
+use crate::engine::{PROCESS_ID_FIRST, limits};
+use crate::ids::LoopId;
+use crate::wire::error::{ClientError, SqlState};
+use std::time::Duration;
+
+fn goodbye() -> ClientError {
+    ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "the pooler is shutting down")
+}
+
+#[test]
+fn trap_26_a_drain_ends_each_client_when_its_transaction_ends() {
+    let mut world = World::new(2);
+    let (idle, busy, waits) = (world.client(), world.client(), world.client());
+    let pinned = world.client();
+    world.send(&pinned, &query("LISTEN a"));
+    let second = world.servers[0].clone();
+    world.send(&second, &answers("CI"));
+    world.send(&busy, &query("BEGIN"));
+    let server = world.servers[1].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&waits, &query("SELECT 1"));
+    busy.received();
+    world.deliver(LoopId(0), ToLoop::Drain(goodbye()));
+    assert!(idle.is_dropped() && pinned.is_dropped() && !busy.is_dropped() && !waits.is_dropped());
+    world.send(&second, &answers("CI"));
+    world.send(&second, &answers("CI"));
+    assert!(waits.is_dropped(), "its one query was answered");
+    assert_eq!(waits.kinds(), "CZE");
+    world.send(&busy, &query("INSERT"));
+    world.send(&server, &answers("CT"));
+    assert!(!busy.is_dropped());
+    world.send(&busy, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(busy.kinds(), "CZCZE");
+    assert!(busy.is_dropped());
+}
+
+#[test]
+fn trap_24_a_pipeline_without_end_lets_others_through() {
+    let mut world = World::new(1);
+    let (greedy, other) = (world.client(), world.client());
+    world.send(&greedy, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&other, &query("SELECT 2"));
+    let mut served = 0;
+    for _ in 0..3 * limits::UNBROKEN_QUERIES_MAX {
+        // One more is always outstanding.
+        world.send(&greedy, &query("SELECT 1"));
+        world.send(&server, &answers("CI"));
+        served += 1;
+        if other.kinds() == "CZ" {
+            break;
+        }
+    }
+    assert!(served <= limits::UNBROKEN_QUERIES_MAX + 2, "{served}");
+}
+
+#[test]
+fn trap_16_a_cancel_waits_for_settings_ahead_of_the_query() {
+    let mut world = World::new(1);
+    let start = [("application_name", "mine")];
+    let client = world.client_of(LoopId(0), crate::engine::PoolMode::Transaction, &start);
+    world.send(&client, &query("SELECT pg_sleep(9)"));
+    let server = world.servers[0].clone();
+    let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
+    world.deliver(LoopId(0), cancel);
+    assert_eq!(world.asked.cancels.len(), 0, "it would hit the SET");
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.cancels.len(), 1);
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+}
+
+#[test]
+fn trap_19_query_timeout_is_each_querys_own_and_cancels_it() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.query_timeout = Duration::from_secs(1));
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    for _ in 0..10 {
+        world.wait_ms(400);
+        world.send(&client, &query("SELECT 1"));
+        world.send(&server, &answers("CI"));
+    }
+    assert!(!client.is_dropped(), "each took 400 ms");
+    client.received();
+    world.wait_ms(900);
+    assert!(!client.is_dropped(), "never early");
+    world.wait_ms(200);
+    assert!(client.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("57014"));
+    assert_eq!(world.asked.cancels.len(), 1);
+}
+
+#[test]
+fn trap_19_query_timeout_does_not_fire_with_nothing_in_flight() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.query_timeout = Duration::from_secs(1));
+    let client = world.client();
+    world.send(&client, &[parse("", "SELECT 1"), bind(""), message(b'H', b"")].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12"));
+    world.wait_ms(5000);
+    assert!(!client.is_dropped(), "the client thinks");
+    world.send(&client, &[execute(), sync()].concat());
+    world.wait_ms(500);
+    assert!(!client.is_dropped(), "its query is 500 ms old");
+}
+
+#[test]
+fn idle_transaction_timeout_counts_from_the_last_answer() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.idle_transaction_timeout = Duration::from_secs(1));
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    for _ in 0..5 {
+        world.wait_ms(800);
+        world.send(&client, &query("SELECT 1"));
+        world.wait_ms(3000);
+        world.send(&server, &answers("CT"));
+    }
+    assert!(!client.is_dropped());
+    world.wait_ms(1200);
+    assert!(client.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("25P03"));
+    server.received();
+}
+
+#[test]
+fn trap_24_a_client_that_stalls_in_its_own_message_is_cut_off_when_others_wait() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query(&"x".repeat(100_000))[..50_000]);
+    let server = world.servers[0].clone();
+    world.wait_ms(31_000);
+    assert!(!client.is_dropped());
+    world.send(&other, &query("SELECT 2"));
+    world.wait_ms(100);
+    assert!(client.is_dropped() && server.is_dropped());
+    assert_eq!(world.servers[1].kinds(), "Q");
+}
+
+#[test]
+fn a_client_that_leaves_its_place_in_the_queue_frees_it() {
+    let mut world = World::new(1);
+    let (one, two, three) = (world.client(), world.client(), world.client());
+    world.send(&one, &query("SELECT 1"));
+    world.send(&two, &query("SELECT 2"));
+    world.send(&three, &query("SELECT 3"));
+    let server = world.servers[0].clone();
+    world.close(&two);
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 3"));
+}
