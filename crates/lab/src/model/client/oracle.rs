@@ -22,7 +22,7 @@ use crate::model::fault::Fault;
 use crate::model::wire::{self, Message, Reader};
 
 /// Messages of the past that a [`Mismatch`] shows.
-const HISTORY_MESSAGES: usize = 40;
+const HISTORY_MESSAGES: usize = 120;
 
 /// Which differences are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
