@@ -534,6 +534,12 @@ impl World {
             }
         }
         census.nobody_is_forgotten(&self.pools, &self.outside, &waiting)?;
+        Ok(())
+    }
+
+    /// All clients are gone: nothing is left of them.
+    fn is_at_rest(&self) -> Result<(), String> {
+        // At the end only: the client that it hit shows what went before.
         for reason in self.outside.backends_closed.keys() {
             if reason.starts_with("the server sent")
                 || reason.starts_with("the server was")
@@ -544,11 +550,6 @@ impl World {
                 return Err(format!("a backend was closed because {reason}"));
             }
         }
-        Ok(())
-    }
-
-    /// All clients are gone: nothing is left of them.
-    fn is_at_rest(&self) -> Result<(), String> {
         for (number, engine) in self.engines.iter().enumerate() {
             if engine.client_count() > 0 {
                 return Err(format!("loop {number} still has {} clients", engine.client_count()));

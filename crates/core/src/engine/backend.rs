@@ -265,6 +265,11 @@ impl<S: Socket> Backend<S> {
         })
     }
 
+    /// Whether a Close of this name has not been answered yet.
+    pub(super) fn awaits_close(&self, wanted: &[u8]) -> bool {
+        self.closing.iter().any(|(name, _)| **name == *wanted)
+    }
+
     /// Whether so much is outstanding that its client's further messages wait.
     pub(super) fn is_full(&self) -> bool {
         self.expected.len() >= limits::EXPECTED_ANSWERS_MAX

@@ -179,11 +179,11 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Gives a name back that a Close has taken away which the server would have ignored; unless
-    /// the client has used it again since.
+    /// Gives a name back that a Close has taken away which the server would have ignored. A Parse
+    /// that has used it since was ignored as well: those behind a Sync wait for the outcome.
     pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
         if let Some(names) = &mut self.statements {
-            names.entry(name).or_insert(statement);
+            names.insert(name, statement);
         }
     }
 

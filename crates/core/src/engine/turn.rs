@@ -158,7 +158,6 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(false)
     }
 
-    /// The message goes nowhere, nor does what has not come of it yet.
     /// Makes the message at hand wait until everything outstanding is answered, if anything is.
     ///
     /// Only where that comes by itself: behind a Sync or Query, and not in the middle of a copy.
@@ -174,6 +173,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    /// If the Close of a name turns out to have been ignored, the name is not free.
+    fn hold_for_close(&mut self, name: &[u8]) -> Result<(), Halt> {
+        if self.backend.awaits_close(name) { self.hold() } else { Ok(()) }
+    }
+
+    /// The message goes nowhere, nor does what has not come of it yet.
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
@@ -333,6 +338,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             return self.refuse_parse(name);
         }
+        self.hold_for_close(name)?;
         let statement =
             self.backend
                 .pool
@@ -436,6 +442,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         let Some(named) = self.client.statement(name) else {
+            self.hold_for_close(name)?;
             // The server knows no such name either, and says so.
             self.pass();
             self.backend.expect(Expect::Bind);
@@ -523,6 +530,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 })?;
                 self.backend.expect(Expect::DescribeStatement);
                 return Ok(());
+            } else {
+                self.hold_for_close(name)?;
             }
         }
         self.pass();

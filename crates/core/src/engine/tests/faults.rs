@@ -462,3 +462,40 @@ fn trap_16_a_signal_under_way_hits_no_query_of_ours() {
     world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
     assert_eq!(server.received(), query("ROLLBACK"));
 }
+
+#[test]
+fn a_name_closed_and_used_again_behind_an_error_is_still_the_old_one() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    let again = [parse("", "SELEC"), close("s"), parse("s", "SELECT 2"), sync()].concat();
+    world.send(&client, &again);
+    assert_eq!(server.kinds(), "PPS");
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "BES", "the first statement is there, and is meant");
+}
+
+#[test]
+fn a_name_whose_close_has_no_answer_yet_is_not_taken_for_free() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    world.send(&client, &[parse("", "SELEC"), close("s"), sync()].concat());
+    world.send(&client, &[parse("s", "SELECT 2"), sync()].concat());
+    assert_eq!(server.kinds(), "PS", "what follows depends on whether it is closed");
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&server, &answers("EI"));
+    let answer = client.received();
+    assert!(String::from_utf8_lossy(&answer).contains("\"s\" already exists"), "{answer:?}");
+}
