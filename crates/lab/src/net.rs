@@ -148,7 +148,9 @@ impl Net {
         let end = || End { registered: None, wants_space: false, open: true };
         let connection = state.next_connection;
         state.next_connection += 1;
-        state.connections.insert(connection, Connection { ends: [end(), end()], pipes, noted: [None; 2] });
+        state
+            .connections
+            .insert(connection, Connection { ends: [end(), end()], pipes, noted: [None; 2] });
         let socket = |side| SimSocket { net: self.clone(), connection, side };
         (socket(0), socket(1))
     }

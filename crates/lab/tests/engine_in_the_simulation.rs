@@ -90,7 +90,9 @@ impl Draw {
             })
             .collect();
         let network = match rng.below(4) {
-            0 => NetConfig { capacity_bytes: (64, 600), chunk_bytes_max: 40, ..NetConfig::default() },
+            0 => {
+                NetConfig { capacity_bytes: (64, 600), chunk_bytes_max: 40, ..NetConfig::default() }
+            }
             1 => NetConfig { chunk_bytes_max: 600, ..NetConfig::default() },
             _ => NetConfig { capacity_bytes: (1 << 12, 1 << 17), ..NetConfig::default() },
         };

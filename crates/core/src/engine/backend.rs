@@ -265,6 +265,12 @@ impl<S: Socket> Backend<S> {
         })
     }
 
+    /// How many ReadyForQuery its client is due.
+    pub(super) fn ready_due(&self) -> u32 {
+        let made = self.expected.iter().filter(|expect| **expect == Expect::MadeQuery).count();
+        self.syncs_outstanding - u32::try_from(made).unwrap_or(self.syncs_outstanding)
+    }
+
     /// Whether a Close of this name has not been answered yet.
     pub(super) fn awaits_close(&self, wanted: &[u8]) -> bool {
         self.closing.iter().any(|(name, _)| **name == *wanted)

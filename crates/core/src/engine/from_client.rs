@@ -592,6 +592,9 @@ impl<S: Socket> Client<S> {
         }
         self.reads_sequences |= effects.reads_sequences;
         let Some(unusual) = &effects.unusual else { return };
+        if !self.is_unsettled() {
+            self.extra().settles_after = backend.ready_due();
+        }
         if unusual.resetting != Resetting::No && !self.is_native() {
             let resetting = &mut self.extra().resetting;
             match (&mut *resetting, &unusual.resetting) {
@@ -606,7 +609,6 @@ impl<S: Socket> Client<S> {
         if unusual.forgets_statements {
             self.forget_statements();
             backend.statements.clear();
-            backend.unnamed = None;
             backend.uncertain = true;
         }
         if unusual.discards_all {

@@ -331,6 +331,14 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::COMMAND_COMPLETE {
             self.copy_ended();
+            // It commits at once (`PreventInTransactionBlock`, xact.c): an error behind it in the
+            // same pipeline takes nothing back.
+            if body == b"DISCARD ALL\0"
+                && !matches!(owed, Expect::MadeQuery | Expect::Made)
+                && let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut())
+            {
+                extra.discarded = extra.discarding.is_some() && extra.settles_after == 0;
+            }
         }
         if completes {
             self.backend.expected.pop_front();
@@ -437,7 +445,10 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
                     let refusal = self.backend.refusals.pop_front();
-                    if next == owed && refused.is_none() {
+                    // Any other error of the text's comes first on the server, too.
+                    let due = crate::wire::error::field(body, b'C')
+                        == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
+                    if due && next == owed && refused.is_none() {
                         refused = refusal;
                     }
                 }
@@ -493,7 +504,7 @@ impl<S: Socket> Relay<'_, S> {
             .client
             .as_ref()
             .and_then(|client| client.extra.as_ref())
-            .is_some_and(|extra| extra.resetting != Resetting::No);
+            .is_some_and(|extra| extra.resetting != Resetting::No && extra.settles_after == 0);
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
 
@@ -532,7 +543,11 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.queries += 1;
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if client.extra.is_some() {
+        if let Some(extra) = &mut client.extra
+            && extra.settles_after > 0
+        {
+            extra.settles_after -= 1;
+        } else if client.extra.is_some() {
             let told = settle_extra(client, self.backend);
             if !told.is_empty() {
                 self.cut(run, at);
@@ -571,7 +586,8 @@ fn is_fatal(body: &[u8]) -> bool {
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
 /// the client is due.
 fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> Vec<u8> {
-    let failed = client.failed;
+    let discarded = client.extra.as_ref().is_some_and(|extra| extra.discarded);
+    let failed = client.failed && !discarded;
     let mut told = Vec::new();
     if failed {
         client.remember_statements();
@@ -581,6 +597,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     let resetting = std::mem::take(&mut extra.resetting);
     let set_again = std::mem::take(&mut extra.set_again);
     let discarding = extra.discarding.take();
+    extra.discarded = false;
     let discarded = discarding.is_some() && !failed;
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)

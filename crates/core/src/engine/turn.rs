@@ -332,11 +332,12 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
             if self.backend.awaits_parse(named.serial) {
                 // If that fails, the name is free.
                 self.hold()?;
             }
-            return self.refuse_parse(name);
+            return self.refuse_parse(name, &existing, rest);
         }
         self.hold_for_close(name)?;
         let statement =
@@ -382,8 +383,9 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
     fn parse_long(&mut self) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
-        if self.client.statement(name).is_some() {
-            self.refuse_parse(name)?;
+        if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
+            self.refuse_parse(name, &existing, b"\0\0\0")?;
             let rest = self.header.body - self.body.len();
             self.client.extra().discard = rest;
             return Ok(());
@@ -405,9 +407,16 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// The client names a statement that exists: the server is made to fail where it would have
-    /// failed, and its error is replaced by the one that is due.
-    fn refuse_parse(&mut self, name: &[u8]) -> Result<(), Halt> {
+    /// The client names a statement that exists: the server is asked to prepare the text (`rest`
+    /// of the Parse) under the name that the existing one has there, and refuses that as its last
+    /// step, once it has found nothing else wrong. Its error is replaced by the one that is due.
+    fn refuse_parse(
+        &mut self,
+        name: &[u8],
+        existing: &Arc<Statement>,
+        rest: &[u8],
+    ) -> Result<(), Halt> {
+        self.bring(existing)?;
         let mut error = Vec::new();
         ClientError::error(
             SqlState::DUPLICATE_PREPARED_STATEMENT,
@@ -416,7 +425,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         .write(&mut error);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
+        build::parse(&mut self.passage.out, &existing.name, rest);
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
         Ok(())

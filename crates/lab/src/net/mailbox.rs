@@ -42,9 +42,9 @@ impl<M> Mailbox<M> {
 
     /// What is on its way: sender, receiver and message.
     pub fn iter(&self) -> impl Iterator<Item = (Owner, Owner, &M)> {
-        self.queues.iter().flat_map(|((from, to), queue)| {
-            queue.iter().map(|(_, message)| (*from, *to, message))
-        })
+        self.queues
+            .iter()
+            .flat_map(|((from, to), queue)| queue.iter().map(|(_, message)| (*from, *to, message)))
     }
 
     /// What has arrived for a loop, each message with its sender; senders in random order.

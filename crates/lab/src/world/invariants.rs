@@ -96,7 +96,10 @@ impl Census {
                 }
                 let lent = Lent { client, user: backend.user };
                 if let Some(other) = census.lent.insert(backend.id, lent) {
-                    return Err(format!("{} is with {client:?} and {:?}", backend.id, other.client));
+                    return Err(format!(
+                        "{} is with {client:?} and {:?}",
+                        backend.id, other.client
+                    ));
                 }
             }
         }

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hawser_core::engine::{ClientAbout, NewClient, PROCESS_ID_FIRST, PoolMode, ToLoop};
 use hawser_core::engine::message::PoolRef;
+use hawser_core::engine::{ClientAbout, NewClient, PROCESS_ID_FIRST, PoolMode, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_core::session::settings::{Settings, SettingsBuilder};
 

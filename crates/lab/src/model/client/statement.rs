@@ -220,7 +220,8 @@ impl Statements {
     }
 
     fn series(&mut self) -> String {
-        let (width, rows) = (self.rng.between(1, 120), self.rng.between(0, self.mix.series_rows_max));
+        let (width, rows) =
+            (self.rng.between(1, 120), self.rng.between(0, self.mix.series_rows_max));
         if self.rng.percent(20) {
             let fails_at = self.rng.between(1, 12);
             return format!("SELECT 10/({fails_at} - g) FROM generate_series(1, 8) g");
