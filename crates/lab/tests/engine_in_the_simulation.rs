@@ -39,10 +39,11 @@ fn startup(rng: &mut Rng) -> Vec<(String, String)> {
     asked
 }
 
-/// What a pooler carries from server to server, and what pins. What asks for currval is left out:
-/// that is answered with the server's own error once the client has been elsewhere.
+/// What a pooler carries from server to server, and what pins. Left out is what it does not promise:
+/// currval and lastval, which get the server's own error once the client has been elsewhere, and
+/// SQL's EXECUTE and DEALLOCATE of the protocol's statements, which have other names there.
 fn mix() -> Mix {
-    Mix { sequence_reads_percent: 0, ..Mix::everything() }
+    Mix { sequence_reads_percent: 0, names_apart: true, ..Mix::everything() }
 }
 
 /// Mostly what moves.
@@ -112,6 +113,8 @@ impl Draw {
                     units: rng.between(5, 30),
                     extended_percent: *rng.pick(&[20, 55, 90]),
                     await_percent: *rng.pick(&[30, 60, 100]),
+                    // Of a failed copy a client knows once it has heard of it.
+                    foresees_failed_copies: false,
                     vanish_permille: *rng.pick(&[0, 0, 20]),
                     ..Behaviour::default()
                 };

@@ -48,6 +48,9 @@ pub struct Behaviour {
     pub think_max: Duration,
     /// Of a thousand units, how many end in a sudden disconnection.
     pub vanish_permille: u64,
+    /// It goes on behind copy data that the server refuses without having heard the refusal, as no
+    /// driver does.
+    pub foresees_failed_copies: bool,
     /// Of a hundred sleeping statements, how many are cancelled.
     pub cancel_percent: u64,
 }
@@ -62,6 +65,7 @@ impl Default for Behaviour {
             think_percent: 20,
             think_max: Duration::from_millis(3),
             vanish_permille: 0,
+            foresees_failed_copies: true,
             cancel_percent: 50,
         }
     }
@@ -207,6 +211,9 @@ impl Generator {
             8 => {
                 self.owes_sync |= extended;
                 self.send(frontend::copy_data(b"not a number\n"));
+                if !self.behaviour.foresees_failed_copies {
+                    self.planned.push_back(Action::Await);
+                }
             }
             _ => {
                 self.owes_sync |= extended;
@@ -288,7 +295,10 @@ impl Generator {
 
     /// A prepared statement again, perhaps through a portal that is read in parts.
     fn named(&mut self, session: &ModelBackend) {
-        let known = session.statements();
+        let mut known = session.statements();
+        if self.behaviour.mix.names_apart {
+            known.retain(|name| !name.starts_with("sq"));
+        }
         let name = if known.is_empty() || self.rng.percent(5) {
             format!("ps{}", self.rng.below(4))
         } else {

@@ -38,6 +38,8 @@ pub struct Mix {
     pub notifications: u32,
     /// PREPARE, EXECUTE, DEALLOCATE.
     pub sql_prepared: u32,
+    /// SQL's prepared statements have names of their own, never those of the protocol's.
+    pub names_apart: bool,
     /// DECLARE, FETCH, CLOSE.
     pub cursors: u32,
     /// DISCARD, RESET ALL.
@@ -70,6 +72,7 @@ impl Mix {
             locks: 4,
             notifications: 6,
             sql_prepared: 6,
+            names_apart: false,
             cursors: 5,
             discards: 3,
             errors: 6,
@@ -373,15 +376,16 @@ impl Statements {
 
     fn prepared(&mut self, session: &ModelBackend) -> String {
         let mut known = session.statements();
-        known.retain(|name| !name.is_empty());
+        let prefix = if self.mix.names_apart { "sq" } else { "ps" };
+        known.retain(|name| name.starts_with(prefix));
         let name = if known.is_empty() || self.rng.percent(10) {
-            format!("ps{}", self.rng.below(4))
+            format!("{prefix}{}", self.rng.below(4))
         } else {
             self.rng.pick(&known).clone()
         };
         match self.rng.below(10) {
             0..=2 => {
-                let name = format!("ps{}", self.rng.below(4));
+                let name = format!("{prefix}{}", self.rng.below(4));
                 self.count += 1;
                 match self.rng.below(4) {
                     0 => format!(
