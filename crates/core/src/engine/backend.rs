@@ -131,6 +131,9 @@ pub struct Backend<S: Socket> {
     /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
     /// if the server would have ignored the Close, behind an error.
     pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
+    /// The client's unnamed statements that a Parse has displaced, one for each Parse of another in
+    /// `expected`: the first comes back if the server would have ignored that Parse.
+    pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -186,6 +189,7 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            displaced: VecDeque::new(),
             refusals: VecDeque::new(),
             uncertain: false,
             sequences_discarded: false,

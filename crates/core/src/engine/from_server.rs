@@ -342,6 +342,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         if completes {
             self.backend.expected.pop_front();
+            if owed.is_unnamed_parse() {
+                self.backend.displaced.pop_front();
+            }
         }
         Ok(fate)
     }
@@ -410,6 +413,9 @@ impl<S: Socket> Relay<'_, S> {
         // The server ignores everything up to the next Sync.
         let mut refused = None;
         let mut found = false;
+        let mut is_first = true;
+        let mut unnamed = None;
+        let mut never_named = Vec::new();
         while let Some(next) = self.backend.expected.front().copied() {
             if next == Expect::Sync {
                 found = true;
@@ -419,9 +425,17 @@ impl<S: Socket> Relay<'_, S> {
             if next.ends_with_ready() {
                 self.backend.syncs_outstanding -= 1;
             }
+            let ignored = !std::mem::replace(&mut is_first, false);
             match next {
                 Expect::Parse { serial, statement } => {
                     self.backend.statements.remove(statement);
+                    never_named.push(serial);
+                    if next.is_unnamed_parse() {
+                        let before = self.backend.displaced.pop_front();
+                        if ignored && unnamed.is_none() {
+                            unnamed = before;
+                        }
+                    }
                     if serial != 0
                         && let Some(client) = &mut self.client
                     {
@@ -429,6 +443,7 @@ impl<S: Socket> Relay<'_, S> {
                     }
                 }
                 Expect::ParseKnown { serial } => {
+                    never_named.push(serial);
                     if let Some(client) = &mut self.client {
                         client.unname_failed(serial);
                     }
@@ -436,6 +451,7 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::CloseKnown => {
                     if let Some((name, statement)) = self.backend.closing.pop_front()
                         && let Some(client) = &mut self.client
+                        && !never_named.contains(&statement.serial)
                     {
                         client.rename_closed(name, statement);
                     }
@@ -453,6 +469,13 @@ impl<S: Socket> Relay<'_, S> {
                     }
                 }
                 _ => {}
+            }
+        }
+        // The unnamed statement that the server still has is the one before those it ignored.
+        if let (Some(client), Some(before)) = (&mut self.client, unnamed) {
+            match self.backend.displaced.front_mut() {
+                Some(later) => *later = before,
+                None => (client.unnamed, client.unnamed_serial) = before,
             }
         }
         // With a Sync under way, `unsynced` speaks of what has been sent behind it.

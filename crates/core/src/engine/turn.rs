@@ -323,8 +323,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 settings: self.client.desired.clone(),
                 effects,
             });
-            self.client.unnamed = Some(unnamed.clone());
-            self.client.unnamed_serial = self.serial;
+            let before = self.client.unnamed.replace(unnamed.clone());
+            let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
+            self.backend.displaced.push_back((before, serial));
             self.backend.unnamed = Some(unnamed);
             self.pass();
             self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
@@ -457,8 +458,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::Bind);
             return Ok(());
         };
-        let statement = named.statement.clone();
-        if statement.effects.unusual.is_some() {
+        let (statement, serial) = (named.statement.clone(), named.serial);
+        if statement.effects.unusual.is_some() || self.backend.awaits_parse(serial) {
+            // If the Parse fails, there is no such name.
             self.hold()?;
         }
         let old = portal.len() + 1 + name.len() + 1;
@@ -531,7 +533,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             if name.is_empty() {
                 self.bring_unnamed()?;
             } else if let Some(named) = self.client.statement(name) {
-                let statement = named.statement.clone();
+                let (statement, serial) = (named.statement.clone(), named.serial);
+                if self.backend.awaits_parse(serial) {
+                    self.hold()?;
+                }
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
                     out.push(b'S');

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Snapshot};
 use hawser_core::engine::{Backend, Engine, ToLoop, limits};
 use hawser_core::ids::{BackendId, ClientId, LoopId};
+use hawser_core::time::Time;
 
 use super::host::{Outside, SimHost, Stream, moment};
 use super::servers::Servers;
@@ -30,7 +31,10 @@ const SESSION_SETTINGS: [(&str, &str); 4] =
 
 /// Who waits in a pool, and how many that came later were served first.
 #[derive(Default)]
-pub(super) struct Queue(Vec<(ClientId, u32)>);
+pub(super) struct Queue(Vec<(Place, u32)>);
+
+/// A client in a queue, and since when: one that comes again is another.
+type Place = (ClientId, Time);
 
 /// The state of all loops at a moment.
 pub(super) struct Census {
@@ -208,17 +212,18 @@ impl Census {
     ) -> Result<(), String> {
         let guard = pool.lock();
         let bound = guard.limits().size.max(1);
-        let waiting: Vec<ClientId> = guard.waiters().map(|waiter| waiter.client).collect();
+        let waiting: Vec<Place> = guard.waiters().map(|w| (w.client, w.since)).collect();
         drop(guard);
-        let still: BTreeSet<ClientId> = waiting.iter().copied().collect();
+        let still: BTreeSet<Place> = waiting.iter().copied().collect();
         let under_way = |client: ClientId| {
             messages(outside, arrived)
                 .any(|message| matches!(message, ToLoop::Lend { client: to, .. } if *to == client))
         };
         let mut left = 0;
         for at in (0..queue.0.len()).rev() {
-            let (client, overtaken) = &mut queue.0[at];
-            if still.contains(client) {
+            let (place, overtaken) = &mut queue.0[at];
+            let client = &place.0;
+            if still.contains(place) {
                 *overtaken += left;
                 if *overtaken > bound {
                     return Err(format!("{client} was overtaken by {overtaken} later ones"));
@@ -229,9 +234,9 @@ impl Census {
                 left += 1;
             }
         }
-        queue.0.retain(|(client, _)| still.contains(client));
-        let known: BTreeSet<ClientId> = queue.0.iter().map(|(client, _)| *client).collect();
-        queue.0.extend(waiting.into_iter().filter(|c| !known.contains(c)).map(|c| (c, 0)));
+        queue.0.retain(|(place, _)| still.contains(place));
+        let known: BTreeSet<Place> = queue.0.iter().map(|(place, _)| *place).collect();
+        queue.0.extend(waiting.into_iter().filter(|p| !known.contains(p)).map(|p| (p, 0)));
         Ok(())
     }
 }

@@ -595,3 +595,52 @@ fn settings_changed_within_a_pipeline_leave_no_portal_behind() {
     let portals = String::from_utf8_lossy(&sent).matches("Phawser_settings\0").count();
     assert_eq!(portals, 2, "{:?}", kinds(&sent));
 }
+
+#[test]
+fn an_unnamed_parse_that_the_server_ignores_displaces_nothing() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELECT 'kept'"), bind(""), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12CI"));
+    let wrong = [parse("x", "SELEC"), parse("", "SELECT 'ignored'"), bind(""), sync()].concat();
+    world.send(&client, &wrong);
+    world.send(&server, &answers("EI"));
+    client.received();
+    server.received();
+    world.send(&client, &[bind(""), execute(), sync()].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "PBES");
+    assert!(String::from_utf8_lossy(&sent).contains("kept"));
+}
+
+#[test]
+fn a_name_that_was_given_and_closed_behind_an_error_does_not_exist() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("other", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    let wrong = [parse("", "SELEC"), parse("s", "SELECT 1"), close("s"), sync()].concat();
+    world.send(&client, &wrong);
+    world.send(&server, &answers("EI"));
+    client.received();
+    server.received();
+    world.send(&client, &[bind("s"), sync()].concat());
+    assert!(String::from_utf8_lossy(&server.received()).contains("\0s\0"), "so the server says");
+}
+
+#[test]
+fn a_name_whose_parse_has_no_answer_yet_is_not_taken_for_given() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELEC"), parse("s", "SELECT 1"), sync()].concat());
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PPS");
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "BES");
+    assert!(String::from_utf8_lossy(&sent).contains("\0s\0"), "no name of ours is shown");
+}

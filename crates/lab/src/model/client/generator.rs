@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::statement::{Mix, Statements};
 use crate::model::backend::ModelBackend;
 use crate::model::frontend;
+use crate::model::session::Block;
 use crate::model::sql::Type;
 use crate::model::wire::Message;
 use crate::rng::Rng;
@@ -243,7 +244,9 @@ impl Generator {
             0..=8 => self.unnamed(session),
             9..=11 => {
                 let name = format!("ps{}", self.rng.below(4));
-                if self.rng.percent(50) {
+                // Which of two errors comes first in a failed transaction is not for a pooler.
+                let fails = session.block() == Block::Failed && self.behaviour.mix.names_apart;
+                if self.rng.percent(50) || fails {
                     self.send(frontend::close(b'S', &name));
                 }
                 let text = self.statements.extended(session);
