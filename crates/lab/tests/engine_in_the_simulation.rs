@@ -113,8 +113,7 @@ impl Draw {
                     units: rng.between(5, 30),
                     extended_percent: *rng.pick(&[20, 55, 90]),
                     await_percent: *rng.pick(&[30, 60, 100]),
-                    // Of a failed copy a client knows once it has heard of it.
-                    foresees_failed_copies: false,
+                    foresees_outcomes: false,
                     vanish_permille: *rng.pick(&[0, 0, 20]),
                     ..Behaviour::default()
                 };

@@ -54,6 +54,8 @@ pub(super) struct Extra {
     pub(super) resetting: Resetting,
     /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
     pub(super) forgotten: Option<ClientStatements>,
+    /// A DISCARD ALL or DEALLOCATE ALL is under way.
+    pub(super) forgetting: bool,
     /// Settings that are SET behind such a RESET, in the same text.
     pub(super) set_again: Vec<Box<[u8]>>,
     /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
@@ -141,6 +143,7 @@ impl<S: Socket> Client<S> {
         if let Some(extra) = &self.extra
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
+            && !extra.forgetting
             && extra.discarding.is_none()
             && !extra.unlistening
             && extra.scanner.is_none()

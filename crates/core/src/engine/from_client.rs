@@ -608,6 +608,7 @@ impl<S: Socket> Client<S> {
         }
         if unusual.forgets_statements {
             self.forget_statements();
+            self.extra().forgetting = true;
             backend.statements.clear();
             backend.uncertain = true;
         }

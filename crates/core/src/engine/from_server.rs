@@ -220,6 +220,7 @@ impl<S: Socket> Relay<'_, S> {
             // These come at any time.
             kind::PARAMETER_STATUS => return self.parameter(body),
             kind::NOTICE => {
+                self.answer_made(run, at);
                 let ours = matches!(
                     self.backend.expected.front(),
                     Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
@@ -570,6 +571,9 @@ impl<S: Socket> Relay<'_, S> {
             && extra.settles_after > 0
         {
             extra.settles_after -= 1;
+            if client.desired != self.backend.applied {
+                client.desired = self.backend.applied.clone();
+            }
         } else if client.extra.is_some() {
             let told = settle_extra(client, self.backend);
             if !told.is_empty() {
@@ -621,7 +625,6 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     let set_again = std::mem::take(&mut extra.set_again);
     let discarding = extra.discarding.take();
     extra.discarded = false;
-    let discarded = discarding.is_some() && !failed;
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed
@@ -632,7 +635,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     if unlistened {
         client.pins.remove(Part::Listen);
     }
-    if discarded || (!failed && client.statements.is_none()) {
+    if std::mem::take(&mut extra.forgetting) && !failed {
         backend.uncertain = false;
     }
     if client.is_native() {

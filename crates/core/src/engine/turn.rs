@@ -362,7 +362,10 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let known = self.backend.statements.touch(statement.id);
         self.passage.cut(self.backend)?;
-        if known && self.backend.status != TransactionStatus::Failed {
+        // What is outstanding may still fail the transaction.
+        let in_order =
+            self.backend.status != TransactionStatus::Failed && self.backend.ready_due() == 0;
+        if known && in_order {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
         } else {
@@ -493,7 +496,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => false,
         };
         let effects = self.client.unnamed.clone();
-        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some())
+            || !self.backend.displaced.is_empty()
+        {
             self.hold()?;
         }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {

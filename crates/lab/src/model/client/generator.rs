@@ -49,9 +49,9 @@ pub struct Behaviour {
     pub think_max: Duration,
     /// Of a thousand units, how many end in a sudden disconnection.
     pub vanish_permille: u64,
-    /// It goes on behind copy data that the server refuses without having heard the refusal, as no
-    /// driver does.
-    pub foresees_failed_copies: bool,
+    /// It goes on without having heard whether copy data were refused, and whether the statements
+    /// that it names were prepared, as no driver does.
+    pub foresees_outcomes: bool,
     /// Of a hundred sleeping statements, how many are cancelled.
     pub cancel_percent: u64,
 }
@@ -66,7 +66,7 @@ impl Default for Behaviour {
             think_percent: 20,
             think_max: Duration::from_millis(3),
             vanish_permille: 0,
-            foresees_failed_copies: true,
+            foresees_outcomes: true,
             cancel_percent: 50,
         }
     }
@@ -82,6 +82,10 @@ pub struct Generator {
     /// Messages of the extended protocol were sent since the last Sync.
     owes_sync: bool,
     asked_cancel: bool,
+    /// A statement was named or closed since the last wait.
+    named: bool,
+    /// All is answered that was sent.
+    awaited: bool,
     units: u64,
     left: bool,
 }
@@ -98,6 +102,8 @@ impl Generator {
             planned: VecDeque::new(),
             owes_sync: false,
             asked_cancel: false,
+            named: false,
+            awaited: false,
             units: behaviour.units,
             behaviour,
             left: false,
@@ -124,6 +130,7 @@ impl Generator {
             }
             self.plan(session);
         };
+        self.awaited = action == Action::Await;
         if let Action::Send(message) = &action {
             match message.tag {
                 b'S' => self.owes_sync = session.is_copying_in(),
@@ -149,6 +156,11 @@ impl Generator {
             return;
         }
         self.asked_cancel = false;
+        if self.named && !self.owes_sync && !session.skips_to_sync() {
+            self.named = false;
+            self.planned.push_back(Action::Await);
+            return;
+        }
         if self.units == 0 {
             self.wind_up(session);
             return;
@@ -212,7 +224,7 @@ impl Generator {
             8 => {
                 self.owes_sync |= extended;
                 self.send(frontend::copy_data(b"not a number\n"));
-                if !self.behaviour.foresees_failed_copies {
+                if !self.behaviour.foresees_outcomes {
                     self.planned.push_back(Action::Await);
                 }
             }
@@ -240,7 +252,9 @@ impl Generator {
     }
 
     fn extended(&mut self, session: &ModelBackend) {
-        match self.rng.below(20) {
+        let choice = self.rng.below(20);
+        self.named |= !self.behaviour.foresees_outcomes && matches!(choice, 9..=11 | 17);
+        match choice {
             0..=8 => self.unnamed(session),
             9..=11 => {
                 let name = format!("ps{}", self.rng.below(4));
@@ -301,6 +315,9 @@ impl Generator {
         let mut known = session.statements();
         if self.behaviour.mix.names_apart {
             known.retain(|name| !name.starts_with("sq"));
+        }
+        if !self.behaviour.foresees_outcomes && !self.awaited {
+            known.retain(|name| !name.is_empty());
         }
         let name = if known.is_empty() || self.rng.percent(5) {
             format!("ps{}", self.rng.below(4))
