@@ -41,9 +41,10 @@ fn startup(rng: &mut Rng) -> Vec<(String, String)> {
 
 /// What a pooler carries from server to server, and what pins. Left out is what it does not promise:
 /// currval and lastval, which get the server's own error once the client has been elsewhere, and
-/// SQL's EXECUTE and DEALLOCATE of the protocol's statements, which have other names there.
+/// SQL's EXECUTE and DEALLOCATE of the protocol's statements, which have other names there, and a
+/// RESET with other statements behind it in one text or pipeline, which run before it is mended.
 fn mix() -> Mix {
-    Mix { sequence_reads_percent: 0, names_apart: true, ..Mix::everything() }
+    Mix { sequence_reads_percent: 0, poolable: true, ..Mix::everything() }
 }
 
 /// Mostly what moves.

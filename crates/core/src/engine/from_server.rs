@@ -417,6 +417,7 @@ impl<S: Socket> Relay<'_, S> {
         let mut is_first = true;
         let mut unnamed = None;
         let mut never_named = Vec::new();
+        let mut touches_unnamed = false;
         while let Some(next) = self.backend.expected.front().copied() {
             if next == Expect::Sync {
                 found = true;
@@ -426,6 +427,12 @@ impl<S: Socket> Relay<'_, S> {
             if next.ends_with_ready() {
                 self.backend.syncs_outstanding -= 1;
             }
+            // A Parse or Close of the unnamed statement, or what may be one.
+            touches_unnamed |= next.is_unnamed_parse()
+                || matches!(
+                    next,
+                    Expect::MadeParse { statement: 0 } | Expect::Made | Expect::Close
+                );
             let ignored = !std::mem::replace(&mut is_first, false);
             match next {
                 Expect::Parse { serial, statement } => {
@@ -484,8 +491,9 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.ignoring = true;
             self.backend.unsynced = true;
         }
-        // A Parse or Close of the unnamed statement may be among what was ignored.
-        self.backend.forget_unnamed();
+        if touches_unnamed {
+            self.backend.forget_unnamed();
+        }
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::statement::{Mix, Statements};
+use super::statement::{Mix, Statements, is_reset};
 use crate::model::backend::ModelBackend;
 use crate::model::frontend;
 use crate::model::session::Block;
@@ -242,9 +242,13 @@ impl Generator {
             self.send(frontend::function_call(function, &arguments));
             return;
         }
-        let statements = if self.rng.percent(70) { 1 } else { self.rng.between(2, 4) };
-        let text: Vec<String> = (0..statements).map(|_| self.statements.simple(session)).collect();
-        self.send(frontend::query(&text.join("; ")));
+        let text = if self.rng.percent(70) {
+            self.statements.simple(session)
+        } else {
+            let count = self.rng.between(2, 4);
+            self.statements.several(count, session)
+        };
+        self.send(frontend::query(&text));
     }
 
     fn small(&mut self) -> i32 {
@@ -259,11 +263,14 @@ impl Generator {
             9..=11 => {
                 let name = format!("ps{}", self.rng.below(4));
                 // Which of two errors comes first in a failed transaction is not for a pooler.
-                let fails = session.block() == Block::Failed && self.behaviour.mix.names_apart;
+                let fails = session.block() == Block::Failed && self.behaviour.mix.poolable;
                 if self.rng.percent(50) || fails {
                     self.send(frontend::close(b'S', &name));
                 }
-                let text = self.statements.extended(session);
+                let mut text = self.statements.extended(session);
+                while self.behaviour.mix.poolable && is_reset(&text) {
+                    text = self.statements.extended(session);
+                }
                 self.send(frontend::parse(&name, &text, &[]));
                 if self.rng.percent(60) {
                     self.send(frontend::describe(b'S', &name));
@@ -283,6 +290,10 @@ impl Generator {
     fn unnamed(&mut self, session: &ModelBackend) {
         let text = self.statements.extended(session);
         let params = parameters(&text);
+        let alone = self.behaviour.mix.poolable && is_reset(&text);
+        if alone && self.owes_sync {
+            self.send(frontend::sync());
+        }
         self.send(frontend::parse("", &text, &[]));
         self.bind("", "", &params, 0);
         if self.rng.percent(60) {
@@ -290,7 +301,7 @@ impl Generator {
         }
         let limit = if self.rng.percent(80) { 0 } else { self.rng.between(1, 20) };
         self.send(frontend::execute("", i32::try_from(limit).unwrap_or(0)));
-        if self.rng.percent(70) {
+        if alone || self.rng.percent(70) {
             self.send(frontend::sync());
         }
     }
@@ -313,7 +324,7 @@ impl Generator {
     /// A prepared statement again, perhaps through a portal that is read in parts.
     fn named(&mut self, session: &ModelBackend) {
         let mut known = session.statements();
-        if self.behaviour.mix.names_apart {
+        if self.behaviour.mix.poolable {
             known.retain(|name| !name.starts_with("sq"));
         }
         if !self.behaviour.foresees_outcomes && !self.awaited {

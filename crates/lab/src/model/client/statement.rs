@@ -38,8 +38,9 @@ pub struct Mix {
     pub notifications: u32,
     /// PREPARE, EXECUTE, DEALLOCATE.
     pub sql_prepared: u32,
-    /// SQL's prepared statements have names of their own, never those of the protocol's.
-    pub names_apart: bool,
+    /// What a pooler cannot do is left out: SQL's prepared statements have names of their own, never
+    /// those of the protocol's, and a RESET stands alone.
+    pub poolable: bool,
     /// DECLARE, FETCH, CLOSE.
     pub cursors: u32,
     /// DISCARD, RESET ALL.
@@ -72,7 +73,7 @@ impl Mix {
             locks: 4,
             notifications: 6,
             sql_prepared: 6,
-            names_apart: false,
+            poolable: false,
             cursors: 5,
             discards: 3,
             errors: 6,
@@ -195,6 +196,18 @@ impl Statements {
                 return text;
             }
         }
+    }
+
+    /// Several statements in one text.
+    pub(super) fn several(&mut self, count: u64, session: &ModelBackend) -> String {
+        let mut texts = Vec::new();
+        while texts.len() < usize::try_from(count).unwrap_or(1) {
+            let text = self.simple(session);
+            if !(self.mix.poolable && is_reset(&text)) {
+                texts.push(text);
+            }
+        }
+        texts.join("; ")
     }
 
     fn token(&mut self) -> String {
@@ -376,7 +389,7 @@ impl Statements {
 
     fn prepared(&mut self, session: &ModelBackend) -> String {
         let mut known = session.statements();
-        let prefix = if self.mix.names_apart { "sq" } else { "ps" };
+        let prefix = if self.mix.poolable { "sq" } else { "ps" };
         known.retain(|name| name.starts_with(prefix));
         let name = if known.is_empty() || self.rng.percent(10) {
             format!("{prefix}{}", self.rng.below(4))
@@ -470,4 +483,12 @@ impl Statements {
             format!("COPY (SELECT v FROM {ledger} ORDER BY v) TO STDOUT")
         }
     }
+}
+
+/// Whether a statement takes settings back to where the session began.
+pub(super) fn is_reset(text: &str) -> bool {
+    ["RESET", "DISCARD ALL", "SET SESSION AUTHORIZATION"]
+        .iter()
+        .any(|start| text.starts_with(start))
+        || text.ends_with("TO DEFAULT")
 }
