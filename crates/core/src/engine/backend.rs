@@ -131,6 +131,11 @@ pub struct Backend<S: Socket> {
     /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
     /// if the server would have ignored the Close, behind an error.
     pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
+    /// Shared statements that are being prepared, in the order of `expected`, each with how many
+    /// ReadyForQuery had been asked for before: an error would undo those up to the next.
+    pub(super) unproven: VecDeque<(u64, u32)>,
+    /// ReadyForQuery that have been asked for.
+    pub(super) segment: u32,
     /// The client's unnamed statements that a Parse has displaced, one for each Parse of another in
     /// `expected`: the first comes back if the server would have ignored that Parse.
     pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
@@ -189,6 +194,8 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            unproven: VecDeque::new(),
+            segment: 0,
             displaced: VecDeque::new(),
             refusals: VecDeque::new(),
             uncertain: false,
@@ -273,6 +280,22 @@ impl<S: Socket> Backend<S> {
     pub(super) fn ready_due(&self) -> u32 {
         let made = self.expected.iter().filter(|expect| **expect == Expect::MadeQuery).count();
         self.syncs_outstanding - u32::try_from(made).unwrap_or(self.syncs_outstanding)
+    }
+
+    /// Whether an error may yet have kept the server from preparing a statement that is said to be
+    /// there, while it would carry out what is sent now.
+    pub(super) fn is_unproven(&self, wanted: u64) -> bool {
+        self.unproven.iter().any(|(id, segment)| *id == wanted && *segment != self.segment)
+    }
+
+    /// The first Parse of those under way has failed, or was ignored.
+    pub(super) fn parse_failed(&mut self, statement: u64) {
+        if statement != 0 {
+            self.unproven.pop_front();
+            if !self.unproven.iter().any(|(id, _)| *id == statement) {
+                self.statements.remove(statement);
+            }
+        }
     }
 
     /// Whether a Close of this name has not been answered yet.

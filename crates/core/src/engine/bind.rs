@@ -35,9 +35,13 @@ impl<S: Socket> Backend<S> {
         if expect.ends_with_ready() {
             self.syncs_outstanding += 1;
             self.unbroken += 1;
+            self.segment = self.segment.wrapping_add(1);
             self.unsynced = false;
         } else {
             self.unsynced = true;
+        }
+        if expect.prepares() != 0 {
+            self.unproven.push_back((expect.prepares(), self.segment));
         }
         self.expected.push_back(expect);
     }
@@ -87,7 +91,8 @@ impl<S: Socket> Backend<S> {
 
     /// Sees to it that the server has a shared statement, appending what is needed.
     pub(super) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
-        if self.statements.touch(statement.id) {
+        let known = self.statements.touch(statement.id);
+        if known && !self.is_unproven(statement.id) {
             return false;
         }
         let other_settings = !same_parse_settings(&self.applied, &statement.settings);
@@ -95,7 +100,12 @@ impl<S: Socket> Backend<S> {
         if other_settings {
             self.set_within_pipeline(&statement.settings, out);
         }
-        self.note_prepared(statement, out);
+        if known {
+            build::close_statement(out, &statement.name);
+            self.expect(Expect::Made);
+        } else {
+            self.note_prepared(statement, out);
+        }
         build::parse(out, &statement.name, &statement.body);
         self.expect(Expect::MadeParse { statement: statement.id });
         if other_settings {

@@ -67,6 +67,14 @@ impl Expect {
         matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
     }
 
+    /// The shared statement that it prepares on the server; 0: none.
+    pub(super) fn prepares(self) -> u64 {
+        match self {
+            Self::Parse { statement, .. } | Self::MadeParse { statement } => statement,
+            _ => 0,
+        }
+    }
+
     /// Whether it ends with ReadyForQuery.
     pub(super) fn ends_with_ready(self) -> bool {
         matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery)

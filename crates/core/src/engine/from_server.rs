@@ -346,6 +346,9 @@ impl<S: Socket> Relay<'_, S> {
             if owed.is_unnamed_parse() {
                 self.backend.displaced.pop_front();
             }
+            if owed.prepares() != 0 {
+                self.backend.unproven.pop_front();
+            }
         }
         Ok(fate)
     }
@@ -436,7 +439,7 @@ impl<S: Socket> Relay<'_, S> {
             let ignored = !std::mem::replace(&mut is_first, false);
             match next {
                 Expect::Parse { serial, statement } => {
-                    self.backend.statements.remove(statement);
+                    self.backend.parse_failed(statement);
                     never_named.push(serial);
                     if next.is_unnamed_parse() {
                         let before = self.backend.displaced.pop_front();
@@ -464,7 +467,7 @@ impl<S: Socket> Relay<'_, S> {
                         client.rename_closed(name, statement);
                     }
                 }
-                Expect::MadeParse { statement } => self.backend.statements.remove(statement),
+                Expect::MadeParse { statement } => self.backend.parse_failed(statement),
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {

@@ -644,3 +644,24 @@ fn a_name_whose_parse_has_no_answer_yet_is_not_taken_for_given() {
     assert_eq!(kinds(&sent), "BES");
     assert!(String::from_utf8_lossy(&sent).contains("\0s\0"), "no name of ours is shown");
 }
+
+#[test]
+fn a_statement_whose_preparing_may_fail_is_prepared_again_behind_the_sync() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("1I"));
+    // Another backend, which lacks it.
+    world.close(&first);
+    client.received();
+    let wrong = [parse("", "SELEC"), bind("s"), execute(), sync()].concat();
+    let right = [bind("s"), execute(), sync()].concat();
+    world.send(&client, &[wrong, right].concat());
+    let second = world.servers[1].clone();
+    assert_eq!(second.kinds(), "PPBESCPBES");
+    world.send(&second, &answers("EI312CI"));
+    assert_eq!(client.kinds(), "EZ2CZ");
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    assert_eq!(second.kinds(), "BES");
+}
