@@ -303,7 +303,7 @@ impl World {
         Failure { at: self.outside.now, what }
     }
 
-    fn hangs(&self) -> Failure {
+    fn hangs(&mut self) -> Failure {
         let stuck: Vec<String> = self
             .clients
             .iter()
@@ -311,7 +311,26 @@ impl World {
             .take(3)
             .map(|seated| seated.model.describe())
             .collect();
-        self.failure(format!("{} clients hang:\n{}", self.left, stuck.join("\n")))
+        let mut what = format!("{} clients hang:\n{}", self.left, stuck.join("\n"));
+        for pool in &self.pools {
+            let pool = pool.lock();
+            what += &format!(
+                "\npool: {} idle, {} lent, {} being opened, {} wait",
+                pool.idle_count(),
+                pool.lent_count(),
+                pool.opening_count(),
+                pool.waiting_count()
+            );
+        }
+        match Census::take(&mut self.engines, &mut self.outside) {
+            Ok(census) => what += &format!("\n{census}"),
+            Err(error) => what += &error,
+        }
+        for (id, endpoint) in &self.servers.endpoints {
+            let model = &endpoint.backend;
+            what += &format!("\n{id}: {:?}, waits: {}", model.block(), model.is_waiting());
+        }
+        self.failure(what)
     }
 
     /// Moves the clock to the next thing that happens.
@@ -562,11 +581,15 @@ impl World {
                 return Err(format!("at the end {lent} are lent and {opening} being opened"));
             }
         }
+        let watched: usize = self.engines.iter().map(Engine::resident_count).sum();
+        let idle: u32 = self.pools.iter().map(|pool| pool.lock().idle_count()).sum();
+        if watched != idle as usize {
+            return Err(format!("{watched} backends are watched, {idle} idle"));
+        }
         let model = &self.servers.model;
         if !model.locks().is_empty() || !model.listeners().is_empty() {
             return Err(format!("left: {:?} {:?}", model.locks(), model.listeners()));
         }
-        let idle: u32 = self.pools.iter().map(|pool| pool.lock().idle_count()).sum();
         if model.processes().len() != idle as usize {
             return Err(format!("{} processes, {idle} idle", model.processes().len()));
         }

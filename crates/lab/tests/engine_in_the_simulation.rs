@@ -199,3 +199,180 @@ fn clients_with_state_of_every_kind_leak_nothing_and_lose_nothing() {
     let reports = all("clients_with_state_of_every_kind", 60, |seed| Draw::new(seed, 12, &mix()));
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
+
+#[test]
+fn bytes_may_be_cut_anywhere() {
+    all("bytes_may_be_cut_anywhere", 6, |seed| {
+        let draw = Draw::new(seed, 5, &mix()).world(|config| {
+            config.network.chunk_bytes_max = 1;
+            config.network.capacity_bytes = (16, 64);
+            config.step = Duration::from_micros(20);
+        });
+        draw.each(|client| client.write_bytes_max = 1)
+    });
+}
+
+#[test]
+fn slow_readers_cost_bounded_memory() {
+    let reports = all("slow_readers_cost_bounded_memory", 6, |seed| {
+        let heavy = Mix { series: 60, series_rows_max: 4000, ..moving() };
+        Draw::new(seed, 6, &heavy)
+            .world(|config| {
+                config.network.capacity_bytes = (1 << 10, 1 << 14);
+                config.step = Duration::from_micros(50);
+            })
+            .each(|client| {
+                client.behaviour.units = 10;
+                client.pause_percent = 30;
+            })
+    });
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
+#[test]
+fn sessions_of_their_own_have_everything_that_a_direct_connection_has() {
+    all("sessions_of_their_own", 12, |seed| {
+        let mut draw = Draw::new(seed, 8, &Mix::everything());
+        for (seat, client) in &mut draw.clients {
+            seat.mode = PoolMode::Session;
+            // Its RESET goes back to the server's start values, not to its own.
+            client.startup.clear();
+            client.behaviour.foresees_outcomes = seed % 2 == 0;
+            client.comparison = Comparison::ExactWithNotifier;
+        }
+        draw
+    });
+}
+
+#[test]
+fn sessions_of_their_own_share_a_pool_with_others() {
+    all("sessions_of_their_own_share", 12, |seed| {
+        let mut draw = Draw::new(seed, 10, &mix());
+        for (number, (seat, client)) in draw.clients.iter_mut().enumerate() {
+            if number % 3 == 0 {
+                seat.mode = PoolMode::Session;
+                client.startup.clear();
+            }
+        }
+        draw
+    });
+}
+
+/// Connections that die, hang and cannot be opened, and whole servers that do.
+fn faults() -> Faults {
+    Faults {
+        opening_fails_percent: 20,
+        dies_every: 15 * MS,
+        crashes_every: 200 * MS,
+        hangs_every: 20 * MS,
+    }
+}
+
+#[test]
+fn a_death_ends_the_session_that_it_hits_and_changes_no_answer() {
+    let reports = all("a_death_ends_the_session", 30, |seed| {
+        Draw::new(seed, 10, &mix())
+            .world(|config| config.faults = faults())
+            .each(|client| client.tolerates_loss = true)
+    });
+    let died: u64 = reports.iter().map(|report| report.backends.1).sum();
+    let lost: u64 = reports.iter().map(|report| report.sessions_lost).sum();
+    assert!(died > 0 && lost > 0, "nothing has died: {died} {lost}");
+}
+
+#[test]
+fn openings_that_fail_and_servers_that_hang_are_waited_for() {
+    let reports = all("openings_that_fail", 12, |seed| {
+        Draw::new(seed, 10, &moving()).world(|config| {
+            config.faults =
+                Faults { dies_every: Duration::ZERO, crashes_every: Duration::ZERO, ..faults() };
+        })
+    });
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let run = || {
+        let draw = Draw::new(4, 10, &mix()).world(|config| config.faults = faults());
+        draw.each(|client| client.tolerates_loss = true).run().expect("as seed 4 above")
+    };
+    assert_eq!(run(), run());
+}
+
+/// Two thousand clients on ten backends and four loops.
+fn crowd(seed: u64, units: u64) -> Draw {
+    let mut draw = Draw::new(seed, 2000, &moving());
+    let mut rng = Rng::new(seed);
+    draw.config.loops = 4;
+    draw.config.pools = vec![pool(10, &mut rng)];
+    draw.config.pools[0].limits.reserve_size = 0;
+    draw.config.network = NetConfig { capacity_bytes: (1 << 12, 1 << 16), ..NetConfig::default() };
+    draw.config.step = Duration::from_micros(20);
+    draw.config.look_every = 5_000;
+    for (number, (seat, client)) in draw.clients.iter_mut().enumerate() {
+        seat.pool = 0;
+        client.slots = number..number + 1;
+        client.behaviour.units = units;
+        // A session that pins keeps one of the ten.
+        client.behaviour.think_max = MS / 2;
+    }
+    draw
+}
+
+#[test]
+fn two_thousand_clients_share_ten_backends_over_four_loops() {
+    let units = number("HAWSER_UNITS").unwrap_or(if cfg!(debug_assertions) { 3 } else { 20 });
+    let reports = all("two_thousand_clients", 1, |seed| crowd(seed, units));
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+    assert!(reports.iter().all(|report| report.sessions_settled > 1500), "{reports:?}");
+}
+
+/// A mistake that is made on purpose must fail some run.
+fn is_noticed(what: &str, sabotage: Sabotage, mix: &Mix) {
+    let noticed = (0..20).any(|seed| {
+        let draw = Draw::new(seed, 10, mix).world(|config| {
+            config.sabotage = sabotage;
+            config.limit = Duration::from_secs(20);
+            config.loops = config.loops.max(2);
+        });
+        draw.each(|client| client.behaviour.cancel_percent = 100).run().is_err()
+    });
+    assert!(noticed, "{what}: not noticed");
+}
+
+#[test]
+fn a_lost_message_between_loops_is_noticed() {
+    is_noticed("one message in 1000", Sabotage::LosesMessages(1000), &moving());
+}
+
+#[test]
+fn a_lost_readiness_event_is_noticed() {
+    is_noticed("one edge in 1000", Sabotage::LosesEdges(1000), &moving());
+}
+
+#[test]
+fn a_cancel_that_strikes_after_it_was_called_done_is_noticed() {
+    is_noticed("late cancels", Sabotage::CancelsLate, &Mix { sleeps: 60, ..moving() });
+}
+
+#[test]
+fn a_shared_unnamed_statement_is_noticed() {
+    is_noticed("an unnamed statement", Sabotage::ReplacesUnnamed, &moving());
+}
+
+#[test]
+fn what_a_session_leaves_on_a_backend_is_noticed() {
+    for leak in [
+        "SET TimeZone TO 'Asia/Kolkata'",
+        "SET my.user_id TO 'somebody else'",
+        "SET search_path TO s2",
+        "SET ROLE reader",
+        "PREPARE sq1 AS SELECT 'somebody else'",
+        "CREATE TEMP TABLE temp_1 (v int)",
+        "DECLARE cur1 CURSOR WITH HOLD FOR SELECT 'somebody else'",
+        "BEGIN",
+    ] {
+        is_noticed(leak, Sabotage::Soils(leak), &mix());
+    }
+}

@@ -103,6 +103,9 @@ pub struct Backend<S: Socket> {
     pub(super) input: Vec<u8>,
     /// Bytes for the server that its socket did not take.
     pub(super) output: Vec<u8>,
+    /// The server has closed its side: what is there is read to its end, which no further event
+    /// announces.
+    pub(super) hung_up: bool,
     /// There may be something to read that was not read because the client is slow.
     pub(super) readable: bool,
 
@@ -180,6 +183,7 @@ impl<S: Socket> Backend<S> {
             input: Vec::new(),
             output: Vec::new(),
             readable: false,
+            hung_up: false,
             applied: Settings::EMPTY,
             parameters: seed.parameters,
             statements: BackendStatements::new(keep as usize),

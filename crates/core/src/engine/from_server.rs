@@ -763,7 +763,7 @@ impl<S: Socket> Engine<S> {
             }
         };
         backend.input.clear();
-        let drained = kept + read < buffer.len();
+        let drained = kept + read < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();
         let was_full = backend.is_full() || client.held;

@@ -153,11 +153,11 @@ impl ModelClient {
         match &self.live {
             None => format!("slot {}: not connected", self.next_slot),
             Some(live) => format!(
-                "slot {}: waits for {} with {} bytes unsent; {:?}",
+                "slot {}: waits for {} with {} bytes unsent;\n{}",
                 self.next_slot,
                 live.oracle.waits_for(),
                 live.unsent.len(),
-                live.oracle.history()
+                live.oracle.history().join("\n")
             ),
         }
     }

@@ -9,6 +9,7 @@
 //! - what is kept for a connection stays within the engine's limits
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::sync::{Arc, Mutex};
 
 use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Snapshot};
@@ -49,6 +50,18 @@ struct Lent {
     client: Option<ClientId>,
     /// The user of its pool, which is the pool's own.
     user: String,
+}
+
+impl fmt::Display for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (client, (state, backend)) in &self.clients {
+            writeln!(f, "{client}: {state:?}, {backend:?}")?;
+        }
+        for (backend, lent) in &self.lent {
+            writeln!(f, "{backend}: with {:?}", lent.client)?;
+        }
+        Ok(())
+    }
 }
 
 /// What one loop holds.

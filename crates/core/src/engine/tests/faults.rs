@@ -665,3 +665,17 @@ fn a_statement_whose_preparing_may_fail_is_prepared_again_behind_the_sync() {
     world.send(&client, &[bind("s"), execute(), sync()].concat());
     assert_eq!(second.kinds(), "BES");
 }
+
+#[test]
+fn an_idle_backend_that_says_goodbye_and_closes_at_once_serves_nobody() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("CI"));
+    client.received();
+    world.say_and_close(&first, &message(b'N', b"SWARNING\0C57P02\0Mcrash\0\0"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&client, &query("SELECT 2"));
+    assert_eq!(world.servers[1].kinds(), "Q");
+}

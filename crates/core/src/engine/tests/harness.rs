@@ -341,6 +341,12 @@ impl World {
         self.raise(peer, Readiness { readable: true, hangup: true, ..Readiness::default() });
     }
 
+    /// A peer sends bytes and closes its connection before anybody looks.
+    pub(super) fn say_and_close(&mut self, peer: &Peer, bytes: &[u8]) {
+        peer.0.lock().unwrap().to_engine.extend(bytes);
+        self.close(peer);
+    }
+
     /// A message comes to a loop.
     pub(super) fn deliver(&mut self, to: LoopId, message: ToLoop<Fake>) {
         self.asked.messages.push_back((to, message));
