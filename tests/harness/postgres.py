@@ -196,7 +196,7 @@ class Cluster:
     def backends(self, condition="true"):
         """(pid, user, state, query) of client backends of the test databases that meet an SQL condition on pg_stat_activity."""
         with self.superuser("postgres") as session:
-            return session.rows("select pid, usename, state, query from pg_stat_activity where datname in ('app', 'other') "
+            return session.rows("select pid, usename, state, query from pg_stat_activity where datname in ('app', 'other') and application_name <> 'hawser' "
                                 f"and backend_type = 'client backend' and ({condition}) order by pid")
 
     def wait_for_backends(self, condition, count=0, seconds=5.0):

@@ -35,6 +35,7 @@ mod from_server;
 mod housekeeping;
 pub mod message;
 mod recover;
+mod replay;
 pub mod statement;
 mod table;
 mod turn;

@@ -1,14 +1,20 @@
 //! The Hawser program as a library; `main.rs` is only its command line.
 
+pub mod admin;
 pub mod auth;
 pub mod cancel;
+pub mod check;
+pub mod cli;
 pub mod config;
+pub mod demo;
 pub mod dial;
 pub mod import;
 pub mod limits;
+pub mod logging;
 pub mod login;
 pub mod loops;
 pub mod mailbox;
+pub mod metrics;
 pub mod pools;
 pub mod process;
 pub mod reactor;
@@ -16,4 +22,9 @@ pub mod resolve;
 pub mod serve;
 pub mod service;
 pub mod socket;
+pub mod status;
 pub mod tls;
+
+/// What SHOW VERSION says: tools look for PgBouncer's name and version there.
+pub const VERSION: &str =
+    concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer 1.25)");

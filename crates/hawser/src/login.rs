@@ -125,8 +125,15 @@ pub async fn serve(service: Arc<Service>, link: Link, origin: Origin, permit: Co
         },
         None => login.run().await,
     };
-    if let Err(stop) = result {
-        login.end(stop).await;
+    let tally = &login.service.tally;
+    match result {
+        // Its place has gone with it.
+        Ok(()) if login.permit.is_none() => tally.logins.increment(),
+        Ok(()) => tally.abandoned.increment(),
+        Err(stop) => {
+            tally.abandoned.increment();
+            login.end(stop).await;
+        }
     }
 }
 
@@ -171,6 +178,15 @@ impl Login {
             Stop::Gone => tracing::debug!(address, "the client left before it had logged in"),
             Stop::Broken(error) => tracing::info!(address, %error, "login failed"),
             Stop::Refuse(error) => {
+                let tally = &self.service.tally;
+                tally.errors.increment();
+                match &error.code.0 {
+                    [b'2', b'8', ..] => tally.authentication_failures.increment(),
+                    code if *code == SqlState::TOO_MANY_CONNECTIONS.0 => {
+                        tally.limit_refusals.increment();
+                    }
+                    _ => {}
+                }
                 if self.config.reload.log.log_pooler_errors {
                     tracing::info!(
                         address,
@@ -216,6 +232,7 @@ impl Login {
         if ADMIN_DATABASES.contains(&database.as_str()) {
             return self.enter_admin(&startup, &options, database, user).await;
         }
+        self.service.gates.admit(&database)?;
         let config = self.config.clone();
         let max_client_conn = config.reload.limits.max_client_conn;
         self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn)?;
@@ -254,6 +271,7 @@ impl Login {
                 }
                 First::Packet(Packet::Startup(startup)) => return Ok(Some(startup)),
                 First::Packet(Packet::Cancel { process, key }) => {
+                    self.service.tally.cancel_requests.increment();
                     crate::cancel::hand_over(&self.service.loops, process, &key);
                     return Ok(None);
                 }
@@ -325,7 +343,13 @@ impl Login {
     async fn handshake(&mut self) -> Result<(), Stop> {
         let Some(accepting) = self.service.acceptor.current() else { return Err(Stop::Gone) };
         let Some(Stream::Plain(link)) = self.stream.take() else { return Err(Stop::Gone) };
-        let stream = accepting.acceptor().accept(link).await?;
+        let handshake = accepting.acceptor().accept(link).await;
+        let tally = &self.service.tally;
+        match &handshake {
+            Ok(_) => tally.tls_handshakes.increment(),
+            Err(_) => tally.tls_failures.increment(),
+        }
+        let stream = handshake?;
         self.stream = Some(Stream::FromClient(Box::new(stream)));
         self.end_point = accepting.end_point.clone();
         Ok(())
@@ -422,6 +446,9 @@ impl Login {
             credentials: self.credentials(found, user, &secret, &proved)?,
         };
         let entry = service.pools.get_or_create(&config, found, &wanted);
+        if service.gates.is_paused(database) {
+            entry.pool.lock().pause();
+        }
         let place = entry.enter();
         if entry.key.replication.is_none() {
             if entry.pool.parameters().is_some() {

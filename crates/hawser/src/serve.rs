@@ -45,6 +45,8 @@ pub enum ServeError {
     Process(ProcessError),
     /// A socket cannot be listened on.
     Listen(ListenError),
+    /// A socket of the administration cannot be listened on.
+    Admin(String),
     /// The runtime or the event loops could not be started.
     Start(std::io::Error),
 }
@@ -55,6 +57,7 @@ impl fmt::Display for ServeError {
             Self::NotInForce(error) => error.fmt(f),
             Self::Process(error) => error.fmt(f),
             Self::Listen(error) => error.fmt(f),
+            Self::Admin(error) => f.write_str(error),
             Self::Start(error) => write!(f, "could not start: {error}"),
         }
     }
@@ -66,6 +69,7 @@ impl std::error::Error for ServeError {
             Self::NotInForce(error) => Some(error),
             Self::Process(error) => Some(error),
             Self::Listen(error) => Some(error),
+            Self::Admin(_) => None,
             Self::Start(error) => Some(error),
         }
     }
@@ -100,6 +104,7 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let user = start.user.clone();
     let service = Service::new(config, reactors.loops().clone(), control, admin)
         .map_err(ServeError::NotInForce)?;
+    service.admin.begin(&service).map_err(ServeError::Admin)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     runtime.block_on(run(service, listeners, orders, logged));
     drop(reactors);
@@ -109,7 +114,7 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
 }
 
 /// Descriptors that the configured clients and server connections can need.
-fn descriptors(config: &Config) -> u64 {
+pub(crate) fn descriptors(config: &Config) -> u64 {
     let limits = &config.reload.limits;
     let clients = u64::from(limits.max_client_conn);
     let listed: u64 = config.databases().iter().map(|db| u64::from(db.pool_size)).sum();

@@ -9,6 +9,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_sys::stream::TcpOptions;
 use tokio::sync::watch;
 
+use crate::admin::pooler::{Gates, Tally};
 use crate::auth::scram::MockNonce;
 use crate::cancel::CancelGate;
 use crate::config::{Config, NetworkSettings, Timeout};
@@ -48,6 +49,10 @@ pub struct Service {
     pub cancels: CancelGate,
     /// Serves the admin database.
     pub admin: Arc<dyn AdminConsole>,
+    /// Which databases are paused or disabled.
+    pub gates: Gates,
+    /// What is counted outside of pools.
+    pub tally: Tally,
     /// How far the process is on its way out.
     pub phase: watch::Sender<Phase>,
     /// One reload at a time.
@@ -104,6 +109,8 @@ impl Service {
             dialler: Dialler::default(),
             cancels: CancelGate::default(),
             admin,
+            gates: Gates::default(),
+            tally: Tally::default(),
             phase: watch::Sender::new(Phase::Serving),
             reloading: Mutex::new(()),
         }))

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::client::ClientStatement;
 use super::expect::Expect;
 use super::message::PoolRef;
+use super::replay::{Replay, Seen};
 use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -76,6 +77,11 @@ pub struct Backend<S: Socket> {
     pub(super) expected: VecDeque<Expect>,
     /// How many of them end with ReadyForQuery.
     pub(super) syncs_outstanding: u32,
+    /// How many answers that end with ReadyForQuery have ever been asked for: the number of the
+    /// pipeline that is being sent now.
+    pub(super) pipeline: u64,
+    /// The pipeline that last changed the unnamed statement.
+    pub(super) unnamed_since: u64,
     /// Queries and pipelines that its client has sent since it was last at rest.
     pub(super) unbroken: u32,
     /// Messages of the extended protocol have been sent that no Sync has followed yet.
@@ -103,9 +109,6 @@ pub struct Backend<S: Socket> {
     pub(super) input: Vec<u8>,
     /// Bytes for the server that its socket did not take.
     pub(super) output: Vec<u8>,
-    /// The server has closed its side: what is there is read to its end, which no further event
-    /// announces.
-    pub(super) hung_up: bool,
     /// There may be something to read that was not read because the client is slow.
     pub(super) readable: bool,
 
@@ -134,14 +137,10 @@ pub struct Backend<S: Socket> {
     /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
     /// if the server would have ignored the Close, behind an error.
     pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
-    /// Shared statements that are being prepared, in the order of `expected`, each with how many
-    /// ReadyForQuery had been asked for before: an error would undo those up to the next.
-    pub(super) unproven: VecDeque<(u64, u32)>,
-    /// ReadyForQuery that have been asked for.
-    pub(super) segment: u32,
-    /// The client's unnamed statements that a Parse has displaced, one for each Parse of another in
-    /// `expected`: the first comes back if the server would have ignored that Parse.
-    pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
+    /// Where is noted what the client is told, one for each `noted` in `expected`.
+    pub(super) describing: VecDeque<Arc<Seen>>,
+    /// The pipeline under way, in case it must be sent again.
+    pub(super) replay: Replay,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -169,6 +168,8 @@ impl<S: Socket> Backend<S> {
             home,
             expected: VecDeque::new(),
             syncs_outstanding: 0,
+            pipeline: 0,
+            unnamed_since: 0,
             unbroken: 0,
             unsynced: false,
             ignoring: false,
@@ -183,7 +184,6 @@ impl<S: Socket> Backend<S> {
             input: Vec::new(),
             output: Vec::new(),
             readable: false,
-            hung_up: false,
             applied: Settings::EMPTY,
             parameters: seed.parameters,
             statements: BackendStatements::new(keep as usize),
@@ -198,9 +198,8 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
-            unproven: VecDeque::new(),
-            segment: 0,
-            displaced: VecDeque::new(),
+            describing: VecDeque::new(),
+            replay: Replay::default(),
             refusals: VecDeque::new(),
             uncertain: false,
             sequences_discarded: false,
@@ -256,6 +255,7 @@ impl<S: Socket> Backend<S> {
     /// Whether the server owes nothing, is in no transaction, and no message is half sent.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.gone
+            && !self.replay.is_healing()
             && self.expected.is_empty()
             && self.status == TransactionStatus::Idle
             && !self.unsynced
@@ -272,39 +272,24 @@ impl<S: Socket> Backend<S> {
         self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
     }
 
-    /// Whether the Parse with this serial has not been answered yet.
-    pub(super) fn awaits_parse(&self, wanted: u32) -> bool {
-        self.expected.iter().any(|expect| {
-            matches!(*expect, Expect::Parse { serial, .. } | Expect::ParseKnown { serial }
-                if serial == wanted)
-        })
+    /// The pipeline to which the next answer belongs.
+    pub(super) fn answered_pipeline(&self) -> u64 {
+        self.pipeline - u64::from(self.syncs_outstanding)
     }
 
-    /// How many ReadyForQuery its client is due.
-    pub(super) fn ready_due(&self) -> u32 {
-        let made = self.expected.iter().filter(|expect| **expect == Expect::MadeQuery).count();
-        self.syncs_outstanding - u32::try_from(made).unwrap_or(self.syncs_outstanding)
+    /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did
+    /// may turn out to have been ignored. (Within one pipeline that does not matter: all of what
+    /// follows is ignored then, too.)
+    pub(super) fn is_in_doubt(&self, pipeline: u64) -> bool {
+        pipeline < self.pipeline
+            && pipeline + u64::from(self.syncs_outstanding) >= self.pipeline
+            && !self.copying_in
     }
 
-    /// Whether an error may yet have kept the server from preparing a statement that is said to be
-    /// there, while it would carry out what is sent now.
-    pub(super) fn is_unproven(&self, wanted: u64) -> bool {
-        self.unproven.iter().any(|(id, segment)| *id == wanted && *segment != self.segment)
-    }
-
-    /// The first Parse of those under way has failed, or was ignored.
-    pub(super) fn parse_failed(&mut self, statement: u64) {
-        if statement != 0 {
-            self.unproven.pop_front();
-            if !self.unproven.iter().any(|(id, _)| *id == statement) {
-                self.statements.remove(statement);
-            }
-        }
-    }
-
-    /// Whether a Close of this name has not been answered yet.
-    pub(super) fn awaits_close(&self, wanted: &[u8]) -> bool {
-        self.closing.iter().any(|(name, _)| **name == *wanted)
+    /// The pipeline that changed what this name means, if a Close of it is not answered yet.
+    pub(super) fn closing_since(&self, name: &[u8]) -> Option<u64> {
+        let closed = self.closing.iter().rev().find(|(closed, _)| **closed == *name)?;
+        Some(closed.1.pipeline)
     }
 
     /// Whether so much is outstanding that its client's further messages wait.

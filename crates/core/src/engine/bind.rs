@@ -35,13 +35,10 @@ impl<S: Socket> Backend<S> {
         if expect.ends_with_ready() {
             self.syncs_outstanding += 1;
             self.unbroken += 1;
-            self.segment = self.segment.wrapping_add(1);
+            self.pipeline += 1;
             self.unsynced = false;
         } else {
             self.unsynced = true;
-        }
-        if expect.prepares() != 0 {
-            self.unproven.push_back((expect.prepares(), self.segment));
         }
         self.expected.push_back(expect);
     }
@@ -91,8 +88,7 @@ impl<S: Socket> Backend<S> {
 
     /// Sees to it that the server has a shared statement, appending what is needed.
     pub(super) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
-        let known = self.statements.touch(statement.id);
-        if known && !self.is_unproven(statement.id) {
+        if self.statements.touch(statement.id) {
             return false;
         }
         let other_settings = !same_parse_settings(&self.applied, &statement.settings);
@@ -100,12 +96,7 @@ impl<S: Socket> Backend<S> {
         if other_settings {
             self.set_within_pipeline(&statement.settings, out);
         }
-        if known {
-            build::close_statement(out, &statement.name);
-            self.expect(Expect::Made);
-        } else {
-            self.note_prepared(statement, out);
-        }
+        self.note_prepared(statement, out);
         build::parse(out, &statement.name, &statement.body);
         self.expect(Expect::MadeParse { statement: statement.id });
         if other_settings {
@@ -117,11 +108,14 @@ impl<S: Socket> Backend<S> {
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
     /// displaces.
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
-        if let Some(evicted) = self.statements.insert(statement) {
+        let stale = self.statements.is_stale(statement.id);
+        if let Some(evicted) = self.statements.insert(statement, self.pipeline) {
             build::close_statement(out, &evicted);
             self.expect(Expect::Made);
         }
-        if self.uncertain {
+        // An eviction in a pipeline that is not answered yet may have been ignored.
+        let unsettled = self.syncs_outstanding > 0 && self.owes_client();
+        if self.uncertain || stale || unsettled {
             build::close_statement(out, &statement.name);
             self.expect(Expect::Made);
         }
@@ -137,13 +131,11 @@ impl<S: Socket> Backend<S> {
             build::parse(out, SETTING_STATEMENT, &body);
             build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);
             build::execute(out, SETTING_STATEMENT);
-            // The portal outlives its statement, and the next change needs the name.
-            build::close_portal(out, SETTING_STATEMENT);
             build::close_statement(out, SETTING_STATEMENT);
             self.expect(Expect::MadeParse { statement: 0 });
-            for _ in ["Bind", "Execute", "Close", "Close"] {
-                self.expect(Expect::Made);
-            }
+            self.expect(Expect::Made);
+            self.expect(Expect::Made);
+            self.expect(Expect::Made);
         }
     }
 }

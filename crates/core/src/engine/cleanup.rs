@@ -410,6 +410,7 @@ impl<S: Socket> Engine<S> {
         let client = self.clients.get(slot);
         let stateful = client.is_some_and(|c| c.is_pinned() || c.mode == PoolMode::Session);
         let exclusive = client.is_some_and(|c| c.record.exclusive);
+        backend.replay.forget();
         backend.needs_reset |= stateful;
         if exclusive {
             backend.spoiled.get_or_insert("it served one client alone");

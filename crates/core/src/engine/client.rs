@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::message::{ClientAbout, ClientState, PoolMode};
+use super::replay::Seen;
 use super::statement::{Keyed, Statement, Unnamed};
 use super::{Socket, limits};
 use crate::session::part::PartSet;
@@ -31,6 +32,10 @@ pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
     /// Finds it again from the answer to its Parse. Never 0.
     pub(super) serial: u32,
+    /// The backend's pipeline that prepared it, or closed it.
+    pub(super) pipeline: u64,
+    /// What the client has been told of it.
+    pub(super) seen: Arc<Seen>,
 }
 
 /// A client's names for prepared statements.
@@ -54,22 +59,21 @@ pub(super) struct Extra {
     pub(super) resetting: Resetting,
     /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
     pub(super) forgotten: Option<ClientStatements>,
-    /// A DISCARD ALL or DEALLOCATE ALL is under way.
-    pub(super) forgetting: bool,
     /// Settings that are SET behind such a RESET, in the same text.
     pub(super) set_again: Vec<Box<[u8]>>,
     /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
     pub(super) discarding: Option<PartSet>,
-    /// That DISCARD ALL has worked, whatever fails behind it.
-    pub(super) discarded: bool,
-    /// How many ReadyForQuery come before the one that settles what is under way.
-    pub(super) settles_after: u32,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
     /// Scan of a Query that streams.
     pub(super) scanner: Option<Box<Scanner>>,
     /// Bytes still to come of a message that goes nowhere.
     pub(super) discard: usize,
+    /// Its pipeline failed and its backend has been given back: what it sends goes nowhere until
+    /// its Sync, which is answered here.
+    pub(super) skipping: bool,
+    /// It has said goodbye, and still gets the answers that are owed to it.
+    pub(super) leaving: bool,
 }
 
 /// A client.
@@ -87,6 +91,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) start: Settings,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
+    /// What it has been told of the statement that it bound last to the unnamed portal.
+    pub(super) bound: Option<Arc<Seen>>,
     pub(super) extra: Option<Box<Extra>>,
     /// When it began to wait, or when its query began.
     pub(super) since: Time,
@@ -134,6 +140,16 @@ impl<S: Socket> Client<S> {
         })
     }
 
+    /// Whether what it sends goes nowhere until its Sync.
+    pub(super) fn is_skipping(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.skipping)
+    }
+
+    /// Whether it has said goodbye, and only waits for answers.
+    pub(super) fn is_leaving(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.leaving)
+    }
+
     pub(super) fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_with(Box::default)
     }
@@ -143,11 +159,12 @@ impl<S: Socket> Client<S> {
         if let Some(extra) = &self.extra
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
-            && !extra.forgetting
             && extra.discarding.is_none()
             && !extra.unlistening
             && extra.scanner.is_none()
             && extra.discard == 0
+            && !extra.skipping
+            && !extra.leaving
         {
             self.extra = None;
         }
@@ -186,16 +203,16 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Gives a name back that a Close has taken away which the server would have ignored. A Parse
-    /// that has used it since was ignored as well: those behind a Sync wait for the outcome.
+    /// Gives a name back that a Close has taken away which the server would have ignored. If it
+    /// stands for something by now, that came behind the Close, and is ignored, too: what comes
+    /// in a later pipeline waits (see [`Backend::is_in_doubt`]).
     pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
         if let Some(names) = &mut self.statements {
             names.insert(name, statement);
         }
     }
 
-    /// A DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails. The unnamed
-    /// statement stays, as on the server (`DropAllPreparedStatements`, prepare.c).
+    /// Whether a DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails.
     pub(super) fn forget_statements(&mut self) {
         if let Some(names) = self.statements.take() {
             let forgotten = &mut self.extra().forgotten;
@@ -204,6 +221,7 @@ impl<S: Socket> Client<S> {
                 None => *forgotten = Some(*names),
             }
         }
+        self.unnamed = None;
     }
 
     /// The names come back: what took them away has failed.

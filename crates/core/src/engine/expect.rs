@@ -31,11 +31,23 @@ pub(super) enum Expect {
     /// replaced by the one that the client is due.
     ParseRefused,
     /// Bind.
-    Bind,
+    Bind {
+        /// Id of the shared statement that it names; 0 for any other.
+        statement: u64,
+    },
     /// Describe of a statement: ParameterDescription, then RowDescription or NoData.
-    DescribeStatement,
+    DescribeStatement {
+        /// Id of the shared statement that it names; 0 for any other.
+        statement: u64,
+        /// See `DescribePortal`.
+        noted: bool,
+    },
     /// Describe of a portal: RowDescription or NoData.
-    DescribePortal,
+    DescribePortal {
+        /// What the client is told is noted in the first of
+        /// [`super::backend::Backend::describing`].
+        noted: bool,
+    },
     /// Execute.
     Execute,
     /// Close.
@@ -59,25 +71,28 @@ pub(super) enum Expect {
     },
     /// Made by us: a simple query (settings, ROLLBACK, reset), swallowed up to ReadyForQuery.
     MadeQuery,
+    /// Made by us: Describe of a statement.
+    MadeDescribe,
+    /// Made by us: a Sync, e.g. after an error, ahead of the client's own.
+    MadeSync,
 }
 
 impl Expect {
-    /// Whether it is the client's Parse of the unnamed statement.
-    pub(super) fn is_unnamed_parse(self) -> bool {
-        matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
-    }
-
-    /// The shared statement that it prepares on the server; 0: none.
-    pub(super) fn prepares(self) -> u64 {
-        match self {
-            Self::Parse { statement, .. } | Self::MadeParse { statement } => statement,
-            _ => 0,
-        }
-    }
-
     /// Whether it ends with ReadyForQuery.
     pub(super) fn ends_with_ready(self) -> bool {
-        matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery)
+        matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery | Self::MadeSync)
+    }
+
+    /// Whether what answers it is swallowed.
+    pub(super) fn is_made(self) -> bool {
+        matches!(
+            self,
+            Self::Made
+                | Self::MadeParse { .. }
+                | Self::MadeQuery
+                | Self::MadeDescribe
+                | Self::MadeSync
+        )
     }
 
     /// Whether the server answers it only outside the state in which it ignores all up to Sync.

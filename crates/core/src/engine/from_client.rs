@@ -13,6 +13,7 @@
 use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::effects::Effects;
+use super::expect::Expect;
 use super::message::{ClientState, Event};
 use super::table::{Engine, Holder};
 use super::turn::Turn;
@@ -68,6 +69,12 @@ impl<'a> Passage<'a> {
         self.at += bytes;
     }
 
+    /// The message at hand, as far as it is here.
+    #[inline]
+    pub(super) fn current(&self, bytes: usize) -> &'a [u8] {
+        &self.input[self.at..self.at + bytes]
+    }
+
     /// Ends the run, so that something can be put behind it.
     pub(super) fn cut<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
         let run = &self.input[self.run..self.at];
@@ -110,6 +117,9 @@ impl<S: Socket> Engine<S> {
         while let Some(client) = self.clients.get_mut(slot) {
             if client.state == ClientState::Waiting || client.state == ClientState::Closing {
                 client.readable = true;
+                break;
+            }
+            if client.is_leaving() {
                 break;
             }
             if let Some(backend) = &client.backend
@@ -173,7 +183,13 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Deals with bytes of a client; keeps what it cannot deal with yet. Whether more may be read.
-    fn take_in<H: Host<S>>(&mut self, host: &mut H, slot: Slot, bytes: &[u8], now: Time) -> bool {
+    pub(super) fn take_in<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        bytes: &[u8],
+        now: Time,
+    ) -> bool {
         let mut passage =
             Passage { input: bytes, run: 0, at: 0, out: std::mem::take(&mut self.to_server) };
         passage.out.clear();
@@ -216,7 +232,15 @@ impl<S: Socket> Engine<S> {
             }
             Halt::Waiting => false,
             Halt::Terminate => {
-                self.close_client(host, slot, "client said goodbye", now);
+                if let Some(client) = self.clients.get_mut(slot)
+                    && client.backend.as_ref().is_some_and(|b| !b.expected.is_empty())
+                {
+                    // The server would answer what came before.
+                    client.input.clear();
+                    client.extra().leaving = true;
+                } else {
+                    self.close_client(host, slot, "client said goodbye", now);
+                }
                 false
             }
             Halt::Refused(error) => {
@@ -283,13 +307,18 @@ impl<S: Socket> Engine<S> {
                 }
                 Some(_) => {}
             }
-            let whole = header.total() <= rest.len();
-            // The names in the head of a longer one must be there, too.
-            if !whole && rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES) {
+            // A long message streams, but only once as much of it is here as a whole one may have.
+            if rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES) {
                 return Halt::Dry;
             }
             if header.kind == frontend::TERMINATE {
                 return Halt::Terminate;
+            }
+            if client.is_skipping() {
+                if let Err(lost) = skip_to_sync(client, header, rest.len(), passage) {
+                    return lost;
+                }
+                continue;
             }
             if client.backend.is_none() {
                 match self.without_backend(slot, header, rest, passage) {
@@ -344,6 +373,11 @@ impl<S: Socket> Engine<S> {
                 }
                 client.reply(&build::CLOSE_COMPLETE);
             }
+            frontend::PARSE => {
+                if !self.prepare_here(slot, header, rest) {
+                    return Answered::NeedsBackend;
+                }
+            }
             frontend::QUERY if header.total() <= rest.len() => {
                 let Some(effects) = deallocates_own(client, body) else {
                     return Answered::NeedsBackend;
@@ -360,6 +394,40 @@ impl<S: Socket> Engine<S> {
         }
         passage.skip(header.total().min(rest.len()));
         Answered::Here
+    }
+
+    /// Prepares a statement without a server: another client of the pool has had it prepared, and
+    /// nothing but a Sync follows. A client that prepares ahead of its transactions then waits for
+    /// nobody (pgbench with many clients in one thread would wait for itself).
+    fn prepare_here(&mut self, slot: Slot, header: Header, rest: &[u8]) -> bool {
+        let (hash_key, serial) = (self.hash_key, self.next_serial);
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let Some(after) = rest.get(header.total()..) else { return false };
+        if client.is_native() || after.first() != Some(&frontend::SYNC) {
+            return false;
+        }
+        let body = &rest[HEADER_BYTES..header.total()];
+        let Some((name, text_and_types)) = frame::take_string(body) else { return false };
+        if name.is_empty() || client.statement(name).is_some() {
+            return false;
+        }
+        let pool = &self.pools[client.pool as usize].pool;
+        let Some(statement) = pool.statements.find_proven(text_and_types, &client.desired) else {
+            return false;
+        };
+        let named = super::client::ClientStatement {
+            statement,
+            serial,
+            pipeline: 0,
+            seen: std::sync::Arc::default(),
+        };
+        if client.name_statement(name, named, hash_key).is_err() {
+            return false;
+        }
+        self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
+        client.reply(&build::PARSE_COMPLETE);
+        pool.stats.of(self.id).client_parses.add(1);
+        true
     }
 
     /// Gets the client a backend, or a place in the queue.
@@ -505,6 +573,39 @@ impl<S: Socket> Engine<S> {
     }
 }
 
+/// Deals with a message of a client whose pipeline has failed: it goes nowhere, and a Sync ends
+/// that.
+fn skip_to_sync<S: Socket>(
+    client: &mut Client<S>,
+    header: Header,
+    available: usize,
+    passage: &mut Passage<'_>,
+) -> Result<(), Halt> {
+    if let Some(backend) = &mut client.backend {
+        passage.cut(backend)?;
+    }
+    passage.skip(header.total().min(available));
+    if header.kind != frontend::SYNC {
+        client.extra().discard = header.total().saturating_sub(available);
+        return Ok(());
+    }
+    client.extra().skipping = false;
+    client.settle();
+    // Our own Sync may not have been answered yet: then that answer becomes the client's.
+    if let Some(backend) = &mut client.backend
+        && let Some(made) = backend.expected.back_mut()
+        && *made == Expect::MadeSync
+    {
+        *made = Expect::Sync;
+        return Ok(());
+    }
+    let status = client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.status);
+    let mut answer = Vec::with_capacity(6);
+    build::ready_for_query(&mut answer, status);
+    client.reply(&answer);
+    Ok(())
+}
+
 /// Whether a message has been dealt with.
 enum Answered {
     Here,
@@ -592,9 +693,7 @@ impl<S: Socket> Client<S> {
         }
         self.reads_sequences |= effects.reads_sequences;
         let Some(unusual) = &effects.unusual else { return };
-        if !self.is_unsettled() {
-            self.extra().settles_after = backend.ready_due();
-        }
+        backend.replay.forget();
         if unusual.resetting != Resetting::No && !self.is_native() {
             let resetting = &mut self.extra().resetting;
             match (&mut *resetting, &unusual.resetting) {
@@ -608,8 +707,8 @@ impl<S: Socket> Client<S> {
         }
         if unusual.forgets_statements {
             self.forget_statements();
-            self.extra().forgetting = true;
             backend.statements.clear();
+            backend.unnamed = None;
             backend.uncertain = true;
         }
         if unusual.discards_all {

@@ -16,6 +16,7 @@ use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::expect::Expect;
 use super::message::PoolMode;
+use super::replay::{hash_of_parameters, hash_of_rows, is_stale_plan};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
@@ -50,10 +51,14 @@ pub(super) struct Relayed {
     pub(super) broken: Option<&'static str>,
     /// What the client is told, if it is to be told goodbye.
     pub(super) goodbye: Option<ClientError>,
+    /// The message at hand is all here.
+    whole: bool,
     /// A query of ours failed.
     pub(super) made_query_failed: bool,
     /// Queries of the client that ended.
     pub(super) queries: u64,
+    /// A refusal of the server's is being healed, and the next step is due.
+    pub(super) heal: bool,
     /// Transactions of the client that ended.
     pub(super) transactions: u64,
 }
@@ -124,8 +129,13 @@ impl<S: Socket> Relay<'_, S> {
                 continue;
             }
             if total > rest.len() {
-                let looked_at =
-                    matches!(header.kind, kind::PARAMETER_STATUS | kind::READY_FOR_QUERY);
+                let looked_at = match header.kind {
+                    kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
+                    kind::ROW_DESCRIPTION => {
+                        self.backend.expected.front() == Some(&Expect::MadeDescribe)
+                    }
+                    _ => false,
+                };
                 if total <= limits::WHOLE_MESSAGE_BYTES
                     || rest.len() < limits::ERROR_START_BYTES
                     || (looked_at && total <= LOOKED_AT_BYTES_MAX)
@@ -137,6 +147,7 @@ impl<S: Socket> Relay<'_, S> {
                     break;
                 }
             }
+            relayed.whole = total <= rest.len();
             let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
             let fate = match self.message(header.kind, body, &mut run, at, now, &mut relayed) {
                 Ok(fate) => fate,
@@ -220,11 +231,7 @@ impl<S: Socket> Relay<'_, S> {
             // These come at any time.
             kind::PARAMETER_STATUS => return self.parameter(body),
             kind::NOTICE => {
-                self.answer_made(run, at);
-                let ours = matches!(
-                    self.backend.expected.front(),
-                    Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
-                );
+                let ours = self.backend.expected.front().is_some_and(|e| e.is_made());
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
@@ -298,10 +305,10 @@ impl<S: Socket> Relay<'_, S> {
                 (false, Fate::Skip)
             }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)
-            | (Expect::Bind, kind::BIND_COMPLETE)
+            | (Expect::Bind { .. }, kind::BIND_COMPLETE)
             | (Expect::Close, kind::CLOSE_COMPLETE)
             | (
-                Expect::DescribeStatement | Expect::DescribePortal,
+                Expect::DescribeStatement { .. } | Expect::DescribePortal { .. },
                 kind::ROW_DESCRIPTION | kind::NO_DATA,
             )
             | (
@@ -312,7 +319,16 @@ impl<S: Socket> Relay<'_, S> {
             | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE) => {
                 (true, Fate::Skip)
             }
-            (Expect::DescribeStatement, kind::PARAMETER_DESCRIPTION)
+            (Expect::MadeDescribe, kind::PARAMETER_DESCRIPTION) => {
+                self.backend.replay.now_parameters(hash_of_parameters(body));
+                (false, Fate::Skip)
+            }
+            (Expect::MadeDescribe, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
+                let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
+                self.backend.replay.now_rows(hash_of_rows(rows));
+                (true, Fate::Skip)
+            }
+            (Expect::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
             | (
                 Expect::Query,
                 kind::ROW_DESCRIPTION
@@ -332,25 +348,35 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::COMMAND_COMPLETE {
             self.copy_ended();
-            // It commits at once (`PreventInTransactionBlock`, xact.c): an error behind it in the
-            // same pipeline takes nothing back.
-            if body == b"DISCARD ALL\0"
-                && !matches!(owed, Expect::MadeQuery | Expect::Made)
-                && let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut())
-            {
-                extra.discarded = extra.discarding.is_some() && extra.settles_after == 0;
-            }
+        }
+        if !owed.is_made() {
+            self.backend.replay.forget();
+        }
+        if let Expect::DescribeStatement { noted: true, .. }
+        | Expect::DescribePortal { noted: true } = owed
+        {
+            self.note_description(message, body);
         }
         if completes {
             self.backend.expected.pop_front();
-            if owed.is_unnamed_parse() {
-                self.backend.displaced.pop_front();
-            }
-            if owed.prepares() != 0 {
-                self.backend.unproven.pop_front();
+            if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
+                self.backend.statements.prove(statement);
             }
         }
         Ok(fate)
+    }
+
+    /// The client is told what a statement takes and gives.
+    fn note_description(&mut self, message: u8, body: &[u8]) {
+        let Some(seen) = self.backend.describing.front() else { return };
+        match message {
+            kind::PARAMETER_DESCRIPTION => seen.parameters(hash_of_parameters(body)),
+            kind::ROW_DESCRIPTION => seen.rows(hash_of_rows(Some(body))),
+            _ => seen.rows(hash_of_rows(None)),
+        }
+        if message != kind::PARAMETER_DESCRIPTION {
+            self.backend.describing.pop_front();
+        }
     }
 
     /// The server wants copy data. A Sync that has been sent already is read and ignored while it
@@ -391,8 +417,26 @@ impl<S: Socket> Relay<'_, S> {
         body: &[u8],
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
-        if let Some(client) = &mut self.client {
-            client.failed = true;
+        let mut healing = false;
+        if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
+            (owed, is_stale_plan(body))
+        {
+            // Whoever uses it next prepares it anew.
+            self.backend.statements.mark_stale(statement);
+            healing = relayed.whole
+                && self.client.is_some()
+                && matches!(owed, Expect::Bind { .. })
+                && self.backend.replay.refused(body);
+        }
+        if self.backend.replay.is_checking() && owed.is_made() {
+            self.backend.replay.check_failed();
+            healing = true;
+        }
+        if !healing {
+            self.backend.replay.forget();
+            if let Some(client) = &mut self.client {
+                client.failed = true;
+            }
         }
         self.backend.copying_in = false;
         self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
@@ -417,12 +461,8 @@ impl<S: Socket> Relay<'_, S> {
         // The server ignores everything up to the next Sync.
         let mut refused = None;
         let mut found = false;
-        let mut is_first = true;
-        let mut unnamed = None;
-        let mut never_named = Vec::new();
-        let mut touches_unnamed = false;
         while let Some(next) = self.backend.expected.front().copied() {
-            if next == Expect::Sync {
+            if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
                 break;
             }
@@ -430,77 +470,91 @@ impl<S: Socket> Relay<'_, S> {
             if next.ends_with_ready() {
                 self.backend.syncs_outstanding -= 1;
             }
-            // A Parse or Close of the unnamed statement, or what may be one.
-            touches_unnamed |= next.is_unnamed_parse()
-                || matches!(
-                    next,
-                    Expect::MadeParse { statement: 0 } | Expect::Made | Expect::Close
-                );
-            let ignored = !std::mem::replace(&mut is_first, false);
             match next {
                 Expect::Parse { serial, statement } => {
-                    self.backend.parse_failed(statement);
-                    never_named.push(serial);
-                    if next.is_unnamed_parse() {
-                        let before = self.backend.displaced.pop_front();
-                        if ignored && unnamed.is_none() {
-                            unnamed = before;
-                        }
-                    }
-                    if serial != 0
-                        && let Some(client) = &mut self.client
-                    {
-                        client.unname_failed(serial);
-                    }
+                    let pipeline = self.backend.answered_pipeline();
+                    self.backend.statements.remove(statement, pipeline);
+                    self.unname(serial);
                 }
-                Expect::ParseKnown { serial } => {
-                    never_named.push(serial);
-                    if let Some(client) = &mut self.client {
-                        client.unname_failed(serial);
-                    }
-                }
+                Expect::ParseKnown { serial } => self.unname(serial),
                 Expect::CloseKnown => {
                     if let Some((name, statement)) = self.backend.closing.pop_front()
+                        && statement.serial != 0
                         && let Some(client) = &mut self.client
-                        && !never_named.contains(&statement.serial)
                     {
                         client.rename_closed(name, statement);
                     }
                 }
-                Expect::MadeParse { statement } => self.backend.parse_failed(statement),
+                Expect::MadeParse { statement } => {
+                    let pipeline = self.backend.answered_pipeline();
+                    self.backend.statements.remove(statement, pipeline);
+                }
+                Expect::DescribeStatement { noted: true, .. }
+                | Expect::DescribePortal { noted: true } => {
+                    self.backend.describing.pop_front();
+                }
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
                     let refusal = self.backend.refusals.pop_front();
-                    // Any other error of the text's comes first on the server, too.
-                    let due = crate::wire::error::field(body, b'C')
-                        == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
-                    if due && next == owed && refused.is_none() {
+                    if next == owed && refused.is_none() {
                         refused = refusal;
                     }
                 }
                 _ => {}
             }
         }
-        // The unnamed statement that the server still has is the one before those it ignored.
-        if let (Some(client), Some(before)) = (&mut self.client, unnamed) {
-            match self.backend.displaced.front_mut() {
-                Some(later) => *later = before,
-                None => (client.unnamed, client.unnamed_serial) = before,
-            }
+        if !found {
+            self.sync_for_client();
+            found = !self.backend.ignoring;
         }
         // With a Sync under way, `unsynced` speaks of what has been sent behind it.
         if !found {
             self.backend.ignoring = true;
             self.backend.unsynced = true;
         }
-        if touches_unnamed {
-            self.backend.forget_unnamed();
+        // A Parse or Close of the unnamed statement may be among what was ignored.
+        self.backend.forget_unnamed();
+        if healing {
+            return Ok(Fate::Skip);
         }
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }
         Ok(Fate::Pass)
+    }
+
+    /// A Parse has failed or been ignored: its name stands for nothing, also where a Close behind
+    /// it is about to be taken back.
+    fn unname(&mut self, serial: u32) {
+        let Some(client) = &mut self.client else { return };
+        if serial != 0 {
+            client.unname_failed(serial);
+            for (_, closed) in self.backend.closing.iter_mut().filter(|(_, c)| c.serial == serial) {
+                closed.serial = 0;
+            }
+        }
+    }
+
+    /// A pipeline has failed, and the client's Sync has not come: one of ours ends it, so that a
+    /// client that sends none holds no backend (trap 15). What the client sends goes nowhere until
+    /// its own Sync, as the server would have it. Not within a transaction block or for a client
+    /// that keeps its backend anyway.
+    fn sync_for_client(&mut self) {
+        self.backend.ignoring = true;
+        let Some(client) = &mut self.client else { return };
+        // A Sync that crossed with the error may be answered yet: a second one would be one too many.
+        if client.is_pinned()
+            || self.backend.status != TransactionStatus::Idle
+            || self.backend.syncs_in_doubt > 0
+        {
+            return;
+        }
+        if self.backend.send(&build::SYNC).is_ok() {
+            self.backend.ignoring = false;
+            self.backend.expect(Expect::MadeSync);
+            client.extra().skipping = true;
+        }
     }
 
     /// A setting has changed, or the server tells its start value.
@@ -531,15 +585,12 @@ impl<S: Socket> Relay<'_, S> {
                 backend.applied = backend.pool.interner().share(settings.build());
             }
         }
-        let ours = matches!(
-            backend.expected.front(),
-            Some(Expect::MadeQuery | Expect::Made | Expect::MadeParse { .. })
-        );
+        let ours = backend.expected.front().is_some_and(|e| e.is_made());
         let resetting = self
             .client
             .as_ref()
             .and_then(|client| client.extra.as_ref())
-            .is_some_and(|extra| extra.resetting != Resetting::No && extra.settles_after == 0);
+            .is_some_and(|extra| extra.resetting != Resetting::No);
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
 
@@ -569,6 +620,10 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.fence_passed = false;
             return Ok(Fate::Skip);
         }
+        if self.backend.replay.is_healing() {
+            relayed.heal = true;
+            return Ok(Fate::Skip);
+        }
         if self.backend.expected.is_empty() {
             self.backend.since = now;
         }
@@ -578,14 +633,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.queries += 1;
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if let Some(extra) = &mut client.extra
-            && extra.settles_after > 0
-        {
-            extra.settles_after -= 1;
-            if client.desired != self.backend.applied {
-                client.desired = self.backend.applied.clone();
-            }
-        } else if client.extra.is_some() {
+        if client.extra.is_some() {
             let told = settle_extra(client, self.backend);
             if !told.is_empty() {
                 self.cut(run, at);
@@ -596,6 +644,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         client.failed = false;
+        if owed == Expect::MadeSync {
+            return Ok(Fate::Skip);
+        }
         if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {
             relayed.goodbye = Some(
                 ClientError::fatal(
@@ -604,6 +655,7 @@ impl<S: Socket> Relay<'_, S> {
                 )
                 .hint("Use a database or user with pool_mode = \"transaction\"."),
             );
+            return Ok(Fate::Skip);
         }
         Ok(Fate::Pass)
     }
@@ -624,8 +676,7 @@ fn is_fatal(body: &[u8]) -> bool {
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
 /// the client is due.
 fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> Vec<u8> {
-    let discarded = client.extra.as_ref().is_some_and(|extra| extra.discarded);
-    let failed = client.failed && !discarded;
+    let failed = client.failed;
     let mut told = Vec::new();
     if failed {
         client.remember_statements();
@@ -635,7 +686,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     let resetting = std::mem::take(&mut extra.resetting);
     let set_again = std::mem::take(&mut extra.set_again);
     let discarding = extra.discarding.take();
-    extra.discarded = false;
+    let discarded = discarding.is_some() && !failed;
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed
@@ -646,7 +697,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     if unlistened {
         client.pins.remove(Part::Listen);
     }
-    if std::mem::take(&mut extra.forgetting) && !failed {
+    if discarded || (!failed && client.statements.is_none()) {
         backend.uncertain = false;
     }
     if client.is_native() {
@@ -763,7 +814,7 @@ impl<S: Socket> Engine<S> {
             }
         };
         backend.input.clear();
-        let drained = kept + read < buffer.len() && !backend.hung_up;
+        let drained = kept + read < buffer.len();
         backend.readable = !drained;
         out.clear();
         let was_full = backend.is_full() || client.held;
@@ -814,6 +865,15 @@ impl<S: Socket> Engine<S> {
         if let Some(error) = relayed.goodbye {
             self.say_goodbye(host, slot, &error, now);
             return false;
+        }
+        if self.clients.get(slot).is_some_and(|client| {
+            client.is_leaving() && client.backend.as_ref().is_none_or(|b| b.expected.is_empty())
+        }) {
+            self.close_client(host, slot, "client said goodbye", now);
+            return false;
+        }
+        if relayed.heal {
+            self.heal(host, slot, now);
         }
         if self.draining.is_some() {
             self.drain_if_idle(host, slot, now);

@@ -143,6 +143,7 @@ impl<S: Socket> Engine<S> {
             }
             let view = &self.pools[resident.pool as usize];
             let Some(client) = self.clients.get_mut(client_slot) else { continue };
+            let leaving = client.is_leaving();
             let Some(backend) = client.backend.as_mut() else { continue };
             if !backend.parked
                 && backend.status != TransactionStatus::Idle
@@ -155,6 +156,11 @@ impl<S: Socket> Engine<S> {
                 for _ in 0..open {
                     host.open(&view.pool, self.id);
                 }
+            }
+            if leaving {
+                // It may have gone without waiting for what is still to come.
+                stalled.push(client_slot);
+                continue;
             }
             let half_sent = backend.sending_rest > 0 && !client.readable;
             let unread = !client.output.is_empty() || half_sent;

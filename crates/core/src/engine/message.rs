@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Backend, BackendSeed, Socket};
-use crate::ids::{BackendId, ClientId, Slot};
+use crate::ids::{BackendId, ClientId, PoolId, Slot};
 use crate::pool::SharedPool;
 use crate::session::part::PartSet;
 use crate::session::settings::Settings;
@@ -225,6 +225,10 @@ pub enum BackendState {
 pub struct BackendRow {
     /// Its id.
     pub id: BackendId,
+    /// Its pool.
+    pub pool: PoolId,
+    /// The epoch of its pool in which its opening began.
+    pub epoch: u32,
     /// Database of its pool.
     pub database: String,
     /// User of its pool.

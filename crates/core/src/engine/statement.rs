@@ -17,6 +17,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::session::settings::Settings;
@@ -94,6 +95,8 @@ pub struct Statement {
     pub settings: Settings,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
+    /// A server has prepared it.
+    proven: AtomicBool,
 }
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
@@ -145,6 +148,29 @@ impl StatementTable {
         }
     }
 
+    fn hash(&self, body: &[u8], settings: &Settings) -> u64 {
+        let mut hasher = self.key.build_hasher();
+        hasher.write(body);
+        settings.parse_key().hash(&mut hasher);
+        hasher.finish()
+    }
+
+    /// The statement with this body under these settings, if a server has prepared it once.
+    pub fn find_proven(&self, body: &[u8], settings: &Settings) -> Option<Arc<Statement>> {
+        let hash = self.hash(body, settings);
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let statement = &inner
+            .by_hash
+            .get(&hash)?
+            .iter()
+            .find(|kept| {
+                *kept.statement.body == *body
+                    && same_parse_settings(&kept.statement.settings, settings)
+            })?
+            .statement;
+        statement.proven.load(Ordering::Relaxed).then(|| statement.clone())
+    }
+
     /// The statement with this body under these settings: an existing one or a new one. `effects`
     /// is asked only for a new one.
     pub fn intern(
@@ -153,10 +179,7 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Arc<Statement> {
-        let mut hasher = self.key.build_hasher();
-        hasher.write(body);
-        settings.parse_key().hash(&mut hasher);
-        let hash = hasher.finish();
+        let hash = self.hash(body, settings);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let inner = &mut *inner;
         inner.clock += 1;
@@ -178,6 +201,7 @@ impl StatementTable {
             body: body.into(),
             settings: settings.clone(),
             effects: effects(),
+            proven: AtomicBool::new(false),
         });
         bucket.push(Kept { statement: statement.clone(), used });
         inner.bytes += body.len() + STATEMENT_OVERHEAD_BYTES;
@@ -232,8 +256,12 @@ impl Inner {
 /// A shared statement as one backend has it.
 #[derive(Debug)]
 struct Prepared {
-    name: Box<[u8]>,
+    statement: Arc<Statement>,
     used: u64,
+    /// The backend's pipeline that prepared it: ignored if something failed ahead of it.
+    pipeline: u64,
+    /// It is there, and of no use: to be closed before it is prepared again.
+    stale: bool,
 }
 
 /// The shared statements that a backend has.
@@ -270,32 +298,60 @@ impl BackendStatements {
     pub fn touch(&mut self, id: u64) -> bool {
         self.clock += 1;
         match self.by_id.get_mut(&id) {
-            Some(prepared) => {
+            Some(prepared) if !prepared.stale => {
                 prepared.used = self.clock;
                 true
             }
-            None => false,
+            _ => false,
         }
     }
 
-    /// Notes that the backend has it now. Returns the name of one that is to be closed.
-    pub fn insert(&mut self, statement: &Statement) -> Option<Box<[u8]>> {
+    /// The backend's pipeline that prepared it.
+    pub fn prepared_in(&self, id: u64) -> Option<u64> {
+        self.by_id.get(&id).map(|prepared| prepared.pipeline)
+    }
+
+    /// Notes that the backend has it, but will not run it.
+    pub fn mark_stale(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.stale = true;
+        }
+    }
+
+    /// Whether it must be closed before it is prepared.
+    pub fn is_stale(&self, id: u64) -> bool {
+        self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
+    }
+
+    /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name
+    /// of one that is to be closed.
+    pub fn insert(&mut self, statement: &Arc<Statement>, pipeline: u64) -> Option<Box<[u8]>> {
         let mut evicted = None;
         if self.by_id.len() >= self.keep
             && !self.by_id.contains_key(&statement.id)
             && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
         {
-            evicted = self.by_id.remove(&oldest).map(|prepared| prepared.name);
+            evicted = self.by_id.remove(&oldest).map(|prepared| prepared.statement.name.clone());
         }
         self.clock += 1;
-        self.by_id
-            .insert(statement.id, Prepared { name: statement.name.clone(), used: self.clock });
+        let prepared =
+            Prepared { statement: statement.clone(), used: self.clock, pipeline, stale: false };
+        self.by_id.insert(statement.id, prepared);
         evicted
     }
 
-    /// Notes that the backend does not have it.
-    pub fn remove(&mut self, id: u64) {
-        self.by_id.remove(&id);
+    /// Notes that `pipeline` did not prepare it; a later one may.
+    pub fn remove(&mut self, id: u64, pipeline: u64) {
+        if self.prepared_in(id).is_some_and(|prepared| prepared <= pipeline) {
+            self.by_id.remove(&id);
+        }
+    }
+
+    /// The server has prepared it: other clients need not ask a server whether it can be.
+    pub fn prove(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get(&id) {
+            prepared.statement.proven.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Notes that the backend has none any more.
@@ -343,11 +399,11 @@ mod tests {
         let all: Vec<_> =
             (0..4u8).map(|n| table.intern(&[n, 0], &Settings::EMPTY, Effects::default)).collect();
         let mut on_backend = BackendStatements::new(3);
-        assert_eq!(on_backend.insert(&all[0]), None);
-        assert_eq!(on_backend.insert(&all[1]), None);
-        assert_eq!(on_backend.insert(&all[2]), None);
+        assert_eq!(on_backend.insert(&all[0], 0), None);
+        assert_eq!(on_backend.insert(&all[1], 0), None);
+        assert_eq!(on_backend.insert(&all[2], 0), None);
         assert!(on_backend.touch(all[0].id));
-        assert_eq!(on_backend.insert(&all[3]), Some(all[1].name.clone()));
+        assert_eq!(on_backend.insert(&all[3], 0), Some(all[1].name.clone()));
         assert!(!on_backend.touch(all[1].id));
         assert_eq!(on_backend.len(), 3);
     }

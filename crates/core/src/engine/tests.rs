@@ -3,10 +3,12 @@
 //! The simulation in the lab crate runs whole crowds; here stands what is easier to read as a
 //! script, above all the traps that other poolers fell into.
 
+mod direct;
 mod faults;
 mod harness;
 mod limits;
 mod pipelines;
+mod replay;
 mod sessions;
 
 use super::Token;

@@ -105,6 +105,10 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
     pub(super) fn message(&mut self) -> Result<bool, Halt> {
+        if self.backend.replay.is_healing() {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
         if self.client.is_unsettled() {
             self.hold()?;
         }
@@ -116,6 +120,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold()?;
             }
         }
+        let message = self.passage.current(HEADER_BYTES + self.body.len());
+        self.backend.replay.record(message, self.is_whole());
         if self.backend.ignoring && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
@@ -158,6 +164,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(false)
     }
 
+    /// The message goes nowhere, nor does what has not come of it yet.
     /// Makes the message at hand wait until everything outstanding is answered, if anything is.
     ///
     /// Only where that comes by itself: behind a Sync or Query, and not in the middle of a copy.
@@ -173,12 +180,23 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// If the Close of a name turns out to have been ignored, the name is not free.
-    fn hold_for_close(&mut self, name: &[u8]) -> Result<(), Halt> {
-        if self.backend.awaits_close(name) { self.hold() } else { Ok(()) }
+    /// Makes the message wait while it is not known whether its name was given, or taken away.
+    fn hold_for_name(&mut self, name: &[u8]) -> Result<(), Halt> {
+        if self.backend.syncs_outstanding == 0 {
+            return Ok(());
+        }
+        let since = match self.client.statement(name) {
+            _ if name.is_empty() => Some(self.backend.unnamed_since),
+            Some(named) => Some(named.pipeline),
+            None => self.backend.closing_since(name),
+        };
+        if since.is_some_and(|since| self.backend.is_in_doubt(since)) {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        Ok(())
     }
 
-    /// The message goes nowhere, nor does what has not come of it yet.
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
@@ -241,6 +259,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.extra().scanner = Some(scanner);
         }
         self.pass();
+        if self.backend.unsynced {
+            // It may be ignored, and then takes nothing away.
+            self.backend.unnamed_since = self.backend.pipeline;
+        }
         self.backend.expect(Expect::Query);
         self.backend.unnamed = None;
         self.client.unnamed = None;
@@ -323,31 +345,31 @@ impl<S: Socket> Turn<'_, '_, S> {
                 settings: self.client.desired.clone(),
                 effects,
             });
-            let before = self.client.unnamed.replace(unnamed.clone());
-            let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
-            self.backend.displaced.push_back((before, serial));
+            self.client.unnamed = Some(unnamed.clone());
+            self.client.unnamed_serial = self.serial;
             self.backend.unnamed = Some(unnamed);
+            self.backend.unnamed_since = self.backend.pipeline;
             self.pass();
             self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
             self.stats.server_parses.add(1);
             return Ok(());
         }
-        if let Some(named) = self.client.statement(name) {
-            let existing = named.statement.clone();
-            if self.backend.awaits_parse(named.serial) {
-                // If that fails, the name is free.
-                self.hold()?;
-            }
-            return self.refuse_parse(name, &existing, rest);
+        self.hold_for_name(name)?;
+        if self.client.statement(name).is_some() {
+            return self.refuse_parse(name);
         }
-        self.hold_for_close(name)?;
         let statement =
             self.backend
                 .pool
                 .clone()
                 .statements
                 .intern(rest, &self.client.desired, || self.effects_of(text));
-        let named = ClientStatement { statement: statement.clone(), serial: self.serial };
+        let named = ClientStatement {
+            statement: statement.clone(),
+            serial: self.serial,
+            pipeline: self.backend.pipeline,
+            seen: Arc::default(),
+        };
         if self.client.name_statement(name, named, self.hash_key).is_err() {
             return Err(Halt::Refused(
                 ClientError::fatal(
@@ -362,15 +384,15 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let known = self.backend.statements.touch(statement.id);
         self.passage.cut(self.backend)?;
-        // What is outstanding may still fail the transaction.
-        let in_order =
-            self.backend.status != TransactionStatus::Failed && self.backend.ready_due() == 0;
-        if known && in_order {
+        // In a failed transaction, and while what an earlier pipeline did to the transaction is not
+        // known, the server must say itself whether it takes this one.
+        let servers_to_say = self.backend.status == TransactionStatus::Failed
+            || (self.backend.syncs_outstanding > 0 && self.backend.owes_client());
+        if known && !servers_to_say {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
         } else {
             if known {
-                // In a failed transaction the server must say itself whether it takes this one.
                 build::close_statement(&mut self.passage.out, &statement.name);
                 self.backend.expect(Expect::Made);
             }
@@ -387,9 +409,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
     fn parse_long(&mut self) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
-        if let Some(named) = self.client.statement(name) {
-            let existing = named.statement.clone();
-            self.refuse_parse(name, &existing, b"\0\0\0")?;
+        if self.client.statement(name).is_some() {
+            self.refuse_parse(name)?;
             let rest = self.header.body - self.body.len();
             self.client.extra().discard = rest;
             return Ok(());
@@ -404,6 +425,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if name.is_empty() {
             self.client.unnamed = None;
             self.backend.unnamed = None;
+            self.backend.unnamed_since = self.backend.pipeline;
         }
         self.pass();
         self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
@@ -411,16 +433,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// The client names a statement that exists: the server is asked to prepare the text (`rest`
-    /// of the Parse) under the name that the existing one has there, and refuses that as its last
-    /// step, once it has found nothing else wrong. Its error is replaced by the one that is due.
-    fn refuse_parse(
-        &mut self,
-        name: &[u8],
-        existing: &Arc<Statement>,
-        rest: &[u8],
-    ) -> Result<(), Halt> {
-        self.bring(existing)?;
+    /// The client names a statement that exists: the server is made to fail where it would have
+    /// failed, and its error is replaced by the one that is due.
+    fn refuse_parse(&mut self, name: &[u8]) -> Result<(), Halt> {
         let mut error = Vec::new();
         ClientError::error(
             SqlState::DUPLICATE_PREPARED_STATEMENT,
@@ -429,7 +444,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         .write(&mut error);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        build::parse(&mut self.passage.out, &existing.name, rest);
+        build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
         Ok(())
@@ -439,34 +454,46 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.stats.binds.add(1);
         if self.client.is_native() {
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let names = frame::take_string(self.body)
             .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
         let Some((portal, name)) = names else {
-            self.malformed(Expect::Bind);
+            self.malformed(Expect::Bind { statement: 0 });
             return Ok(());
         };
+        self.hold_for_name(name)?;
+        self.client.bound = None;
         if name.is_empty() {
             self.bring_unnamed()?;
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let Some(named) = self.client.statement(name) else {
-            self.hold_for_close(name)?;
             // The server knows no such name either, and says so.
             self.pass();
-            self.backend.expect(Expect::Bind);
+            self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         };
-        let (statement, serial) = (named.statement.clone(), named.serial);
-        if statement.effects.unusual.is_some() || self.backend.awaits_parse(serial) {
-            // If the Parse fails, there is no such name.
+        let ClientStatement { statement, serial, seen, .. } = named.clone();
+        if statement.effects.unusual.is_some() {
             self.hold()?;
         }
         let old = portal.len() + 1 + name.len() + 1;
+        let first = !self.backend.owes_client()
+            && !self.backend.unsynced
+            && self.backend.status == TransactionStatus::Idle;
+        if first && self.is_whole() && self.backend.statements.touch(statement.id) {
+            let message = self.passage.current(HEADER_BYTES + self.body.len());
+            self.backend.replay.begin(message, serial);
+        }
+        if portal.is_empty() {
+            self.client.bound = Some(seen);
+        } else {
+            seen.unknown_rows();
+        }
         self.bring(&statement)?;
         if !statement.effects.is_none() {
             self.before(&statement.effects)?;
@@ -475,12 +502,19 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, portal);
             build::string(out, &statement.name);
         })?;
-        self.backend.expect(Expect::Bind);
+        self.backend.expect(Expect::Bind { statement: statement.id });
         Ok(())
     }
 
-    /// Sees to it that the server has the statement.
+    /// Sees to it that the server has the statement. Waits while that is not known.
     fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
+        if self.backend.syncs_outstanding > 0
+            && let Some(since) = self.backend.statements.prepared_in(statement.id)
+            && self.backend.is_in_doubt(since)
+        {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
         self.passage.cut(self.backend)?;
         if self.backend.prepare(statement, &mut self.passage.out) {
             self.stats.server_parses.add(1);
@@ -496,9 +530,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => false,
         };
         let effects = self.client.unnamed.clone();
-        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some())
-            || !self.backend.displaced.is_empty()
-        {
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
             self.hold()?;
         }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
@@ -515,6 +547,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             }
             self.backend.unnamed = self.client.unnamed.clone();
+            self.backend.unnamed_since = self.backend.pipeline;
         }
         if let Some(unnamed) = effects
             && !unnamed.effects.is_none()
@@ -526,35 +559,37 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     fn describe(&mut self) -> Result<(), Halt> {
         let Some((what, name)) = target(self.body) else {
-            self.malformed(Expect::DescribePortal);
+            self.malformed(Expect::DescribePortal { noted: false });
             return Ok(());
         };
         if what != b'S' {
             self.pass();
-            self.backend.expect(Expect::DescribePortal);
+            let bound = if name.is_empty() { self.client.bound.clone() } else { None };
+            let noted = bound.is_some();
+            self.backend.describing.extend(bound);
+            self.backend.expect(Expect::DescribePortal { noted });
             return Ok(());
         }
         if !self.client.is_native() {
+            self.hold_for_name(name)?;
             if name.is_empty() {
                 self.bring_unnamed()?;
             } else if let Some(named) = self.client.statement(name) {
-                let (statement, serial) = (named.statement.clone(), named.serial);
-                if self.backend.awaits_parse(serial) {
-                    self.hold()?;
-                }
+                let statement = named.statement.clone();
+                let seen = named.seen.clone();
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
                     out.push(b'S');
                     build::string(out, &statement.name);
                 })?;
-                self.backend.expect(Expect::DescribeStatement);
+                self.backend.describing.push_back(seen);
+                self.backend
+                    .expect(Expect::DescribeStatement { statement: statement.id, noted: true });
                 return Ok(());
-            } else {
-                self.hold_for_close(name)?;
             }
         }
         self.pass();
-        self.backend.expect(Expect::DescribeStatement);
+        self.backend.expect(Expect::DescribeStatement { statement: 0, noted: false });
         Ok(())
     }
 
@@ -564,8 +599,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         if what == b'S' && !self.client.is_native() {
+            self.hold_for_name(name)?;
             let closed = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
-            if let Some(closed) = closed {
+            if let Some(mut closed) = closed {
+                closed.1.pipeline = self.backend.pipeline;
                 self.backend.closing.push_back(closed);
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
@@ -575,6 +612,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             if name.is_empty() {
                 self.client.unnamed = None;
                 self.backend.unnamed = None;
+                self.backend.unnamed_since = self.backend.pipeline;
             }
         }
         self.pass();

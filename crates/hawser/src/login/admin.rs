@@ -34,6 +34,16 @@ pub struct AdminClient {
 
 /// Serves the admin database.
 pub trait AdminConsole: Send + Sync {
+    /// The process is about to serve: what else administers it may open its sockets. Called within
+    /// the runtime.
+    ///
+    /// # Errors
+    /// A socket cannot be listened on; the process does not serve then.
+    fn begin(&self, service: &Arc<Service>) -> Result<(), String> {
+        let _ = service;
+        Ok(())
+    }
+
     /// Serves one client until it leaves.
     fn serve(
         &self,

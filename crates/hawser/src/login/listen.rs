@@ -228,6 +228,7 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
                 // Beyond even those who are to be told so: it is closed.
                 let permit = service.limits.connect(config.reload.limits.max_client_conn);
                 let Some(permit) = permit else { continue };
+                service.tally.connections.increment();
                 tokio::spawn(super::serve(service.clone(), link, origin, permit));
             }
             Err(error) if is_of_one_connection(&error) => {}

@@ -18,6 +18,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use hawser_core::session::options::Asked;
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
@@ -30,8 +31,8 @@ use crate::dial::{DialError, Login};
 use crate::limits::{AddressPermit, ServerPermit};
 use crate::service::Service;
 
-/// How long an unused line is kept.
-const LINE_IDLE: Duration = Duration::from_secs(30);
+/// How long an unused line is kept: long enough for a stream of logins to share it.
+const LINE_IDLE: Duration = Duration::from_secs(5);
 /// How long the answer of `auth_query` about a user is believed.
 const SECRET_PERIOD: Duration = Duration::from_secs(2);
 /// Users whose answer is remembered.
@@ -158,7 +159,12 @@ async fn open_line(
         .server(&route.login.database, &route.login.user, &route.bounds)
         .map_err(DialError::Full)?;
     let gate = |server: &_| limits.address(server, route.per_server);
-    let dialled = service.dialler.dial(&route.target, &route.login, &gate).await?;
+    // Seen in pg_stat_activity: this is no client's connection.
+    let mut login = route.login.clone();
+    login
+        .parameters
+        .push(Asked { name: b"application_name"[..].into(), value: b"hawser"[..].into() });
+    let dialled = service.dialler.dial(&route.target, &login, &gate).await?;
     Ok((dialled.talk, permit, dialled.place))
 }
 

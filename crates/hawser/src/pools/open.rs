@@ -77,6 +77,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             }
             *locked(&entry.refusal) = None;
             pool.set_last_error(None);
+            service.tally.server_logins.increment();
             let (process, key, server, permit) = opened;
             let seed = BackendSeed {
                 id: service.pools.backend_id(),
@@ -93,6 +94,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             service.loops.send(home, ToLoop::Opened(Box::new(seed)));
         }
         Err(error) => {
+            service.tally.server_login_failures.increment();
             let fatal = error.is_fatal();
             let route = entry.route.load();
             let times = entry.failures.fetch_add(1, Ordering::Relaxed);

@@ -137,7 +137,7 @@ fn a_name_that_exists_is_refused_with_the_servers_own_words() {
     world.send(&server, &answers("1I"));
     client.received();
     world.send(&client, &[parse("a", "SELECT 2"), bind("a"), sync()].concat());
-    world.send(&server, &answers("UI"));
+    world.send(&server, &answers("EI"));
     let answer = client.received();
     assert_eq!(kinds(&answer), "EZ");
     let text = String::from_utf8_lossy(&answer);
@@ -352,4 +352,89 @@ fn a_malformed_message_ends_only_the_client_that_sent_it() {
     assert!(String::from_utf8_lossy(&unknown.received()).contains("invalid frontend message type"));
     world.send(&good, &query("SELECT 1"));
     assert_eq!(world.servers[0].kinds(), "Q");
+}
+
+#[test]
+fn trap_15_a_client_that_sends_no_sync_after_an_error_holds_no_backend() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &[parse("", "SELEC"), bind("")].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("E"));
+    assert_eq!(client.kinds(), "E");
+    assert_eq!(server.kinds(), "PBS", "a Sync of ours");
+    world.send(&server, &answers("I"));
+    assert_eq!(client.kinds(), "", "that is not the client's");
+    world.send(&other, &query("SELECT 2"));
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("CI"));
+    // What it sends before its Sync goes nowhere, also a simple query.
+    world.send(&client, &[execute(), query("SELECT 3"), message(b'd', &[b'x'; 40_000])].concat());
+    assert_eq!((client.kinds(), server.kinds()), (String::new(), String::new()));
+    world.send(&client, &[sync(), query("SELECT 4")].concat());
+    assert_eq!(client.kinds(), "Z");
+    assert_eq!(server.kinds(), "Q");
+}
+
+#[test]
+fn the_clients_own_sync_overtaken_by_ours_is_answered_once() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "BEGIN"), bind(""), execute(), parse("", "SELEC")].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12CE"));
+    world.send(&client, &sync());
+    assert_eq!(client.kinds(), "12CE");
+    // The block that the pipeline opened is a failed one now, and the client learns it.
+    world.send(&server, &answers("F"));
+    assert_eq!(client.received(), answers("F"));
+    assert_eq!(world.idle_backends(), 0, "it is in a transaction");
+}
+
+#[test]
+fn a_statement_that_was_prepared_once_is_prepared_without_a_backend() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &[parse("a", "BEGIN"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&one, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    server.received();
+    // No backend is free, and none is needed.
+    world.send(&two, &[parse("b", "BEGIN"), sync()].concat());
+    assert_eq!(two.kinds(), "1Z");
+    assert_eq!(world.pool.lock().waiting_count(), 0);
+}
+
+#[test]
+fn a_long_message_streams_only_once_much_of_it_is_there() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let long = query(&format!("SELECT '{}'", "a".repeat(300_000)));
+    world.send(&client, &long[..5_000]);
+    assert_eq!(world.pool.lock().total(), 0, "half a message holds no backend");
+    world.send(&client, &long[5_000..]);
+    assert_eq!(world.servers[0].received(), long);
+}
+
+#[test]
+fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &[query("SELECT 'last words'"), message(b'X', b"")].concat());
+    world.close(&client);
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("DCI"));
+    assert_eq!(client.kinds(), "DCZ");
+    assert!(client.is_dropped());
+    // But not for long when others wait: it may have gone without waiting for an answer.
+    let client = world.client();
+    world.send(&client, &[query("SELECT pg_sleep(99)"), message(b'X', b"")].concat());
+    world.close(&client);
+    assert_eq!(world.asked.cancels.len(), 0);
+    world.send(&other, &query("SELECT 1"));
+    world.wait_ms(100);
+    assert_eq!(world.asked.cancels.len(), 1);
 }

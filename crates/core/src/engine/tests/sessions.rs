@@ -141,7 +141,9 @@ fn trap_06_equal_texts_under_other_settings_are_other_statements() {
     world.send(&server, &[answers("C"), tokyo, answers("I1I")].concat());
     assert_eq!(two.kinds(), "1Z");
     world.send(&three, &[parse("other_name", text), sync()].concat());
-    assert_eq!(server.kinds(), "QS", "shared with the first");
+    assert_eq!(three.kinds(), "1Z", "it is known to be good");
+    world.send(&three, &[bind("other_name"), sync()].concat());
+    assert_eq!(server.kinds(), "QBS", "shared with the first");
 }
 
 #[test]
@@ -193,8 +195,8 @@ fn deallocate_of_a_protocol_statement_is_answered_here() {
     world.send(&client, &query("DEALLOCATE \"_pg3_0\""));
     assert_eq!(client.received(), [message(b'C', b"DEALLOCATE\0"), answers("I")].concat());
     assert_eq!(server.kinds(), "");
-    world.send(&client, &[parse("_pg3_0", "SELECT 1"), sync()].concat());
-    assert_eq!(server.kinds(), "S", "the name is free, and the statement still there");
+    world.send(&client, &[parse("_pg3_0", "SELECT 1"), bind("_pg3_0"), sync()].concat());
+    assert_eq!(server.kinds(), "BS", "the name is free, and the statement still there");
 }
 
 #[test]

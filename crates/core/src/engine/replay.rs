@@ -1,0 +1,269 @@
+//! "cached plan must not change result type": healed where no client can notice.
+//!
+//! # The trap
+//! After DDL a statement prepared before it may give other columns; the server then refuses to
+//! run it (`RevalidateCachedQuery`, plancache.c). A client that shares it, and prepared it after
+//! the DDL or never looked at its columns, has done nothing wrong (trap 6).
+//!
+//! # Model
+//! A pipeline that begins with a Bind of a shared statement outside a transaction is kept as the
+//! client sent it, until its first answer. If that is the server's refusal, the client is not
+//! told: the statement is prepared again and described, and the pipeline sent once more.
+//!
+//! ```text
+//! Recording ──refusal──► Swallowing ──ready──► Checking ──as the client knows it──► sent again
+//!     │ first answer         (up to its Sync)      └──────otherwise───► the refusal is passed on
+//!     ▼
+//!    Idle
+//! ```
+//!
+//! # Invariants
+//! * never within a transaction block, never after anything of the pipeline was answered (so
+//!   nothing of it has been carried out: the refusal comes at the first Bind, the rest was
+//!   ignored), never twice
+//! * a client that has been given a description of the statement gets rows of that description,
+//!   unless the pipeline itself asks for it anew; parameters likewise
+
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::client::ClientStatement;
+use super::expect::Expect;
+use super::table::Engine;
+use super::{Host, Socket, limits};
+use crate::ids::Slot;
+use crate::time::Time;
+use crate::wire::error::field;
+use crate::wire::frame::{self, HEADER_BYTES};
+use crate::wire::{TransactionStatus, build, frontend};
+
+/// What a client has been told of a statement: hashes, 0 for nothing.
+#[derive(Debug, Default)]
+pub(super) struct Seen {
+    rows: AtomicU64,
+    parameters: AtomicU64,
+}
+
+impl Seen {
+    pub(super) fn rows(&self, hash: u64) {
+        self.rows.store(hash, Ordering::Relaxed);
+    }
+
+    pub(super) fn parameters(&self, hash: u64) {
+        self.parameters.store(hash, Ordering::Relaxed);
+    }
+
+    /// It is not known what the client is told: nothing will be equal to it.
+    pub(super) fn unknown_rows(&self) {
+        self.rows(u64::MAX);
+    }
+}
+
+/// Hash of a RowDescription's body, `None` for NoData. Formats are left out: a statement's
+/// description does not know them yet, its portal's does. Never 0; `u64::MAX` if it cannot be
+/// read whole.
+pub(super) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let Some(body) = body else { return 1 };
+    let Some((count, mut rest)) = frame::take_u16(body) else { return u64::MAX };
+    for _ in 0..count {
+        // Name; table, column, type, its length, its modifier; format.
+        let Some((name, after)) = frame::take_string(rest) else { return u64::MAX };
+        let (Some(fixed), Some(after)) = (after.get(..16), after.get(18..)) else {
+            return u64::MAX;
+        };
+        hasher.write(name);
+        hasher.write_u8(0);
+        hasher.write(fixed);
+        rest = after;
+    }
+    hasher.finish().clamp(2, u64::MAX - 1)
+}
+
+/// Hash of a ParameterDescription's body. Never 0 nor `u64::MAX`.
+pub(super) fn hash_of_parameters(body: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(body);
+    hasher.finish().clamp(2, u64::MAX - 1)
+}
+
+/// Whether an error says that a statement was prepared before its result changed.
+pub(super) fn is_stale_plan(error: &[u8]) -> bool {
+    field(error, b'C') == Some(b"0A000") && field(error, b'R') == Some(b"RevalidateCachedQuery")
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) enum Healing {
+    /// Nothing is kept.
+    #[default]
+    Idle,
+    /// The pipeline is kept; `ended`: with its Sync.
+    Recording { ended: bool },
+    /// The refusal came; its ReadyForQuery has not.
+    Swallowing,
+    /// The statement is being prepared and described.
+    Checking,
+}
+
+/// A pipeline that may be sent again.
+#[derive(Debug, Default)]
+pub(super) struct Replay {
+    healing: Healing,
+    bytes: Vec<u8>,
+    /// Serial of the client's name for the statement.
+    serial: u32,
+    /// It asks for its rows' description itself.
+    describes: bool,
+    /// It is being sent again: not a third time.
+    again: bool,
+    /// The server's refusal.
+    refusal: Vec<u8>,
+    /// What the statement is like now.
+    rows: u64,
+    parameters: u64,
+    /// It could not be prepared again.
+    failed: bool,
+}
+
+impl Replay {
+    /// Whether a refusal is being dealt with: nothing else may be sent meanwhile.
+    pub(super) fn is_healing(&self) -> bool {
+        matches!(self.healing, Healing::Swallowing | Healing::Checking)
+    }
+
+    pub(super) fn is_checking(&self) -> bool {
+        self.healing == Healing::Checking
+    }
+
+    /// Nothing is sent again: an answer came, or the client left.
+    #[inline]
+    pub(super) fn forget(&mut self) {
+        if self.healing != Healing::Idle {
+            self.healing = Healing::Idle;
+            self.refusal = Vec::new();
+        }
+    }
+
+    /// Begins with a Bind, the first message since everything was answered.
+    pub(super) fn begin(&mut self, bind: &[u8], serial: u32) {
+        if self.again || bind.len() > limits::REPLAY_BYTES {
+            return;
+        }
+        self.healing = Healing::Recording { ended: false };
+        self.bytes.clear();
+        self.bytes.extend_from_slice(bind);
+        self.serial = serial;
+        self.describes = false;
+    }
+
+    /// Keeps one more message; `whole`: all of it is here.
+    #[inline]
+    pub(super) fn record(&mut self, message: &[u8], whole: bool) {
+        let Healing::Recording { ended } = self.healing else { return };
+        let kind = message[0];
+        let fits = whole && self.bytes.len() + message.len() <= limits::REPLAY_BYTES;
+        let extended = matches!(
+            kind,
+            frontend::PARSE
+                | frontend::BIND
+                | frontend::DESCRIBE
+                | frontend::EXECUTE
+                | frontend::CLOSE
+                | frontend::SYNC
+        );
+        if ended || !fits || !extended {
+            self.forget();
+            return;
+        }
+        self.bytes.extend_from_slice(message);
+        self.describes |= kind == frontend::DESCRIBE && message.get(HEADER_BYTES) == Some(&b'P');
+        self.healing = Healing::Recording { ended: kind == frontend::SYNC };
+    }
+
+    /// The server has refused the first Bind. Whether the client need not know, for now.
+    pub(super) fn refused(&mut self, error: &[u8]) -> bool {
+        if self.healing != (Healing::Recording { ended: true }) {
+            return false;
+        }
+        self.healing = Healing::Swallowing;
+        self.refusal.clear();
+        build::message(&mut self.refusal, crate::wire::backend::ERROR, |out| {
+            out.extend_from_slice(error);
+        });
+        (self.rows, self.parameters, self.failed) = (0, 0, false);
+        true
+    }
+
+    pub(super) fn check_failed(&mut self) {
+        self.failed = true;
+    }
+
+    pub(super) fn now_parameters(&mut self, hash: u64) {
+        self.parameters = hash;
+    }
+
+    pub(super) fn now_rows(&mut self, hash: u64) {
+        self.rows = hash;
+    }
+
+    /// Whether the client gets what it has been told that it gets.
+    fn is_as_seen(&self, seen: &Seen) -> bool {
+        let (rows, parameters) =
+            (seen.rows.load(Ordering::Relaxed), seen.parameters.load(Ordering::Relaxed));
+        !self.failed
+            && (rows == 0 || self.describes || rows == self.rows)
+            && (parameters == 0 || parameters == self.parameters)
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// The server is ready for the next step of the healing.
+    pub(super) fn heal<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(backend) = &mut client.backend else { return };
+        // What the refused pipeline did to names has been taken back: it is there.
+        let serial = backend.replay.serial;
+        let named = client
+            .statements
+            .as_ref()
+            .and_then(|names| names.values().find(|named| named.serial == serial).cloned());
+        match (backend.replay.healing, named) {
+            (Healing::Swallowing, Some(ClientStatement { statement, .. })) => {
+                let mut out = Vec::new();
+                backend.replay.healing = Healing::Checking;
+                backend.prepare(&statement, &mut out);
+                build::message(&mut out, frontend::DESCRIBE, |out| {
+                    out.push(b'S');
+                    build::string(out, &statement.name);
+                });
+                out.extend_from_slice(&build::SYNC);
+                backend.expect(Expect::MadeDescribe);
+                backend.expect(Expect::MadeSync);
+                if backend.send(&out).is_err() {
+                    self.backend_failed(host, slot, "server closed the connection", now);
+                }
+            }
+            (Healing::Checking, Some(named)) if backend.replay.is_as_seen(&named.seen) => {
+                let bytes = std::mem::take(&mut backend.replay.bytes);
+                backend.replay.forget();
+                backend.replay.again = true;
+                let behind = std::mem::take(&mut client.input);
+                self.take_in(host, slot, &bytes, now);
+                if let Some(client) = self.clients.get_mut(slot) {
+                    client.input.extend_from_slice(&behind);
+                    if let Some(backend) = &mut client.backend {
+                        backend.replay.again = false;
+                        backend.replay.bytes = bytes;
+                    }
+                }
+            }
+            _ => {
+                let mut answer = std::mem::take(&mut backend.replay.refusal);
+                backend.replay.forget();
+                build::ready_for_query(&mut answer, TransactionStatus::Idle);
+                self.answer(host, slot, &answer, &[], now);
+                self.give_back_if_unused(host, slot, now);
+            }
+        }
+    }
+}

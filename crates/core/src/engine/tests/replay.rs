@@ -1,0 +1,253 @@
+//! Trap 6: a statement that DDL has made stale, healed where its client cannot notice.
+
+use super::harness::*;
+
+/// The server's refusal to run a stale statement.
+fn refusal() -> Vec<u8> {
+    message(
+        b'E',
+        b"SERROR\0VERROR\0C0A000\0Mcached plan must not change result type\0RRevalidateCachedQuery\0\0",
+    )
+}
+
+/// RowDescription of one column.
+fn rows(column: &str, type_oid: u32, format: u8) -> Vec<u8> {
+    let fixed = [&[0; 6][..], &type_oid.to_be_bytes(), &[0; 6], &[0, format]].concat();
+    message(b'T', &[&[0, 1][..], column.as_bytes(), b"\0", &fixed].concat())
+}
+
+fn parameters(type_oid: u32) -> Vec<u8> {
+    message(b't', &[&[0, 1][..], &type_oid.to_be_bytes()].concat())
+}
+
+fn describe(what: u8, name: &str) -> Vec<u8> {
+    message(b'D', &[&[what][..], name.as_bytes(), b"\0"].concat())
+}
+
+fn run(name: &str) -> Vec<u8> {
+    [bind(name), execute(), sync()].concat()
+}
+
+const INT4: u32 = 23;
+const TEXT: u32 = 25;
+
+/// A client that has prepared `s`, on a backend where it is stale now.
+fn prepared() -> (World, Peer, Peer) {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT * FROM t"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    server.received();
+    client.received();
+    (world, client, server)
+}
+
+/// The same, and the client has been told its columns and parameters.
+fn described() -> (World, Peer, Peer) {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &[describe(b'S', "s"), sync()].concat());
+    world.send(&server, &[parameters(INT4), rows("a", INT4, 0), answers("I")].concat());
+    server.received();
+    client.received();
+    (world, client, server)
+}
+
+#[test]
+fn trap_06_a_client_that_never_saw_the_columns_does_not_notice_the_ddl() {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "BES");
+    world.send(&server, &[refusal(), answers("I")].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "CPDS");
+    assert_eq!(client.kinds(), "");
+    assert_eq!(world.idle_backends(), 0);
+    let described = [parameters(INT4), rows("a", TEXT, 0), answers("I")].concat();
+    for byte in [answers("31"), described].concat() {
+        world.send(&server, &[byte]);
+    }
+    assert_eq!(server.kinds(), "BES");
+    world.send(&server, &answers("2DCI"));
+    assert_eq!(client.kinds(), "2DCZ");
+    assert_eq!(world.idle_backends(), 1);
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "BES", "it is prepared");
+}
+
+#[test]
+fn trap_06_a_client_that_saw_the_old_columns_gets_the_servers_error() {
+    for now in [rows("a", TEXT, 0), rows("b", INT4, 0), message(b'n', b"")] {
+        let (mut world, client, server) = described();
+        world.send(&client, &run("s"));
+        world.send(&server, &[refusal(), answers("I")].concat());
+        server.received();
+        world.send(&server, &[answers("31"), parameters(INT4), now, answers("I")].concat());
+        assert_eq!(client.received(), [refusal(), answers("I")].concat());
+        assert_eq!(server.kinds(), "");
+        assert_eq!(world.idle_backends(), 1);
+        world.send(&client, &run("s"));
+        assert_eq!(server.kinds(), "BES", "the next use is of the new one");
+        world.send(&server, &answers("2CI"));
+        assert_eq!(client.kinds(), "2CZ");
+    }
+}
+
+#[test]
+fn trap_06_a_client_that_saw_the_new_columns_is_served() {
+    let (mut world, client, server) = described();
+    world.send(&client, &run("s"));
+    world.send(&server, &[refusal(), answers("I")].concat());
+    world.send(
+        &server,
+        &[answers("31"), parameters(INT4), rows("a", INT4, 0), answers("I")].concat(),
+    );
+    server.received();
+    world.send(&server, &answers("2CI"));
+    assert_eq!(client.kinds(), "2CZ");
+}
+
+#[test]
+fn trap_06_parameters_of_another_type_are_an_error() {
+    let (mut world, client, server) = described();
+    world.send(&client, &[bind("s"), describe(b'P', ""), execute(), sync()].concat());
+    world.send(&server, &[refusal(), answers("I")].concat());
+    world.send(
+        &server,
+        &[answers("31"), parameters(TEXT), rows("a", INT4, 0), answers("I")].concat(),
+    );
+    assert_eq!(client.kinds(), "EZ");
+}
+
+#[test]
+fn trap_06_a_pipeline_that_asks_for_the_columns_anew_is_served() {
+    let (mut world, client, server) = described();
+    world.send(&client, &[bind("s"), describe(b'P', ""), execute(), sync()].concat());
+    world.send(&server, &[refusal(), answers("I")].concat());
+    world.send(
+        &server,
+        &[answers("31"), parameters(INT4), rows("b", TEXT, 0), answers("I")].concat(),
+    );
+    server.received();
+    world.send(&server, &[answers("2"), rows("b", TEXT, 1), answers("CI")].concat());
+    assert_eq!(client.kinds(), "2TCZ");
+}
+
+#[test]
+fn trap_06_columns_seen_by_way_of_a_portal_count_whatever_their_format() {
+    for (now, healed) in [(rows("a", INT4, 0), true), (rows("a", TEXT, 0), false)] {
+        let (mut world, client, server) = prepared();
+        world.send(&client, &[bind("s"), describe(b'P', ""), execute(), sync()].concat());
+        world.send(&server, &[answers("2"), rows("a", INT4, 1), answers("CI")].concat());
+        world.send(&client, &run("s"));
+        world.send(&server, &[refusal(), answers("I")].concat());
+        client.received();
+        world.send(&server, &[answers("31"), parameters(INT4), now, answers("I")].concat());
+        assert_eq!(client.kinds() == "", healed);
+    }
+}
+
+#[test]
+fn trap_06_never_in_a_transaction_block() {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &run("s"));
+    client.received();
+    world.send(&server, &[refusal(), answers("F")].concat());
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &query("ROLLBACK"));
+    world.send(&server, &answers("CI"));
+    server.received();
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "CPBES", "but the next use prepares it anew");
+    world.send(&server, &answers("312CI"));
+    assert_eq!(client.kinds(), "CZ2CZ");
+}
+
+#[test]
+fn trap_06_never_once_something_was_answered() {
+    let (mut world, client, server) = prepared();
+    let pipeline = [bind("s"), execute(), bind("s"), execute(), sync()].concat();
+    world.send(&client, &pipeline);
+    world.send(&server, &[answers("2C"), refusal(), answers("I")].concat());
+    assert_eq!(client.kinds(), "2CEZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_06_never_with_more_than_one_pipeline_under_way() {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &[run("s"), query("SELECT 1")].concat());
+    world.send(&server, &[refusal(), answers("ICI")].concat());
+    assert_eq!(client.kinds(), "EZCZ");
+}
+
+#[test]
+fn trap_06_never_twice() {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &run("s"));
+    world.send(&server, &[refusal(), answers("I")].concat());
+    world.send(
+        &server,
+        &[answers("31"), parameters(INT4), rows("a", TEXT, 0), answers("I")].concat(),
+    );
+    world.send(&server, &[refusal(), answers("I")].concat());
+    assert_eq!(client.kinds(), "EZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_06_a_statement_that_cannot_be_prepared_any_more_is_the_first_error() {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &run("s"));
+    world.send(&server, &[refusal(), answers("I")].concat());
+    world.send(&server, &[answers("3EI")].concat());
+    assert_eq!(client.received(), [refusal(), answers("I")].concat());
+    assert_eq!(world.idle_backends(), 1);
+    server.received();
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "PBES");
+}
+
+#[test]
+fn trap_06_what_comes_meanwhile_waits_its_turn() {
+    let (mut world, client, server) = prepared();
+    let names = [parse("t", "SELECT 2"), message(b'C', b"Ss\0"), sync()].concat();
+    world.send(&client, &[bind("s"), execute(), names].concat());
+    world.send(&server, &[refusal(), answers("I")].concat());
+    world.send(&client, &query("SELECT 3"));
+    assert_eq!(server.kinds(), "BEPSCPDS");
+    world.send(
+        &server,
+        &[answers("31"), parameters(INT4), rows("a", TEXT, 0), answers("I")].concat(),
+    );
+    assert_eq!(server.kinds(), "BEPSQ");
+    world.send(&server, &answers("2C1ICI"));
+    assert_eq!(client.kinds(), "2C13ZCZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_06_a_client_that_leaves_meanwhile_leaves_nothing_behind() {
+    for after in 0..2 {
+        let (mut world, client, server) = prepared();
+        let other = world.client();
+        world.send(&client, &run("s"));
+        world.send(&server, &refusal());
+        if after > 0 {
+            world.send(&server, &answers("I"));
+            world.send(&server, &answers("31"));
+        }
+        world.close(&client);
+        let rest = [parameters(INT4), rows("a", TEXT, 0)].concat();
+        world.send(&server, if after > 0 { &rest } else { &[] });
+        world.send(&server, &answers("I"));
+        let request = world.asked.cancels[0].clone();
+        world.deliver(crate::ids::LoopId(0), crate::engine::ToLoop::CancelDone(request.backend));
+        assert_eq!(world.idle_backends(), 1);
+        world.send(&other, &query("SELECT 1"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(other.kinds(), "CZ");
+    }
+}

@@ -1,0 +1,297 @@
+//! What each command does.
+//!
+//! # PAUSE
+//! A paused pool lends nothing; what is idle is closed at once, what comes back while PAUSE waits is
+//! closed too, and PAUSE is answered when no server connection is left. In session mode that is when
+//! the clients have left. If the operator gives up (disconnects), the pause stays.
+//! # Why RESUME opens new connections for those who wait
+//! PAUSE has closed the old ones: it is for servers that are restarted.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use hawser_core::engine::ToLoop;
+use hawser_core::ids::PoolId;
+use hawser_core::wire::error::{ClientError, SqlState};
+
+use super::command::Command;
+use super::pooler::{Pooler, Shutdown};
+use super::show::{self, client_number};
+use crate::config::{ADMIN_DATABASES, Config, SetError};
+use crate::loops::Pool;
+
+/// Time between looks at pools that a command waits for.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// The same where every loop has to be asked.
+const ASK_LOOPS_EVERY: Duration = Duration::from_millis(250);
+
+/// What clients read after KILL.
+const KILLED: &str = "terminating connection due to administrator command";
+
+/// What is answered: the tag of CommandComplete.
+pub type Tag = String;
+
+fn error(code: SqlState, message: impl Into<String>) -> ClientError {
+    ClientError::error(code, message)
+}
+
+/// Runs a command that changes something.
+///
+/// # Errors
+/// What the operator reads. Nothing has been done then.
+pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, ClientError> {
+    match command {
+        Command::Set { name, value } => set(pooler, name, value).await,
+        Command::Pause(database) => pause(pooler, database.as_deref()).await,
+        Command::Resume(database) => resume(pooler, database.as_deref()),
+        Command::Disable(database) => {
+            let database = known(pooler, database, "disable")?;
+            pooler.gates().disable(database);
+            tracing::info!(database, "disabled by an administrator: nobody gets in any more");
+            Ok("DISABLE".to_owned())
+        }
+        Command::Enable(database) => {
+            let database = known(pooler, database, "enable")?;
+            pooler.gates().enable(database);
+            tracing::info!(database, "enabled by an administrator");
+            Ok("ENABLE".to_owned())
+        }
+        Command::Reconnect(database) => {
+            for pool in pools_of(pooler, database.as_deref(), "reconnect")? {
+                pooler.reconnect(&pool);
+            }
+            Ok("RECONNECT".to_owned())
+        }
+        Command::Kill(database) => kill(pooler, database.as_deref()),
+        Command::KillClient(id) => kill_client(pooler, id).await,
+        Command::WaitClose(database) => wait_close(pooler, database.as_deref()).await,
+        Command::Reload => match pooler.reload().await {
+            Ok(_) => Ok("RELOAD".to_owned()),
+            Err(reason) => {
+                Err(error(SqlState(*b"F0000"), "RELOAD failed, the old configuration stays")
+                    .detail(reason)
+                    .hint("hawser check -c FILE says the same without a reload."))
+            }
+        },
+        Command::Suspend => Err(error(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "SUSPEND is not supported: its only use is to hand sockets to a new process",
+        )
+        .hint("PAUSE waits until no server connection is in use.")),
+        Command::Shutdown(how) => {
+            match how {
+                Shutdown::Immediate => tracing::info!("SHUTDOWN by an administrator"),
+                how => tracing::info!(?how, "SHUTDOWN by an administrator"),
+            }
+            pooler.shutdown(*how);
+            Ok("SHUTDOWN".to_owned())
+        }
+        Command::Show(_)
+        | Command::ShowSession(..)
+        | Command::SetSession
+        | Command::Transaction(_)
+        | Command::Clean(_) => Ok(String::new()),
+    }
+}
+
+async fn set(pooler: &dyn Pooler, name: &str, value: &str) -> Result<Tag, ClientError> {
+    let mut config = Config::clone(&pooler.config());
+    config.set(name, value).map_err(|refused| {
+        let code = match refused {
+            SetError::Unknown(_) => SqlState::UNDEFINED_OBJECT,
+            SetError::NotChangeable(_) => SqlState(*b"55P02"),
+            SetError::Refused(_) => SqlState::INVALID_PARAMETER_VALUE,
+        };
+        error(code, refused.to_string()).hint("SHOW CONFIG lists all settings.")
+    })?;
+    pooler
+        .put_config(config)
+        .await
+        .map_err(|reason| error(SqlState::INVALID_PARAMETER_VALUE, reason))?;
+    tracing::info!(setting = name, "changed by an administrator until the next reload");
+    Ok(format!("SET {name}={value}"))
+}
+
+/// The database, if there is such an entry or pool, and it is not the console itself.
+fn known<'a>(
+    pooler: &dyn Pooler,
+    database: &'a str,
+    verb: &'static str,
+) -> Result<&'a str, ClientError> {
+    if ADMIN_DATABASES.contains(&database) {
+        let message = format!("cannot {verb} admin db: {database}");
+        return Err(error(SqlState::FEATURE_NOT_SUPPORTED, message));
+    }
+    let config = pooler.config();
+    let has_entry = config.databases().iter().any(|entry| entry.name == database);
+    if has_entry || config.database(database).is_some() {
+        return Ok(database);
+    }
+    Err(error(SqlState::INVALID_CATALOG_NAME, format!("no such database: {database}"))
+        .hint("SHOW DATABASES lists them."))
+}
+
+/// The pools of a database, or all.
+fn pools_of(
+    pooler: &dyn Pooler,
+    database: Option<&str>,
+    verb: &'static str,
+) -> Result<Vec<Pool>, ClientError> {
+    if let Some(database) = database {
+        known(pooler, database, verb)?;
+    }
+    let wanted = |pool: &Pool| database.is_none_or(|name| pool.database == name);
+    Ok(pooler.pools().into_iter().map(|entry| entry.pool).filter(wanted).collect())
+}
+
+fn already_paused() -> ClientError {
+    error(SqlState::CANNOT_CONNECT_NOW, "already suspended/paused").hint("RESUME ends the pause.")
+}
+
+async fn pause(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
+    // Errors first: a pause of a database that there is not would stay for ever.
+    pools_of(pooler, database, "pause")?;
+    if pooler.gates().all_paused() {
+        return Err(already_paused());
+    }
+    pooler.gates().pause(database);
+    tracing::info!(database, "paused by an administrator");
+    loop {
+        // Asked anew each time: a pool may be made meanwhile.
+        let mut left = 0;
+        for pool in pools_of(pooler, database, "pause")? {
+            pool.lock().pause();
+            pooler.close_idle(&pool);
+            left += pool.lock().total();
+        }
+        if left == 0 {
+            return Ok("PAUSE".to_owned());
+        }
+        if !is_paused(pooler, database) {
+            return Err(error(
+                SqlState::QUERY_CANCELED,
+                "RESUME came before the pause was complete",
+            ));
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+}
+
+fn is_paused(pooler: &dyn Pooler, database: Option<&str>) -> bool {
+    match database {
+        Some(database) => pooler.gates().is_paused(database),
+        None => pooler.gates().all_paused(),
+    }
+}
+
+fn resume(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
+    let pools = pools_of(pooler, database, "resume")?;
+    if !pooler.gates().resume(database) {
+        let message = match database {
+            Some(database) => format!("database {database} is not paused"),
+            None => "pooler is not paused/suspended".to_owned(),
+        };
+        return Err(error(SqlState::CANNOT_CONNECT_NOW, message));
+    }
+    tracing::info!(database, "resumed by an administrator");
+    for pool in pools {
+        // Of a pool that the other kind of pause still holds, nothing is resumed.
+        if pooler.gates().is_paused(&pool.database) {
+            continue;
+        }
+        let due = loop {
+            // A backend that is handed over must be taken out of its loop's epoll set, which only
+            // loops do: so there is none idle at this moment.
+            pooler.close_idle(&pool);
+            let mut queue = pool.lock();
+            if queue.idle_count() == 0 {
+                let (handed, due) = queue.resume(pooler.loops().now());
+                debug_assert!(handed.is_empty(), "nothing was idle");
+                break due;
+            }
+        };
+        for _ in 0..due {
+            pooler.open(&pool, pooler.loops().least_loaded());
+        }
+    }
+    Ok("RESUME".to_owned())
+}
+
+fn kill(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
+    let pools = pools_of(pooler, database, "kill")?;
+    if pooler.gates().all_paused() {
+        return Err(already_paused());
+    }
+    pooler.gates().pause(database);
+    tracing::warn!(database, "killed by an administrator: clients and servers are cut off");
+    let said = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, KILLED);
+    for pool in pools {
+        pool.lock().pause();
+        pooler.close_idle(&pool);
+        // What its clients have comes back to a new epoch, and is closed.
+        pooler.reconnect(&pool);
+        pooler
+            .loops()
+            .send_all(|| ToLoop::KillAll { pool: Some(pool.clone()), error: said.clone() });
+    }
+    Ok("KILL".to_owned())
+}
+
+async fn kill_client(pooler: &dyn Pooler, id: &str) -> Result<Tag, ClientError> {
+    let not_found = || {
+        error(SqlState::UNDEFINED_OBJECT, "client not found")
+            .hint("SHOW CLIENTS has the ids, in its columns id and ptr.")
+    };
+    let loops = pooler.loops().count();
+    let number: Option<u32> = id.parse().ok();
+    if number.is_none() && !id.starts_with('c') {
+        return Err(error(SqlState::INVALID_PARAMETER_VALUE, "invalid client pointer supplied")
+            .hint("SHOW CLIENTS has the ids, in its columns id and ptr."));
+    }
+    let found: BTreeSet<_> = show::snapshots(pooler)
+        .await?
+        .iter()
+        .flat_map(|snapshot| &snapshot.clients)
+        .map(|client| client.id)
+        .filter(|client| match number {
+            Some(number) => client_number(*client, loops) == number,
+            None => client.to_string() == id,
+        })
+        .collect();
+    let mut found = found.into_iter();
+    let client = found.next().ok_or_else(not_found)?;
+    if found.next().is_some() {
+        return Err(error(SqlState::INVALID_PARAMETER_VALUE, "several clients have this id")
+            .hint("Name the client by its ptr."));
+    }
+    tracing::info!(%client, "cut off by an administrator");
+    let said = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "admin forced disconnect");
+    pooler.loops().send(client.home, ToLoop::Kill { client, error: said });
+    Ok("KILL_CLIENT".to_owned())
+}
+
+/// Waits until no backend of an older epoch is left.
+async fn wait_close(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
+    loop {
+        let epochs: HashMap<PoolId, u32> = pools_of(pooler, database, "wait in")?
+            .into_iter()
+            .map(|pool| (pool.id, pool.epoch()))
+            .collect();
+        let is_old = |pool: PoolId, epoch: u32| epochs.get(&pool).is_some_and(|now| *now != epoch);
+        let snapshots = show::snapshots(pooler).await?;
+        let lent = snapshots.iter().flat_map(|snapshot| &snapshot.backends);
+        let mut left = lent.filter(|backend| is_old(backend.pool, backend.epoch)).count();
+        for entry in pooler.pools() {
+            let queue = entry.pool.lock();
+            left += queue
+                .idle_backends()
+                .filter(|(_, backend)| is_old(entry.pool.id, backend.epoch()))
+                .count();
+        }
+        if left == 0 {
+            return Ok("WAIT_CLOSE".to_owned());
+        }
+        tokio::time::sleep(ASK_LOOPS_EVERY).await;
+    }
+}

@@ -1,0 +1,292 @@
+//! What administration reads of the running pooler and asks of it.
+//!
+//! # Model       `serve` has everything behind one object that implements [`Pooler`]; the console, the
+//!               metrics and `status` know nothing else. Tests put a small one in its place.
+//! # Invariants  no method waits: what takes time is a future or an order whose end can be seen in
+//!               the pools
+
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use hawser_core::engine::ServerAddressId;
+use hawser_core::ids::LoopId;
+use hawser_core::wire::error::{ClientError, SqlState};
+
+use crate::config::{ADMIN_DATABASES, Config};
+use crate::dial::Place;
+use crate::limits::Limits;
+use crate::loops::{Loops, Pool};
+use crate::resolve::HostRow;
+
+/// A future of a trait's method.
+pub type Answer<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// How the process ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Shutdown {
+    /// At once.
+    Immediate,
+    /// When no client has a backend any more; clients that wait are told goodbye. SIGTERM does this
+    /// too, for at most `shutdown_timeout`.
+    WaitForServers,
+    /// When all clients have left.
+    WaitForClients,
+}
+
+/// A pool and what only its registry knows.
+#[derive(Clone)]
+pub struct PoolEntry {
+    /// The pool.
+    pub pool: Pool,
+    /// Clients that work with it, whatever they are doing.
+    pub clients: usize,
+}
+
+/// The running pooler.
+pub trait Pooler: Send + Sync {
+    /// The configuration in force.
+    fn config(&self) -> Arc<Config>;
+
+    /// Puts a changed configuration in force (SET), in all pools that exist too.
+    ///
+    /// # Errors
+    /// What is wrong with the files that it names; nothing has changed then.
+    fn put_config(&self, config: Config) -> Answer<'_, Result<(), String>>;
+
+    /// Reads the configuration's files again. The words are for the operator: what of it needs a
+    /// restart, or everything that is wrong; nothing has changed then.
+    fn reload(&self) -> Answer<'_, Result<Vec<String>, String>>;
+
+    /// The event loops.
+    fn loops(&self) -> &Loops;
+
+    /// All pools.
+    fn pools(&self) -> Vec<PoolEntry>;
+
+    /// Has a backend opened for a pool; it is counted as opening already.
+    fn open(&self, pool: &Pool, home: LoopId);
+
+    /// Closes the idle backends of a pool.
+    fn close_idle(&self, pool: &Pool);
+
+    /// Has every backend of a pool replaced once it is free.
+    fn reconnect(&self, pool: &Pool);
+
+    /// What a server's id stands for.
+    fn place(&self, server: ServerAddressId) -> Option<Place>;
+
+    /// Names of servers that have been looked up.
+    fn hosts(&self) -> Vec<HostRow>;
+
+    /// Who holds which place under the limits.
+    fn limits(&self) -> &Arc<Limits>;
+
+    /// Which databases are paused or disabled.
+    fn gates(&self) -> &Gates;
+
+    /// What has been counted outside of pools.
+    fn tally(&self) -> &Tally;
+
+    /// Where clients connect: `127.0.0.1:6432`, `/run/hawser/.s.PGSQL.6432`.
+    fn listeners(&self) -> Vec<String>;
+
+    /// What does not work on this host and what is done instead, a line each.
+    fn fallbacks(&self) -> Vec<String>;
+
+    /// When the process began to serve.
+    fn started(&self) -> SystemTime;
+
+    /// Whether new clients are served.
+    ///
+    /// # Errors
+    /// Why not: it is starting, or on its way to the end.
+    fn ready(&self) -> Result<(), String>;
+
+    /// Begins the end of the process.
+    fn shutdown(&self, how: Shutdown);
+}
+
+/// Which databases are paused or disabled, by the names that clients ask for.
+///
+/// The login refuses clients of a disabled database; the registry pauses a new pool of a paused one.
+#[derive(Debug, Default)]
+pub struct Gates(Mutex<Closed>);
+
+#[derive(Debug, Default)]
+struct Closed {
+    /// Nobody gets in any more, because the process ends when all have left.
+    door: bool,
+    all_paused: bool,
+    paused: BTreeSet<String>,
+    disabled: BTreeSet<String>,
+}
+
+impl Gates {
+    fn lock(&self) -> MutexGuard<'_, Closed> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether clients of `database` wait, whatever is free.
+    pub fn is_paused(&self, database: &str) -> bool {
+        let closed = self.lock();
+        closed.all_paused || closed.paused.contains(database)
+    }
+
+    /// Whether everything is paused.
+    pub fn all_paused(&self) -> bool {
+        self.lock().all_paused
+    }
+
+    /// Whether `database` lets nobody in. Never an admin database.
+    pub fn is_disabled(&self, database: &str) -> bool {
+        !ADMIN_DATABASES.contains(&database) && self.lock().disabled.contains(database)
+    }
+
+    /// Pauses a database, or all. False: it was so already.
+    pub fn pause(&self, database: Option<&str>) -> bool {
+        let mut closed = self.lock();
+        match database {
+            Some(database) => closed.paused.insert(database.to_owned()),
+            None => !std::mem::replace(&mut closed.all_paused, true),
+        }
+    }
+
+    /// Ends the pause of a database, or of all, also of those that were paused alone. False: there
+    /// was none.
+    pub fn resume(&self, database: Option<&str>) -> bool {
+        let mut closed = self.lock();
+        match database {
+            Some(database) => closed.paused.remove(database),
+            None => {
+                let alone = std::mem::take(&mut closed.paused);
+                std::mem::replace(&mut closed.all_paused, false) || !alone.is_empty()
+            }
+        }
+    }
+
+    /// Lets nobody in any more, into no database.
+    pub fn close_door(&self) {
+        self.lock().door = true;
+    }
+
+    /// What a client that wants into `database` is told, if it may not.
+    ///
+    /// # Errors
+    /// The database is disabled, or the process waits for its last client.
+    pub fn admit(&self, database: &str) -> Result<(), ClientError> {
+        if self.lock().door {
+            return Err(ClientError::fatal(
+                SqlState::CANNOT_CONNECT_NOW,
+                "the pooler is shutting down",
+            ));
+        }
+        if self.is_disabled(database) {
+            return Err(ClientError::fatal(
+                SqlState::CANNOT_CONNECT_NOW,
+                format!("database \"{database}\" is disabled"),
+            )
+            .hint("An administrator has run DISABLE; ENABLE ends it."));
+        }
+        Ok(())
+    }
+
+    /// Lets nobody into a database any more.
+    pub fn disable(&self, database: &str) {
+        self.lock().disabled.insert(database.to_owned());
+    }
+
+    /// Lets clients into a database again.
+    pub fn enable(&self, database: &str) {
+        self.lock().disabled.remove(database);
+    }
+}
+
+/// A number that threads count up. Not for what happens in every transaction: see
+/// [`hawser_core::pool::Counter`] for that.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// One more.
+    pub fn increment(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Its value.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// What is counted outside of pools, since the start of the process.
+#[derive(Debug, Default)]
+pub struct Tally {
+    /// Connections accepted.
+    pub connections: Count,
+    /// Connections that ended before they were logged in, whatever the reason; cancel requests too.
+    pub abandoned: Count,
+    /// Clients that have logged in.
+    pub logins: Count,
+    /// Logins refused for a wrong proof or by a rule (class 28).
+    pub authentication_failures: Count,
+    /// Logins refused because a limit was reached (53300).
+    pub limit_refusals: Count,
+    /// TLS handshakes with clients that came to their end.
+    pub tls_handshakes: Count,
+    /// TLS handshakes with clients that failed.
+    pub tls_failures: Count,
+    /// Cancel requests from clients.
+    pub cancel_requests: Count,
+    /// Server connections opened.
+    pub server_logins: Count,
+    /// Server connections that could not be opened.
+    pub server_login_failures: Count,
+    /// Errors that Hawser itself has sent to clients.
+    pub errors: Count,
+}
+
+impl Tally {
+    /// Connections that are on their way in.
+    pub fn logging_in(&self) -> u64 {
+        let over = self.abandoned.get() + self.logins.get();
+        self.connections.get().saturating_sub(over)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resume_of_all_also_ends_single_pauses_and_says_whether_there_was_one() {
+        let gates = Gates::default();
+        assert!(!gates.resume(None));
+        assert!(gates.pause(Some("a")));
+        assert!(!gates.pause(Some("a")));
+        assert!(gates.is_paused("a") && !gates.is_paused("b"));
+        assert!(gates.resume(None));
+        assert!(!gates.is_paused("a"));
+        assert!(gates.pause(None));
+        assert!(gates.is_paused("b"));
+        assert!(!gates.resume(Some("b")), "it was not paused alone");
+        assert!(gates.resume(None));
+    }
+
+    #[test]
+    fn an_admin_database_cannot_be_disabled() {
+        let gates = Gates::default();
+        gates.disable("hawser");
+        gates.disable("app");
+        assert!(!gates.is_disabled("hawser"));
+        assert!(gates.is_disabled("app"));
+        gates.enable("app");
+        assert!(!gates.is_disabled("app"));
+        gates.admit("app").unwrap();
+        gates.close_door();
+        assert_eq!(gates.admit("app").unwrap_err().code, SqlState::CANNOT_CONNECT_NOW);
+    }
+}

@@ -1,0 +1,299 @@
+//! The console of a running process: what `serve` runs, as a [`Pooler`].
+//!
+//! # Model       [`Administration`] is given to `serve`, which lets it begin once everything else
+//!               stands: it then opens the pages' and the control socket, and serves operators
+
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use hawser_core::engine::ServerAddressId;
+use hawser_core::ids::LoopId;
+use tokio::net::{TcpListener, UnixListener};
+
+use super::Console;
+use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
+use super::session::{self, Role};
+use crate::config::Config;
+use crate::dial::Place;
+use crate::limits::Limits;
+use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
+use crate::loops::{Loops, Pool};
+use crate::metrics::{Pages, http};
+use crate::pools::upkeep;
+use crate::resolve::HostRow;
+use crate::service::{Phase, Service};
+use crate::{logging, status};
+
+/// How often the end of the last client is looked for (SHUTDOWN WAIT_FOR_CLIENTS).
+const DRAIN_POLL: Duration = Duration::from_millis(100);
+
+/// Administers a process that serves.
+#[derive(Default)]
+pub struct Administration {
+    console: Arc<Console>,
+    pooler: OnceLock<Arc<Running>>,
+    fallbacks: Arc<Mutex<Vec<String>>>,
+}
+
+/// A service as administration sees it.
+struct Running {
+    service: Arc<Service>,
+    started: SystemTime,
+    /// Operators' own connections: they are counted as clients.
+    operators: Arc<AtomicUsize>,
+    fallbacks: Arc<Mutex<Vec<String>>>,
+}
+
+/// An operator's connection, counted until this is dropped.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Administration {
+    fn pooler(&self, service: &Arc<Service>) -> Arc<Running> {
+        let running = || {
+            Arc::new(Running {
+                service: service.clone(),
+                started: SystemTime::now(),
+                operators: Arc::default(),
+                fallbacks: self.fallbacks.clone(),
+            })
+        };
+        self.pooler.get_or_init(running).clone()
+    }
+}
+
+impl Administration {
+    /// Something does not work here: it has been said once, and is shown from now on.
+    fn fall_back(&self, what: String) {
+        self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).push(what);
+    }
+}
+
+impl AdminConsole for Administration {
+    fn begin(&self, service: &Arc<Service>) -> Result<(), String> {
+        let pooler: Arc<dyn Pooler> = self.pooler(service);
+        let config = service.config.load_full();
+        if let Some(address) = config.start.admin.http_address.0 {
+            match listen(address) {
+                Ok(listener) => {
+                    let address = listener.local_addr().unwrap_or(address);
+                    tokio::spawn(http::run(listener, Arc::new(Pages::new(pooler.clone()))));
+                    tracing::info!(%address, "metrics, health and status page");
+                }
+                // Without a file nobody has asked for it: a second trial on this host goes on.
+                Err(error) if config.file().is_none() => {
+                    tracing::warn!(%address, %error, "no metrics: the address is not to be had");
+                    self.fall_back(format!("no metrics, no health, no page at {address}: {error}"));
+                }
+                Err(error) => {
+                    return Err(format!("could not listen on http_address {address}: {error}"));
+                }
+            }
+        }
+        if let Some(path) = config.start.admin.control_socket_path(|name| {
+            std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
+        }) {
+            match listen_locally(&path) {
+                Ok(listener) => {
+                    tokio::spawn(status::answer(listener, pooler.clone()));
+                }
+                // Asked for, it must be there; by default it is a convenience.
+                Err(error) if config.start.admin.control_socket.is_some() => {
+                    let path = path.display();
+                    return Err(format!("could not listen on control_socket \"{path}\": {error}"));
+                }
+                Err(error) => {
+                    let path = path.display();
+                    tracing::warn!(%path, %error, "hawser status will not work: no control socket");
+                    self.fall_back(format!("no control socket at {path}: {error}"));
+                }
+            }
+        }
+        let console = self.console.clone();
+        tokio::spawn(async move { console.take_notes(pooler).await });
+        Ok(())
+    }
+
+    fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
+        let pooler = self.pooler(&service);
+        let console = self.console.clone();
+        Box::pin(async move {
+            let AdminClient { stream, user, role, permit } = client;
+            pooler.operators.fetch_add(1, Ordering::Relaxed);
+            let counted = Counted(pooler.operators.clone());
+            let role = match role {
+                AdminRole::Admin => Role::Admin,
+                AdminRole::Stats => Role::Stats,
+            };
+            tracing::info!(user, ?role, "an operator has logged in to the admin console");
+            let mut phase = service.phase.subscribe();
+            tokio::select! {
+                served = session::serve(stream, role, &console, pooler) => {
+                    if let Err(error) = served {
+                        tracing::debug!(user, %error, "an operator's connection broke");
+                    }
+                }
+                _ = phase.wait_for(|phase| *phase == Phase::Ending) => {}
+            }
+            drop((counted, permit));
+        })
+    }
+}
+
+fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let listener = std::net::TcpListener::bind(address)?;
+    listener.set_nonblocking(true)?;
+    TcpListener::from_std(listener)
+}
+
+/// A unix socket for the process's own user; one that nobody listens on any more is replaced.
+fn listen_locally(path: &Path) -> std::io::Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path).is_err() {
+        match std::fs::symlink_metadata(path) {
+            Ok(metadata) if std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()) => {
+                std::fs::remove_file(path)?;
+            }
+            _ => {}
+        }
+    }
+    let listener = UnixListener::bind(path)?;
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    Ok(listener)
+}
+
+impl Running {
+    fn entry(&self, pool: &Pool) -> Option<Arc<crate::pools::PoolEntry>> {
+        self.service.pools.by_id(pool.id)
+    }
+}
+
+impl Pooler for Running {
+    fn config(&self) -> Arc<Config> {
+        self.service.config.load_full()
+    }
+
+    fn put_config(&self, config: Config) -> Answer<'_, Result<(), String>> {
+        let service = self.service.clone();
+        Box::pin(async move {
+            let put = move || {
+                logging::set_level(config.reload.log.level);
+                service.put_in_force(config).map_err(|error| error.to_string())
+            };
+            tokio::task::spawn_blocking(put).await.unwrap_or_else(|error| Err(error.to_string()))
+        })
+    }
+
+    fn reload(&self) -> Answer<'_, Result<Vec<String>, String>> {
+        let service = self.service.clone();
+        Box::pin(async move {
+            let reload = move || {
+                service.reload().map_err(|error| error.to_string())?;
+                logging::set_level(service.config.load().reload.log.level);
+                Ok(Vec::new())
+            };
+            tokio::task::spawn_blocking(reload).await.unwrap_or_else(|error| Err(error.to_string()))
+        })
+    }
+
+    fn loops(&self) -> &Loops {
+        &self.service.loops
+    }
+
+    fn pools(&self) -> Vec<PoolEntry> {
+        let entries = self.service.pools.all();
+        entries
+            .iter()
+            .map(|entry| PoolEntry { pool: entry.pool.clone(), clients: entry.client_count() })
+            .collect()
+    }
+
+    fn open(&self, pool: &Pool, home: LoopId) {
+        self.service.control.open(pool.clone(), home);
+    }
+
+    fn close_idle(&self, pool: &Pool) {
+        upkeep::close_idle(&self.service, pool, |_, _| true);
+    }
+
+    fn reconnect(&self, pool: &Pool) {
+        match self.entry(pool) {
+            Some(entry) => entry.begin_epoch(),
+            None => pool.begin_epoch(),
+        }
+    }
+
+    fn place(&self, server: ServerAddressId) -> Option<Place> {
+        self.service.dialler.place(server)
+    }
+
+    fn hosts(&self) -> Vec<HostRow> {
+        self.service.dialler.resolver.hosts()
+    }
+
+    fn limits(&self) -> &Arc<Limits> {
+        &self.service.limits
+    }
+
+    fn gates(&self) -> &Gates {
+        &self.service.gates
+    }
+
+    fn tally(&self) -> &Tally {
+        &self.service.tally
+    }
+
+    fn listeners(&self) -> Vec<String> {
+        self.config().listen().iter().map(ToString::to_string).collect()
+    }
+
+    fn fallbacks(&self) -> Vec<String> {
+        self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn started(&self) -> SystemTime {
+        self.started
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        match self.service.phase() {
+            Phase::Serving => Ok(()),
+            Phase::Draining => Err("shutting down: open transactions end".to_owned()),
+            Phase::Ending => Err("shutting down".to_owned()),
+        }
+    }
+
+    fn shutdown(&self, how: Shutdown) {
+        let service = self.service.clone();
+        match how {
+            Shutdown::Immediate => {
+                let _ = service.phase.send(Phase::Ending);
+            }
+            Shutdown::WaitForServers => {
+                service.phase.send_if_modified(|phase| {
+                    let before = *phase;
+                    *phase = before.max(Phase::Draining);
+                    *phase != before
+                });
+            }
+            Shutdown::WaitForClients => {
+                service.gates.close_door();
+                let operators = self.operators.clone();
+                tokio::spawn(async move {
+                    while service.limits.client_count() > operators.load(Ordering::Relaxed) {
+                        tokio::time::sleep(DRAIN_POLL).await;
+                    }
+                    let _ = service.phase.send(Phase::Ending);
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! SHOW: what there is, as tables.
+//!
+//! # Model       PgBouncer 1.25's columns first, in its order and with its types (src/admin.c,
+//!               src/stats.c); ours after them, so that tools that count columns go on working
+//! # Invariants  [`columns`] knows a topic's columns without looking at anything: Describe costs
+//!               nothing, and a test compares them with a fixed list
+//! # Limits      SHOW CLIENTS, SERVERS, SOCKETS, PINS and FDS ask every loop and cost in proportion
+//!               to clients; all others in proportion to pools
+
+mod pools;
+mod process;
+mod sockets;
+mod stats;
+
+use std::time::{Duration, Instant, SystemTime};
+
+use hawser_core::engine::ToLoop;
+use hawser_core::engine::message::Snapshot;
+use hawser_core::wire::error::{ClientError, SqlState};
+use tokio::sync::oneshot;
+
+use super::averages::Notes;
+use super::clock::Clock;
+use super::command::Topic;
+use super::pooler::Pooler;
+use super::table::{Columns, Table};
+pub use sockets::client_number;
+
+/// How long a loop may take to tell what it holds.
+const SNAPSHOT_WAIT: Duration = Duration::from_secs(5);
+
+/// The columns of a topic; HELP has none, it is a notice.
+pub fn columns(topic: Topic) -> Columns {
+    match topic {
+        Topic::Clients | Topic::Servers => sockets::COLUMNS,
+        Topic::Sockets | Topic::ActiveSockets => sockets::LOW_LEVEL_COLUMNS,
+        Topic::Fds => sockets::FDS_COLUMNS,
+        Topic::Pins => sockets::PINS_COLUMNS,
+        Topic::Pools => pools::POOLS_COLUMNS,
+        Topic::Databases => pools::DATABASES_COLUMNS,
+        Topic::Users => pools::USERS_COLUMNS,
+        Topic::Lists => pools::LISTS_COLUMNS,
+        Topic::Peers => {
+            super::table::columns![Int4 "peer_id", Text "host", Int4 "port", Int4 "pool_size"]
+        }
+        Topic::PeerPools => super::table::columns![
+            Int4 "peer_id", Int4 "cl_active_cancel_req", Int4 "cl_waiting_cancel_req",
+            Int4 "sv_active_cancel", Int4 "sv_login",
+        ],
+        Topic::Stats => stats::STATS_COLUMNS,
+        Topic::StatsTotals => stats::TOTALS_COLUMNS,
+        Topic::StatsAverages => stats::AVERAGES_COLUMNS,
+        Topic::Totals => stats::SUM_COLUMNS,
+        Topic::Config => process::CONFIG_COLUMNS,
+        Topic::Mem => process::MEM_COLUMNS,
+        Topic::Version => process::VERSION_COLUMNS,
+        Topic::State => process::STATE_COLUMNS,
+        Topic::DnsHosts => process::DNS_HOSTS_COLUMNS,
+        Topic::DnsZones => super::table::columns![Text "zonename", Int8 "serial", Int4 "count"],
+        Topic::Help => &[],
+    }
+}
+
+/// What a topic shows now.
+///
+/// # Errors
+/// A loop did not answer.
+pub async fn show(
+    pooler: &dyn Pooler,
+    notes: &std::sync::Mutex<Notes>,
+    topic: Topic,
+) -> Result<Table, ClientError> {
+    let table = Table::new(columns(topic));
+    Ok(match topic {
+        Topic::Clients | Topic::Servers | Topic::Sockets | Topic::ActiveSockets | Topic::Fds => {
+            sockets::fill(table, topic, &everything(pooler).await?)
+        }
+        Topic::Pins => sockets::pins(table, &everything(pooler).await?),
+        Topic::Pools => pools::pools(table, pooler),
+        Topic::Databases => pools::databases(table, pooler),
+        Topic::Users => pools::users(table, pooler),
+        Topic::Lists => pools::lists(table, pooler),
+        Topic::Stats | Topic::StatsTotals | Topic::StatsAverages => {
+            stats::by_database(table, topic, pooler, notes)
+        }
+        Topic::Totals => stats::sum(table, pooler, notes),
+        Topic::Config => process::config(table, &pooler.config()),
+        Topic::Mem => process::memory(table, pooler),
+        Topic::Version => process::version(table),
+        Topic::State => process::state(table, pooler),
+        Topic::DnsHosts => process::dns_hosts(table, pooler),
+        Topic::DnsZones | Topic::Peers | Topic::PeerPools | Topic::Help => table,
+    })
+}
+
+/// What all loops and pools hold.
+struct Everything<'a> {
+    pooler: &'a dyn Pooler,
+    clock: Clock,
+    snapshots: Vec<Snapshot>,
+}
+
+async fn everything(pooler: &dyn Pooler) -> Result<Everything<'_>, ClientError> {
+    let snapshots = snapshots(pooler).await?;
+    let clock = Clock { now: pooler.loops().now(), wall: SystemTime::now() };
+    Ok(Everything { pooler, clock, snapshots })
+}
+
+/// What each loop holds.
+///
+/// # Errors
+/// A loop did not answer within [`SNAPSHOT_WAIT`].
+pub async fn snapshots(pooler: &dyn Pooler) -> Result<Vec<Snapshot>, ClientError> {
+    let mut answers = Vec::new();
+    for home in pooler.loops().ids() {
+        let (sender, receiver) = oneshot::channel();
+        let reply = move |snapshot| {
+            // Whoever asked may have left.
+            let _ = sender.send(snapshot);
+        };
+        pooler.loops().send(home, ToLoop::Snapshot(Box::new(reply)));
+        answers.push((home, receiver));
+    }
+    let until = tokio::time::Instant::from_std(Instant::now() + SNAPSHOT_WAIT);
+    let mut snapshots = Vec::with_capacity(answers.len());
+    for (home, answer) in answers {
+        match tokio::time::timeout_at(until, answer).await {
+            Ok(Ok(snapshot)) => snapshots.push(snapshot),
+            Ok(Err(_)) | Err(_) => {
+                return Err(ClientError::error(
+                    SqlState::SYSTEM_ERROR,
+                    format!("event loop {home} does not answer"),
+                )
+                .hint("The other SHOW commands do not ask the loops. Try again."));
+            }
+        }
+    }
+    Ok(snapshots)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! SHOW CONFIG, MEM, VERSION, STATE and DNS_HOSTS: the process itself.
+
+use crate::admin::pooler::Pooler;
+use crate::admin::table::{Columns, Table, columns};
+use crate::config::Config;
+use crate::metrics::process::ProcessFigures;
+
+pub(super) const CONFIG_COLUMNS: Columns =
+    columns![Text "key", Text "value", Text "default", Text "changeable"];
+pub(super) const MEM_COLUMNS: Columns =
+    columns![Text "name", Int4 "size", Int4 "used", Int4 "free", Int4 "memtotal"];
+pub(super) const VERSION_COLUMNS: Columns = columns![Text "version"];
+pub(super) const STATE_COLUMNS: Columns = columns![Text "key", Text "value"];
+pub(super) const DNS_HOSTS_COLUMNS: Columns = columns![Text "hostname", Int8 "ttl", Text "addrs"];
+
+pub(super) fn config(mut table: Table, config: &Config) -> Table {
+    for setting in config.show() {
+        let changeable = if setting.changeable { "yes" } else { "no" };
+        table.push(vec![
+            setting.name.into(),
+            setting.value.into(),
+            setting.default.into(),
+            changeable.into(),
+        ]);
+    }
+    table
+}
+
+/// PgBouncer shows its slab caches. There are none here: what the kernel says of the process, in
+/// units of a KiB, and the queues that are known.
+pub(super) fn memory(mut table: Table, pooler: &dyn Pooler) -> Table {
+    const KIB: u64 = 1024;
+    let figures = ProcessFigures::read();
+    for (name, bytes) in [
+        ("private", figures.private_bytes),
+        ("resident", figures.resident_bytes),
+        ("virtual", figures.virtual_bytes),
+    ] {
+        let used = bytes / KIB;
+        table.push(vec![name.into(), KIB.into(), used.into(), 0u32.into(), bytes.into()]);
+    }
+    let pool = size_of::<hawser_core::pool::Pool<()>>() as u64;
+    let count = pooler.pools().len() as u64;
+    table.push(vec!["pool".into(), pool.into(), count.into(), 0u32.into(), (pool * count).into()]);
+    table
+}
+
+pub(super) fn version(mut table: Table) -> Table {
+    table.push(vec![crate::VERSION.into()]);
+    table
+}
+
+pub(super) fn state(mut table: Table, pooler: &dyn Pooler) -> Table {
+    let paused = pooler.gates().all_paused();
+    let word = |yes| if yes { "yes" } else { "no" };
+    for (key, value) in [("active", !paused), ("paused", paused), ("suspended", false)] {
+        table.push(vec![key.into(), word(value).into()]);
+    }
+    // Ours.
+    table.push(vec!["ready".into(), word(pooler.ready().is_ok()).into()]);
+    table
+}
+
+pub(super) fn dns_hosts(mut table: Table, pooler: &dyn Pooler) -> Table {
+    let ttl = pooler.config().reload.servers.dns_max_ttl;
+    for host in pooler.hosts() {
+        let left = ttl.saturating_sub(host.age).as_secs();
+        let addresses: Vec<_> = host.addresses.iter().map(ToString::to_string).collect();
+        table.push(vec![host.name.into(), left.into(), addresses.join(",").into()]);
+    }
+    table
+}

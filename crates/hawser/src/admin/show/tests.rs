@@ -1,0 +1,119 @@
+//! The columns are a contract: PgBouncer 1.25's, in its order and with its types, then ours.
+
+use super::*;
+use crate::admin::table::Kind;
+
+/// A line a topic: PgBouncer's columns as its source has them (types: s text, i int4, q int8, N
+/// numeric, T text), and after `|` ours.
+const EXPECTED: &[(Topic, &str, &str)] = &[
+    (
+        Topic::Pools,
+        "ssiiiiiiiiiiiiiss iiiis",
+        "database user cl_active cl_waiting cl_active_cancel_req cl_waiting_cancel_req sv_active \
+         sv_active_cancel sv_being_canceled sv_idle sv_used sv_tested sv_login maxwait maxwait_us \
+         pool_mode load_balance_hosts | sv_parked pool_size reserve_pool_size paused last_error",
+    ),
+    (
+        Topic::Clients,
+        "ssssssisiTTiiississii si",
+        "type user database replication state addr port local_addr local_port connect_time \
+         request_time wait wait_us close_needed ptr link remote_pid tls application_name \
+         prepared_statements id | pins parked",
+    ),
+    (
+        Topic::Sockets,
+        "ssssssisiTTiiississiiiiiiiii",
+        "type user database replication state addr port local_addr local_port connect_time \
+         request_time wait wait_us close_needed ptr link remote_pid tls application_name \
+         prepared_statements id recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail \
+         send_avail",
+    ),
+    (
+        Topic::Databases,
+        "ssissiiiissiiiiii si",
+        "name host port database force_user pool_size min_pool_size reserve_pool_size \
+         server_lifetime pool_mode load_balance_hosts max_connections current_connections \
+         max_client_connections current_client_connections paused disabled | \
+         target_session_attrs idle_transaction_reserve",
+    ),
+    (
+        Topic::Users,
+        "ssssiiii",
+        "name pool_size reserve_pool_size pool_mode max_user_connections current_connections \
+         max_user_client_connections current_client_connections",
+    ),
+    (
+        Topic::Stats,
+        "sNNNNNNNNNNNNNNNNNNNNNN",
+        "database total_server_assignment_count total_xact_count total_query_count total_received \
+         total_sent total_xact_time total_query_time total_wait_time total_client_parse_count \
+         total_server_parse_count total_bind_count avg_server_assignment_count avg_xact_count \
+         avg_query_count avg_recv avg_sent avg_xact_time avg_query_time avg_wait_time \
+         avg_client_parse_count avg_server_parse_count avg_bind_count",
+    ),
+    (
+        Topic::StatsTotals,
+        "sNNNNNNNNNNN",
+        "database server_assignment_count xact_count query_count bytes_received bytes_sent \
+         xact_time query_time wait_time client_parse_count server_parse_count bind_count",
+    ),
+    (
+        Topic::StatsAverages,
+        "sNNNNNNNNNNN",
+        "database server_assignment_count xact_count query_count bytes_received bytes_sent \
+         xact_time query_time wait_time avg_client_parse_count avg_server_parse_count \
+         avg_bind_count",
+    ),
+    (Topic::Totals, "sN", "name value"),
+    (Topic::Lists, "si", "list items"),
+    (Topic::Mem, "siiii", "name size used free memtotal"),
+    (
+        Topic::Fds,
+        "issssiqisssssss",
+        "fd task user database addr port cancel link client_encoding std_strings datestyle \
+         timezone password scram_client_key scram_server_key",
+    ),
+    (Topic::DnsHosts, "sqs", "hostname ttl addrs"),
+    (Topic::DnsZones, "sqi", "zonename serial count"),
+    (Topic::Config, "ssss", "key value default changeable"),
+    (Topic::Version, "s", "version"),
+    (Topic::State, "ss", "key value"),
+    (Topic::Peers, "isii", "peer_id host port pool_size"),
+    (
+        Topic::PeerPools,
+        "iiiii",
+        "peer_id cl_active_cancel_req cl_waiting_cancel_req sv_active_cancel sv_login",
+    ),
+    (
+        Topic::Pins,
+        "ssssssissi",
+        "database user reason client server addr port application_name request_time id",
+    ),
+];
+
+#[test]
+fn columns_are_pgbouncers_in_its_order_and_then_ours() {
+    for (topic, kinds, names) in EXPECTED {
+        let expected: Vec<_> = names
+            .split_whitespace()
+            .filter(|name| *name != "|")
+            .zip(kinds.chars().filter(|kind| *kind != ' '))
+            .map(|(name, kind)| {
+                let kind = match kind {
+                    'i' => Kind::Int4,
+                    'q' => Kind::Int8,
+                    'N' => Kind::Numeric,
+                    _ => Kind::Text,
+                };
+                (name, kind)
+            })
+            .collect();
+        let found: Vec<_> =
+            columns(*topic).iter().map(|column| (column.name, column.kind)).collect();
+        assert_eq!(found, expected, "{topic:?}");
+    }
+    // SERVERS and CLIENTS, SOCKETS and ACTIVE_SOCKETS have the same; HELP has none.
+    assert_eq!(columns(Topic::Servers), columns(Topic::Clients));
+    assert_eq!(columns(Topic::ActiveSockets), columns(Topic::Sockets));
+    assert_eq!(EXPECTED.len() + 3, Topic::ALL.len());
+}

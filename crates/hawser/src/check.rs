@@ -1,0 +1,300 @@
+//! `hawser check`: is the configuration right, and what works on this host.
+//!
+//! # Model       a line a finding, `ok`, `warn` or `error`. Errors are what `serve` would refuse; what
+//!               depends on the moment (a server that is down) is a warning, so that a check on a
+//!               machine that builds images does not fail
+//! # Exit codes  0 without an error, else 1
+
+use std::fmt;
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use hawser_core::wire::startup::SSL_REQUEST;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+
+use crate::auth::secret::Secret;
+use crate::config::{Config, ListenAddress, ServerAddress};
+use crate::login::access::Access;
+use crate::pools::Connectings;
+use crate::tls::accept::Accepting;
+use crate::{process, serve};
+
+/// How long a server may take to answer.
+const SERVER_WAIT: Duration = Duration::from_secs(5);
+
+/// How grave a finding is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grade {
+    /// As it should be.
+    Ok,
+    /// It works, but perhaps not as meant, or not now.
+    Warning,
+    /// `serve` would refuse it.
+    Error,
+}
+
+/// What was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Finding {
+    /// How grave it is.
+    pub grade: Grade,
+    /// To what, and what; with file, line and column where there is one.
+    pub text: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let grade = match self.grade {
+            Grade::Ok => "ok   ",
+            Grade::Warning => "warn ",
+            Grade::Error => "error",
+        };
+        write!(f, "{grade}  {}", self.text)
+    }
+}
+
+/// Checks the file and prints what was found.
+pub fn run(path: &Path) -> ExitCode {
+    let findings = findings(path);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    let errors = findings.iter().filter(|finding| finding.grade == Grade::Error).count();
+    if errors > 0 {
+        eprintln!("hawser: {errors} error{}", if errors == 1 { "" } else { "s" });
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// All findings about the file at `path` and this host.
+pub fn findings(path: &Path) -> Vec<Finding> {
+    let mut report = Report::default();
+    let config = match Config::load(path) {
+        Ok(config) => config,
+        Err(errors) => {
+            for error in errors.as_slice() {
+                report.add(Grade::Error, error);
+            }
+            return report.0;
+        }
+    };
+    report.add(Grade::Ok, format!("{}: every setting is valid", path.display()));
+    for warning in config.warnings() {
+        report.add(Grade::Warning, warning);
+    }
+    report.files(&config);
+    report.descriptors(&config);
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(async {
+            report.listeners(&config).await;
+            report.servers(&config).await;
+        }),
+        Err(error) => report.add(Grade::Error, format!("no connection can be tried: {error}")),
+    }
+    report.0
+}
+
+#[derive(Default)]
+struct Report(Vec<Finding>);
+
+impl Report {
+    fn add(&mut self, grade: Grade, text: impl ToString) {
+        self.0.push(Finding { grade, text: text.to_string() });
+    }
+
+    fn files(&mut self, config: &Config) {
+        match Access::load(config) {
+            Ok(access) => {
+                let auth = &config.reload.auth;
+                let named = [&auth.hba_file, &auth.ident_file, &auth.users_file];
+                for file in named.into_iter().flatten() {
+                    self.add(Grade::Ok, format!("{} can be read", file.display()));
+                }
+                self.ready_connections(config, &access);
+            }
+            Err(errors) => errors.iter().for_each(|error| self.add(Grade::Error, error)),
+        }
+        match Accepting::load(&config.reload.client_tls) {
+            Ok(Some(_)) => self.add(Grade::Ok, "TLS for clients: certificate and key match"),
+            Ok(None) => self.add(Grade::Ok, "TLS for clients is off"),
+            Err(error) => self.add(Grade::Error, format!("TLS for clients: {error}")),
+        }
+        if let Err(errors) = Connectings::load(config) {
+            for error in errors {
+                self.add(Grade::Error, format!("TLS to servers: {error}"));
+            }
+        }
+    }
+
+    /// `min_pool_size` needs a user that can log in to the server before any client has.
+    fn ready_connections(&mut self, config: &Config, access: &Access) {
+        for database in config.databases().iter().filter(|database| database.min_pool_size > 0) {
+            let name = &database.name;
+            match &database.forced_user {
+                None => self.add(
+                    Grade::Warning,
+                    format!(
+                        "database \"{name}\": min_pool_size holds for each user only once a client \
+                         of that user has logged in, also after a restart; give the database a user \
+                         and password to have them at once"
+                    ),
+                ),
+                Some(user) if user.password.is_none() => {
+                    if let Some(Secret::Scram(_)) = access.secret(&user.name) {
+                        self.add(
+                            Grade::Warning,
+                            format!(
+                                "database \"{name}\": of user \"{}\" only a SCRAM verifier is known, \
+                                 which lets nobody log in to the server before a client of that \
+                                 user has logged in here",
+                                user.name
+                            ),
+                        );
+                    }
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    fn descriptors(&mut self, config: &Config) {
+        let connections = serve::descriptors(config);
+        match process::ensure_descriptors(connections) {
+            Ok(limit) => self.add(
+                Grade::Ok,
+                format!("{limit} open files are enough for {connections} connections"),
+            ),
+            Err(error) => self.add(Grade::Error, error),
+        }
+    }
+
+    async fn listeners(&mut self, config: &Config) {
+        for address in config.listen() {
+            let ListenAddress::Tcp(address) = address else { continue };
+            match TcpListener::bind(address).await {
+                Ok(_) => self.add(Grade::Ok, format!("{address} can be listened on")),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => self.add(
+                    Grade::Warning,
+                    format!("{address} is in use: by a running Hawser, or by something else"),
+                ),
+                Err(error) => {
+                    self.add(Grade::Error, format!("{address} cannot be listened on: {error}"));
+                }
+            }
+        }
+    }
+
+    async fn servers(&mut self, config: &Config) {
+        let mut servers: Vec<&ServerAddress> = Vec::new();
+        for server in config.databases().iter().flat_map(|database| &database.servers) {
+            if !servers.contains(&server) {
+                servers.push(server);
+            }
+        }
+        let mut asked = Vec::new();
+        for server in servers {
+            let asking = server.clone();
+            let answer = async move { tokio::time::timeout(SERVER_WAIT, probe(&asking)).await };
+            asked.push((server, tokio::spawn(answer)));
+        }
+        for (server, answer) in asked {
+            match answer.await {
+                Ok(Ok(Ok(offer))) => {
+                    self.add(Grade::Ok, format!("server {server} answers, {offer}"))
+                }
+                Ok(Ok(Err(error))) => {
+                    self.add(Grade::Warning, format!("server {server} cannot be reached: {error}"));
+                }
+                _ => self.add(
+                    Grade::Warning,
+                    format!("server {server} did not answer within {} s", SERVER_WAIT.as_secs()),
+                ),
+            }
+        }
+    }
+}
+
+/// Asks a server whether it does TLS, which only PostgreSQL answers by one letter.
+async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
+    match server {
+        ServerAddress::Tcp { host, port } => {
+            ask(TcpStream::connect((host.as_str(), *port)).await?).await
+        }
+        ServerAddress::Unix(path) => ask(UnixStream::connect(path).await?).await,
+    }
+}
+
+async fn ask(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<&'static str> {
+    let mut request = [0; 8];
+    request[..4].copy_from_slice(&8u32.to_be_bytes());
+    request[4..].copy_from_slice(&SSL_REQUEST.to_be_bytes());
+    stream.write_all(&request).await?;
+    match stream.read_u8().await? {
+        b'S' => Ok("with TLS"),
+        b'N' => Ok("without TLS"),
+        other => Err(io::Error::other(format!("it is no PostgreSQL: it answered {other:#x}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str) -> Vec<String> {
+        let name = format!("hawser-check-{}.toml", process::random_u64());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        let lines = findings(&path)
+            .iter()
+            .map(|finding| finding.to_string().replace(&path.display().to_string(), "FILE"))
+            .collect();
+        std::fs::remove_file(&path).unwrap();
+        lines
+    }
+
+    #[test]
+    fn an_error_has_its_line_and_column_and_says_what_is_allowed() {
+        let lines = check("[listen]\naddress = \"127.0.0.1:0\"\n[pool]\npool_mode = \"frob\"\n");
+        assert!(
+            lines.iter().any(|line| line.starts_with("error  FILE:4:13: pool_mode")
+                && line.contains("transaction")),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
+    fn a_server_that_is_down_is_a_warning_and_a_missing_file_an_error() {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let lines = check(&format!(
+            "[listen]\naddress = \"127.0.0.1:0\"\n[[database]]\nname = \"a\"\nservers = \"{free}\"\n\
+             [auth]\nusers_file = \"/no/such/list\"\n[pool]\nmax_client_conn = 10\n"
+        ));
+        let with = |start: &str, part: &str| {
+            lines.iter().any(|line| line.starts_with(start) && line.contains(part))
+        };
+        assert!(with("warn", "cannot be reached"), "{lines:?}");
+        assert!(with("error", "/no/such/list"), "{lines:?}");
+        assert!(with("ok", "open files are enough"), "{lines:?}");
+    }
+
+    #[test]
+    fn something_else_than_postgresql_is_seen() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            for (answer, expected) in
+                [(b"S", Some("with TLS")), (b"N", Some("without TLS")), (b"H", None)]
+            {
+                let (client, mut server) = tokio::io::duplex(64);
+                server.write_all(answer).await.unwrap();
+                assert_eq!(ask(client).await.ok(), expected);
+                let mut request = [0; 8];
+                server.read_exact(&mut request).await.unwrap();
+                assert_eq!(request, [0, 0, 0, 8, 0x04, 0xd2, 0x16, 0x2f]);
+            }
+        });
+    }
+}

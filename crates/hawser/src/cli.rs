@@ -1,0 +1,263 @@
+//! The command line: what scripts rely on.
+//!
+//! # Exit codes
+//! 0 it is done; 1 it failed, and why is on standard error; 2 the command line is wrong.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::admin::running::Administration;
+use crate::config::{Config, LogFormat, LogLevel};
+use crate::{check, demo, import, logging, serve, status};
+
+/// Where `serve` looks for a configuration when it is given none.
+const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
+/// The server's URL, where its password shall not be seen in the list of processes.
+const SERVER_URL_VARIABLE: &str = "HAWSER_SERVER_URL";
+/// Where service managers put the control socket.
+const CONTROL_SOCKETS: [&str; 1] = ["/run/hawser/hawser.sock"];
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed (why is on standard error), 2 wrong usage.";
+
+/// Connection accelerator for PostgreSQL: thousands of sessions on few server connections.
+#[derive(Debug, Parser)]
+#[command(name = "hawser", version, after_help = EXIT_CODES)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run it: SIGHUP reloads, SIGTERM lets open transactions end.
+    Serve(Serve),
+    /// Say whether a configuration is right, and what works on this host.
+    Check(Check),
+    /// Say what a running one does.
+    Status(Status),
+    /// Show it: a throw-away PostgreSQL, Hawser in front of it, and a live load.
+    Demo(Demo),
+    /// Print a hawser.toml that does the same as a pgbouncer.ini.
+    Import(Import),
+}
+
+#[derive(Debug, Args)]
+struct Serve {
+    /// The configuration [default: hawser.toml here, then /etc/hawser/hawser.toml].
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["server", "listen", "pool_size"])]
+    config: Option<PathBuf>,
+    /// Where clients connect, with --server: host:port, or a directory for a unix socket.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<String>,
+    /// Serve every database of this server, without a file: postgres://user:password@host:port. In
+    /// the environment as HAWSER_SERVER_URL its password is not seen in the list of processes.
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Server connections for each user and database, with --server.
+    #[arg(long, value_name = "N")]
+    pool_size: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+struct Check {
+    /// The configuration.
+    #[arg(short, long, value_name = "FILE")]
+    config: PathBuf,
+}
+
+#[derive(Debug, Args)]
+struct Status {
+    /// The configuration of the running one, which says where its control socket is.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Its control socket.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+struct Demo {
+    /// Clients at work.
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=5_000))]
+    clients: u32,
+    /// How long; 0 is until Ctrl-C.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seconds: u64,
+    /// Server connections.
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=500))]
+    pool_size: u32,
+}
+
+#[derive(Debug, Args)]
+struct Import {
+    /// PgBouncer's configuration.
+    #[arg(value_name = "PGBOUNCER.INI")]
+    file: PathBuf,
+}
+
+/// Runs the command that `arguments` name; the first of them is the program.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // Nobody reads a message that cannot be printed.
+            let _ = error.print();
+            return ExitCode::from(if error.use_stderr() { 2 } else { 0 });
+        }
+    };
+    let result = match arguments.command {
+        Command::Serve(arguments) => serve_(&arguments),
+        Command::Check(arguments) => return check::run(&arguments.config),
+        Command::Status(arguments) => status_(&arguments),
+        Command::Demo(Demo { clients, seconds, pool_size }) => {
+            demo::run(&demo::Options { clients, seconds, pool_size })
+                .map_err(|error| error.to_string())
+        }
+        Command::Import(arguments) => {
+            import::import_file(&arguments.file).map(|toml| print(&toml)).map_err(|e| e.to_string())
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("hawser: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// To standard output; a reader that has gone (`| head`) is no failure.
+fn print(text: &str) {
+    use std::io::Write;
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+fn serve_(arguments: &Serve) -> Result<(), String> {
+    let config = configuration(arguments, |name| std::env::var(name).ok())?;
+    logging::begin(config.start.log.format, config.reload.log.level);
+    serve::serve(config, Arc::new(Administration::default())).map_err(|error| error.to_string())
+}
+
+fn configuration(
+    arguments: &Serve,
+    environment: impl Fn(&str) -> Option<String>,
+) -> Result<Config, String> {
+    let load = |path: &Path| Config::load(path).map_err(|errors| errors.to_string());
+    if let Some(path) = &arguments.config {
+        return load(path);
+    }
+    let from_environment = || environment(SERVER_URL_VARIABLE).filter(|url| !url.is_empty());
+    if let Some(url) = arguments.server.clone().or_else(from_environment) {
+        return Config::from_server_url(&url, arguments.listen.as_deref(), arguments.pool_size)
+            .map_err(|errors| errors.to_string());
+    }
+    if arguments.listen.is_some() || arguments.pool_size.is_some() {
+        return Err(format!(
+            "--listen and --pool-size go with --server (or {SERVER_URL_VARIABLE}); a file has its own"
+        ));
+    }
+    match FILES.iter().map(Path::new).find(|path| path.exists()) {
+        Some(path) => load(path),
+        None => Err(format!(
+            "there is no configuration: give -c FILE, or --server URL, or have one of {}",
+            FILES.join(", ")
+        )),
+    }
+}
+
+fn status_(arguments: &Status) -> Result<(), String> {
+    let environment =
+        |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let mut sockets = Vec::new();
+    if let Some(path) = &arguments.socket {
+        sockets.push(path.clone());
+    } else if let Some(path) = &arguments.config {
+        let config = Config::load(path).map_err(|errors| errors.to_string())?;
+        sockets.extend(config.start.admin.control_socket_path(environment));
+        sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
+    } else {
+        for variable in ["RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"] {
+            sockets.extend(environment(variable).map(|directory| directory.join("hawser.sock")));
+        }
+        sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
+    }
+    let mut failures = Vec::new();
+    for socket in sockets {
+        match status::ask(&socket) {
+            Ok(status) if arguments.json => {
+                let json = serde_json::to_string_pretty(&status).map_err(|e| e.to_string())?;
+                print(&(json + "\n"));
+                return Ok(());
+            }
+            Ok(status) => {
+                print(&status.to_text());
+                return Ok(());
+            }
+            Err(error) => failures.push(format!("{}: {error}", socket.display())),
+        }
+    }
+    Err(format!(
+        "no running Hawser answers ({}). Its control_socket in [admin] says where it is: give it by \
+         --socket, or its configuration by -c",
+        failures.join("; ")
+    ))
+}
+
+/// The log of commands that are no servers.
+pub(crate) fn quiet_log() {
+    logging::begin(LogFormat::Text, LogLevel::Warn);
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    fn serve(line: &str) -> Serve {
+        match Arguments::try_parse_from(line.split(' ')).unwrap().command {
+            Command::Serve(serve) => serve,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_server_may_come_from_the_environment_and_the_option_goes_first() {
+        let environment = |_: &str| Some("postgres://env:secret@db:5432".to_owned());
+        let found = configuration(&serve("hawser serve --pool-size 7"), environment).unwrap();
+        assert_eq!(found.databases()[0].pool_size, 7);
+        assert_eq!(found.users()[0].name, "env");
+        let line = "hawser serve --server postgres://option:secret@db";
+        let found = configuration(&serve(line), environment).unwrap();
+        assert_eq!(found.users()[0].name, "option");
+    }
+
+    #[test]
+    fn a_file_and_a_server_exclude_each_other() {
+        for line in ["hawser serve -c f --server u", "hawser serve -c f --listen a", "hawser frob"]
+        {
+            assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
+        }
+        let without = configuration(&serve("hawser serve --listen 127.0.0.1:1"), |_| None);
+        assert!(without.unwrap_err().contains("HAWSER_SERVER_URL"));
+    }
+
+    #[test]
+    fn no_error_repeats_the_password_of_a_url() {
+        let line = "hawser serve --server postgres://u:s3cret@db:notaport";
+        let error = configuration(&serve(line), |_| None).unwrap_err();
+        assert!(!error.contains("s3cret"), "{error}");
+    }
+}

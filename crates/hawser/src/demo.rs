@@ -1,0 +1,338 @@
+//! `hawser demo`: a throw-away PostgreSQL, Hawser in front of it, and a live load.
+//!
+//! # Model
+//! ```text
+//!   load (N clients, tokio) ──TCP──► Hawser, in this process ──unix──► PostgreSQL (child)
+//! ```
+//! Hawser runs as `serve` runs it, on threads of its own. A line a second says what goes on.
+//!
+//! # Invariants
+//! * whatever ends it (time, Ctrl-C, SIGTERM, an error, a panic), the server is stopped and its
+//!   directory removed
+//!
+//! # Limits      SIGKILL leaves both behind: nothing of ours runs then
+
+pub mod cluster;
+pub mod load;
+
+use std::fmt;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::admin::pooler::Answer;
+use crate::admin::running::Administration;
+use crate::cli;
+use crate::config::Config;
+use crate::login::admin::{AdminClient, AdminConsole};
+use crate::serve::{self, ServeError};
+use crate::service::{Phase, Service};
+use cluster::{Cluster, ClusterError};
+use load::{Figures, Load};
+
+/// How long Hawser may take to serve.
+const START_WAIT: Duration = Duration::from_secs(15);
+/// Where the pages are, if nothing else is there.
+const HTTP_PORT: u16 = 9632;
+
+/// What the command line says.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Clients at work.
+    pub clients: u32,
+    /// How long; 0 is until Ctrl-C.
+    pub seconds: u64,
+    /// Server connections.
+    pub pool_size: u32,
+}
+
+/// Why there is no demonstration.
+#[derive(Debug)]
+pub enum DemoError {
+    /// No PostgreSQL.
+    Cluster(ClusterError),
+    /// Hawser did not serve.
+    Serve(ServeError),
+    /// Hawser did not serve in time, or its thread panicked.
+    NotServing,
+    /// Something of this host.
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: std::io::Error,
+    },
+    /// Clients got errors.
+    Load {
+        /// How many.
+        errors: u64,
+        /// The first of them.
+        first: String,
+    },
+}
+
+impl fmt::Display for DemoError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Cluster(error) => error.fmt(f),
+            Self::Serve(error) => error.fmt(f),
+            Self::NotServing => f.write_str("Hawser did not serve"),
+            Self::System { what, source } => write!(f, "could not {what}: {source}"),
+            Self::Load { errors, first } => write!(f, "{errors} errors, the first: {first}"),
+        }
+    }
+}
+
+impl std::error::Error for DemoError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Cluster(error) => Some(error),
+            Self::Serve(error) => Some(error),
+            Self::System { source, .. } => Some(source),
+            Self::NotServing | Self::Load { .. } => None,
+        }
+    }
+}
+
+fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> DemoError {
+    move |source| DemoError::System { what, source }
+}
+
+/// Runs the demonstration.
+///
+/// # Errors
+/// See [`DemoError`]; everything has been cleaned up then, too.
+pub fn run(options: &Options) -> Result<(), DemoError> {
+    cli::quiet_log();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("load")
+        .enable_all()
+        .build()
+        .map_err(system("start threads"))?;
+    runtime.block_on(demonstrate(options))
+}
+
+/// The signals that end it. They are waited for from before the first thing that must be removed.
+struct Ends {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Ends {
+    fn new() -> Result<Self, DemoError> {
+        let of = |kind| signal(kind).map_err(system("wait for signals"));
+        Ok(Self {
+            interrupt: of(SignalKind::interrupt())?,
+            terminate: of(SignalKind::terminate())?,
+        })
+    }
+
+    async fn come(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+async fn demonstrate(options: &Options) -> Result<(), DemoError> {
+    let mut ends = Ends::new()?;
+    println!("starting a throw-away PostgreSQL ...");
+    // Not interrupted: the guard has to be there before anything can end it.
+    let connections = options.pool_size + 20;
+    let cluster = tokio::task::spawn_blocking(move || Cluster::start(connections))
+        .await
+        .map_err(|_| DemoError::NotServing)?
+        .map_err(DemoError::Cluster)?;
+    println!("{}, in {}", cluster.version(), cluster.directory().display());
+
+    let address = free_address(0).map_err(system("find a free port"))?;
+    let http =
+        free_address(HTTP_PORT).or_else(|_| free_address(0)).map_err(system("find a free port"))?;
+    let config = configuration(options, &cluster, address, http);
+    let mut served = Served::start(config)?;
+    served.wait_until_ready().await?;
+    let port = address.port();
+    println!("Hawser serves. In another terminal:\n");
+    println!("    psql postgres://demo@127.0.0.1:{port}/demo");
+    println!("    psql postgres://demo@127.0.0.1:{port}/hawser -c 'SHOW POOLS'");
+    println!("    curl http://{http}/metrics\n");
+
+    let result = tokio::select! {
+        result = work(options, address, &served) => result,
+        () = ends.come() => Ok(()),
+    };
+    served.stop();
+    drop(cluster);
+    println!("stopped, and removed everything");
+    result
+}
+
+/// A free port of the loopback, or this one if it is free.
+fn free_address(port: u16) -> std::io::Result<SocketAddr> {
+    TcpListener::bind(("127.0.0.1", port))?.local_addr()
+}
+
+fn configuration(
+    options: &Options,
+    cluster: &Cluster,
+    address: SocketAddr,
+    http: SocketAddr,
+) -> Result<Config, crate::config::ConfigErrors> {
+    let (size, clients) = (options.pool_size, options.clients + 100);
+    let server = format!("{}:{}", cluster.directory().display(), cluster.port());
+    let text = format!(
+        "[listen]\naddress = \"{address}\"\n\
+         [[database]]\nname = \"demo\"\ndbname = \"postgres\"\nservers = \"{server}\"\n\
+         user = \"postgres\"\npool_size = {size}\n\
+         [[user]]\nname = \"demo\"\n\
+         [auth]\nauth_type = \"trust\"\nadmin_users = [\"demo\"]\n\
+         [pool]\nmax_client_conn = {clients}\n\
+         [admin]\nhttp_address = \"{http}\"\n\
+         [log]\nlevel = \"warn\"\n"
+    );
+    Config::from_str(&text, "demo")
+}
+
+/// Administers as always, and tells the demonstration of the service.
+struct Telling {
+    administration: Administration,
+    service: Arc<Mutex<Option<Arc<Service>>>>,
+}
+
+impl AdminConsole for Telling {
+    fn begin(&self, service: &Arc<Service>) -> Result<(), String> {
+        self.administration.begin(service)?;
+        *self.service.lock().unwrap_or_else(PoisonError::into_inner) = Some(service.clone());
+        Ok(())
+    }
+
+    fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
+        self.administration.serve(service, client)
+    }
+}
+
+/// Hawser on threads of its own.
+struct Served {
+    service: Arc<Mutex<Option<Arc<Service>>>>,
+    thread: Option<JoinHandle<Result<(), ServeError>>>,
+}
+
+impl Served {
+    fn start(config: Result<Config, crate::config::ConfigErrors>) -> Result<Self, DemoError> {
+        let config = config.map_err(|errors| DemoError::System {
+            what: "configure",
+            source: std::io::Error::other(errors),
+        })?;
+        let service: Arc<Mutex<Option<Arc<Service>>>> = Arc::default();
+        let told = service.clone();
+        let thread = std::thread::Builder::new()
+            .name("serve".to_owned())
+            .spawn(move || {
+                let administration = Administration::default();
+                serve::serve(config, Arc::new(Telling { administration, service: told }))
+            })
+            .map_err(system("start a thread"))?;
+        Ok(Self { service, thread: Some(thread) })
+    }
+
+    fn service(&self) -> Option<Arc<Service>> {
+        self.service.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    async fn wait_until_ready(&mut self) -> Result<(), DemoError> {
+        let began = Instant::now();
+        while self.service().is_none() {
+            if self.thread.as_ref().is_none_or(JoinHandle::is_finished) {
+                return match self.thread.take().map(JoinHandle::join) {
+                    Some(Ok(Err(error))) => Err(DemoError::Serve(error)),
+                    _ => Err(DemoError::NotServing),
+                };
+            }
+            if began.elapsed() > START_WAIT {
+                return Err(DemoError::NotServing);
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(())
+    }
+
+    /// Ends it at once, and waits until it has ended.
+    fn stop(&mut self) {
+        if let Some(service) = self.service() {
+            let _ = service.phase.send(Phase::Ending);
+        }
+        if let Some(thread) = self.thread.take() {
+            // What it had to say is in the log.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+async fn work(options: &Options, address: SocketAddr, served: &Served) -> Result<(), DemoError> {
+    let load = Load::start(address, options.clients)
+        .await
+        .map_err(|error| DemoError::Load { errors: 1, first: error.to_string() })?;
+    let began = Instant::now();
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    second.tick().await;
+    let mut whole = Figures::default();
+    loop {
+        second.tick().await;
+        let figures = load.take_figures();
+        println!("{}", line(began.elapsed(), &figures, load.connected(), served));
+        whole.add(&figures);
+        if options.seconds > 0 && began.elapsed().as_secs() >= options.seconds {
+            break;
+        }
+    }
+    println!(
+        "\n{} transactions in {:.1} s: {:.0} TPS, p50 {}, p99 {}",
+        whole.transactions(),
+        began.elapsed().as_secs_f64(),
+        whole.transactions() as f64 / began.elapsed().as_secs_f64(),
+        millis(whole.quantile_us(0.5)),
+        millis(whole.quantile_us(0.99)),
+    );
+    match load.first_error() {
+        Some(first) => Err(DemoError::Load { errors: load.errors(), first }),
+        None => Ok(()),
+    }
+}
+
+fn line(elapsed: Duration, figures: &Figures, connected: usize, served: &Served) -> String {
+    let mut backends = 0;
+    let mut active = 0;
+    let mut waiting = 0;
+    for entry in served.service().map(|service| service.pools.all()).unwrap_or_default() {
+        let queue = entry.pool.lock();
+        backends += queue.total();
+        active += queue.lent_count();
+        waiting += queue.waiting_count();
+    }
+    format!(
+        "{:>5.0} s  {:>7} TPS  p50 {:>9}  p99 {:>9}  clients {connected} ({waiting} waiting)  \
+         backends {backends} ({active} at work)",
+        elapsed.as_secs_f64(),
+        figures.transactions(),
+        millis(figures.quantile_us(0.5)),
+        millis(figures.quantile_us(0.99)),
+    )
+}
+
+fn millis(micros: u64) -> String {
+    format!("{:.2} ms", micros as f64 / 1_000.0)
+}
+
+#[cfg(test)]
+mod tests;

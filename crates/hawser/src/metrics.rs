@@ -1,0 +1,96 @@
+//! What answers outside of the PostgreSQL protocol: `/metrics`, `/healthz`, `/readyz` and `/`.
+//!
+//! # Model
+//! [`collect`] reads the pools at each scrape; nothing is kept twice. [`http`] is a small server on
+//! the control side; it can hold up neither queries nor logins.
+//!
+//! # Pins
+//! Why clients are pinned is known to the loops alone, and to ask them costs in proportion to
+//! clients. So they are asked at most every [`PINS_EVERY`].
+
+pub mod collect;
+pub mod http;
+pub mod page;
+pub mod process;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use prometheus_client::registry::Registry;
+
+use crate::admin::pooler::Pooler;
+use crate::admin::show;
+use collect::{Collect, Pins};
+
+/// The shortest time between two questions to the loops.
+const PINS_EVERY: Duration = Duration::from_secs(30);
+
+/// The text format of `/metrics`: OpenMetrics 1.0.
+pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Makes the pages.
+pub struct Pages {
+    pooler: Arc<dyn Pooler>,
+    registry: Registry,
+    pins: Arc<Mutex<Option<Pins>>>,
+    pins_asked: tokio::sync::Mutex<Option<Instant>>,
+}
+
+impl std::fmt::Debug for Pages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pages").finish_non_exhaustive()
+    }
+}
+
+impl Pages {
+    /// The pages of a pooler.
+    pub fn new(pooler: Arc<dyn Pooler>) -> Self {
+        let pins = Arc::default();
+        let mut registry = Registry::with_prefix("hawser");
+        let collect = Collect { pooler: pooler.clone(), pins: Arc::clone(&pins) };
+        registry.register_collector(Box::new(collect));
+        Self { pooler, registry, pins, pins_asked: tokio::sync::Mutex::new(None) }
+    }
+
+    /// `/metrics`.
+    pub async fn metrics(&self) -> String {
+        self.look_at_pins().await;
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
+        text
+    }
+
+    async fn look_at_pins(&self) {
+        let mut asked = self.pins_asked.lock().await;
+        if asked.is_some_and(|asked| asked.elapsed() < PINS_EVERY) {
+            return;
+        }
+        *asked = Some(Instant::now());
+        // A loop that does not answer is no reason to show nothing.
+        let Ok(snapshots) = show::snapshots(self.pooler.as_ref()).await else { return };
+        let mut pins = Pins::new();
+        for client in snapshots.iter().flat_map(|snapshot| &snapshot.clients) {
+            for part in client.pins.iter() {
+                *pins.entry(part.name()).or_default() += 1;
+            }
+        }
+        *self.pins.lock().unwrap_or_else(PoisonError::into_inner) = Some(pins);
+    }
+
+    /// `/readyz`.
+    ///
+    /// # Errors
+    /// Why new clients are not served.
+    pub fn ready(&self) -> Result<(), String> {
+        self.pooler.ready()
+    }
+
+    /// `/`.
+    pub fn status(&self) -> String {
+        page::status(self.pooler.as_ref())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,376 @@
+//! Pools and process -> Prometheus's families of metrics.
+//!
+//! # Invariants
+//! * one pass over the pools, none over clients: a scrape costs the same with 100,000 of them
+//! * pools of the same database and user (they differ in settings that only a connect can set) are
+//!   one series
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::UNIX_EPOCH;
+
+use hawser_core::pool::{HISTOGRAM_BOUNDS_US, Histogram};
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Unit;
+
+use super::process::ProcessFigures;
+use crate::admin::averages::Totals;
+use crate::admin::pooler::{PoolEntry, Pooler};
+use crate::loops::Pool;
+
+const MICROSECONDS: f64 = 1e6;
+const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
+
+/// Clients that keep their backend, by reason.
+pub type Pins = BTreeMap<&'static str, u64>;
+
+/// Everything that `/metrics` shows.
+pub struct Collect {
+    pub(super) pooler: Arc<dyn Pooler>,
+    /// As of the last look; `None` before the first.
+    pub(super) pins: Arc<Mutex<Option<Pins>>>,
+}
+
+impl fmt::Debug for Collect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Collect").finish_non_exhaustive()
+    }
+}
+
+/// A histogram over all loops and pools of a series.
+#[derive(Clone, Copy)]
+struct Classes {
+    counts: [u64; CLASSES],
+    sum_us: u64,
+}
+
+impl Classes {
+    const EMPTY: Self = Self { counts: [0; CLASSES], sum_us: 0 };
+
+    fn add(&mut self, histogram: &Histogram) {
+        for (sum, count) in self.counts.iter_mut().zip(histogram.classes()) {
+            *sum += count;
+        }
+        self.sum_us += histogram.sum_us();
+    }
+}
+
+struct Series {
+    totals: Totals,
+    wait: Classes,
+    query: Classes,
+    transaction: Classes,
+    clients: u64,
+    waiting: u64,
+    lent: u64,
+    idle: u64,
+    opening: u64,
+    parked: u64,
+    size: u64,
+    paused: bool,
+    oldest_wait_us: u64,
+}
+
+impl Series {
+    const EMPTY: Self = Self {
+        totals: Totals {
+            assignments: 0,
+            transactions: 0,
+            queries: 0,
+            received: 0,
+            sent: 0,
+            transaction_us: 0,
+            query_us: 0,
+            wait_us: 0,
+            client_parses: 0,
+            server_parses: 0,
+            binds: 0,
+        },
+        wait: Classes::EMPTY,
+        query: Classes::EMPTY,
+        transaction: Classes::EMPTY,
+        clients: 0,
+        waiting: 0,
+        lent: 0,
+        idle: 0,
+        opening: 0,
+        parked: 0,
+        size: 0,
+        paused: false,
+        oldest_wait_us: 0,
+    };
+
+    fn add(&mut self, entry: &PoolEntry, pooler: &dyn Pooler) {
+        let pool: &Pool = &entry.pool;
+        self.totals = self.totals.plus(Totals::of(&pool.stats));
+        for stats in pool.stats.iter() {
+            self.wait.add(&stats.wait);
+            self.query.add(&stats.query);
+            self.transaction.add(&stats.transaction);
+        }
+        let now = pooler.loops().now();
+        let queue = pool.lock();
+        self.clients += entry.clients as u64;
+        self.waiting += u64::from(queue.waiting_count());
+        self.lent += u64::from(queue.lent_count());
+        self.idle += u64::from(queue.idle_count());
+        self.opening += u64::from(queue.opening_count());
+        self.parked += u64::from(queue.parked_count());
+        self.size += u64::from(queue.limits().size);
+        self.paused |= queue.is_paused();
+        let waited = queue.oldest_waiter().map_or(0, |waiter| now.micros_since(waiter.since));
+        self.oldest_wait_us = self.oldest_wait_us.max(waited);
+    }
+}
+
+type BySeries = BTreeMap<(String, String), Series>;
+
+impl Collector for Collect {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let pooler = self.pooler.as_ref();
+        let mut series = BySeries::new();
+        for entry in pooler.pools() {
+            let key = (entry.pool.database.clone(), entry.pool.user.clone());
+            series.entry(key).or_insert(Series::EMPTY).add(&entry, pooler);
+        }
+        connections(&mut encoder, &series)?;
+        counters(&mut encoder, &series)?;
+        histograms(&mut encoder, &series)?;
+        let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(pins) = pins {
+            let help = "Clients that keep their server connection between transactions, by reason";
+            let values = pins.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+            gauges(&mut encoder, "pinned_clients", help, values)?;
+        }
+        tallies(&mut encoder, pooler)?;
+        process(&mut encoder, pooler)
+    }
+}
+
+/// A family of gauges.
+fn gauges<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (labels, value) in values {
+        let value = i64::try_from(value).unwrap_or(i64::MAX);
+        if N == 0 {
+            family.encode_gauge(&value)?;
+        } else {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+    }
+    Ok(())
+}
+
+/// A family of counters.
+fn counts<'a, const N: usize>(
+    encoder: &mut DescriptorEncoder<'_>,
+    name: &str,
+    help: &str,
+    unit: Option<&Unit>,
+    values: impl IntoIterator<Item = ([(&'static str, &'a str); N], u64)>,
+) -> fmt::Result {
+    let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Counter)?;
+    for (labels, value) in values {
+        if N == 0 {
+            family.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        } else {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+        }
+    }
+    Ok(())
+}
+
+fn labels(key: &(String, String)) -> [(&'static str, &str); 2] {
+    [("database", key.0.as_str()), ("user", key.1.as_str())]
+}
+
+fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Result {
+    let with_state = |key, state| {
+        let [database, user] = labels(key);
+        [database, user, ("state", state)]
+    };
+    let clients = series.iter().flat_map(|(key, series)| {
+        let busy = series.lent.min(series.clients.saturating_sub(series.waiting));
+        let idle = series.clients.saturating_sub(series.waiting + busy);
+        [("active", busy), ("waiting", series.waiting), ("idle", idle)]
+            .map(|(state, count)| (with_state(key, state), count))
+    });
+    gauges(encoder, "clients", "Clients that have logged in, by what they are doing", clients)?;
+    let servers = series.iter().flat_map(|(key, series)| {
+        let active = series.lent.saturating_sub(series.parked);
+        [
+            ("active", active),
+            ("parked", series.parked),
+            ("idle", series.idle),
+            ("opening", series.opening),
+        ]
+        .map(|(state, count)| (with_state(key, state), count))
+    });
+    let help = "Server connections, by what they are doing; parked is idle in a transaction while \
+                others wait";
+    gauges(encoder, "servers", help, servers)?;
+    let size = series.iter().map(|(key, series)| (labels(key), series.size));
+    gauges(encoder, "pool_size", "Server connections that may be at work", size)?;
+    let paused = series.iter().map(|(key, series)| (labels(key), series.paused.into()));
+    gauges(encoder, "pool_paused", "1 where PAUSE or KILL is in force", paused)?;
+    let mut family = encoder.encode_descriptor(
+        "oldest_wait",
+        "How long the client has waited that has waited longest",
+        Some(&Unit::Seconds),
+        MetricType::Gauge,
+    )?;
+    for (key, series) in series {
+        let seconds = series.oldest_wait_us as f64 / MICROSECONDS;
+        family.encode_family(&labels(key))?.encode_gauge(&seconds)?;
+    }
+    Ok(())
+}
+
+fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Result {
+    type Read = fn(&Totals) -> u64;
+    let all: [(&str, &str, Option<Unit>, Read); 8] = [
+        ("transactions", "Transactions ended", None, |t| t.transactions),
+        ("queries", "Queries ended", None, |t| t.queries),
+        ("received", "Bytes from clients", Some(Unit::Bytes), |t| t.received),
+        ("sent", "Bytes to clients", Some(Unit::Bytes), |t| t.sent),
+        ("assignments", "Times that a client was given a server connection", None, |t| {
+            t.assignments
+        }),
+        ("client_parses", "Statements that clients have prepared", None, |t| t.client_parses),
+        ("server_parses", "Statements prepared on servers", None, |t| t.server_parses),
+        ("binds", "Executions of prepared statements", None, |t| t.binds),
+    ];
+    for (name, help, unit, read) in all {
+        let values = series.iter().map(|(key, series)| (labels(key), read(&series.totals)));
+        counts(encoder, name, help, unit.as_ref(), values)?;
+    }
+    Ok(())
+}
+
+fn histograms(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Result {
+    type Read = fn(&Series) -> Classes;
+    let all: [(&str, &str, Read); 3] = [
+        ("wait", "Time that clients waited for a server connection", |s| s.wait),
+        ("query", "Time of queries", |s| s.query),
+        ("transaction", "Time of transactions", |s| s.transaction),
+    ];
+    for (name, help, read) in all {
+        let unit = Some(&Unit::Seconds);
+        let mut family = encoder.encode_descriptor(name, help, unit, MetricType::Histogram)?;
+        for (key, series) in series {
+            let Classes { counts, sum_us } = read(series);
+            let bounds = HISTOGRAM_BOUNDS_US.iter().map(|bound| *bound as f64 / MICROSECONDS);
+            let buckets: Vec<_> = bounds.chain([f64::INFINITY]).zip(counts).collect();
+            let count = counts.iter().sum();
+            let sum = sum_us as f64 / MICROSECONDS;
+            let exemplars: Option<&HashMap<usize, _>> = None;
+            family
+                .encode_family(&labels(key))?
+                .encode_histogram::<NoLabelSet>(sum, count, &buckets, exemplars)?;
+        }
+    }
+    Ok(())
+}
+
+fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    let tally = pooler.tally();
+    for (name, help, count) in [
+        ("connections", "Connections of clients accepted", &tally.connections),
+        (
+            "connections_abandoned",
+            "Connections of clients that ended before they were logged in",
+            &tally.abandoned,
+        ),
+        ("logins", "Clients that have logged in", &tally.logins),
+        (
+            "authentication_failures",
+            "Logins refused by a rule or for a wrong proof",
+            &tally.authentication_failures,
+        ),
+        (
+            "limit_refusals",
+            "Logins refused because a limit on clients was reached",
+            &tally.limit_refusals,
+        ),
+        ("cancel_requests", "Cancel requests from clients", &tally.cancel_requests),
+        ("errors", "Errors that Hawser itself has sent to clients", &tally.errors),
+    ] {
+        counts(encoder, name, help, None, [([], count.get())])?;
+    }
+    for (name, help, done, failed) in [
+        (
+            "tls_handshakes",
+            "TLS handshakes with clients",
+            &tally.tls_handshakes,
+            &tally.tls_failures,
+        ),
+        (
+            "server_logins",
+            "Openings of server connections",
+            &tally.server_logins,
+            &tally.server_login_failures,
+        ),
+    ] {
+        let outcomes =
+            [([("outcome", "done")], done.get()), ([("outcome", "failed")], failed.get())];
+        counts(encoder, name, help, None, outcomes)?;
+    }
+    let help = "Connections of clients that are on their way in";
+    gauges(encoder, "logging_in", help, [([], tally.logging_in())])
+}
+
+fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    encoder
+        .encode_descriptor("build", "The version that runs", None, MetricType::Info)?
+        .encode_info(&[("version", env!("CARGO_PKG_VERSION"))])?;
+    let figures = ProcessFigures::read();
+    let config = pooler.config();
+    for (name, help, value) in [
+        ("ready", "1 if new clients are served", pooler.ready().is_ok().into()),
+        ("paused", "1 if everything is paused", pooler.gates().all_paused().into()),
+        ("event_loops", "Event loops", pooler.loops().count() as u64),
+        (
+            "fallbacks",
+            "What does not work on this host and is done otherwise, see hawser status",
+            pooler.fallbacks().len() as u64,
+        ),
+        ("max_clients", "Clients that there may be", config.reload.limits.max_client_conn.into()),
+        ("process_open_fds", "Descriptors in use", figures.descriptors),
+        ("process_max_fds", "Descriptors that the process may have", figures.descriptors_max),
+    ] {
+        gauges(encoder, name, help, [([], value)])?;
+    }
+    for (name, help, value) in [
+        ("process_private_memory", "Memory of this process alone", figures.private_bytes),
+        ("process_resident_memory", "Memory in RAM", figures.resident_bytes),
+    ] {
+        encoder
+            .encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?
+            .encode_gauge(&i64::try_from(value).unwrap_or(i64::MAX))?;
+    }
+    encoder
+        .encode_descriptor(
+            "process_cpu",
+            "Processor time, in the kernel and outside of it",
+            Some(&Unit::Seconds),
+            MetricType::Counter,
+        )?
+        .encode_counter::<NoLabelSet, _, f64>(&figures.cpu_seconds, None)?;
+    let started = pooler.started().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+    encoder
+        .encode_descriptor(
+            "process_start_time",
+            "When the process began to serve, since 1970",
+            Some(&Unit::Seconds),
+            MetricType::Gauge,
+        )?
+        .encode_gauge(&started)
+}

@@ -1,0 +1,125 @@
+//! The status page: one HTML file without scripts, that loads itself again.
+
+use std::fmt::Write;
+use std::time::SystemTime;
+
+use super::process::ProcessFigures;
+use crate::admin::averages::Totals;
+use crate::admin::pooler::Pooler;
+
+/// Rows of the table; further pools are counted only.
+const POOLS_MAX: usize = 500;
+
+const HEAD: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
+    <meta http-equiv=\"refresh\" content=\"5\">\
+    <meta name=\"viewport\" content=\"width=device-width\"><title>Hawser</title><style>\
+    body{font:14px/1.5 system-ui,sans-serif;margin:2rem;color:#222;background:#fff}\
+    table{border-collapse:collapse}th,td{padding:.2rem .8rem;border-bottom:1px solid #ddd;\
+    text-align:right}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}\
+    .bad{color:#b00}dt{float:left;clear:left;width:11rem;color:#666}dd{margin-left:11rem}\
+    @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}}\
+    </style></head><body><h1>Hawser</h1>\n";
+
+/// The page.
+pub fn status(pooler: &dyn Pooler) -> String {
+    let mut html = HEAD.to_owned();
+    // Writing to a string does not fail.
+    let _ = fill(&mut html, pooler);
+    html.push_str("</body></html>\n");
+    html
+}
+
+fn fill(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
+    let figures = ProcessFigures::read();
+    let uptime = SystemTime::now().duration_since(pooler.started()).unwrap_or_default().as_secs();
+    html.push_str("<dl>");
+    let mut item = |name: &str, value: &str, bad: bool| {
+        let class = if bad { " class=\"bad\"" } else { "" };
+        write!(html, "<dt>{name}</dt><dd{class}>{}</dd>", escape(value))
+    };
+    match pooler.ready() {
+        Ok(()) if pooler.gates().all_paused() => item("state", "paused", true)?,
+        Ok(()) => item("state", "ready", false)?,
+        Err(reason) => item("state", &reason, true)?,
+    }
+    item("version", env!("CARGO_PKG_VERSION"), false)?;
+    item("serving for", &duration(uptime), false)?;
+    item("listens on", &pooler.listeners().join(", "), false)?;
+    let max = pooler.config().reload.limits.max_client_conn;
+    item("clients", &format!("{} of {max}", pooler.limits().client_count()), false)?;
+    item("descriptors", &format!("{} of {}", figures.descriptors, figures.descriptors_max), false)?;
+    item("private memory", &format!("{} KiB", figures.private_bytes / 1024), false)?;
+    for fallback in pooler.fallbacks() {
+        item("fallback", &fallback, true)?;
+    }
+    html.push_str(
+        "</dl>\n<table><tr><th>database<th>user<th>clients<th>waiting<th>servers<th>idle\
+         <th>size<th>transactions<th>queries<th>mean query<th>mean wait<th></tr>\n",
+    );
+    let pools = pooler.pools();
+    for entry in pools.iter().take(POOLS_MAX) {
+        let pool = &entry.pool;
+        let totals = Totals::of(&pool.stats);
+        let (waiting, total, idle, size, paused) = {
+            let queue = pool.lock();
+            let size = queue.limits().size;
+            (queue.waiting_count(), queue.total(), queue.idle_count(), size, queue.is_paused())
+        };
+        let note = match pool.last_error() {
+            Some(error) => error.message,
+            None if paused => "paused".to_owned(),
+            None => String::new(),
+        };
+        writeln!(
+            html,
+            "<tr><td>{}<td>{}<td>{}<td>{waiting}<td>{total}<td>{idle}<td>{size}<td>{}<td>{}\
+             <td>{} µs<td>{} µs<td class=\"bad\">{}</tr>",
+            escape(&pool.database),
+            escape(&pool.user),
+            entry.clients,
+            totals.transactions,
+            totals.queries,
+            totals.query_us.checked_div(totals.queries).unwrap_or(0),
+            totals.wait_us.checked_div(totals.assignments).unwrap_or(0),
+            escape(&note),
+        )?;
+    }
+    html.push_str("</table>\n");
+    if pools.len() > POOLS_MAX {
+        writeln!(html, "<p>and {} more pools: SHOW POOLS</p>", pools.len() - POOLS_MAX)?;
+    }
+    html.push_str("<p><a href=\"/metrics\">metrics</a></p>");
+    Ok(())
+}
+
+fn duration(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    format!("{days} d {:02}:{:02}:{:02}", rest / 3_600, rest / 60 % 60, rest % 60)
+}
+
+/// Text that is no markup: names come from clients.
+fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '&' => escaped.push_str("&amp;"),
+            '<' => escaped.push_str("&lt;"),
+            '>' => escaped.push_str("&gt;"),
+            '"' => escaped.push_str("&quot;"),
+            '\'' => escaped.push_str("&#39;"),
+            other => escaped.push(other),
+        }
+    }
+    escaped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_no_markup() {
+        assert_eq!(escape("<b a='\"'>&"), "&lt;b a=&#39;&quot;&#39;&gt;&amp;");
+        assert_eq!(duration(90_061), "1 d 01:01:01");
+    }
+}

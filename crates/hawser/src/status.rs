@@ -1,0 +1,262 @@
+//! `hawser status`: what a running process does, over its control socket.
+//!
+//! # Model
+//! Whoever connects to the socket reads one JSON object and the end of the stream. There is nothing
+//! to send, so nothing to parse and nothing to abuse; the socket's permissions (0600) say who may.
+//!
+//! # Why not the admin database
+//! It needs a user, a password and TLS settings; the socket needs a path, and works while logins do
+//! not.
+
+use std::fmt::Write as _;
+use std::io::{self, Read};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Serialize};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixListener;
+
+use crate::admin::averages::Totals;
+use crate::admin::pooler::Pooler;
+use crate::metrics::process::ProcessFigures;
+
+/// How long one reader may take.
+const READ_WAIT: Duration = Duration::from_secs(5);
+/// The longest answer that is read.
+const ANSWER_BYTES_MAX: u64 = 64 << 20;
+/// A pause after an error of accept(2).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What a process does.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Status {
+    /// Its version.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// `ready`, `paused`, or why new clients are not served.
+    pub state: String,
+    /// How long it has served.
+    pub uptime_s: u64,
+    /// Where clients connect.
+    pub listeners: Vec<String>,
+    /// Where the pages are.
+    pub http: Option<String>,
+    /// Event loops.
+    pub loops: usize,
+    /// Clients that are logged in.
+    pub clients: usize,
+    /// Clients that there may be.
+    pub clients_max: u32,
+    /// Descriptors in use.
+    pub descriptors: u64,
+    /// Descriptors that there may be.
+    pub descriptors_max: u64,
+    /// Memory of the process alone.
+    pub private_bytes: u64,
+    /// Its pools.
+    pub pools: Vec<PoolStatus>,
+    /// What does not work on this host, and what is done instead.
+    pub fallbacks: Vec<String>,
+}
+
+/// A pool.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct PoolStatus {
+    /// The database that clients ask for.
+    pub database: String,
+    /// The role towards the server.
+    pub user: String,
+    /// Clients that work with it.
+    pub clients: usize,
+    /// Those that wait.
+    pub waiting: u32,
+    /// How long the first of them has waited.
+    pub oldest_wait_us: u64,
+    /// Server connections in use.
+    pub servers_active: u32,
+    /// Server connections not in use.
+    pub servers_idle: u32,
+    /// Server connections that are being opened.
+    pub servers_opening: u32,
+    /// `pool_size`.
+    pub size: u32,
+    /// Whether it is paused.
+    pub paused: bool,
+    /// Transactions since the start.
+    pub transactions: u64,
+    /// Queries since the start.
+    pub queries: u64,
+    /// Why no server connection can be opened.
+    pub last_error: Option<String>,
+}
+
+impl Status {
+    /// What `pooler` does now.
+    pub fn of(pooler: &dyn Pooler) -> Self {
+        let config = pooler.config();
+        let figures = ProcessFigures::read();
+        let state = match pooler.ready() {
+            Ok(()) if pooler.gates().all_paused() => "paused".to_owned(),
+            Ok(()) => "ready".to_owned(),
+            Err(reason) => reason,
+        };
+        let uptime = SystemTime::now().duration_since(pooler.started()).unwrap_or_default();
+        Self {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            state,
+            uptime_s: uptime.as_secs(),
+            listeners: pooler.listeners(),
+            http: config.start.admin.http_address.0.map(|address| format!("http://{address}/")),
+            loops: pooler.loops().count(),
+            clients: pooler.limits().client_count(),
+            clients_max: config.reload.limits.max_client_conn,
+            descriptors: figures.descriptors,
+            descriptors_max: figures.descriptors_max,
+            private_bytes: figures.private_bytes,
+            pools: pools(pooler),
+            fallbacks: pooler.fallbacks(),
+        }
+    }
+
+    /// For reading.
+    pub fn to_text(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write_text(&mut text);
+        text
+    }
+
+    fn write_text(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "hawser {}, process {}: {}", self.version, self.pid, self.state)?;
+        writeln!(out, "  serving for  {} s, {} event loops", self.uptime_s, self.loops)?;
+        for listener in &self.listeners {
+            writeln!(out, "  listens on   {listener}")?;
+        }
+        if let Some(http) = &self.http {
+            writeln!(out, "  pages        {http}")?;
+        }
+        writeln!(out, "  clients      {} of {}", self.clients, self.clients_max)?;
+        writeln!(out, "  descriptors  {} of {}", self.descriptors, self.descriptors_max)?;
+        writeln!(out, "  memory       {} KiB", self.private_bytes / 1024)?;
+        for fallback in &self.fallbacks {
+            writeln!(out, "  fallback     {fallback}")?;
+        }
+        if self.pools.is_empty() {
+            return writeln!(out, "no pool yet: no client has logged in");
+        }
+        writeln!(
+            out,
+            "{:<20} {:<16} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}",
+            "database", "user", "clients", "waiting", "servers", "idle", "size", "transactions"
+        )?;
+        for pool in &self.pools {
+            let note = match &pool.last_error {
+                Some(error) => format!("  {error}"),
+                None if pool.paused => "  paused".to_owned(),
+                None => String::new(),
+            };
+            writeln!(
+                out,
+                "{:<20} {:<16} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}{note}",
+                pool.database,
+                pool.user,
+                pool.clients,
+                pool.waiting,
+                pool.servers_active + pool.servers_idle + pool.servers_opening,
+                pool.servers_idle,
+                pool.size,
+                pool.transactions,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
+    let now = pooler.loops().now();
+    let status = |entry: crate::admin::pooler::PoolEntry| {
+        let totals = Totals::of(&entry.pool.stats);
+        let last_error = entry.pool.last_error().map(|error| error.message);
+        let queue = entry.pool.lock();
+        PoolStatus {
+            database: entry.pool.database.clone(),
+            user: entry.pool.user.clone(),
+            clients: entry.clients,
+            waiting: queue.waiting_count(),
+            oldest_wait_us: queue
+                .oldest_waiter()
+                .map_or(0, |waiter| now.micros_since(waiter.since)),
+            servers_active: queue.lent_count(),
+            servers_idle: queue.idle_count(),
+            servers_opening: queue.opening_count(),
+            size: queue.limits().size,
+            paused: queue.is_paused(),
+            transactions: totals.transactions,
+            queries: totals.queries,
+            last_error,
+        }
+    };
+    pooler.pools().into_iter().map(status).collect()
+}
+
+/// Answers whoever connects to the control socket, one at a time. Never ends.
+pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
+    loop {
+        match listener.accept().await {
+            Ok((mut stream, _)) => {
+                // Maps with names as keys: it cannot fail.
+                let status = serde_json::to_vec(&Status::of(pooler.as_ref())).unwrap_or_default();
+                let write = async {
+                    stream.write_all(&status).await?;
+                    stream.shutdown().await
+                };
+                // Whoever breaks off has his reasons.
+                let _ = tokio::time::timeout(READ_WAIT, write).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "could not accept a connection on the control socket");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Asks the process behind a control socket.
+///
+/// # Errors
+/// Nobody listens there, or what answers is not Hawser.
+pub fn ask(path: &Path) -> io::Result<Status> {
+    let stream = std::os::unix::net::UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(READ_WAIT))?;
+    let mut answer = Vec::new();
+    stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
+    serde_json::from_slice(&answer).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::tests::fake;
+
+    #[tokio::test]
+    async fn a_status_survives_the_socket_and_can_be_read() {
+        let path = std::env::temp_dir()
+            .join(format!("hawser-status-{}.sock", crate::process::random_u64()));
+        let listener = UnixListener::bind(&path).unwrap();
+        tokio::spawn(answer(listener, fake()));
+        let asked = path.clone();
+        let status = tokio::task::spawn_blocking(move || ask(&asked)).await.unwrap().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(status.state, "ready");
+        assert_eq!(status.pools[0].clients, 3);
+        assert_eq!(status.pools[0].transactions, 10);
+        let text = status.to_text();
+        assert!(text.contains("listens on   127.0.0.1:6432"), "{text}");
+        assert!(text.lines().any(|line| line.starts_with("app ")), "{text}");
+        assert!(ask(&path).is_err());
+    }
+}
