@@ -109,6 +109,9 @@ pub struct Backend<S: Socket> {
     pub(super) input: Vec<u8>,
     /// Bytes for the server that its socket did not take.
     pub(super) output: Vec<u8>,
+    /// The server has closed its side: what is there is read to its end, which no further event
+    /// announces.
+    pub(super) hung_up: bool,
     /// There may be something to read that was not read because the client is slow.
     pub(super) readable: bool,
 
@@ -141,6 +144,9 @@ pub struct Backend<S: Socket> {
     pub(super) describing: VecDeque<Arc<Seen>>,
     /// The pipeline under way, in case it must be sent again.
     pub(super) replay: Replay,
+    /// The client's unnamed statements that a Parse has displaced, one for each Parse of another in
+    /// `expected`: the first comes back if the server would have ignored that Parse.
+    pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -184,6 +190,7 @@ impl<S: Socket> Backend<S> {
             input: Vec::new(),
             output: Vec::new(),
             readable: false,
+            hung_up: false,
             applied: Settings::EMPTY,
             parameters: seed.parameters,
             statements: BackendStatements::new(keep as usize),
@@ -198,6 +205,7 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            displaced: VecDeque::new(),
             describing: VecDeque::new(),
             replay: Replay::default(),
             refusals: VecDeque::new(),

@@ -131,11 +131,13 @@ impl<S: Socket> Backend<S> {
             build::parse(out, SETTING_STATEMENT, &body);
             build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);
             build::execute(out, SETTING_STATEMENT);
+            // The portal outlives its statement, and the next change needs the name.
+            build::close_portal(out, SETTING_STATEMENT);
             build::close_statement(out, SETTING_STATEMENT);
             self.expect(Expect::MadeParse { statement: 0 });
-            self.expect(Expect::Made);
-            self.expect(Expect::Made);
-            self.expect(Expect::Made);
+            for _ in ["Bind", "Execute", "Close", "Close"] {
+                self.expect(Expect::Made);
+            }
         }
     }
 }

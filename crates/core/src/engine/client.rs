@@ -63,6 +63,12 @@ pub(super) struct Extra {
     pub(super) set_again: Vec<Box<[u8]>>,
     /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
     pub(super) discarding: Option<PartSet>,
+    /// That DISCARD ALL has worked, whatever fails behind it.
+    pub(super) discarded: bool,
+    /// A DISCARD ALL or DEALLOCATE ALL is under way.
+    pub(super) forgetting: bool,
+    /// The pipeline with whose end all of this is settled.
+    pub(super) settles_in: u64,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
     /// Scan of a Query that streams.
@@ -136,7 +142,10 @@ impl<S: Socket> Client<S> {
     /// Whether something is under way on whose outcome the reading of later messages depends.
     pub(super) fn is_unsettled(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| {
-            extra.resetting != Resetting::No || extra.discarding.is_some() || extra.unlistening
+            extra.resetting != Resetting::No
+                || extra.forgetting
+                || extra.discarding.is_some()
+                || extra.unlistening
         })
     }
 
@@ -159,6 +168,7 @@ impl<S: Socket> Client<S> {
         if let Some(extra) = &self.extra
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
+            && !extra.forgetting
             && extra.discarding.is_none()
             && !extra.unlistening
             && extra.scanner.is_none()
@@ -212,7 +222,8 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Whether a DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails.
+    /// A DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails. The unnamed
+    /// statement stays, as on the server (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forget_statements(&mut self) {
         if let Some(names) = self.statements.take() {
             let forgotten = &mut self.extra().forgotten;
@@ -221,7 +232,6 @@ impl<S: Socket> Client<S> {
                 None => *forgotten = Some(*names),
             }
         }
-        self.unnamed = None;
     }
 
     /// The names come back: what took them away has failed.

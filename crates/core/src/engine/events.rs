@@ -111,6 +111,12 @@ impl<S: Socket> Engine<S> {
         match &mut resident.holder {
             Holder::Client(slot) => {
                 let slot = *slot;
+                if ready.hangup
+                    && let Some(client) = self.clients.get_mut(slot)
+                    && let Some(backend) = &mut client.backend
+                {
+                    backend.hung_up = true;
+                }
                 if ready.writable {
                     let Some(client) = self.clients.get_mut(slot) else { return };
                     let Some(backend) = &mut client.backend else { return };
@@ -137,6 +143,7 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Engine(backend) => {
                 let unsent = !backend.output.is_empty();
+                backend.hung_up |= ready.hangup;
                 if ready.writable && write_kept(&mut backend.socket, &mut backend.output).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
@@ -152,20 +159,21 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Pool => {
                 if ready.readable || ready.hangup {
-                    self.idle_event(host, place, now);
+                    self.idle_event(host, place, ready, now);
                 }
             }
         }
     }
 
     /// An idle backend has something to say: mostly that it ends.
-    fn idle_event<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
+    fn idle_event<H: Host<S>>(&mut self, host: &mut H, place: Slot, ready: Readiness, now: Time) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         let (id, pool) = (resident.id, self.pools[resident.pool as usize].pool.clone());
         let Some(mut backend) = pool.lock().take_idle_as_lent(id) else {
             return; // another loop has just taken it, and looks itself
         };
         backend.since = now;
+        backend.hung_up |= ready.hangup;
         backend.tidying = Tidying::Draining;
         resident.holder = Holder::Engine(backend);
         self.read_tidied(host, place, now);

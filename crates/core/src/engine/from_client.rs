@@ -568,6 +568,10 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = client.backend.take() else { return };
         let effects = Effects::of(&findings, |name| backend.parameters.get(name).is_some());
         client.undergo(&mut backend, &effects);
+        if let Some(extra) = &mut client.extra {
+            // Its end has been asked for already.
+            extra.settles_in = extra.settles_in.min(backend.pipeline.saturating_sub(1));
+        }
         client.backend = Some(backend);
         client.settle();
     }
@@ -693,6 +697,9 @@ impl<S: Socket> Client<S> {
         }
         self.reads_sequences |= effects.reads_sequences;
         let Some(unusual) = &effects.unusual else { return };
+        if !self.is_unsettled() {
+            self.extra().settles_in = backend.pipeline;
+        }
         backend.replay.forget();
         if unusual.resetting != Resetting::No && !self.is_native() {
             let resetting = &mut self.extra().resetting;
@@ -707,8 +714,8 @@ impl<S: Socket> Client<S> {
         }
         if unusual.forgets_statements {
             self.forget_statements();
+            self.extra().forgetting = true;
             backend.statements.clear();
-            backend.unnamed = None;
             backend.uncertain = true;
         }
         if unusual.discards_all {

@@ -231,6 +231,7 @@ impl<S: Socket> Relay<'_, S> {
             // These come at any time.
             kind::PARAMETER_STATUS => return self.parameter(body),
             kind::NOTICE => {
+                self.answer_made(run, at);
                 let ours = self.backend.expected.front().is_some_and(|e| e.is_made());
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
@@ -348,6 +349,15 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::COMMAND_COMPLETE {
             self.copy_ended();
+            // It commits at once (`PreventInTransactionBlock`, xact.c): an error behind it in the
+            // same pipeline takes nothing back.
+            let answered = self.backend.answered_pipeline();
+            if body == b"DISCARD ALL\0"
+                && !owed.is_made()
+                && let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut())
+            {
+                extra.discarded = extra.discarding.is_some() && extra.settles_in <= answered;
+            }
         }
         if !owed.is_made() {
             self.backend.replay.forget();
@@ -359,6 +369,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         if completes {
             self.backend.expected.pop_front();
+            if owed.is_unnamed_parse() {
+                self.backend.displaced.pop_front();
+            }
             if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
                 self.backend.statements.prove(statement);
             }
@@ -461,6 +474,9 @@ impl<S: Socket> Relay<'_, S> {
         // The server ignores everything up to the next Sync.
         let mut refused = None;
         let mut found = false;
+        let mut is_first = true;
+        let mut unnamed = None;
+        let mut touches_unnamed = false;
         while let Some(next) = self.backend.expected.front().copied() {
             if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
@@ -469,6 +485,19 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.expected.pop_front();
             if next.ends_with_ready() {
                 self.backend.syncs_outstanding -= 1;
+            }
+            // A Parse or Close of the unnamed statement, or what may be one.
+            touches_unnamed |= next.is_unnamed_parse()
+                || matches!(
+                    next,
+                    Expect::MadeParse { statement: 0 } | Expect::Made | Expect::Close
+                );
+            let ignored = !std::mem::replace(&mut is_first, false);
+            if next.is_unnamed_parse() {
+                let before = self.backend.displaced.pop_front();
+                if ignored && unnamed.is_none() {
+                    unnamed = before;
+                }
             }
             match next {
                 Expect::Parse { serial, statement } => {
@@ -497,7 +526,10 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
                     let refusal = self.backend.refusals.pop_front();
-                    if next == owed && refused.is_none() {
+                    // Any other error of the text's comes first on the server, too.
+                    let due = crate::wire::error::field(body, b'C')
+                        == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
+                    if due && next == owed && refused.is_none() {
                         refused = refusal;
                     }
                 }
@@ -513,8 +545,16 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.ignoring = true;
             self.backend.unsynced = true;
         }
-        // A Parse or Close of the unnamed statement may be among what was ignored.
-        self.backend.forget_unnamed();
+        if touches_unnamed {
+            self.backend.forget_unnamed();
+        }
+        // The unnamed statement that the server still has is the one before those it ignored.
+        if let (Some(client), Some(before)) = (&mut self.client, unnamed) {
+            match self.backend.displaced.front_mut() {
+                Some(later) => *later = before,
+                None => (client.unnamed, client.unnamed_serial) = before,
+            }
+        }
         if healing {
             return Ok(Fate::Skip);
         }
@@ -586,11 +626,11 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         let ours = backend.expected.front().is_some_and(|e| e.is_made());
-        let resetting = self
-            .client
-            .as_ref()
-            .and_then(|client| client.extra.as_ref())
-            .is_some_and(|extra| extra.resetting != Resetting::No);
+        let answered = backend.answered_pipeline();
+        let resetting =
+            self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {
+                extra.resetting != Resetting::No && extra.settles_in <= answered
+            });
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
 
@@ -607,6 +647,7 @@ impl<S: Socket> Relay<'_, S> {
         if !owed.ends_with_ready() {
             return Err("the server was ready before it had answered everything");
         }
+        let answered = self.backend.answered_pipeline();
         self.backend.expected.pop_front();
         self.backend.syncs_outstanding -= 1;
         self.backend.copying_in = false;
@@ -633,7 +674,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.queries += 1;
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if client.extra.is_some() {
+        let later = client.is_unsettled()
+            && client.extra.as_ref().is_some_and(|extra| extra.settles_in > answered);
+        if client.extra.is_some() && !later {
             let told = settle_extra(client, self.backend);
             if !told.is_empty() {
                 self.cut(run, at);
@@ -676,7 +719,8 @@ fn is_fatal(body: &[u8]) -> bool {
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
 /// the client is due.
 fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> Vec<u8> {
-    let failed = client.failed;
+    let discarded = client.extra.as_ref().is_some_and(|extra| extra.discarded);
+    let failed = client.failed && !discarded;
     let mut told = Vec::new();
     if failed {
         client.remember_statements();
@@ -686,7 +730,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     let resetting = std::mem::take(&mut extra.resetting);
     let set_again = std::mem::take(&mut extra.set_again);
     let discarding = extra.discarding.take();
-    let discarded = discarding.is_some() && !failed;
+    extra.discarded = false;
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed
@@ -697,7 +741,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     if unlistened {
         client.pins.remove(Part::Listen);
     }
-    if discarded || (!failed && client.statements.is_none()) {
+    if std::mem::take(&mut extra.forgetting) && !failed {
         backend.uncertain = false;
     }
     if client.is_native() {
@@ -814,7 +858,7 @@ impl<S: Socket> Engine<S> {
             }
         };
         backend.input.clear();
-        let drained = kept + read < buffer.len();
+        let drained = kept + read < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();
         let was_full = backend.is_full() || client.held;

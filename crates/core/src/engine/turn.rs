@@ -345,8 +345,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 settings: self.client.desired.clone(),
                 effects,
             });
-            self.client.unnamed = Some(unnamed.clone());
-            self.client.unnamed_serial = self.serial;
+            let before = self.client.unnamed.replace(unnamed.clone());
+            let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
+            self.backend.displaced.push_back((before, serial));
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.pipeline;
             self.pass();
@@ -355,8 +356,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         self.hold_for_name(name)?;
-        if self.client.statement(name).is_some() {
-            return self.refuse_parse(name);
+        if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
+            return self.refuse_parse(name, &existing, rest);
         }
         let statement =
             self.backend
@@ -409,8 +411,9 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
     fn parse_long(&mut self) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
-        if self.client.statement(name).is_some() {
-            self.refuse_parse(name)?;
+        if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
+            self.refuse_parse(name, &existing, b"\0\0\0")?;
             let rest = self.header.body - self.body.len();
             self.client.extra().discard = rest;
             return Ok(());
@@ -433,9 +436,16 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// The client names a statement that exists: the server is made to fail where it would have
-    /// failed, and its error is replaced by the one that is due.
-    fn refuse_parse(&mut self, name: &[u8]) -> Result<(), Halt> {
+    /// The client names a statement that exists: the server is asked to prepare the text (`rest`
+    /// of the Parse) under the name that the existing one has there, and refuses that as its last
+    /// step, once it has found nothing else wrong. Its error is replaced by the one that is due.
+    fn refuse_parse(
+        &mut self,
+        name: &[u8],
+        existing: &Arc<Statement>,
+        rest: &[u8],
+    ) -> Result<(), Halt> {
+        self.bring(existing)?;
         let mut error = Vec::new();
         ClientError::error(
             SqlState::DUPLICATE_PREPARED_STATEMENT,
@@ -444,7 +454,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         .write(&mut error);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
+        build::parse(&mut self.passage.out, &existing.name, rest);
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
         Ok(())
@@ -530,7 +540,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => false,
         };
         let effects = self.client.unnamed.clone();
-        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some())
+            || !self.backend.displaced.is_empty()
+        {
             self.hold()?;
         }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {

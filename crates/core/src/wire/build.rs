@@ -58,6 +58,14 @@ pub fn close_statement(out: &mut Vec<u8>, name: &[u8]) {
     });
 }
 
+/// Close of a portal.
+pub fn close_portal(out: &mut Vec<u8>, name: &[u8]) {
+    message(out, frontend::CLOSE, |out| {
+        out.push(b'P');
+        string(out, name);
+    });
+}
+
 /// Sync.
 pub const SYNC: [u8; 5] = [frontend::SYNC, 0, 0, 0, 4];
 /// Terminate.
