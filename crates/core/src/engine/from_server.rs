@@ -229,7 +229,10 @@ impl<S: Socket> Relay<'_, S> {
         const OUT_OF_TURN: &str = "the server sent an answer out of turn";
         match message {
             // These come at any time.
-            kind::PARAMETER_STATUS => return self.parameter(body),
+            kind::PARAMETER_STATUS => {
+                self.answer_made(run, at);
+                return self.parameter(body);
+            }
             kind::NOTICE => {
                 self.answer_made(run, at);
                 let ours = self.backend.expected.front().is_some_and(|e| e.is_made());

@@ -315,7 +315,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.is_native() || self.backend.shares_nothing() {
             self.pass();
             self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
-            if !self.client.is_native() {
+            if self.client.is_native() {
+                // What no command can undo must not be left to the next session.
+                let rest = frame::take_string(self.body).map(|(_, rest)| rest);
+                let text = rest.and_then(frame::take_string).map(|(text, _)| text);
+                if text.is_none_or(|text| self.effects_of(text).spoils) {
+                    self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
+                }
+            } else {
                 self.client.pins.insert(Part::ProtocolStatement);
                 self.backend.spoiled.get_or_insert("statements are not shared");
             }

@@ -215,6 +215,33 @@ fn a_statement_whose_preparing_may_fail_is_prepared_again_behind_the_sync() {
 }
 
 #[test]
+fn an_answer_of_ours_precedes_what_the_server_reports_behind_it() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    let text = parse("", "SET TimeZone TO 'Asia/Tokyo'");
+    world.send(&client, &[text, bind(""), execute(), close("s"), sync()].concat());
+    let report = [&answers("12C")[..], &parameter("TimeZone", "Asia/Tokyo"), &answers("I")];
+    world.send(&server, &report.concat());
+    assert_eq!(client.kinds(), "12C3SZ");
+}
+
+#[test]
+fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let text = "SELECT set_config('my.tenant', $1, false)";
+    world.send(&client, &[parse("", text), bind(""), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12CI"));
+    world.close(&client);
+    assert!(server.is_dropped());
+}
+
+#[test]
 fn an_idle_backend_that_says_goodbye_and_closes_at_once_serves_nobody() {
     let mut world = World::new(1);
     let client = world.client();

@@ -276,10 +276,13 @@ impl Oracle {
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(self.mismatch(format!("not a message: {error:?}"))),
             };
-            if ends_session(&message) {
+            if is_fatal(&message) || warns_of_crash(&message) {
                 self.note(format!("< {}", describe_backend(&message)));
-                self.farewell = Some(describe_backend(&message));
-                break;
+                // Behind the warning the connection ends, but a pooler's need not.
+                if is_fatal(&message) {
+                    self.farewell = Some(describe_backend(&message));
+                }
+                continue;
             }
             self.decide(&message);
             self.note(format!("< {}", describe_backend(&message)));
@@ -359,14 +362,14 @@ impl Oracle {
     }
 }
 
-/// FATAL, or the warning of a server that resets itself: the session ends, whatever it was about.
-/// No private server says so by itself.
-fn ends_session(message: &Message) -> bool {
-    match message.tag {
-        b'E' => error_field(message, b'V') == "FATAL",
-        b'N' => error_field(message, b'C') == "57P02",
-        _ => false,
-    }
+/// The session ends, whatever it was about. No private server says so by itself.
+fn is_fatal(message: &Message) -> bool {
+    message.tag == b'E' && error_field(message, b'V') == "FATAL"
+}
+
+/// The warning of a server that resets itself because a process has died.
+fn warns_of_crash(message: &Message) -> bool {
+    message.tag == b'N' && error_field(message, b'C') == "57P02"
 }
 
 /// A field of an ErrorResponse or NoticeResponse, "" where it has none.
