@@ -20,7 +20,7 @@ use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::pool::Acquired;
-use crate::session::part::{Part, PartSet};
+use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -719,7 +719,10 @@ impl<S: Socket> Client<S> {
             backend.uncertain = true;
         }
         if unusual.discards_all {
-            let ends = std::mem::replace(&mut self.pins, PartSet::EMPTY);
+            // What no command undoes is left on the server by this one, too.
+            let stays =
+                self.pins.iter().filter(|part| part.row().undo == Undo::CloseBackend).collect();
+            let ends = std::mem::replace(&mut self.pins, stays);
             let extra = self.extra();
             extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
         }

@@ -242,6 +242,20 @@ fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody() 
 }
 
 #[test]
+fn discard_all_does_not_part_a_client_from_what_it_cannot_discard() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SET my.user_id = 'me'"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&client, &query("DISCARD ALL"));
+    world.send(&server, &answers("CI"));
+    assert!(!server.is_dropped(), "the name stays known, as on a direct connection");
+    world.close(&client);
+    assert!(server.is_dropped());
+}
+
+#[test]
 fn an_idle_backend_that_says_goodbye_and_closes_at_once_serves_nobody() {
     let mut world = World::new(1);
     let client = world.client();
