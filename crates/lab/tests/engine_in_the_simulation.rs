@@ -238,7 +238,6 @@ fn sessions_of_their_own_have_everything_that_a_direct_connection_has() {
             seat.mode = PoolMode::Session;
             // Its RESET goes back to the server's start values, not to its own.
             client.startup.clear();
-            client.behaviour.foresees_outcomes = seed % 2 == 0;
             client.comparison = Comparison::ExactWithNotifier;
         }
         draw
@@ -312,10 +311,10 @@ fn crowd(seed: u64, units: u64) -> Draw {
     draw.config.step = Duration::from_micros(20);
     draw.config.look_every = 5_000;
     for (number, (seat, client)) in draw.clients.iter_mut().enumerate() {
+        // One session each.
         seat.pool = 0;
         client.slots = number..number + 1;
         client.behaviour.units = units;
-        // A session that pins keeps one of the ten.
         client.behaviour.think_max = MS / 2;
     }
     draw

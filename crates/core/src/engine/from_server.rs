@@ -352,14 +352,8 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::COMMAND_COMPLETE {
             self.copy_ended();
-            // It commits at once (`PreventInTransactionBlock`, xact.c): an error behind it in the
-            // same pipeline takes nothing back.
-            let answered = self.backend.answered_pipeline();
-            if body == b"DISCARD ALL\0"
-                && !owed.is_made()
-                && let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut())
-            {
-                extra.discarded = extra.discarding.is_some() && extra.settles_in <= answered;
+            if !owed.is_made() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
+                self.forgotten_for_good(body);
             }
         }
         if !owed.is_made() {
@@ -380,6 +374,22 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         Ok(fate)
+    }
+
+    /// A DISCARD ALL or DEALLOCATE ALL has worked. An error behind it in the same text or pipeline
+    /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
+    /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
+    fn forgotten_for_good(&mut self, tag: &[u8]) {
+        let answered = self.backend.answered_pipeline();
+        let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut()) else { return };
+        if extra.settles_in > answered {
+            return;
+        }
+        extra.discarded = tag == b"DISCARD ALL\0" && extra.discarding.is_some();
+        extra.forgotten = None;
+        if std::mem::take(&mut extra.forgetting) {
+            self.backend.uncertain = false;
+        }
     }
 
     /// The client is told what a statement takes and gives.

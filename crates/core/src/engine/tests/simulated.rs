@@ -256,6 +256,20 @@ fn discard_all_does_not_part_a_client_from_what_it_cannot_discard() {
 }
 
 #[test]
+fn an_error_behind_a_deallocate_all_brings_no_name_back() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&client, &query("DEALLOCATE ALL; SELECT 1/0"));
+    world.send(&server, &[&message(b'C', b"DEALLOCATE ALL\0")[..], &answers("EI")].concat());
+    server.received();
+    world.send(&client, &[bind("s"), sync()].concat());
+    assert!(String::from_utf8_lossy(&server.received()).contains("\0s\0"), "so the server says");
+}
+
+#[test]
 fn an_idle_backend_that_says_goodbye_and_closes_at_once_serves_nobody() {
     let mut world = World::new(1);
     let client = world.client();
