@@ -6,6 +6,7 @@ both are PostgreSQL itself, unless the test is marked @pooler_only.
 """
 
 import contextlib
+import functools
 import itertools
 import shutil
 import ssl
@@ -28,6 +29,18 @@ def pooler_only(test):
     """What it tests exists only in a pooler."""
     test.pooler_only = True
     return test
+
+
+def not_yet(reason):
+    """What a direct connection does and Hawser does not do yet: run directly, skipped with its reason through Hawser."""
+    def mark(test):
+        @functools.wraps(test)
+        def run(env):
+            if env.pooler:
+                raise Skip(f"not yet: {reason}")
+            test(env)
+        return run
+    return mark
 
 
 def limit(seconds):

@@ -139,7 +139,6 @@ def test_no_hba_entry(env):
 def test_hba_rules_by_address_database_and_first_match(env):
     hba = """\
 host  other  all          127.0.0.1/32  reject
-host  all    +nobody      all           reject
 host  all    "app",app3   127.0.0.1 255.255.255.255  scram-sha-256   # a mask of its own
 host  app    app2         samehost      trust
 hostssl all  app_md5      all           md5
@@ -368,7 +367,7 @@ def test_a_configuration_without_a_way_to_log_in_is_refused(env):
         done = subprocess.run([binary(), command, "-c", str(pooler.config)], capture_output=True, text=True, timeout=10, cwd=pooler.directory)
         assert done.returncode not in (0, 101), f"{command}: exit code {done.returncode}"
         words = done.stdout + done.stderr
-        for way in ("hba_file", "users_file", "auth_query"):
+        for way in ("users_file", "[[user]]", "auth_query"):
             assert way in words, f"{command} does not name {way}: {words}"
 
 

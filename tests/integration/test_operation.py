@@ -284,7 +284,7 @@ def test_secrets_and_statements_are_never_logged(env):
         client = env.connect(target)
         client.attempt("select 'a very secret literal', 1/0")
         client.exchange(m.run("select $1::text", ["a very secret parameter"]), m.SYNC)
-        client.attempt("alter role app password 'a very secret password'")
+        client.attempt("alter role nobody_has_this_name password 'a very secret password'")
         client.vanish()
         time.sleep(0.2)
         text = target.pooler.text()

@@ -25,7 +25,7 @@ def test_protocol_3_0_is_not_negotiated(env):
 
 def test_trap_20_a_later_minor_version_is_negotiated_once(env):
     """trap 20: accept protocol 3.9999 and _pq_.*, with one NegotiateProtocolVersion."""
-    for protocol in (3 << 16 | 1, 3 << 16 | 99, 3 << 16 | 9999):
+    for protocol in (3 << 16 | 3, 3 << 16 | 99, 3 << 16 | 9999):
         client, got = negotiate(env, protocol)
         equal(got[0].kind, "v", f"first message for minor version {protocol & 0xffff}")
         equal(m.kinds(got).count("v"), 1)

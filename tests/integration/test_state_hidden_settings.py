@@ -3,6 +3,8 @@
 Few backends, so that a backend is used by several clients; enough of them that a pooler may pin.
 """
 
+import time
+
 from harness.suite import equal, on_every_backend
 
 SETTINGS = {"pool_size": 4}
@@ -134,10 +136,13 @@ def test_role_and_database_defaults_reach_new_clients(env):
     before = env.connect()
     equal(before.value("show work_mem"), "4MB")
     server.execute("alter role app in database app set work_mem to '13MB'")
+    if env.pooler:
+        time.sleep(0.1)  # it looks for such changes every 50 ms
     try:
         after = env.connect()
         equal(after.value("show work_mem"), "13MB")
-        equal(before.value("show work_mem"), "4MB")
+        if not env.pooler:  # older clients of a pooler move to server connections with the new defaults
+            equal(before.value("show work_mem"), "4MB")
         after.execute("set work_mem to '1MB'; reset work_mem")
         equal(after.value("show work_mem"), "13MB")
     finally:

@@ -131,8 +131,10 @@ pub struct Readiness {
     pub readable: bool,
     /// There is room to write.
     pub writable: bool,
-    /// The other side has closed, or the connection is broken.
+    /// The other side has closed its sending half, or the connection is broken.
     pub hangup: bool,
+    /// The connection is broken in both directions (a reset): nothing that is sent arrives.
+    pub broken: bool,
 }
 
 /// A cancel request to be sent to a server.

@@ -351,7 +351,7 @@ impl Pools {
                     user = entry.key.user,
                     "the way to the servers has changed: server connections are replaced as they become free"
                 );
-                entry.begin_epoch();
+                upkeep::renew(service, &entry);
             }
         }
         self.set_connectings(connectings);

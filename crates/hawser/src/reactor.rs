@@ -252,6 +252,7 @@ impl<S: Socket + AsFd> Reactor<S> {
                 readable: event.readable,
                 writable: event.writable,
                 hangup: event.hangup,
+                broken: event.broken,
             };
             self.about = Some(token);
             self.engine.on_event(&mut self.host, token, ready, now);

@@ -172,10 +172,12 @@ async fn run(
     }
     let mut phase = service.phase.subscribe();
     tokio::select! {
-        _ = ended.recv() => drain(&service),
+        _ = ended.recv() => {}
         // SHUTDOWN of the admin console.
-        _ = phase.wait_for(|phase| *phase != Phase::Serving) => drain(&service),
+        _ = phase.wait_for(|phase| *phase != Phase::Serving) => {}
     }
+    // Not in the arms: there the value is still locked for reading, and this writes it.
+    drain(&service);
     tokio::select! {
         () = drained(&service) => tracing::info!("all clients have left"),
         _ = ended.recv() => tracing::info!("a second signal: ends now"),
@@ -208,13 +210,14 @@ pub async fn reload(service: &Arc<Service>) {
     let reloading = service.clone();
     match tokio::task::spawn_blocking(move || reloading.reload()).await {
         Ok(Ok(())) => {
-            tracing::info!("the configuration has been read again");
+            tracing::info!("configuration reloaded");
+            crate::logging::set_level(service.config.load().reload.log.level);
             derive_ahead(service);
         }
         Ok(Err(error)) => {
-            tracing::error!("the configuration is refused, the old one stays in force:\n{error}");
+            tracing::error!("reload refused, the old configuration stays in force:\n{error}");
         }
-        Err(error) => tracing::error!(%error, "the configuration could not be read"),
+        Err(error) => tracing::error!(%error, "reload failed: the configuration could not be read"),
     }
 }
 

@@ -38,6 +38,8 @@ pub struct Event {
     pub writable: bool,
     /// The other side has closed at least its sending half, or the connection is broken.
     pub hangup: bool,
+    /// The connection is broken in both directions: `EPOLLERR` or `EPOLLHUP`.
+    pub broken: bool,
 }
 
 /// Where [`Epoll::wait`] puts events. Its memory is used again and again.
@@ -136,6 +138,7 @@ impl Events {
             readable: flags.intersects(EventFlags::IN | EventFlags::RDHUP | broken),
             writable: flags.intersects(EventFlags::OUT | broken),
             hangup: flags.intersects(EventFlags::RDHUP | broken),
+            broken: flags.intersects(broken),
         })
     }
 }
@@ -167,7 +170,8 @@ mod tests {
         let epoll = Epoll::new().unwrap();
         let (mut near, mut far) = UnixStream::pair().unwrap();
         epoll.add(&near, 7).unwrap();
-        let writable = Event { data: 7, readable: false, writable: true, hangup: false };
+        let writable =
+            Event { data: 7, readable: false, writable: true, hangup: false, broken: false };
         assert_eq!(next(&epoll, SOON), [writable]);
         assert_eq!(next(&epoll, Duration::ZERO), [], "told once");
         far.write_all(b"a").unwrap();

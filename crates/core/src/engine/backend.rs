@@ -82,6 +82,9 @@ pub struct Backend<S: Socket> {
     pub(super) pipeline: u64,
     /// The pipeline that last changed the unnamed statement.
     pub(super) unnamed_since: u64,
+    /// The settings at the end of any earlier pipeline than this are those under which the unnamed
+    /// statement was parsed.
+    pub(super) unnamed_follows: u64,
     /// Queries and pipelines that its client has sent since it was last at rest.
     pub(super) unbroken: u32,
     /// Messages of the extended protocol have been sent that no Sync has followed yet.
@@ -90,6 +93,8 @@ pub struct Backend<S: Socket> {
     pub(super) ignoring: bool,
     /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
     pub(super) gone: bool,
+    /// The end of its stream stands behind what is still to be read, and no other event comes of it.
+    pub(super) hung_up: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
     /// The query of ours that the server is at has been completed, up to its ReadyForQuery.
@@ -109,9 +114,6 @@ pub struct Backend<S: Socket> {
     pub(super) input: Vec<u8>,
     /// Bytes for the server that its socket did not take.
     pub(super) output: Vec<u8>,
-    /// The server has closed its side: what is there is read to its end, which no further event
-    /// announces.
-    pub(super) hung_up: bool,
     /// There may be something to read that was not read because the client is slow.
     pub(super) readable: bool,
 
@@ -176,10 +178,12 @@ impl<S: Socket> Backend<S> {
             syncs_outstanding: 0,
             pipeline: 0,
             unnamed_since: 0,
+            unnamed_follows: 0,
             unbroken: 0,
             unsynced: false,
             ignoring: false,
             gone: false,
+            hung_up: false,
             copying_in: false,
             fence_passed: false,
             syncs_in_copy: 0,
@@ -190,7 +194,6 @@ impl<S: Socket> Backend<S> {
             input: Vec::new(),
             output: Vec::new(),
             readable: false,
-            hung_up: false,
             applied: Settings::EMPTY,
             parameters: seed.parameters,
             statements: BackendStatements::new(keep as usize),
@@ -280,9 +283,21 @@ impl<S: Socket> Backend<S> {
         self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
     }
 
+    /// Whether a query or pipeline of its client is to be answered to its end yet.
+    pub(super) fn owes_client_ready(&self) -> bool {
+        self.expected.iter().any(|expect| expect.ends_with_ready() && *expect != Expect::MadeQuery)
+    }
+
     /// The pipeline to which the next answer belongs.
     pub(super) fn answered_pipeline(&self) -> u64 {
         self.pipeline - u64::from(self.syncs_outstanding)
+    }
+
+    /// Whether what the server says now is about this pipeline or an earlier one. (A Sync of ours
+    /// ends the client's pipeline and begins none.)
+    pub(super) fn has_come_to(&self, pipeline: u64) -> bool {
+        self.expected.front() == Some(&Expect::MadeSync)
+            || pipeline + u64::from(self.syncs_outstanding) <= self.pipeline
     }
 
     /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did

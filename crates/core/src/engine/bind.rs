@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
-use super::statement::{Statement, same_parse_settings};
+use super::statement::{Statement, Unnamed, same_parse_settings};
 use crate::session::settings::{self, Settings};
 use crate::wire::build;
 
@@ -103,6 +103,20 @@ impl<S: Socket> Backend<S> {
             self.set_within_pipeline(&before, out);
         }
         true
+    }
+
+    /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
+    pub(super) fn prepare_unnamed(&mut self, unnamed: &Unnamed, out: &mut Vec<u8>) {
+        let other_settings = !same_parse_settings(&self.applied, &unnamed.settings);
+        let before = self.applied.clone();
+        if other_settings {
+            self.set_within_pipeline(&unnamed.settings, out);
+        }
+        build::parse(out, b"", &unnamed.body);
+        self.expect(Expect::MadeParse { statement: 0 });
+        if other_settings {
+            self.set_within_pipeline(&before, out);
+        }
     }
 
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it

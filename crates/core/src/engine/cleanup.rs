@@ -18,6 +18,10 @@ use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::{TransactionStatus, build};
 
+/// What makes an abandoned pipeline fail. It shows in the server's log, as a syntax error.
+const ABANDONED: &[u8] =
+    b"hawser /* the client has left in mid-pipeline: what it has done so far is rolled back */\0\0\0";
+
 impl<S: Socket> super::client::Client<S> {
     /// Sends the client something of ours, where nothing of a server's can be under way.
     pub(super) fn reply(&mut self, bytes: &[u8]) {
@@ -510,6 +514,11 @@ impl<S: Socket> Backend<S> {
         let mut out = Vec::new();
         if std::mem::take(&mut self.copying_in) {
             build::copy_fail(&mut out, "the client has closed its connection");
+        } else if self.unsynced && !self.ignoring && self.status == TransactionStatus::Idle {
+            // A Sync alone would commit what the pipeline has done so far, which its client has
+            // not asked for: the pipeline is made to fail first.
+            build::parse(&mut out, b"hawser_refused", ABANDONED);
+            self.expect(Expect::MadeParse { statement: 0 });
         }
         if self.unsynced || self.ignoring {
             out.extend_from_slice(&build::SYNC);

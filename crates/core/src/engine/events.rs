@@ -34,6 +34,11 @@ impl<S: Socket> Engine<S> {
     }
 
     fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
+        if ready.broken {
+            // What it had sent before may still be there to be read, and is of no use to anyone.
+            self.close_client(host, slot, "client's connection broke", now);
+            return;
+        }
         let Some(client) = self.clients.get_mut(slot) else { return };
         if ready.writable {
             match write_kept(&mut client.socket, &mut client.output) {
@@ -111,12 +116,6 @@ impl<S: Socket> Engine<S> {
         match &mut resident.holder {
             Holder::Client(slot) => {
                 let slot = *slot;
-                if ready.hangup
-                    && let Some(client) = self.clients.get_mut(slot)
-                    && let Some(backend) = &mut client.backend
-                {
-                    backend.hung_up = true;
-                }
                 if ready.writable {
                     let Some(client) = self.clients.get_mut(slot) else { return };
                     let Some(backend) = &mut client.backend else { return };
@@ -136,6 +135,12 @@ impl<S: Socket> Engine<S> {
                         self.backend_failed(host, slot, "server closed the connection", now);
                         return;
                     }
+                }
+                if ready.hangup
+                    && let Some(client) = self.clients.get_mut(slot)
+                    && let Some(backend) = &mut client.backend
+                {
+                    backend.hung_up = true;
                 }
                 if ready.readable || ready.hangup {
                     self.read_backend(host, slot, now);

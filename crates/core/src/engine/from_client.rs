@@ -233,9 +233,13 @@ impl<S: Socket> Engine<S> {
             Halt::Waiting => false,
             Halt::Terminate => {
                 if let Some(client) = self.clients.get_mut(slot)
-                    && client.backend.as_ref().is_some_and(|b| !b.expected.is_empty())
+                    && !client.record.exclusive
+                    && client.backend.as_ref().is_some_and(|b| {
+                        b.syncs_outstanding > 0 && !b.unsynced && !b.copying_in && !b.ignoring
+                    })
                 {
-                    // The server would answer what came before.
+                    // The server would answer what came before; an open pipeline or copy it would
+                    // leave unanswered.
                     client.input.clear();
                     client.extra().leaving = true;
                 } else {
@@ -419,6 +423,7 @@ impl<S: Socket> Engine<S> {
             statement,
             serial,
             pipeline: 0,
+            behind: false,
             seen: std::sync::Arc::default(),
         };
         if client.name_statement(name, named, hash_key).is_err() {

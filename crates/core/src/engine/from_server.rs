@@ -17,6 +17,7 @@ use super::client::{Client, Resetting};
 use super::expect::Expect;
 use super::message::PoolMode;
 use super::replay::{hash_of_parameters, hash_of_rows, is_stale_plan};
+use super::statement::{Unnamed, same_parse_settings};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
@@ -380,9 +381,8 @@ impl<S: Socket> Relay<'_, S> {
     /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
     /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
     fn forgotten_for_good(&mut self, tag: &[u8]) {
-        let answered = self.backend.answered_pipeline();
         let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut()) else { return };
-        if extra.settles_in > answered {
+        if !self.backend.has_come_to(extra.settles_in) {
             return;
         }
         extra.discarded = tag == b"DISCARD ALL\0" && extra.discarding.is_some();
@@ -595,7 +595,14 @@ impl<S: Socket> Relay<'_, S> {
     /// that keeps its backend anyway.
     fn sync_for_client(&mut self) {
         self.backend.ignoring = true;
-        let Some(client) = &mut self.client else { return };
+        let Some(client) = &mut self.client else {
+            // It left behind a simple query that the server now ignores: no Sync was seen to be
+            // missing.
+            if self.backend.send(&build::SYNC).is_ok() {
+                self.backend.expect(Expect::Sync);
+            }
+            return;
+        };
         // A Sync that crossed with the error may be answered yet: a second one would be one too many.
         if client.is_pinned()
             || self.backend.status != TransactionStatus::Idle
@@ -605,7 +612,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         if self.backend.send(&build::SYNC).is_ok() {
             self.backend.ignoring = false;
-            self.backend.expect(Expect::MadeSync);
+            self.backend.expected.push_back(Expect::MadeSync);
+            self.backend.syncs_outstanding += 1;
+            self.backend.unsynced = false;
             client.extra().skipping = true;
         }
     }
@@ -639,10 +648,9 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         let ours = backend.expected.front().is_some_and(|e| e.is_made());
-        let answered = backend.answered_pipeline();
         let resetting =
             self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {
-                extra.resetting != Resetting::No && extra.settles_in <= answered
+                extra.resetting != Resetting::No && backend.has_come_to(extra.settles_in)
             });
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
@@ -660,7 +668,10 @@ impl<S: Socket> Relay<'_, S> {
         if !owed.ends_with_ready() {
             return Err("the server was ready before it had answered everything");
         }
-        let answered = self.backend.answered_pipeline();
+        let later = self.client.as_ref().is_some_and(|client| {
+            let extra = client.extra.as_ref().filter(|_| client.is_unsettled());
+            extra.is_some_and(|extra| !self.backend.has_come_to(extra.settles_in))
+        });
         self.backend.expected.pop_front();
         self.backend.syncs_outstanding -= 1;
         self.backend.copying_in = false;
@@ -687,8 +698,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         relayed.queries += 1;
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        let later = client.is_unsettled()
-            && client.extra.as_ref().is_some_and(|extra| extra.settles_in > answered);
+        if !client.is_native() && !same_parse_settings(&client.desired, &self.backend.applied) {
+            settings_changed(client, self.backend);
+        }
         if client.extra.is_some() && !later {
             let told = settle_extra(client, self.backend);
             if !told.is_empty() {
@@ -714,6 +726,34 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Skip);
         }
         Ok(Fate::Pass)
+    }
+}
+
+/// The pipeline that has just ended has changed settings that parse analysis reads: what was parsed
+/// behind the change, and before it was known, is noted under the settings before it.
+fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
+    let ended = backend.answered_pipeline() - 1;
+    // Which of its Parses came behind the change is not known: other clients get none of them.
+    backend.statements.mark_stale_of(ended);
+    let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
+    for named in names.filter(|named| named.behind && named.pipeline == ended) {
+        let before = named.statement.clone();
+        named.statement = backend
+            .pool
+            .statements
+            .intern(&before.body, &backend.applied, || before.effects.clone());
+    }
+    if ended < backend.unnamed_follows
+        && let Some(unnamed) = &client.unnamed
+        && backend.unnamed.as_ref().is_some_and(|other| Arc::ptr_eq(unnamed, other))
+    {
+        let again = Arc::new(Unnamed {
+            body: unnamed.body.clone(),
+            settings: backend.applied.clone(),
+            effects: unnamed.effects.clone(),
+        });
+        client.unnamed = Some(again.clone());
+        backend.unnamed = Some(again);
     }
 }
 
@@ -871,6 +911,7 @@ impl<S: Socket> Engine<S> {
             }
         };
         backend.input.clear();
+        // A short read says that there are no more bytes, not that the end is not behind them.
         let drained = kept + read < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();

@@ -144,9 +144,11 @@ impl<S: Socket> Engine<S> {
             let view = &self.pools[resident.pool as usize];
             let Some(client) = self.clients.get_mut(client_slot) else { continue };
             let leaving = client.is_leaving();
+            // One that is pinned keeps its backend in the same way.
+            let kept = !client.pins.is_empty();
             let Some(backend) = client.backend.as_mut() else { continue };
             if !backend.parked
-                && backend.status != TransactionStatus::Idle
+                && (kept || backend.status != TransactionStatus::Idle)
                 && backend.expected.is_empty()
                 && !backend.unsynced
                 && now.micros_since(backend.since) >= PARK_AFTER_US

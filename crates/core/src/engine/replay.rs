@@ -24,8 +24,10 @@
 //! * a client that has been given a description of the statement gets rows of that description,
 //!   unless the pipeline itself asks for it anew; parameters likewise
 
-use std::hash::{DefaultHasher, Hasher};
+use std::hash::Hasher;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use siphasher::sip::SipHasher13;
 
 use super::client::ClientStatement;
 use super::expect::Expect;
@@ -63,7 +65,7 @@ impl Seen {
 /// description does not know them yet, its portal's does. Never 0; `u64::MAX` if it cannot be
 /// read whole.
 pub(super) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = SipHasher13::new_with_keys(0, 0); // the server's own bytes: no secret is needed
     let Some(body) = body else { return 1 };
     let Some((count, mut rest)) = frame::take_u16(body) else { return u64::MAX };
     for _ in 0..count {
@@ -82,7 +84,7 @@ pub(super) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
 
 /// Hash of a ParameterDescription's body. Never 0 nor `u64::MAX`.
 pub(super) fn hash_of_parameters(body: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
+    let mut hasher = SipHasher13::new_with_keys(0, 0); // the server's own bytes: no secret is needed
     hasher.write(body);
     hasher.finish().clamp(2, u64::MAX - 1)
 }

@@ -16,22 +16,22 @@
 //! Parse. Sharing by text alone gives wrong answers (trap 6).
 
 use std::collections::HashMap;
-use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use siphasher::sip::SipHasher13;
+
 use crate::session::settings::Settings;
 
-/// A hasher for keys that come from outside: SipHash behind a secret of the process.
+/// A hasher for keys that come from outside: SipHash under a secret of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Keyed(pub u64);
 
 impl BuildHasher for Keyed {
-    type Hasher = DefaultHasher;
-    fn build_hasher(&self) -> DefaultHasher {
-        let mut hasher = DefaultHasher::new();
-        hasher.write_u64(self.0);
-        hasher
+    type Hasher = SipHasher13;
+    fn build_hasher(&self) -> SipHasher13 {
+        SipHasher13::new_with_keys(self.0, self.0.rotate_left(32) ^ 0x9e37_79b9_7f4a_7c15)
     }
 }
 
@@ -314,6 +314,14 @@ impl BackendStatements {
     /// Notes that the backend has it, but will not run it.
     pub fn mark_stale(&mut self, id: u64) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.stale = true;
+        }
+    }
+
+    /// Notes that what `pipeline` prepared was not prepared under the settings that were thought to
+    /// be in force.
+    pub fn mark_stale_of(&mut self, pipeline: u64) {
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline == pipeline) {
             prepared.stale = true;
         }
     }

@@ -165,12 +165,14 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// The message goes nowhere, nor does what has not come of it yet.
-    /// Makes the message at hand wait until everything outstanding is answered, if anything is.
+    /// Makes the message at hand wait until the queries and pipelines ahead of its own are
+    /// answered: how they end decides what it means.
     ///
-    /// Only where that comes by itself: behind a Sync or Query, and not in the middle of a copy.
+    /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
+    /// the server to judge.
     pub(super) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.owes_client()
-            && !self.backend.unsynced
+        let comes = self.backend.syncs_outstanding > 0
+            && self.backend.owes_client_ready()
             && !self.backend.copying_in
             && !self.client.is_native();
         if comes {
@@ -323,7 +325,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                     self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
                 }
             } else {
+                // The unnamed one, too, is what the server has.
                 self.client.pins.insert(Part::ProtocolStatement);
+                self.client.pins.insert(Part::UnnamedStatement);
                 self.backend.spoiled.get_or_insert("statements are not shared");
             }
             return Ok(());
@@ -357,6 +361,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.displaced.push_back((before, serial));
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_follows = self.backend.pipeline + u64::from(self.backend.unsynced);
             self.pass();
             self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
             self.stats.server_parses.add(1);
@@ -367,6 +372,14 @@ impl<S: Socket> Turn<'_, '_, S> {
             let existing = named.statement.clone();
             return self.refuse_parse(name, &existing, rest);
         }
+        if self.client.pins.contains(Part::ProtocolStatement) {
+            // Long statements have gone to this server under the client's own names: it knows
+            // whether this name is one of them.
+            self.malformed(malformed);
+            return Ok(());
+        }
+        // Any query ahead may set what this Parse reads, be it within a function.
+        self.hold()?;
         let statement =
             self.backend
                 .pool
@@ -377,6 +390,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             statement: statement.clone(),
             serial: self.serial,
             pipeline: self.backend.pipeline,
+            behind: self.backend.unsynced,
             seen: Arc::default(),
         };
         if self.client.name_statement(name, named, self.hash_key).is_err() {
@@ -532,6 +546,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.held = true;
             return Err(Halt::Full);
         }
+        if !self.backend.statements.touch(statement.id) {
+            // The settings around its Parse are put back behind it.
+            self.hold()?;
+        }
         self.passage.cut(self.backend)?;
         if self.backend.prepare(statement, &mut self.passage.out) {
             self.stats.server_parses.add(1);
@@ -547,17 +565,15 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => false,
         };
         let effects = self.client.unnamed.clone();
-        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some())
-            || !self.backend.displaced.is_empty()
-        {
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
             self.hold()?;
         }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
+            self.hold()?;
             self.passage.cut(self.backend)?;
             match &self.client.unnamed {
                 Some(unnamed) => {
-                    build::parse(&mut self.passage.out, b"", &unnamed.body);
-                    self.backend.expect(Expect::MadeParse { statement: 0 });
+                    self.backend.prepare_unnamed(unnamed, &mut self.passage.out);
                     self.stats.server_parses.add(1);
                 }
                 None => {
@@ -567,6 +583,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             self.backend.unnamed = self.client.unnamed.clone();
             self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_follows = 0;
         }
         if let Some(unnamed) = effects
             && !unnamed.effects.is_none()

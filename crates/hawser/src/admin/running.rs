@@ -176,6 +176,24 @@ impl Running {
     }
 }
 
+impl Running {
+    /// Not ready: a server has refused lately, and no pool has a server connection.
+    fn some_server_answers(&self) -> Result<(), String> {
+        let pools = self.service.pools.all();
+        let connected = |pool: &Pool| {
+            let pool = pool.lock();
+            pool.idle_count() + pool.lent_count() > 0
+        };
+        let refused = pools.iter().find_map(|entry| entry.pool.last_error());
+        match refused {
+            Some(error) if !pools.iter().any(|entry| connected(&entry.pool)) => {
+                Err(format!("no server answers: {}", error.message))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 impl Pooler for Running {
     fn config(&self) -> Arc<Config> {
         self.service.config.load_full()
@@ -226,7 +244,7 @@ impl Pooler for Running {
 
     fn reconnect(&self, pool: &Pool) {
         match self.entry(pool) {
-            Some(entry) => entry.begin_epoch(),
+            Some(entry) => upkeep::renew(&self.service, &entry),
             None => pool.begin_epoch(),
         }
     }
@@ -265,7 +283,7 @@ impl Pooler for Running {
 
     fn ready(&self) -> Result<(), String> {
         match self.service.phase() {
-            Phase::Serving => Ok(()),
+            Phase::Serving => self.some_server_answers(),
             Phase::Draining => Err("shutting down: open transactions end".to_owned()),
             Phase::Ending => Err("shutting down".to_owned()),
         }

@@ -38,7 +38,7 @@ const SECRET_PERIOD: Duration = Duration::from_secs(2);
 /// Users whose answer is remembered.
 const SECRETS_MAX: usize = 10_000;
 /// How often a server is asked for changed start values, at most.
-const SETTINGS_PERIOD: Duration = Duration::from_secs(1);
+const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
 /// How long a login waits for that answer.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
@@ -276,7 +276,7 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) 
             let same_servers =
                 |other: &Arc<PoolEntry>| other.route.load().target.servers == route.target.servers;
             for other in service.pools.all().into_iter().filter(same_servers) {
-                other.begin_epoch();
+                super::upkeep::renew(service, &other);
             }
         }
     };

@@ -45,7 +45,7 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
             }
             Order::Renew => {
                 // Which servers share the catalogue is not known: all pools, to be safe.
-                service.pools.all().iter().for_each(|entry| entry.begin_epoch());
+                service.pools.all().iter().for_each(|entry| super::upkeep::renew(&service, entry));
             }
             Order::Cancel(request) => {
                 tokio::spawn(async move { crate::cancel::send(&service, request).await });

@@ -75,7 +75,8 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     };
     close_idle(service, pool, |backend, idle| {
         let stale = backend.epoch() != epoch
-            || now.since(backend.opened()) >= settings.server_lifetime
+            || (!settings.server_lifetime.is_zero()
+                && now.since(backend.opened()) >= settings.server_lifetime)
             || bloated.contains(&backend.id());
         let unneeded = !settings.server_idle_timeout.is_zero()
             && idle >= settings.server_idle_timeout
@@ -127,6 +128,12 @@ fn bloated(dialler: &Dialler, pool: &Pool, bytes: u64) -> Vec<BackendId> {
         })
         .map(|(id, _, _)| id)
         .collect()
+}
+
+/// Begins a new epoch of a pool: idle backends are closed now, the others as they become free.
+pub fn renew(service: &Service, entry: &PoolEntry) {
+    entry.begin_epoch();
+    close_idle(service, &entry.pool, |_, _| true);
 }
 
 /// Takes the idle backends for which `unwanted(backend, idle time)` holds out of the pool and closes

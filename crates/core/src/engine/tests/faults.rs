@@ -496,3 +496,37 @@ fn a_statement_whose_preparation_may_be_ignored_is_waited_for() {
     world.send(&second, &answers("12CI"));
     assert_eq!(client.kinds(), "12EZ2CZ");
 }
+
+#[test]
+fn a_query_behind_a_failed_parse_is_ended_when_its_client_has_left() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELEC"), query("SELECT 1")].concat());
+    let server = world.servers[0].clone();
+    world.close(&client);
+    server.received();
+    let request = world.asked.cancels[0].clone();
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    // The server ignores the query, too: without a Sync it would never come to an end.
+    world.send(&server, &answers("E"));
+    assert_eq!(server.kinds(), "S");
+    world.send(&server, &answers("I"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_01_an_open_pipeline_whose_client_has_left_is_not_committed() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "INSERT"), bind(""), execute(), flush()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12C"));
+    server.received();
+    world.close(&client);
+    // A Sync by itself would commit it: the pipeline is made to fail first.
+    assert_eq!(server.kinds(), "PS");
+    world.send(&server, &answers("EI"));
+    let request = world.asked.cancels[0].clone();
+    world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+    assert_eq!(world.idle_backends(), 1);
+}

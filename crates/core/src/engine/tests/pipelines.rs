@@ -260,7 +260,7 @@ fn trap_21_a_client_that_leaves_in_mid_query_has_it_cancelled() {
     let server = world.servers[0].clone();
     world.close(&client);
     assert_eq!(world.asked.cancels.len(), 1);
-    assert_eq!(server.kinds(), "PBES", "with the Sync that it did not send");
+    assert_eq!(server.kinds(), "PBEPS", "made to fail, with the Sync that it did not send");
     world.send(&server, &answers("12EI"));
     assert_eq!(world.idle_backends(), 0, "the cancel request is still under way");
     let request = world.asked.cancels[0].clone();

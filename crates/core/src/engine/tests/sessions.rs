@@ -470,3 +470,17 @@ fn a_deallocate_behind_other_queries_is_answered_in_its_turn() {
     assert_eq!(client.kinds(), "CZCZ");
     assert_eq!(server.received(), query("SELECT 3"));
 }
+
+#[test]
+fn pinned_clients_that_sit_idle_make_room_for_others() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.limits.idle_transaction_reserve = 1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("CREATE TEMP TABLE t (a int)"));
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("CI"));
+    world.send(&two, &query("SELECT 1"));
+    world.wait_ms(100);
+    assert_eq!(world.servers.len(), 2);
+    assert_eq!(world.servers[1].kinds(), "Q");
+}
