@@ -180,6 +180,11 @@ impl<B> Pool<B> {
         self.waiting.front()
     }
 
+    /// Those who wait, in the order in which they came.
+    pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiting.iter()
+    }
+
     /// Whether PAUSE is in force.
     pub fn is_paused(&self) -> bool {
         self.paused

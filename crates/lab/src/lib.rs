@@ -2,6 +2,7 @@
 //!
 //! - [`net`]: byte pipes in virtual time, with the manners of non-blocking sockets
 //! - [`model`]: a PostgreSQL server as its clients see it, and clients that know every answer
+//! - [`world`]: the real engines between the two, several loops of them, watched at each step
 //! - [`rng`]: the one source of chance; a seed repeats a run exactly
 //!
 //! # Why not
@@ -13,3 +14,4 @@
 pub mod model;
 pub mod net;
 pub mod rng;
+pub mod world;

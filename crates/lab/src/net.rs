@@ -19,7 +19,8 @@
 pub mod mailbox;
 mod pipe;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -82,6 +83,8 @@ struct Connection {
     ends: [End; 2],
     /// `pipes[n]` carries what end `n` writes.
     pipes: [Pipe; 2],
+    /// The arrival of each pipe's next piece, as [`State::arrivals`] has it.
+    noted: [Option<Duration>; 2],
 }
 
 #[derive(Debug)]
@@ -91,6 +94,9 @@ struct State {
     now: Duration,
     connections: BTreeMap<usize, Connection>,
     next_connection: usize,
+    /// When something arrives, and in which pipe (connection and writing end). An entry may be out
+    /// of date: its pipe tells.
+    arrivals: BinaryHeap<Reverse<(Duration, usize, usize)>>,
     events: BTreeMap<Owner, VecDeque<Event>>,
 }
 
@@ -118,6 +124,7 @@ impl Net {
             now: Duration::ZERO,
             connections: BTreeMap::new(),
             next_connection: 0,
+            arrivals: BinaryHeap::new(),
             events: BTreeMap::new(),
         };
         Self { state: Arc::new(Mutex::new(state)) }
@@ -141,7 +148,9 @@ impl Net {
         let end = || End { registered: None, wants_space: false, open: true };
         let connection = state.next_connection;
         state.next_connection += 1;
-        state.connections.insert(connection, Connection { ends: [end(), end()], pipes });
+        state
+            .connections
+            .insert(connection, Connection { ends: [end(), end()], pipes, noted: [None; 2] });
         let socket = |side| SimSocket { net: self.clone(), connection, side };
         (socket(0), socket(1))
     }
@@ -155,7 +164,15 @@ impl Net {
     /// When the next piece arrives; `None` while nothing is on its way.
     #[must_use]
     pub fn next_arrival(&self) -> Option<Duration> {
-        self.lock().connections.values().flat_map(|c| &c.pipes).filter_map(Pipe::next_due).min()
+        let state = &mut *self.lock();
+        while let Some(&Reverse((due, connection, side))) = state.arrivals.peek() {
+            let pipes = state.connections.get(&connection).map(|found| &found.pipes);
+            if pipes.is_some_and(|pipes| pipes[side].next_due() == Some(due)) {
+                return Some(due);
+            }
+            state.arrivals.pop();
+        }
+        None
     }
 
     /// Moves the clock, and with it all that arrives by then.
@@ -163,18 +180,18 @@ impl Net {
         let mut state = self.lock();
         state.now = state.now.max(now);
         let now = state.now;
-        let mut edges = Vec::new();
-        for connection in state.connections.values_mut() {
-            for side in 0..2 {
-                if connection.pipes[side].arrive(now) {
-                    let pipe = &connection.pipes[side];
-                    let hangup = pipe.is_finished() || pipe.is_broken();
-                    edges.push((connection.ends[1 - side].registered, hangup));
-                }
-            }
-        }
-        for (registered, hangup) in edges {
-            if let Some((owner, token)) = registered {
+        while let Some(&Reverse((due, connection, side))) = state.arrivals.peek()
+            && due <= now
+        {
+            state.arrivals.pop();
+            let Some(found) = state.connections.get_mut(&connection) else { continue };
+            let news = found.pipes[side].arrive(now);
+            let hangup = found.pipes[side].is_finished() || found.pipes[side].is_broken();
+            let registered = found.ends[1 - side].registered;
+            state.note_arrivals(connection);
+            if let Some((owner, token)) = registered
+                && news
+            {
                 state.edge(owner, Event { token, readable: true, writable: false, hangup });
             }
         }
@@ -199,6 +216,19 @@ impl Net {
 }
 
 impl State {
+    /// Puts what comes next in each pipe of a connection among the arrivals.
+    fn note_arrivals(&mut self, connection: usize) {
+        let Some(found) = self.connections.get_mut(&connection) else { return };
+        for side in 0..2 {
+            let due = found.pipes[side].next_due();
+            if std::mem::replace(&mut found.noted[side], due) != due
+                && let Some(due) = due
+            {
+                self.arrivals.push(Reverse((due, connection, side)));
+            }
+        }
+    }
+
     fn edge(&mut self, owner: Owner, event: Event) {
         let events = self.events.entry(owner).or_default();
         if let Some(waiting) = events.iter_mut().find(|waiting| waiting.token == event.token) {
@@ -292,6 +322,7 @@ impl SimSocket {
             // The first write to a closed peer is taken, and answered by a reset (RFC 9293 3.5.2).
             connection.pipes[self.side].abort();
             connection.pipes[1 - self.side].abort_at_end();
+            state.note_arrivals(self.connection);
             return Ok(bytes.len());
         }
         let taken = bytes.len().min(pipe.space());
@@ -307,6 +338,7 @@ impl SimSocket {
             let delay = Duration::from_nanos(state.rng.between(nanos(low), nanos(high)));
             connection.pipes[self.side].send(state.now + delay, piece);
         }
+        state.note_arrivals(self.connection);
         Ok(taken)
     }
 
@@ -316,6 +348,7 @@ impl SimSocket {
         let due = state.now + state.config.delay.1;
         let connection = state.connections.get_mut(&self.connection).expect("this end is open");
         connection.pipes[self.side].shut(due);
+        state.note_arrivals(self.connection);
     }
 
     /// Breaks the connection: what is on its way is lost, both directions end in an error.
@@ -323,6 +356,7 @@ impl SimSocket {
         let state = &mut *self.net.lock();
         let connection = state.connections.get_mut(&self.connection).expect("this end is open");
         connection.break_at(self.side, state.now + state.config.delay.0);
+        state.note_arrivals(self.connection);
     }
 
     /// Bytes that this end has written and the other has not read.
@@ -357,6 +391,7 @@ impl Drop for SimSocket {
         if connection.ends.iter().all(|end| !end.open) {
             state.connections.remove(&self.connection);
         }
+        state.note_arrivals(self.connection);
         state.forget(registered);
     }
 }

@@ -39,7 +39,7 @@ impl World {
             })
             .collect();
         let server = ModelServer::new(ServerConfig {
-            clients: count * slots,
+            slots: 0..count * slots,
             seed: rng.next_u64(),
             ..ServerConfig::default()
         });

@@ -156,7 +156,7 @@ fn session(
     slots: usize,
 ) -> Result<(u64, u64), Mismatch> {
     let mut rng = Rng::new(seed);
-    let config = ServerConfig { clients: slots, ..ServerConfig::default() };
+    let config = ServerConfig { slots: 0..slots, ..ServerConfig::default() };
     let mut oracle = Oracle::new(config, Comparison::RealServer);
     let behaviour = Behaviour { units: 30, ..Behaviour::default() };
     let mut generator = Generator::new(rng.next_u64(), behaviour, slot);

@@ -146,6 +146,9 @@ pub struct Backend<S: Socket> {
     pub(super) describing: VecDeque<Arc<Seen>>,
     /// The pipeline under way, in case it must be sent again.
     pub(super) replay: Replay,
+    /// The client's unnamed statements that a Parse has displaced, one for each Parse of another in
+    /// `expected`: the first comes back if the server would have ignored that Parse.
+    pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
@@ -205,6 +208,7 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            displaced: VecDeque::new(),
             describing: VecDeque::new(),
             replay: Replay::default(),
             refusals: VecDeque::new(),
@@ -287,6 +291,13 @@ impl<S: Socket> Backend<S> {
     /// The pipeline to which the next answer belongs.
     pub(super) fn answered_pipeline(&self) -> u64 {
         self.pipeline - u64::from(self.syncs_outstanding)
+    }
+
+    /// Whether what the server says now is about this pipeline or an earlier one. (A Sync of ours
+    /// ends the client's pipeline and begins none.)
+    pub(super) fn has_come_to(&self, pipeline: u64) -> bool {
+        self.expected.front() == Some(&Expect::MadeSync)
+            || pipeline + u64::from(self.syncs_outstanding) <= self.pipeline
     }
 
     /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did

@@ -67,6 +67,10 @@ pub(super) struct Extra {
     pub(super) set_again: Vec<Box<[u8]>>,
     /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
     pub(super) discarding: Option<PartSet>,
+    /// That DISCARD ALL has worked, whatever fails behind it.
+    pub(super) discarded: bool,
+    /// The pipeline with whose end all of this is settled.
+    pub(super) settles_in: u64,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
     /// Scan of a Query that streams.
@@ -223,7 +227,8 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Whether a DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails.
+    /// A DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails. The unnamed
+    /// statement stays, as on the server (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forget_statements(&mut self) {
         if let Some(names) = self.statements.take() {
             let forgotten = &mut self.extra().forgotten;
@@ -232,7 +237,6 @@ impl<S: Socket> Client<S> {
                 None => *forgotten = Some(*names),
             }
         }
-        self.unnamed = None;
     }
 
     /// The names come back: what took them away has failed.

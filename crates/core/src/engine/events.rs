@@ -148,6 +148,7 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Engine(backend) => {
                 let unsent = !backend.output.is_empty();
+                backend.hung_up |= ready.hangup;
                 if ready.writable && write_kept(&mut backend.socket, &mut backend.output).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
@@ -163,20 +164,21 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Pool => {
                 if ready.readable || ready.hangup {
-                    self.idle_event(host, place, now);
+                    self.idle_event(host, place, ready, now);
                 }
             }
         }
     }
 
     /// An idle backend has something to say: mostly that it ends.
-    fn idle_event<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
+    fn idle_event<H: Host<S>>(&mut self, host: &mut H, place: Slot, ready: Readiness, now: Time) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         let (id, pool) = (resident.id, self.pools[resident.pool as usize].pool.clone());
         let Some(mut backend) = pool.lock().take_idle_as_lent(id) else {
             return; // another loop has just taken it, and looks itself
         };
         backend.since = now;
+        backend.hung_up |= ready.hangup;
         backend.tidying = Tidying::Draining;
         resident.holder = Holder::Engine(backend);
         self.read_tidied(host, place, now);
@@ -541,6 +543,8 @@ impl<S: Socket> Engine<S> {
                     (Some(backend), true) => backend.process,
                     _ => self.process_of(slot),
                 },
+                kept_in: client.input.len(),
+                kept_out: client.output.len(),
             });
             if let Some(backend) = &client.backend {
                 let id = Some(self.client_id(slot));
@@ -585,6 +589,8 @@ impl<S: Socket> Backend<S> {
             statements: self.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
+            kept_in: self.input.len(),
+            kept_out: self.output.len(),
         }
     }
 }

@@ -78,6 +78,11 @@ pub(super) enum Expect {
 }
 
 impl Expect {
+    /// Whether it is the client's Parse of the unnamed statement.
+    pub(super) fn is_unnamed_parse(self) -> bool {
+        matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
+    }
+
     /// Whether it ends with ReadyForQuery.
     pub(super) fn ends_with_ready(self) -> bool {
         matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery | Self::MadeSync)

@@ -20,7 +20,7 @@ use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::pool::Acquired;
-use crate::session::part::{Part, PartSet};
+use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -573,6 +573,10 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = client.backend.take() else { return };
         let effects = Effects::of(&findings, |name| backend.parameters.get(name).is_some());
         client.undergo(&mut backend, &effects);
+        if let Some(extra) = &mut client.extra {
+            // Its end has been asked for already.
+            extra.settles_in = extra.settles_in.min(backend.pipeline.saturating_sub(1));
+        }
         client.backend = Some(backend);
         client.settle();
     }
@@ -698,6 +702,9 @@ impl<S: Socket> Client<S> {
         }
         self.reads_sequences |= effects.reads_sequences;
         let Some(unusual) = &effects.unusual else { return };
+        if !self.is_unsettled() {
+            self.extra().settles_in = backend.pipeline;
+        }
         backend.replay.forget();
         if unusual.resetting != Resetting::No && !self.is_native() {
             let resetting = &mut self.extra().resetting;
@@ -714,11 +721,13 @@ impl<S: Socket> Client<S> {
             self.forget_statements();
             self.extra().forgetting = true;
             backend.statements.clear();
-            backend.unnamed = None;
             backend.uncertain = true;
         }
         if unusual.discards_all {
-            let ends = std::mem::replace(&mut self.pins, PartSet::EMPTY);
+            // What no command undoes is left on the server by this one, too.
+            let stays =
+                self.pins.iter().filter(|part| part.row().undo == Undo::CloseBackend).collect();
+            let ends = std::mem::replace(&mut self.pins, stays);
             let extra = self.extra();
             extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
         }

@@ -230,8 +230,12 @@ impl<S: Socket> Relay<'_, S> {
         const OUT_OF_TURN: &str = "the server sent an answer out of turn";
         match message {
             // These come at any time.
-            kind::PARAMETER_STATUS => return self.parameter(body),
+            kind::PARAMETER_STATUS => {
+                self.answer_made(run, at);
+                return self.parameter(body);
+            }
             kind::NOTICE => {
+                self.answer_made(run, at);
                 let ours = self.backend.expected.front().is_some_and(|e| e.is_made());
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
@@ -349,6 +353,9 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::COMMAND_COMPLETE {
             self.copy_ended();
+            if !owed.is_made() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
+                self.forgotten_for_good(body);
+            }
         }
         if !owed.is_made() {
             self.backend.replay.forget();
@@ -360,11 +367,29 @@ impl<S: Socket> Relay<'_, S> {
         }
         if completes {
             self.backend.expected.pop_front();
+            if owed.is_unnamed_parse() {
+                self.backend.displaced.pop_front();
+            }
             if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
                 self.backend.statements.prove(statement);
             }
         }
         Ok(fate)
+    }
+
+    /// A DISCARD ALL or DEALLOCATE ALL has worked. An error behind it in the same text or pipeline
+    /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
+    /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
+    fn forgotten_for_good(&mut self, tag: &[u8]) {
+        let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut()) else { return };
+        if !self.backend.has_come_to(extra.settles_in) {
+            return;
+        }
+        extra.discarded = tag == b"DISCARD ALL\0" && extra.discarding.is_some();
+        extra.forgotten = None;
+        if std::mem::take(&mut extra.forgetting) {
+            self.backend.uncertain = false;
+        }
     }
 
     /// The client is told what a statement takes and gives.
@@ -463,6 +488,11 @@ impl<S: Socket> Relay<'_, S> {
         let erring = self.backend.answered_pipeline();
         let mut refused = None;
         let mut found = false;
+        let mut is_first = true;
+        let mut unnamed = None;
+        // Nothing that was sent since has taken the place of what is ignored.
+        let mut still_unnamed = false;
+        let mut touches_unnamed = false;
         while let Some(next) = self.backend.expected.front().copied() {
             if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
@@ -472,10 +502,25 @@ impl<S: Socket> Relay<'_, S> {
             if next.ends_with_ready() {
                 self.backend.syncs_outstanding -= 1;
             }
+            // A Parse or Close of the unnamed statement, or what may be one.
+            touches_unnamed |= next.is_unnamed_parse()
+                || matches!(
+                    next,
+                    Expect::MadeParse { statement: 0 } | Expect::Made | Expect::Close
+                );
+            let ignored = !std::mem::replace(&mut is_first, false);
+            if next.is_unnamed_parse() {
+                let before = self.backend.displaced.pop_front();
+                if ignored && unnamed.is_none() {
+                    unnamed = before;
+                }
+            }
             match next {
                 Expect::Parse { serial, statement } => {
                     let pipeline = self.backend.answered_pipeline();
                     self.backend.statements.remove(statement, pipeline);
+                    still_unnamed |= serial != 0
+                        && self.client.as_ref().is_some_and(|c| c.unnamed_serial == serial);
                     self.unname(serial);
                 }
                 Expect::ParseKnown { serial } => self.unname(serial),
@@ -499,7 +544,10 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused => {
                     let refusal = self.backend.refusals.pop_front();
-                    if next == owed && refused.is_none() {
+                    // Any other error of the text's comes first on the server, too.
+                    let due = crate::wire::error::field(body, b'C')
+                        == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
+                    if due && next == owed && refused.is_none() {
                         refused = refusal;
                     }
                 }
@@ -515,9 +563,16 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.ignoring = true;
             self.backend.unsynced = true;
         }
-        if self.backend.unnamed_since <= erring {
-            // A Parse or Close of the unnamed statement may be among what was ignored.
+        if touches_unnamed && self.backend.unnamed_since <= erring {
             self.backend.forget_unnamed();
+        }
+        // The unnamed statement that the server still has is the one before those it ignored.
+        if let (Some(client), Some(before)) = (&mut self.client, unnamed) {
+            match self.backend.displaced.front_mut() {
+                Some(later) => *later = before,
+                None if still_unnamed => (client.unnamed, client.unnamed_serial) = before,
+                None => {}
+            }
         }
         if healing {
             return Ok(Fate::Skip);
@@ -600,11 +655,10 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         let ours = backend.expected.front().is_some_and(|e| e.is_made());
-        let resetting = self
-            .client
-            .as_ref()
-            .and_then(|client| client.extra.as_ref())
-            .is_some_and(|extra| extra.resetting != Resetting::No);
+        let resetting =
+            self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {
+                extra.resetting != Resetting::No && backend.has_come_to(extra.settles_in)
+            });
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
 
@@ -621,6 +675,10 @@ impl<S: Socket> Relay<'_, S> {
         if !owed.ends_with_ready() {
             return Err("the server was ready before it had answered everything");
         }
+        let later = self.client.as_ref().is_some_and(|client| {
+            let extra = client.extra.as_ref().filter(|_| client.is_unsettled());
+            extra.is_some_and(|extra| !self.backend.has_come_to(extra.settles_in))
+        });
         self.backend.expected.pop_front();
         self.backend.syncs_outstanding -= 1;
         self.backend.copying_in = false;
@@ -650,7 +708,7 @@ impl<S: Socket> Relay<'_, S> {
         if !client.is_native() && !same_parse_settings(&client.desired, &self.backend.applied) {
             settings_changed(client, self.backend);
         }
-        if client.extra.is_some() {
+        if client.extra.is_some() && !later {
             let told = settle_extra(client, self.backend);
             if !told.is_empty() {
                 self.cut(run, at);
@@ -721,7 +779,8 @@ fn is_fatal(body: &[u8]) -> bool {
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
 /// the client is due.
 fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> Vec<u8> {
-    let failed = client.failed;
+    let discarded = client.extra.as_ref().is_some_and(|extra| extra.discarded);
+    let failed = client.failed && !discarded;
     let mut told = Vec::new();
     if failed {
         client.remember_statements();
@@ -732,6 +791,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     let resetting = std::mem::take(&mut extra.resetting);
     let set_again = std::mem::take(&mut extra.set_again);
     let discarding = extra.discarding.take();
+    extra.discarded = false;
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed

@@ -203,6 +203,10 @@ pub struct ClientRow {
     pub statements: usize,
     /// Process id in its BackendKeyData.
     pub process: u32,
+    /// Bytes from it that are kept because they cannot be passed on yet.
+    pub kept_in: usize,
+    /// Bytes for it that its connection has not taken.
+    pub kept_out: usize,
 }
 
 /// What a backend is doing.
@@ -247,6 +251,10 @@ pub struct BackendRow {
     pub application_name: String,
     /// Whether its connection is encrypted.
     pub encrypted: bool,
+    /// Bytes from it that are kept because a message is not complete yet.
+    pub kept_in: usize,
+    /// Bytes for it that its connection has not taken.
+    pub kept_out: usize,
 }
 
 /// An event for the log.

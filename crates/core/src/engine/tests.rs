@@ -10,6 +10,7 @@ mod limits;
 mod pipelines;
 mod replay;
 mod sessions;
+mod simulated;
 
 use super::Token;
 use crate::ids::Slot;

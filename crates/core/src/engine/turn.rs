@@ -268,6 +268,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.backend.expect(Expect::Query);
         self.backend.unnamed = None;
         self.client.unnamed = None;
+        self.client.unnamed_serial = 0;
         Ok(changes_start_values)
     }
 
@@ -317,7 +318,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.is_native() || self.backend.shares_nothing() {
             self.pass();
             self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
-            if !self.client.is_native() {
+            if self.client.is_native() {
+                // What no command can undo must not be left to the next session.
+                let rest = frame::take_string(self.body).map(|(_, rest)| rest);
+                let text = rest.and_then(frame::take_string).map(|(text, _)| text);
+                if text.is_none_or(|text| self.effects_of(text).spoils) {
+                    self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
+                }
+            } else {
                 // The unnamed one, too, is what the server has.
                 self.client.pins.insert(Part::ProtocolStatement);
                 self.client.pins.insert(Part::UnnamedStatement);
@@ -349,8 +357,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 settings: self.client.desired.clone(),
                 effects,
             });
-            self.client.unnamed = Some(unnamed.clone());
-            self.client.unnamed_serial = self.serial;
+            let before = self.client.unnamed.replace(unnamed.clone());
+            let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
+            self.backend.displaced.push_back((before, serial));
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.pipeline;
             self.backend.unnamed_follows = self.backend.pipeline + u64::from(self.backend.unsynced);
@@ -360,8 +369,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         self.hold_for_name(name)?;
-        if self.client.statement(name).is_some() {
-            return self.refuse_parse(name);
+        if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
+            return self.refuse_parse(name, &existing, rest);
         }
         if self.client.pins.contains(Part::ProtocolStatement) {
             // Long statements have gone to this server under the client's own names: it knows
@@ -423,8 +433,9 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
     fn parse_long(&mut self) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
-        if self.client.statement(name).is_some() {
-            self.refuse_parse(name)?;
+        if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
+            self.refuse_parse(name, &existing, b"\0\0\0")?;
             let rest = self.header.body - self.body.len();
             self.client.extra().discard = rest;
             return Ok(());
@@ -438,6 +449,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.backend.spoiled.get_or_insert("a statement too long to be looked at was prepared");
         if name.is_empty() {
             self.client.unnamed = None;
+            self.client.unnamed_serial = 0;
             self.backend.unnamed = None;
             self.backend.unnamed_since = self.backend.pipeline;
         }
@@ -447,9 +459,16 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// The client names a statement that exists: the server is made to fail where it would have
-    /// failed, and its error is replaced by the one that is due.
-    fn refuse_parse(&mut self, name: &[u8]) -> Result<(), Halt> {
+    /// The client names a statement that exists: the server is asked to prepare the text (`rest`
+    /// of the Parse) under the name that the existing one has there, and refuses that as its last
+    /// step, once it has found nothing else wrong. Its error is replaced by the one that is due.
+    fn refuse_parse(
+        &mut self,
+        name: &[u8],
+        existing: &Arc<Statement>,
+        rest: &[u8],
+    ) -> Result<(), Halt> {
+        self.bring(existing)?;
         let mut error = Vec::new();
         ClientError::error(
             SqlState::DUPLICATE_PREPARED_STATEMENT,
@@ -458,7 +477,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         .write(&mut error);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        build::parse(&mut self.passage.out, b"hawser_refused", b"hawser_refused\0\0\0");
+        build::parse(&mut self.passage.out, &existing.name, rest);
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
         Ok(())
@@ -630,6 +649,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             if name.is_empty() {
                 self.client.unnamed = None;
+                self.client.unnamed_serial = 0;
                 self.backend.unnamed = None;
                 self.backend.unnamed_since = self.backend.pipeline;
             }

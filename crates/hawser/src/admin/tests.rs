@@ -139,6 +139,8 @@ impl Fake {
             pins: PartSet::of(pins),
             statements: 3,
             process: 4_194_305,
+            kept_in: 0,
+            kept_out: 0,
         });
         id
     }
@@ -159,6 +161,8 @@ impl Fake {
             statements: 0,
             application_name: String::new(),
             encrypted: true,
+            kept_in: 0,
+            kept_out: 0,
         });
     }
 }

@@ -36,11 +36,11 @@ pub struct Database {
     pub sequences: BTreeMap<String, i64>,
 }
 
-/// A database with a table and a sequence for each of `clients`.
+/// A database with a table and a sequence for each of `slots`.
 #[must_use]
-pub fn database(clients: usize) -> Database {
+pub fn database(slots: std::ops::Range<usize>) -> Database {
     let mut database = Database::default();
-    for client in 0..clients {
+    for client in slots {
         database.tables.insert(ledger(client), Vec::new());
         database.sequences.insert(sequence(client), 0);
     }

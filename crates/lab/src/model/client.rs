@@ -76,7 +76,6 @@ struct Live {
     awaiting: bool,
     leaving: bool,
     vanishing: bool,
-    fatal: bool,
 }
 
 /// A simulated client.
@@ -154,11 +153,11 @@ impl ModelClient {
         match &self.live {
             None => format!("slot {}: not connected", self.next_slot),
             Some(live) => format!(
-                "slot {}: waits for {} with {} bytes unsent; {:?}",
+                "slot {}: waits for {} with {} bytes unsent;\n{}",
                 self.next_slot,
                 live.oracle.waits_for(),
                 live.unsent.len(),
-                live.oracle.history()
+                live.oracle.history().join("\n")
             ),
         }
     }
@@ -198,7 +197,7 @@ impl ModelClient {
 
     fn connect(&mut self, socket: SimSocket) {
         let config = ServerConfig {
-            clients: self.config.slots.end,
+            slots: self.config.slots.clone(),
             seed: self.rng.next_u64(),
             ..ServerConfig::default()
         };
@@ -217,7 +216,6 @@ impl ModelClient {
             awaiting: true,
             leaving: false,
             vanishing: false,
-            fatal: false,
         });
     }
 
@@ -244,14 +242,14 @@ impl ModelClient {
         match live.socket.read(&mut buffer) {
             Ok(0) => self.lost("the connection was closed"),
             Ok(read) => {
-                if self.config.tolerates_loss {
-                    live.fatal |= contains(&buffer[..read], b"FATAL\0") || live.fatal;
-                    if live.fatal {
-                        return Ok(true);
-                    }
-                }
                 live.oracle.receive(&buffer[..read])?;
-                Ok(true)
+                match live.oracle.farewell() {
+                    Some(farewell) if !self.config.tolerates_loss => Err(Mismatch {
+                        what: format!("the session was ended: {farewell}"),
+                        history: live.oracle.history(),
+                    }),
+                    _ => Ok(true),
+                }
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => Ok(false),
             Err(_) => self.lost("the connection was reset"),
@@ -282,7 +280,7 @@ impl ModelClient {
 
     fn act(&mut self, now: Duration, dial: &mut dyn FnMut() -> SimSocket) -> bool {
         let Some(live) = &mut self.live else { return false };
-        if live.fatal || live.leaving {
+        if live.oracle.farewell().is_some() || live.leaving {
             return false;
         }
         if live.vanishing {
@@ -342,8 +340,4 @@ impl ModelClient {
             matches!(socket.read(&mut [0; 16]), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
         });
     }
-}
-
-fn contains(haystack: &[u8], needle: &[u8]) -> bool {
-    haystack.windows(needle.len()).any(|window| window == needle)
 }

@@ -26,8 +26,8 @@ pub struct ProcessId(pub i32);
 pub struct ServerConfig {
     /// Highest minor version of protocol 3: 0 up to PostgreSQL 17, 2 from 18 on.
     pub protocol_minor: u16,
-    /// Tables and sequences `ledger_N`, `seq_N`, for N below this.
-    pub clients: usize,
+    /// Tables and sequences `ledger_N`, `seq_N`, for these N.
+    pub slots: std::ops::Range<usize>,
     /// Connections that are accepted at a time; more get 53300.
     pub connections_max: usize,
     /// Decides process ids and secrets.
@@ -36,7 +36,7 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        Self { protocol_minor: 0, clients: 16, connections_max: 100, seed: 1 }
+        Self { protocol_minor: 0, slots: 0..16, connections_max: 100, seed: 1 }
     }
 }
 
@@ -172,7 +172,7 @@ impl ModelServer {
     /// A new cluster with the contents of [`catalog`].
     #[must_use]
     pub fn new(config: ServerConfig) -> Self {
-        let database = catalog::database(config.clients);
+        let database = catalog::database(config.slots.clone());
         let mut rng = Rng::new(config.seed);
         let next_process = i32::try_from(rng.between(1000, 30_000)).expect("below i32::MAX");
         let cluster = Cluster {

@@ -40,6 +40,13 @@ impl<M> Mailbox<M> {
         self.queues.values().filter_map(|queue| queue.front().map(|(due, _)| *due)).min()
     }
 
+    /// What is on its way: sender, receiver and message.
+    pub fn iter(&self) -> impl Iterator<Item = (Owner, Owner, &M)> {
+        self.queues
+            .iter()
+            .flat_map(|((from, to), queue)| queue.iter().map(|(_, message)| (*from, *to, message)))
+    }
+
     /// What has arrived for a loop, each message with its sender; senders in random order.
     pub fn take(&mut self, now: Duration, to: Owner) -> Vec<(Owner, M)> {
         let mut senders: Vec<Owner> = self

@@ -112,10 +112,8 @@ impl Pipe {
 
     /// What has arrived and what travels may still be read; then it is broken.
     pub(super) fn abort_at_end(&mut self) {
-        if !self.finished {
-            self.shut = true;
-            self.queue(Duration::ZERO, Piece::Reset);
-        }
+        self.shut = true;
+        self.queue(Duration::ZERO, Piece::Reset);
     }
 
     /// Takes in what is due; true where the reader has something new to see.

@@ -311,7 +311,7 @@ fn a_long_parse_of_a_name_that_exists_is_refused() {
         world.send(&client, part);
     }
     assert_eq!(server.kinds(), "PS");
-    world.send(&server, &answers("EI"));
+    world.send(&server, &answers("UI"));
     assert!(String::from_utf8_lossy(&client.received()).contains("42P05"));
     assert_eq!(world.idle_backends(), 1);
 }

@@ -341,6 +341,12 @@ impl World {
         self.raise(peer, Readiness { readable: true, hangup: true, ..Readiness::default() });
     }
 
+    /// A peer sends bytes and closes its connection before anybody looks.
+    pub(super) fn say_and_close(&mut self, peer: &Peer, bytes: &[u8]) {
+        peer.0.lock().unwrap().to_engine.extend(bytes);
+        self.close(peer);
+    }
+
     /// A message comes to a loop.
     pub(super) fn deliver(&mut self, to: LoopId, message: ToLoop<Fake>) {
         self.asked.messages.push_back((to, message));
@@ -402,7 +408,8 @@ pub(super) fn message(kind: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// Answers of a server: each letter a message, `I`, `T` and `F` being ReadyForQuery in that
-/// status (F: failed), `C` `CommandComplete`, `E` an error.
+/// status (F: failed), `C` `CommandComplete`, `E` an error, `U` that
+/// a prepared statement already exists.
 pub(super) fn answers(script: &str) -> Vec<u8> {
     let mut out = Vec::new();
     for letter in script.chars() {
@@ -412,6 +419,7 @@ pub(super) fn answers(script: &str) -> Vec<u8> {
             'F' => out.extend(message(b'Z', b"E")),
             'C' => out.extend(message(b'C', b"SELECT 1\0")),
             'E' => out.extend(message(b'E', b"SERROR\0VERROR\0C42601\0Mwrong\0\0")),
+            'U' => out.extend(message(b'E', b"SERROR\0VERROR\0C42P05\0Mit is there\0\0")),
             'D' => out.extend(message(b'D', b"\0\0")),
             kind => out.extend(message(kind as u8, b"")),
         }

@@ -137,7 +137,7 @@ fn a_name_that_exists_is_refused_with_the_servers_own_words() {
     world.send(&server, &answers("1I"));
     client.received();
     world.send(&client, &[parse("a", "SELECT 2"), bind("a"), sync()].concat());
-    world.send(&server, &answers("EI"));
+    world.send(&server, &answers("UI"));
     let answer = client.received();
     assert_eq!(kinds(&answer), "EZ");
     let text = String::from_utf8_lossy(&answer);

@@ -7,9 +7,10 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::statement::{Mix, Statements};
+use super::statement::{Mix, Statements, is_reset};
 use crate::model::backend::ModelBackend;
 use crate::model::frontend;
+use crate::model::session::Block;
 use crate::model::sql::Type;
 use crate::model::wire::Message;
 use crate::rng::Rng;
@@ -48,6 +49,9 @@ pub struct Behaviour {
     pub think_max: Duration,
     /// Of a thousand units, how many end in a sudden disconnection.
     pub vanish_permille: u64,
+    /// It goes on without having heard whether copy data were refused, and whether the statements
+    /// that it names were prepared, as no driver does.
+    pub foresees_outcomes: bool,
     /// Of a hundred sleeping statements, how many are cancelled.
     pub cancel_percent: u64,
 }
@@ -62,6 +66,7 @@ impl Default for Behaviour {
             think_percent: 20,
             think_max: Duration::from_millis(3),
             vanish_permille: 0,
+            foresees_outcomes: true,
             cancel_percent: 50,
         }
     }
@@ -77,6 +82,10 @@ pub struct Generator {
     /// Messages of the extended protocol were sent since the last Sync.
     owes_sync: bool,
     asked_cancel: bool,
+    /// A statement was named or closed since the last wait.
+    named: bool,
+    /// All is answered that was sent.
+    awaited: bool,
     units: u64,
     left: bool,
 }
@@ -93,6 +102,8 @@ impl Generator {
             planned: VecDeque::new(),
             owes_sync: false,
             asked_cancel: false,
+            named: false,
+            awaited: false,
             units: behaviour.units,
             behaviour,
             left: false,
@@ -119,6 +130,7 @@ impl Generator {
             }
             self.plan(session);
         };
+        self.awaited = action == Action::Await;
         if let Action::Send(message) = &action {
             match message.tag {
                 b'S' => self.owes_sync = session.is_copying_in(),
@@ -144,6 +156,11 @@ impl Generator {
             return;
         }
         self.asked_cancel = false;
+        if self.named && !self.owes_sync && !session.skips_to_sync() {
+            self.named = false;
+            self.planned.push_back(Action::Await);
+            return;
+        }
         if self.units == 0 {
             self.wind_up(session);
             return;
@@ -207,6 +224,9 @@ impl Generator {
             8 => {
                 self.owes_sync |= extended;
                 self.send(frontend::copy_data(b"not a number\n"));
+                if !self.behaviour.foresees_outcomes {
+                    self.planned.push_back(Action::Await);
+                }
             }
             _ => {
                 self.owes_sync |= extended;
@@ -222,9 +242,13 @@ impl Generator {
             self.send(frontend::function_call(function, &arguments));
             return;
         }
-        let statements = if self.rng.percent(70) { 1 } else { self.rng.between(2, 4) };
-        let text: Vec<String> = (0..statements).map(|_| self.statements.simple(session)).collect();
-        self.send(frontend::query(&text.join("; ")));
+        let text = if self.rng.percent(70) {
+            self.statements.simple(session)
+        } else {
+            let count = self.rng.between(2, 4);
+            self.statements.several(count, session)
+        };
+        self.send(frontend::query(&text));
     }
 
     fn small(&mut self) -> i32 {
@@ -232,14 +256,21 @@ impl Generator {
     }
 
     fn extended(&mut self, session: &ModelBackend) {
-        match self.rng.below(20) {
+        let choice = self.rng.below(20);
+        self.named |= !self.behaviour.foresees_outcomes && matches!(choice, 9..=11 | 17);
+        match choice {
             0..=8 => self.unnamed(session),
             9..=11 => {
                 let name = format!("ps{}", self.rng.below(4));
-                if self.rng.percent(50) {
+                // Which of two errors comes first in a failed transaction is not for a pooler.
+                let fails = session.block() == Block::Failed && self.behaviour.mix.poolable;
+                if self.rng.percent(50) || fails {
                     self.send(frontend::close(b'S', &name));
                 }
-                let text = self.statements.extended(session);
+                let mut text = self.statements.extended(session);
+                while self.behaviour.mix.poolable && is_reset(&text) {
+                    text = self.statements.extended(session);
+                }
                 self.send(frontend::parse(&name, &text, &[]));
                 if self.rng.percent(60) {
                     self.send(frontend::describe(b'S', &name));
@@ -259,6 +290,10 @@ impl Generator {
     fn unnamed(&mut self, session: &ModelBackend) {
         let text = self.statements.extended(session);
         let params = parameters(&text);
+        let alone = self.behaviour.mix.poolable && is_reset(&text);
+        if alone && self.owes_sync {
+            self.send(frontend::sync());
+        }
         self.send(frontend::parse("", &text, &[]));
         self.bind("", "", &params, 0);
         if self.rng.percent(60) {
@@ -266,7 +301,7 @@ impl Generator {
         }
         let limit = if self.rng.percent(80) { 0 } else { self.rng.between(1, 20) };
         self.send(frontend::execute("", i32::try_from(limit).unwrap_or(0)));
-        if self.rng.percent(70) {
+        if alone || self.rng.percent(70) {
             self.send(frontend::sync());
         }
     }
@@ -288,7 +323,13 @@ impl Generator {
 
     /// A prepared statement again, perhaps through a portal that is read in parts.
     fn named(&mut self, session: &ModelBackend) {
-        let known = session.statements();
+        let mut known = session.statements();
+        if self.behaviour.mix.poolable {
+            known.retain(|name| !name.starts_with("sq"));
+        }
+        if !self.behaviour.foresees_outcomes && !self.awaited {
+            known.retain(|name| !name.is_empty());
+        }
         let name = if known.is_empty() || self.rng.percent(5) {
             format!("ps{}", self.rng.below(4))
         } else {

@@ -22,7 +22,7 @@ use crate::model::fault::Fault;
 use crate::model::wire::{self, Message, Reader};
 
 /// Messages of the past that a [`Mismatch`] shows.
-const HISTORY_MESSAGES: usize = 40;
+const HISTORY_MESSAGES: usize = 120;
 
 /// Which differences are none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -90,6 +90,7 @@ pub struct Oracle {
     expected_bytes: Vec<u8>,
     cancel_sent: bool,
     key: Option<(i32, Vec<u8>)>,
+    farewell: Option<String>,
     history: VecDeque<String>,
 }
 
@@ -114,6 +115,7 @@ impl Oracle {
             expected_bytes: Vec::new(),
             cancel_sent: false,
             key: None,
+            farewell: None,
             history: VecDeque::new(),
         }
     }
@@ -229,6 +231,13 @@ impl Oracle {
         }
     }
 
+    /// The message by which the other end has said that it ends the session, unexpectedly: what
+    /// comes behind it is not judged any more.
+    #[must_use]
+    pub fn farewell(&self) -> Option<&str> {
+        self.farewell.as_deref()
+    }
+
     /// Nothing more will come before the client sends something.
     #[must_use]
     pub fn is_answered(&self) -> bool {
@@ -261,12 +270,20 @@ impl Oracle {
     /// [`Mismatch`] for the first message that is not the next one expected.
     pub fn receive(&mut self, bytes: &[u8]) -> Result<(), Mismatch> {
         self.buffer.extend_from_slice(bytes);
-        loop {
+        while self.farewell.is_none() {
             let message = match wire::cut(&mut self.buffer, true) {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok(()),
                 Err(error) => return Err(self.mismatch(format!("not a message: {error:?}"))),
             };
+            if is_fatal(&message) || warns_of_crash(&message) {
+                self.note(format!("< {}", describe_backend(&message)));
+                // Behind the warning the connection ends, but a pooler's need not.
+                if is_fatal(&message) {
+                    self.farewell = Some(describe_backend(&message));
+                }
+                continue;
+            }
             self.decide(&message);
             self.note(format!("< {}", describe_backend(&message)));
             let Some((step, expected)) = self.expected.pop_front() else {
@@ -289,6 +306,7 @@ impl Oracle {
                 self.key = reader.int32().ok().map(|process| (process, reader.rest().to_vec()));
             }
         }
+        Ok(())
     }
 
     /// Lets the private server go on in the way that the message just received tells.
@@ -342,6 +360,16 @@ impl Oracle {
             _ => expected.body == received.body,
         }
     }
+}
+
+/// The session ends, whatever it was about. No private server says so by itself.
+fn is_fatal(message: &Message) -> bool {
+    message.tag == b'E' && error_field(message, b'V') == "FATAL"
+}
+
+/// The warning of a server that resets itself because a process has died.
+fn warns_of_crash(message: &Message) -> bool {
+    message.tag == b'N' && error_field(message, b'C') == "57P02"
 }
 
 /// A field of an ErrorResponse or NoticeResponse, "" where it has none.

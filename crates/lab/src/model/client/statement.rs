@@ -26,14 +26,21 @@ pub struct Mix {
     pub folded: u32,
     /// Temporary tables.
     pub temporary: u32,
-    /// nextval, currval, lastval.
+    /// nextval, and what `sequence_reads_percent` adds.
     pub sequences: u32,
+    /// Of a hundred statements on sequences, how many ask for currval or lastval.
+    pub sequence_reads_percent: u64,
+    /// Rows of the longest result.
+    pub series_rows_max: u64,
     /// Session advisory locks.
     pub locks: u32,
     /// LISTEN, UNLISTEN, NOTIFY.
     pub notifications: u32,
     /// PREPARE, EXECUTE, DEALLOCATE.
     pub sql_prepared: u32,
+    /// What a pooler cannot do is left out: SQL's prepared statements have names of their own, never
+    /// those of the protocol's, and a RESET stands alone.
+    pub poolable: bool,
     /// DECLARE, FETCH, CLOSE.
     pub cursors: u32,
     /// DISCARD, RESET ALL.
@@ -61,9 +68,12 @@ impl Mix {
             folded: 8,
             temporary: 6,
             sequences: 6,
+            sequence_reads_percent: 43,
+            series_rows_max: 60,
             locks: 4,
             notifications: 6,
             sql_prepared: 6,
+            poolable: false,
             cursors: 5,
             discards: 3,
             errors: 6,
@@ -188,6 +198,18 @@ impl Statements {
         }
     }
 
+    /// Several statements in one text.
+    pub(super) fn several(&mut self, count: u64, session: &ModelBackend) -> String {
+        let mut texts = Vec::new();
+        while texts.len() < usize::try_from(count).unwrap_or(1) {
+            let text = self.simple(session);
+            if !(self.mix.poolable && is_reset(&text)) {
+                texts.push(text);
+            }
+        }
+        texts.join("; ")
+    }
+
     fn token(&mut self) -> String {
         self.count += 1;
         format!("SELECT 'c{}-{}'", self.slot, self.count)
@@ -214,7 +236,8 @@ impl Statements {
     }
 
     fn series(&mut self) -> String {
-        let (width, rows) = (self.rng.between(1, 120), self.rng.between(0, 60));
+        let (width, rows) =
+            (self.rng.between(1, 120), self.rng.between(0, self.mix.series_rows_max));
         if self.rng.percent(20) {
             let fails_at = self.rng.between(1, 12);
             return format!("SELECT 10/({fails_at} - g) FROM generate_series(1, 8) g");
@@ -333,10 +356,12 @@ impl Statements {
 
     fn sequence(&mut self) -> String {
         let own = catalog::sequence(self.slot);
-        match self.rng.below(7) {
+        if self.rng.percent(self.mix.sequence_reads_percent) {
+            let reads = ["SELECT lastval()".to_owned(), format!("SELECT currval('{own}')")];
+            return self.rng.pick(&reads).clone();
+        }
+        match self.rng.below(4) {
             0..=2 => format!("SELECT nextval('{own}')"),
-            3 | 4 => format!("SELECT currval('{own}')"),
-            5 => "SELECT lastval()".to_owned(),
             _ => "DISCARD SEQUENCES".to_owned(),
         }
     }
@@ -364,15 +389,16 @@ impl Statements {
 
     fn prepared(&mut self, session: &ModelBackend) -> String {
         let mut known = session.statements();
-        known.retain(|name| !name.is_empty());
+        let prefix = if self.mix.poolable { "sq" } else { "ps" };
+        known.retain(|name| name.starts_with(prefix));
         let name = if known.is_empty() || self.rng.percent(10) {
-            format!("ps{}", self.rng.below(4))
+            format!("{prefix}{}", self.rng.below(4))
         } else {
             self.rng.pick(&known).clone()
         };
         match self.rng.below(10) {
             0..=2 => {
-                let name = format!("ps{}", self.rng.below(4));
+                let name = format!("{prefix}{}", self.rng.below(4));
                 self.count += 1;
                 match self.rng.below(4) {
                     0 => format!(
@@ -457,4 +483,12 @@ impl Statements {
             format!("COPY (SELECT v FROM {ledger} ORDER BY v) TO STDOUT")
         }
     }
+}
+
+/// Whether a statement takes settings back to where the session began.
+pub(super) fn is_reset(text: &str) -> bool {
+    ["RESET", "DISCARD ALL", "SET SESSION AUTHORIZATION"]
+        .iter()
+        .any(|start| text.starts_with(start))
+        || text.ends_with("TO DEFAULT")
 }

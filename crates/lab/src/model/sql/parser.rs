@@ -509,7 +509,10 @@ impl<'a> Parser<'a> {
     }
 
     fn call(&mut self) -> Result<Scalar, PgError> {
-        let function = self.name()?;
+        let mut function = self.name()?;
+        if function == "pg_catalog" && self.accept_mark(".") {
+            function = self.name()?;
+        }
         if function == "current_user" {
             return Ok(Scalar::CurrentUser);
         }

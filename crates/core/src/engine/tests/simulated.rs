@@ -1,0 +1,284 @@
+//! Mistakes that the simulation has found, each with the least that shows it.
+
+use super::harness::*;
+use crate::engine::message::PoolMode;
+use crate::ids::LoopId;
+
+/// Close of a statement.
+fn close(name: &str) -> Vec<u8> {
+    message(b'C', &[b"S", name.as_bytes(), b"\0"].concat())
+}
+
+#[test]
+fn a_name_closed_and_used_again_behind_an_error_is_still_the_old_one() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    let again = [parse("", "SELEC"), close("s"), parse("s", "SELECT 2"), sync()].concat();
+    world.send(&client, &again);
+    assert_eq!(server.kinds(), "PPS");
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "BES", "the first statement is there, and is meant");
+}
+
+#[test]
+fn a_name_whose_close_has_no_answer_yet_is_not_taken_for_free() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    world.send(&client, &[parse("", "SELEC"), close("s"), sync()].concat());
+    world.send(&client, &[parse("s", "SELECT 2"), sync()].concat());
+    assert_eq!(server.kinds(), "PS", "what follows depends on whether it is closed");
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&server, &answers("UI"));
+    let answer = client.received();
+    assert!(String::from_utf8_lossy(&answer).contains("\"s\" already exists"), "{answer:?}");
+}
+
+#[test]
+fn an_existing_name_hides_no_other_error_of_the_parse() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    world.send(&client, &[parse("s", "SELEC"), sync()].concat());
+    assert!(String::from_utf8_lossy(&server.received()).contains("SELEC"));
+    world.send(&server, &answers("EI"));
+    assert!(String::from_utf8_lossy(&client.received()).contains("42601"));
+}
+
+#[test]
+fn discard_all_leaves_the_unnamed_statement_alone() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let discard = [parse("", "DISCARD ALL"), bind(""), execute(), sync()].concat();
+    world.send(&client, &discard);
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PBES");
+    world.send(
+        &server,
+        &[&answers("12")[..], &message(b'C', b"DISCARD ALL\0"), &answers("I")].concat(),
+    );
+    assert_eq!(client.kinds(), "12CZ");
+    world.send(&client, &[bind(""), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "BES", "no Close goes ahead of it");
+}
+
+#[test]
+fn an_error_behind_a_discard_all_takes_nothing_back() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    let discard = [parse("", "DISCARD ALL"), bind(""), execute(), execute(), sync()].concat();
+    world.send(&client, &discard);
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "QPBEES");
+    let told = [
+        &answers("CI12")[..],
+        &message(b'C', b"DISCARD ALL\0"),
+        &answers("E"),
+        &parameter("TimeZone", "UTC"),
+        &answers("I"),
+    ];
+    world.send(&server, &told.concat());
+    assert_eq!(client.kinds(), "12CEZ", "its own TimeZone has not changed");
+    world.send(&client, &query("SELECT 1"));
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "QQ");
+    assert!(String::from_utf8_lossy(&sent).contains("Asia/Tokyo"), "it is brought back");
+}
+
+#[test]
+fn a_reset_in_a_later_pipeline_is_not_settled_by_the_answer_to_an_earlier_one() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "QQ");
+    let reset = [parse("", "SET TimeZone TO DEFAULT"), bind(""), execute(), sync()].concat();
+    world.send(&client, &reset);
+    world.send(&server, &answers("CICI"));
+    assert_eq!(server.kinds(), "PBES");
+    let told = [&answers("12C")[..], &parameter("TimeZone", "UTC"), &answers("I")];
+    world.send(&server, &told.concat());
+    assert_eq!(client.kinds(), "CZ12CZ", "its own TimeZone has not changed");
+}
+
+#[test]
+fn settings_changed_within_a_pipeline_leave_no_portal_behind() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    world.send(&world.servers[0].clone(), &answers("1I"));
+    // Lost there, and to be prepared again under the settings of its Parse.
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&client, &query("SET TimeZone TO 'Asia/Tokyo'"));
+    world.send(
+        &server,
+        &[&answers("C")[..], &parameter("TimeZone", "Asia/Tokyo"), &answers("I")].concat(),
+    );
+    server.received();
+    let other = world.client();
+    world.send(&other, &query("DEALLOCATE ALL"));
+    world.send(&server, &answers("CICI"));
+    server.received();
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    let sent = server.received();
+    let portals = String::from_utf8_lossy(&sent).matches("Phawser_settings\0").count();
+    assert_eq!(portals, 2, "{:?}", kinds(&sent));
+}
+
+#[test]
+fn an_unnamed_parse_that_the_server_ignores_displaces_nothing() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELECT 'kept'"), bind(""), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12CI"));
+    let wrong = [parse("x", "SELEC"), parse("", "SELECT 'ignored'"), bind(""), sync()].concat();
+    world.send(&client, &wrong);
+    world.send(&server, &answers("EI"));
+    client.received();
+    server.received();
+    world.send(&client, &[bind(""), execute(), sync()].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "PBES");
+    assert!(String::from_utf8_lossy(&sent).contains("kept"));
+}
+
+#[test]
+fn a_name_that_was_given_and_closed_behind_an_error_does_not_exist() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("other", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    let wrong = [parse("", "SELEC"), parse("s", "SELECT 1"), close("s"), sync()].concat();
+    world.send(&client, &wrong);
+    world.send(&server, &answers("EI"));
+    client.received();
+    server.received();
+    world.send(&client, &[bind("s"), sync()].concat());
+    assert!(String::from_utf8_lossy(&server.received()).contains("\0s\0"), "so the server says");
+}
+
+#[test]
+fn a_name_whose_parse_has_no_answer_yet_is_not_taken_for_given() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELEC"), parse("s", "SELECT 1"), sync()].concat());
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "PPS");
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "BES");
+    assert!(String::from_utf8_lossy(&sent).contains("\0s\0"), "no name of ours is shown");
+}
+
+#[test]
+fn a_statement_whose_preparing_may_fail_is_prepared_again_behind_the_sync() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("1I"));
+    // Another backend, which lacks it.
+    world.close(&first);
+    client.received();
+    let wrong = [parse("", "SELEC"), bind("s"), execute(), sync()].concat();
+    let right = [bind("s"), execute(), sync()].concat();
+    world.send(&client, &[wrong, right].concat());
+    let second = world.servers[1].clone();
+    assert_eq!(second.kinds(), "PPBES", "the second Bind waits");
+    world.send(&second, &answers("EI"));
+    assert_eq!(second.kinds(), "PBES");
+    world.send(&second, &answers("12CI"));
+    assert_eq!(client.kinds(), "EZ2CZ");
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    assert_eq!(second.kinds(), "BES");
+}
+
+#[test]
+fn an_answer_of_ours_precedes_what_the_server_reports_behind_it() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    let text = parse("", "SET TimeZone TO 'Asia/Tokyo'");
+    world.send(&client, &[text, bind(""), execute(), close("s"), sync()].concat());
+    let report = [&answers("12C")[..], &parameter("TimeZone", "Asia/Tokyo"), &answers("I")];
+    world.send(&server, &report.concat());
+    assert_eq!(client.kinds(), "12C3SZ");
+}
+
+#[test]
+fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let text = "SELECT set_config('my.tenant', $1, false)";
+    world.send(&client, &[parse("", text), bind(""), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12CI"));
+    world.close(&client);
+    assert!(server.is_dropped());
+}
+
+#[test]
+fn discard_all_does_not_part_a_client_from_what_it_cannot_discard() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SET my.user_id = 'me'"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&client, &query("DISCARD ALL"));
+    world.send(&server, &answers("CI"));
+    assert!(!server.is_dropped(), "the name stays known, as on a direct connection");
+    world.close(&client);
+    assert!(server.is_dropped());
+}
+
+#[test]
+fn an_error_behind_a_deallocate_all_brings_no_name_back() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&client, &query("DEALLOCATE ALL; SELECT 1/0"));
+    world.send(&server, &[&message(b'C', b"DEALLOCATE ALL\0")[..], &answers("EI")].concat());
+    server.received();
+    world.send(&client, &[bind("s"), sync()].concat());
+    assert!(String::from_utf8_lossy(&server.received()).contains("\0s\0"), "so the server says");
+}
+
+#[test]
+fn an_idle_backend_that_says_goodbye_and_closes_at_once_serves_nobody() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let first = world.servers[0].clone();
+    world.send(&first, &answers("CI"));
+    client.received();
+    world.say_and_close(&first, &message(b'N', b"SWARNING\0C57P02\0Mcrash\0\0"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&client, &query("SELECT 2"));
+    assert_eq!(world.servers[1].kinds(), "Q");
+}

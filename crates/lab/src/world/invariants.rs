@@ -1,0 +1,343 @@
+//! What must hold at each step, whatever has happened.
+//!
+//! # Invariants
+//! - a backend is in one place: with one client, in one table, in one pool, or in one message
+//! - what a pool counts is what there is: lent, idle, being opened, waiting
+//! - nobody waits while a backend of its pool is idle, on whatever loop
+//! - nobody is overtaken by more later ones than the pool has backends
+//! - an idle backend is in no transaction, owes nothing, and has nothing left of any session
+//! - what is kept for a connection stays within the engine's limits
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::sync::{Arc, Mutex};
+
+use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Snapshot};
+use hawser_core::engine::{Backend, Engine, ToLoop, limits};
+use hawser_core::ids::{BackendId, ClientId, LoopId};
+use hawser_core::time::Time;
+
+use super::host::{Outside, SimHost, Stream, moment};
+use super::servers::Servers;
+use crate::model::session::Block;
+
+/// What may be kept of the unsent: reading stops above the mark, behind one more read.
+const KEPT_OUT_BYTES_MAX: usize = limits::OUTPUT_HIGH_BYTES + 2 * limits::READ_BYTES;
+/// What may be kept of what cannot be passed on yet.
+const KEPT_IN_BYTES_MAX: usize = limits::READ_BYTES;
+
+/// Settings that a backend must not keep from a session unless they are some client's start values.
+const SESSION_SETTINGS: [(&str, &str); 4] =
+    [("role", "none"), ("lock_timeout", "0"), ("work_mem", "4MB"), ("enable_seqscan", "on")];
+
+/// Who waits in a pool, and how many that came later were served first.
+#[derive(Default)]
+pub(super) struct Queue(Vec<(Place, u32)>);
+
+/// A client in a queue, and since when: one that comes again is another.
+type Place = (ClientId, Time);
+
+/// The state of all loops at a moment.
+pub(super) struct Census {
+    clients: BTreeMap<ClientId, (ClientState, Option<BackendId>)>,
+    /// Backends with clients, and those being tidied.
+    lent: BTreeMap<BackendId, Lent>,
+}
+
+/// A backend that is with a client, or being tidied.
+#[derive(Debug)]
+struct Lent {
+    client: Option<ClientId>,
+    /// The user of its pool, which is the pool's own.
+    user: String,
+}
+
+impl fmt::Display for Census {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (client, (state, backend)) in &self.clients {
+            writeln!(f, "{client}: {state:?}, {backend:?}")?;
+        }
+        for (backend, lent) in &self.lent {
+            writeln!(f, "{backend}: with {:?}", lent.client)?;
+        }
+        Ok(())
+    }
+}
+
+/// What one loop holds.
+fn snapshot(engine: &mut Engine<Stream>, host: &mut SimHost<'_>) -> Snapshot {
+    let now = moment(host.outside.now);
+    let taken = Arc::new(Mutex::new(Snapshot::default()));
+    let kept = taken.clone();
+    let reply = Box::new(move |snapshot| {
+        if let Ok(mut kept) = kept.lock() {
+            *kept = snapshot;
+        }
+    });
+    engine.on_message(host, ToLoop::Snapshot(reply), now);
+    taken.lock().map(|mut taken| std::mem::take(&mut *taken)).unwrap_or_default()
+}
+
+impl Census {
+    /// Counts what all loops hold.
+    ///
+    /// # Errors
+    /// Where a backend is in two places, or a buffer above its limit.
+    pub(super) fn take(
+        engines: &mut [Engine<Stream>],
+        outside: &mut Outside,
+    ) -> Result<Self, String> {
+        let mut census = Self { clients: BTreeMap::new(), lent: BTreeMap::new() };
+        for (id, engine) in (0u16..).zip(engines) {
+            let mut host = SimHost { id: LoopId(id), outside: &mut *outside };
+            let found = snapshot(engine, &mut host);
+            for client in found.clients {
+                if client.kept_out > KEPT_OUT_BYTES_MAX || client.kept_in > KEPT_IN_BYTES_MAX {
+                    return Err(format!(
+                        "{}: {} bytes in, {} out are kept",
+                        client.id, client.kept_in, client.kept_out
+                    ));
+                }
+                census.clients.insert(client.id, (client.state, client.backend));
+            }
+            for backend in found.backends {
+                let client = backend.client;
+                if backend.kept_out > KEPT_OUT_BYTES_MAX || backend.kept_in > KEPT_IN_BYTES_MAX {
+                    return Err(format!(
+                        "{}: {} bytes in, {} out are kept",
+                        backend.id, backend.kept_in, backend.kept_out
+                    ));
+                }
+                if (backend.state == BackendState::Active) != client.is_some() {
+                    return Err(format!("{} is {:?} with {client:?}", backend.id, backend.state));
+                }
+                let lent = Lent { client, user: backend.user };
+                if let Some(other) = census.lent.insert(backend.id, lent) {
+                    return Err(format!(
+                        "{} is with {client:?} and {:?}",
+                        backend.id, other.client
+                    ));
+                }
+            }
+        }
+        Ok(census)
+    }
+
+    fn is_waiting(&self, client: ClientId) -> bool {
+        self.clients.get(&client).is_some_and(|(state, _)| *state == ClientState::Waiting)
+    }
+
+    /// Compares a pool's books with what there is.
+    ///
+    /// # Errors
+    /// What does not agree.
+    pub(super) fn audit(
+        &self,
+        pool: &PoolRef<Stream>,
+        outside: &Outside,
+        arrived: &Arrived<'_>,
+    ) -> Result<(), String> {
+        let mut opening =
+            outside.openings.iter().filter(|opening| Arc::ptr_eq(&opening.pool, pool)).count();
+        let mut lent: BTreeSet<BackendId> = BTreeSet::new();
+        let mut granted: BTreeSet<ClientId> = BTreeSet::new();
+        for message in messages(outside, arrived) {
+            match message {
+                ToLoop::Opened(seed) if Arc::ptr_eq(&seed.pool, pool) => opening += 1,
+                ToLoop::OpenFailed { pool: of, .. } if Arc::ptr_eq(of, pool) => opening += 1,
+                ToLoop::Lend { client, backend } if belongs(backend, pool) => {
+                    granted.insert(*client);
+                    if self.lent.contains_key(&backend.id()) || !lent.insert(backend.id()) {
+                        return Err(format!("{} is lent twice", backend.id()));
+                    }
+                }
+                _ => {}
+            }
+        }
+        let on_the_way = lent.len();
+        lent.extend(self.lent.iter().filter(|(_, l)| l.user == pool.user).map(|(id, _)| *id));
+        let guard = pool.lock();
+        let books = (guard.lent_count(), guard.opening_count());
+        let found = (count(lent.len()), count(opening));
+        if books != found {
+            return Err(format!(
+                "the pool counts {} lent and {} opening, but there are {} ({on_the_way} of them on \
+                 their way) and {}",
+                books.0, books.1, found.0, found.1
+            ));
+        }
+        for (_, idle) in guard.idle_backends() {
+            if lent.contains(&idle.id()) {
+                return Err(format!("{} is idle and lent", idle.id()));
+            }
+        }
+        let most = guard.limits().size
+            + guard.limits().reserve_size
+            + guard.limits().idle_transaction_reserve;
+        if guard.total() > most {
+            return Err(format!("{} backends, {most} allowed", guard.total()));
+        }
+        for waiter in guard.waiters() {
+            if !self.is_waiting(waiter.client) {
+                return Err(format!("{} is in the queue and does not wait", waiter.client));
+            }
+        }
+        Ok(())
+    }
+
+    /// Everybody who waits is in a queue, or a backend is on its way.
+    ///
+    /// # Errors
+    /// Who is forgotten.
+    pub(super) fn nobody_is_forgotten(
+        &self,
+        pools: &[PoolRef<Stream>],
+        outside: &Outside,
+        arrived: &Arrived<'_>,
+    ) -> Result<(), String> {
+        let mut provided: BTreeSet<ClientId> = BTreeSet::new();
+        for pool in pools {
+            provided.extend(pool.lock().waiters().map(|waiter| waiter.client));
+        }
+        for message in messages(outside, arrived) {
+            if let ToLoop::Lend { client, .. } = message {
+                provided.insert(*client);
+            }
+        }
+        for (client, (state, _)) in &self.clients {
+            if *state == ClientState::Waiting && !provided.contains(client) {
+                return Err(format!("{client} waits and nobody knows"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes who was served since the last look, and whom that overtook.
+    ///
+    /// # Errors
+    /// Who was overtaken too often.
+    pub(super) fn watch_queue(
+        &self,
+        queue: &mut Queue,
+        pool: &PoolRef<Stream>,
+        outside: &Outside,
+        arrived: &Arrived<'_>,
+    ) -> Result<(), String> {
+        let guard = pool.lock();
+        let bound = guard.limits().size.max(1);
+        let waiting: Vec<Place> = guard.waiters().map(|w| (w.client, w.since)).collect();
+        drop(guard);
+        let still: BTreeSet<Place> = waiting.iter().copied().collect();
+        let under_way = |client: ClientId| {
+            messages(outside, arrived)
+                .any(|message| matches!(message, ToLoop::Lend { client: to, .. } if *to == client))
+        };
+        let mut left = 0;
+        for at in (0..queue.0.len()).rev() {
+            let (place, overtaken) = &mut queue.0[at];
+            let client = &place.0;
+            if still.contains(place) {
+                *overtaken += left;
+                if *overtaken > bound {
+                    return Err(format!("{client} was overtaken by {overtaken} later ones"));
+                }
+            } else if under_way(*client)
+                || self.clients.get(client).is_some_and(|(_, backend)| backend.is_some())
+            {
+                left += 1;
+            }
+        }
+        queue.0.retain(|(place, _)| still.contains(place));
+        let known: BTreeSet<Place> = queue.0.iter().map(|(place, _)| *place).collect();
+        queue.0.extend(waiting.into_iter().filter(|p| !known.contains(p)).map(|p| (p, 0)));
+        Ok(())
+    }
+}
+
+/// Messages that have arrived at a loop, which has not looked at them yet.
+type Arrived<'a> = [&'a ToLoop<Stream>];
+
+fn messages<'a>(
+    outside: &'a Outside,
+    arrived: &'a Arrived<'_>,
+) -> impl Iterator<Item = &'a ToLoop<Stream>> {
+    outside.mailbox.iter().map(|(_, _, message)| message).chain(arrived.iter().copied())
+}
+
+fn count(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}
+
+fn belongs(backend: &Backend<Stream>, pool: &PoolRef<Stream>) -> bool {
+    backend.row(BackendState::Active, None).user == pool.user
+}
+
+/// What holds for a pool at each single step.
+///
+/// # Errors
+/// Who waits while a backend is idle, or what an idle backend was left with.
+pub(super) fn glance(pool: &PoolRef<Stream>, servers: &Servers) -> Result<(), String> {
+    let guard = pool.lock();
+    if guard.waiting_count() > 0 && guard.idle_count() > 0 && !guard.is_paused() {
+        return Err(format!(
+            "{} wait while {} backends are idle",
+            guard.waiting_count(),
+            guard.idle_count()
+        ));
+    }
+    for (_, idle) in guard.idle_backends() {
+        let Some(endpoint) = servers.endpoints.get(&idle.id()) else { continue };
+        if endpoint.backend.ending().is_some() {
+            continue;
+        }
+        let model = &endpoint.backend;
+        let id = idle.id();
+        if model.block() != Block::Idle || model.is_waiting() || model.is_copying_in() {
+            return Err(format!("{id} was given back in the middle of something"));
+        }
+        if model.skips_to_sync() {
+            return Err(format!("{id} was given back in a pipeline that has failed"));
+        }
+    }
+    Ok(())
+}
+
+/// What an idle backend must not have left of any session.
+///
+/// # Errors
+/// What it has.
+pub(super) fn is_clean(pool: &PoolRef<Stream>, servers: &Servers) -> Result<(), String> {
+    let locks = servers.model.locks();
+    let listeners = servers.model.listeners();
+    for (_, idle) in pool.lock().idle_backends() {
+        let Some(endpoint) = servers.endpoints.get(&idle.id()) else { continue };
+        let (id, model) = (idle.id(), &endpoint.backend);
+        if model.ending().is_some() {
+            continue;
+        }
+        let temporary = model.temporary_tables();
+        let portals = model.portals();
+        let own =
+            model.statements().into_iter().find(|name| !name.is_empty() && name.starts_with("ps"));
+        if !temporary.is_empty() || !portals.is_empty() || own.is_some() {
+            return Err(format!("{id} is idle with {temporary:?} {portals:?} {own:?}"));
+        }
+        if locks.iter().any(|(_, holder)| Some(*holder) == model.process())
+            || listeners.iter().any(|(_, listener)| Some(*listener) == model.process())
+        {
+            return Err(format!("{id} is idle with locks or channels"));
+        }
+        for (name, plain) in SESSION_SETTINGS {
+            if model.setting(name).is_some_and(|value| value != plain) {
+                return Err(format!("{id} is idle with {name} = {:?}", model.setting(name)));
+            }
+        }
+        if let Some(custom) = ["my.user_id", "my.tenant", "app.x"]
+            .into_iter()
+            .find(|name| model.setting(name).is_some())
+        {
+            return Err(format!("{id} is idle and knows {custom}"));
+        }
+    }
+    Ok(())
+}
