@@ -523,6 +523,7 @@ impl World {
                 readable: event.readable,
                 writable: event.writable,
                 hangup: event.hangup,
+                broken: false,
             };
             engine.on_event(&mut host, Token::from_bits(event.token.0), ready, moment(now));
         }
