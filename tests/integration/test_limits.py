@@ -215,7 +215,8 @@ def test_waiters_are_served_in_order(env):
         order = [int(waiter.collect().value) for waiter in waiters]
         for number, place in enumerate(order):
             overtaken = sum(1 for later in order[number + 1 :] if later < place)
-            assert overtaken <= 2, f"waiter {number} was overtaken by {overtaken}: {order}"
+            # Two for the bound, and two that are at work at the same time: either may come to nextval first.
+            assert overtaken <= 4, f"waiter {number} was overtaken by {overtaken}: {order}"
         admin.execute("drop sequence served")
 
 

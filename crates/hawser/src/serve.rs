@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::config::Config;
@@ -92,6 +92,9 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let runtime = runtime(login_threads).map_err(ServeError::Start)?;
     let _entered = runtime.enter();
 
+    // Before anything listens: whoever sees it answer may send a signal at once.
+    let signals = Signals::catch().map_err(ServeError::Start)?;
+
     // Files of certificates and rules may be readable by root alone: before the change of user.
     let (control, orders) = Control::new();
     let listeners = listen::open_all(&config.start.listen).map_err(ServeError::Listen)?;
@@ -106,7 +109,7 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
         .map_err(ServeError::NotInForce)?;
     service.admin.begin(&service).map_err(ServeError::Admin)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
-    runtime.block_on(run(service, listeners, orders, logged));
+    runtime.block_on(run(service, listeners, orders, logged, signals));
     drop(reactors);
     // Logins that hash or wait for a server are not waited for.
     runtime.shutdown_background();
@@ -143,6 +146,7 @@ async fn run(
     listeners: Vec<listen::Listener>,
     orders: mpsc::UnboundedReceiver<Order>,
     logged: Arc<Logged>,
+    signals: Signals,
 ) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
@@ -154,7 +158,7 @@ async fn run(
     tracing::info!("ready");
 
     let reloading = service.clone();
-    tokio::spawn(each(SignalKind::hangup(), move || {
+    tokio::spawn(each(signals.reload, move || {
         let (service, logged) = (reloading.clone(), logged.clone());
         async move {
             reload(&service).await;
@@ -163,13 +167,18 @@ async fn run(
         }
     }));
     let (endings, mut ended) = mpsc::unbounded_channel();
-    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+    for signal in signals.drain {
         let endings = endings.clone();
-        tokio::spawn(each(kind, move || {
+        tokio::spawn(each(signal, move || {
             let _ = endings.send(());
             std::future::ready(())
         }));
     }
+    let at_once = service.clone();
+    tokio::spawn(each(signals.end, move || {
+        let _ = at_once.phase.send(Phase::Ending);
+        std::future::ready(())
+    }));
     let mut phase = service.phase.subscribe();
     tokio::select! {
         _ = ended.recv() => {}
@@ -188,14 +197,30 @@ async fn run(
     tokio::time::sleep(GOODBYE).await;
 }
 
-async fn each<F: Future<Output = ()>>(kind: SignalKind, mut act: impl FnMut() -> F) {
-    match signal(kind) {
-        Ok(mut signals) => {
-            while signals.recv().await.is_some() {
-                act().await;
-            }
-        }
-        Err(error) => tracing::error!(%error, "a signal cannot be waited for"),
+/// The signals that an operator or a service manager sends.
+struct Signals {
+    /// SIGHUP.
+    reload: Signal,
+    /// SIGTERM, SIGINT.
+    drain: [Signal; 2],
+    /// SIGQUIT.
+    end: Signal,
+}
+
+impl Signals {
+    /// From now on they do not end the process by themselves.
+    fn catch() -> std::io::Result<Self> {
+        Ok(Self {
+            reload: signal(SignalKind::hangup())?,
+            drain: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            end: signal(SignalKind::quit())?,
+        })
+    }
+}
+
+async fn each<F: Future<Output = ()>>(mut signals: Signal, mut act: impl FnMut() -> F) {
+    while signals.recv().await.is_some() {
+        act().await;
     }
 }
 
