@@ -17,7 +17,7 @@ use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed, same_parse_settings};
 use crate::session::settings::{self, Settings};
-use crate::wire::build;
+use crate::wire::{TransactionStatus, build};
 
 /// Name of the statement that changes settings within a pipeline.
 const SETTING_STATEMENT: &[u8] = b"hawser_settings";
@@ -136,11 +136,18 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends messages that change settings without ending the client's implicit transaction.
+    ///
+    /// In a transaction block the change is a local one: what the client has set there with LOCAL
+    /// would outlast the block if a plain SET put it back.
     fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         let before = std::mem::replace(&mut self.applied, desired.clone());
         for change in before.diff(desired) {
             let mut body = Vec::new();
-            settings::write_set_query([change], &mut body);
+            if self.status == TransactionStatus::InTransaction {
+                settings::write_set_local(change, &mut body);
+            } else {
+                settings::write_set_query([change], &mut body);
+            }
             body.extend_from_slice(&[0; 3]);
             build::parse(out, SETTING_STATEMENT, &body);
             build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);

@@ -307,6 +307,32 @@ pub fn write_set_query<'a>(
     statements
 }
 
+/// Writes the text of one statement that makes the change up to the end of the transaction, and
+/// leaves alone what is in force behind that: whatever was set in the transaction before, with
+/// LOCAL or without, lasts as long as it would have.
+pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
+    match change {
+        Change::Set(name, value) if QUOTED_LISTS.contains(&name) => {
+            out.extend_from_slice(b"SELECT pg_catalog.set_config(");
+            write_string(name, out);
+            out.push(b',');
+            write_string(value, out);
+            out.extend_from_slice(b",true)");
+        }
+        Change::Set(name, value) => {
+            out.extend_from_slice(b"SET LOCAL ");
+            write_name(name, out);
+            out.extend_from_slice(b" TO ");
+            write_string(value, out);
+        }
+        Change::Reset(name) => {
+            out.extend_from_slice(b"SET LOCAL ");
+            write_name(name, out);
+            out.extend_from_slice(b" TO DEFAULT");
+        }
+    }
+}
+
 /// Each part of a setting's name in double quotes: a part may be a reserved word.
 fn write_name(name: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
@@ -535,6 +561,21 @@ mod tests {
             query(&settings(&[("search_path", "x")]), &Settings::EMPTY),
             r#"RESET "search_path""#
         );
+    }
+
+    #[test]
+    fn local_changes_are_quoted_as_others_are() {
+        let written = |change| {
+            let mut out = Vec::new();
+            write_set_local(change, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(written(Change::Set(b"datestyle", b"dmy")), r#"SET LOCAL "datestyle" TO 'dmy'"#);
+        assert_eq!(
+            written(Change::Set(b"search_path", b"\"it's\"")),
+            r#"SELECT pg_catalog.set_config('search_path','"it''s"',true)"#
+        );
+        assert_eq!(written(Change::Reset(b"my.x")), r#"SET LOCAL "my"."x" TO DEFAULT"#);
     }
 
     #[test]

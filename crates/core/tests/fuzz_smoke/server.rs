@@ -446,7 +446,8 @@ impl Session {
                 if let Some(call) = text.strip_prefix("SELECT pg_catalog.set_config(") {
                     let mut quoted = call.split('\'');
                     let (name, value) = (quoted.nth(1), quoted.nth(1));
-                    self.set(name.unwrap_or(""), value.unwrap_or(""), false)?;
+                    let local = call.ends_with(",true)");
+                    self.set(name.unwrap_or(""), value.unwrap_or(""), local)?;
                 }
                 if whole {
                     self.message(b'T', |out| out.extend_from_slice(&[0, 0]));
@@ -558,7 +559,10 @@ impl Session {
 
     fn set(&mut self, name: &str, value: &str, local: bool) -> Result<(), Failure> {
         let Some(at) = place(name) else { return fail("42704") };
-        let value = value.trim_matches('\'').to_owned();
+        let value = match value {
+            "DEFAULT" => self.start[at].clone(),
+            value => value.trim_matches('\'').to_owned(),
+        };
         if local {
             // Outside a transaction block it has no effect beyond its own statement.
             self.local[at] = Some(value);
