@@ -25,7 +25,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether the slash at `at` is a path's first: `docs/home/x` and `$x/work/y` only contain one.
+/// Whether the slash at `at` is a path's first: that of `docs/x` or of `$home/x` is not.
 fn begins_a_path(line: &str, at: usize) -> bool {
     let before = line[..at].chars().next_back();
     !before.is_some_and(|c| c.is_alphanumeric() || "/._-~})]*".contains(c))

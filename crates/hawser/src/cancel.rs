@@ -20,8 +20,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use crate::loops::Loops;
 use crate::service::Service;
 
-/// The smallest process id of a client: above Linux's largest pid_max (4,194,304).
-pub const PROCESS_BASE: u32 = 4_194_305;
+pub use hawser_core::engine::PROCESS_ID_FIRST as PROCESS_BASE;
+
 /// Cancel requests of clients, and to servers, that are under way at a time.
 pub const IN_FLIGHT_MAX: usize = 256;
 /// How long a cancel request may take if the configuration sets no bound.

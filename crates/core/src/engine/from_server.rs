@@ -618,10 +618,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if self.backend.send(&build::SYNC).is_ok() {
             self.backend.ignoring = false;
-            self.backend.expected.push_back(Expect::MadeSync);
-            self.backend.syncs_outstanding += 1;
-            self.backend.pipeline += 1;
-            self.backend.unsynced = false;
+            self.backend.expect(Expect::MadeSync);
             client.extra().skipping = true;
         }
     }

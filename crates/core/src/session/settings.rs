@@ -285,19 +285,7 @@ pub fn write_set_query<'a>(
         }
         statements += 1;
         match change {
-            Change::Set(name, value) if QUOTED_LISTS.contains(&name) => {
-                out.extend_from_slice(b"SELECT pg_catalog.set_config(");
-                write_string(name, out);
-                out.push(b',');
-                write_string(value, out);
-                out.extend_from_slice(b",false)");
-            }
-            Change::Set(name, value) => {
-                out.extend_from_slice(b"SET ");
-                write_name(name, out);
-                out.extend_from_slice(b" TO ");
-                write_string(value, out);
-            }
+            Change::Set(name, value) => write_set(name, value, false, out),
             Change::Reset(name) => {
                 out.extend_from_slice(b"RESET ");
                 write_name(name, out);
@@ -312,24 +300,29 @@ pub fn write_set_query<'a>(
 /// LOCAL or without, lasts as long as it would have.
 pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
     match change {
-        Change::Set(name, value) if QUOTED_LISTS.contains(&name) => {
-            out.extend_from_slice(b"SELECT pg_catalog.set_config(");
-            write_string(name, out);
-            out.push(b',');
-            write_string(value, out);
-            out.extend_from_slice(b",true)");
-        }
-        Change::Set(name, value) => {
-            out.extend_from_slice(b"SET LOCAL ");
-            write_name(name, out);
-            out.extend_from_slice(b" TO ");
-            write_string(value, out);
-        }
+        Change::Set(name, value) => write_set(name, value, true, out),
         Change::Reset(name) => {
             out.extend_from_slice(b"SET LOCAL ");
             write_name(name, out);
             out.extend_from_slice(b" TO DEFAULT");
         }
+    }
+}
+
+/// One statement that gives a setting a value, for the session or up to the end of the
+/// transaction. Lists are quoted by the server already: only set_config() takes them as they are.
+fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
+    if QUOTED_LISTS.contains(&name) {
+        out.extend_from_slice(b"SELECT pg_catalog.set_config(");
+        write_string(name, out);
+        out.push(b',');
+        write_string(value, out);
+        out.extend_from_slice(if local { b",true)" } else { b",false)" });
+    } else {
+        out.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
+        write_name(name, out);
+        out.extend_from_slice(b" TO ");
+        write_string(value, out);
     }
 }
 
