@@ -4,7 +4,6 @@
 # Limits      PostgreSQL refuses to be root: as root, everything of the cluster belongs to and runs as `postgres`
 """
 
-import getpass
 import os
 import pathlib
 import pwd
@@ -105,6 +104,11 @@ def bin_directories():
     return [path for path in found if os.access(f"{path}/initdb", os.X_OK)]
 
 
+def own_name():
+    """The name that peer authentication sees: that of the effective user, whatever $USER and $LOGNAME say."""
+    return pwd.getpwuid(os.geteuid()).pw_name
+
+
 def free_port():
     """A port that was free a moment ago, on both families: PostgreSQL and the pooler are told a number."""
     with socket.socket(socket.AF_INET6) as probe:
@@ -158,7 +162,7 @@ class Cluster:
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write(f"{SETTINGS}ssl_ca_file = 'ca.crt'\nport = {self.port}\nunix_socket_directories = '{self.socket_dir}'\n")
         (self.data / "pg_hba.conf").write_text(HBA)
-        (self.data / "pg_ident.conf").write_text(f"suite {getpass.getuser()} app_peer\n")
+        (self.data / "pg_ident.conf").write_text(f"suite {own_name()} app_peer\n")
         self.start()
         with self.superuser("postgres") as session:
             self.version = int(session.parameters["server_version"].split(".")[0])

@@ -1,6 +1,5 @@
 """Logging in: every method, every refusal with PostgreSQL's own words."""
 
-import getpass
 import statistics
 import subprocess
 import time
@@ -8,7 +7,7 @@ import time
 from harness import messages as m
 from harness import scram
 from harness.pooler import Pooler, binary
-from harness.postgres import HBA, SASLPREPPED
+from harness.postgres import HBA, SASLPREPPED, own_name
 from harness.suite import Background, Skip, crowd, equal, pooler_only
 from harness.wire import Disconnected, ServerError
 
@@ -173,7 +172,7 @@ def test_a_certificate_of_a_strange_authority_is_refused(env):
 @pooler_only
 def test_peer_over_the_unix_socket(env):
     with env.pooler_with(ident_file="pg_ident.conf", start=False) as target:
-        (target.pooler.directory / "pg_ident.conf").write_text(f"suite {getpass.getuser()} app_peer\n")
+        (target.pooler.directory / "pg_ident.conf").write_text(f"suite {own_name()} app_peer\n")
         target.pooler.start()
         equal(env.connect(target, user="app_peer", host=target.socket_dir).value("select session_user"), "app_peer")
         error = refusal(env, target, user="app_peer_other", host=target.socket_dir)
