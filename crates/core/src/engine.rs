@@ -23,6 +23,7 @@
 //! The next waiter's first message is sent to the server before the finished client is answered:
 //! the server, which is the slowest, starts soonest.
 
+mod answer;
 pub mod backend;
 mod bind;
 mod cleanup;
@@ -33,6 +34,7 @@ mod expect;
 mod from_client;
 mod from_server;
 mod housekeeping;
+mod kept;
 pub mod message;
 mod recover;
 mod replay;
@@ -43,10 +45,11 @@ mod turn;
 use std::io;
 
 use crate::ids::{LoopId, Slot};
+use kept::Kept;
 
 pub use backend::{Backend, BackendSeed};
 pub use events::PROCESS_ID_FIRST;
-pub use message::{ClientAbout, NewClient, PoolMode, ToLoop};
+pub use message::{ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode, ToLoop};
 
 /// Bounds of what one connection may occupy.
 pub mod limits {
@@ -56,6 +59,10 @@ pub mod limits {
     pub const UNATTACHED_READ_BYTES: usize = 16 * 1024;
     /// A message up to this size is passed on only when it is complete; a longer one streams.
     pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
+    /// An answer up to this size waits for the end of the turn.
+    pub const LATE_BYTES_MAX: usize = 4 * 1024;
+    /// Further events that may be seen to before waiting answers are written.
+    pub const EVENTS_BEHIND_MAX: usize = 32;
     /// What is looked at of a longer message from a server: an error's severity and code.
     pub const ERROR_START_BYTES: usize = 1024;
     /// Unsent bytes for one connection from which its other side is no longer read.
@@ -179,7 +186,7 @@ pub use table::Engine;
 
 /// Writes to a connection what it takes, behind what it did not take before; keeps the rest.
 /// Returns how many bytes it took.
-fn write_or_keep<S: Socket>(socket: &mut S, kept: &mut Vec<u8>, bytes: &[u8]) -> io::Result<usize> {
+fn write_or_keep<S: Socket>(socket: &mut S, kept: &mut Kept, bytes: &[u8]) -> io::Result<usize> {
     let mut written = 0;
     if kept.is_empty() {
         while written < bytes.len() {
@@ -198,8 +205,8 @@ fn write_or_keep<S: Socket>(socket: &mut S, kept: &mut Vec<u8>, bytes: &[u8]) ->
 
 /// Writes to a connection what it did not take before. Returns how many bytes it took; `kept`
 /// gives its memory back once it is empty.
-fn write_kept<S: Socket>(socket: &mut S, kept: &mut Vec<u8>) -> io::Result<usize> {
-    let pending = std::mem::take(kept);
+fn write_kept<S: Socket>(socket: &mut S, kept: &mut Kept) -> io::Result<usize> {
+    let pending = kept.take();
     let written = write_or_keep(socket, kept, &pending)?;
     socket.flush().or_else(|error| match error.kind() {
         io::ErrorKind::WouldBlock => Ok(()),

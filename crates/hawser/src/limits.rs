@@ -12,7 +12,7 @@
 use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::Notify;
@@ -30,6 +30,7 @@ struct Counts {
     clients: usize,
     clients_by_database: HashMap<Arc<str>, usize>,
     clients_by_user: HashMap<Arc<str>, usize>,
+    accounts: HashMap<Stage, Weak<Account>>,
     servers: usize,
     servers_by_database: HashMap<Arc<str>, usize>,
     servers_by_user: HashMap<Arc<str>, usize>,
@@ -121,7 +122,17 @@ impl Limits {
             return None;
         }
         counts.connected += 1;
-        Some(ConnectionPermit { limits: self.clone(), client: false, database: None, user: None })
+        Some(ConnectionPermit(self.account(&mut counts, Stage::Connected)))
+    }
+
+    /// What all connections at this stage share.
+    fn account(self: &Arc<Self>, counts: &mut Counts, stage: Stage) -> Arc<Account> {
+        let known = counts.accounts.entry(stage.clone()).or_default();
+        known.upgrade().unwrap_or_else(|| {
+            let new = Arc::new(Account { limits: self.clone(), stage });
+            *known = Arc::downgrade(&new);
+            new
+        })
     }
 
     /// Clients that hold a place.
@@ -193,14 +204,27 @@ impl Limits {
     }
 }
 
+/// How far a connection has come, and so which places it holds.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+enum Stage {
+    /// It counts as a connection only.
+    Connected,
+    /// It has sent its startup packet, and counts as a client.
+    Admitted,
+    /// It has logged in.
+    Entered { database: Arc<str>, user: Arc<str> },
+}
+
+/// What all connections at the same stage share, so that one costs a pointer.
+#[derive(Debug)]
+struct Account {
+    limits: Arc<Limits>,
+    stage: Stage,
+}
+
 /// The place of a client's connection.
 #[derive(Debug)]
-pub struct ConnectionPermit {
-    limits: Arc<Limits>,
-    client: bool,
-    database: Option<Arc<str>>,
-    user: Option<Arc<str>>,
-}
+pub struct ConnectionPermit(Arc<Account>);
 
 impl ConnectionPermit {
     /// Counts the connection as a client. To be called once its startup packet has come.
@@ -208,7 +232,8 @@ impl ConnectionPermit {
     /// # Errors
     /// `max_client_conn` is reached: PostgreSQL's words.
     pub fn admit(&mut self, max_client_conn: u32) -> Result<(), ClientError> {
-        let mut counts = self.limits.lock();
+        let limits = self.0.limits.clone();
+        let mut counts = limits.lock();
         if counts.clients >= max_client_conn as usize {
             return Err(ClientError::fatal(
                 SqlState::TOO_MANY_CONNECTIONS,
@@ -217,7 +242,8 @@ impl ConnectionPermit {
             .detail("max_client_conn is reached."));
         }
         counts.clients += 1;
-        self.client = true;
+        let account = limits.account(&mut counts, Stage::Admitted);
+        self.change_to(&mut counts, account);
         Ok(())
     }
 
@@ -232,7 +258,9 @@ impl ConnectionPermit {
         by_database: Limit,
         by_user: Limit,
     ) -> Result<(), ClientError> {
-        let mut counts = self.limits.lock();
+        debug_assert_eq!(self.0.stage, Stage::Admitted, "who logs in is counted already");
+        let limits = self.0.limits.clone();
+        let mut counts = limits.lock();
         if !by_database.admits_one_more(count_of(&counts.clients_by_database, database)) {
             return Err(ClientError::fatal(
                 SqlState::TOO_MANY_CONNECTIONS,
@@ -247,24 +275,35 @@ impl ConnectionPermit {
             )
             .detail("max_user_client_connections is reached."));
         }
-        self.database = Some(add(&mut counts.clients_by_database, database));
-        self.user = Some(add(&mut counts.clients_by_user, user));
+        let database = add(&mut counts.clients_by_database, database);
+        let user = add(&mut counts.clients_by_user, user);
+        let account = limits.account(&mut counts, Stage::Entered { database, user });
+        self.change_to(&mut counts, account);
         Ok(())
     }
-}
 
-impl ConnectionPermit {
     /// Gives all places back but that of the connection itself: it is about to be closed.
     pub fn dismiss(&mut self) {
-        let mut counts = self.limits.lock();
-        if std::mem::take(&mut self.client) {
-            counts.clients -= 1;
+        let limits = self.0.limits.clone();
+        let mut counts = limits.lock();
+        match &self.0.stage {
+            Stage::Connected => return,
+            Stage::Admitted => {}
+            Stage::Entered { database, user } => {
+                remove(&mut counts.clients_by_database, database);
+                remove(&mut counts.clients_by_user, user);
+            }
         }
-        if let Some(database) = self.database.take() {
-            remove(&mut counts.clients_by_database, &database);
-        }
-        if let Some(user) = self.user.take() {
-            remove(&mut counts.clients_by_user, &user);
+        counts.clients -= 1;
+        let account = limits.account(&mut counts, Stage::Connected);
+        self.change_to(&mut counts, account);
+    }
+
+    /// Takes another account. The old one is forgotten if nobody else has it; the lock on the
+    /// counts is held, so that nobody gets it meanwhile.
+    fn change_to(&mut self, counts: &mut Counts, account: Arc<Account>) {
+        if let Some(last) = Arc::into_inner(std::mem::replace(&mut self.0, account)) {
+            counts.accounts.remove(&last.stage);
         }
     }
 }
@@ -272,7 +311,7 @@ impl ConnectionPermit {
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.dismiss();
-        self.limits.lock().connected -= 1;
+        self.0.limits.lock().connected -= 1;
     }
 }
 
@@ -350,6 +389,7 @@ mod tests {
             ("c", "u", false),
         ] {
             let mut permit = limits.connect(100).unwrap();
+            permit.admit(100).unwrap();
             let result = permit.enter(database, user, two, two);
             assert_eq!(result.is_ok(), admitted, "{database} {user}");
             if admitted {
@@ -359,7 +399,9 @@ mod tests {
         assert_eq!(limits.database_client_count("a"), 2);
         held.clear();
         assert_eq!(limits.database_client_count("a"), 0);
-        assert!(limits.lock().clients_by_user.is_empty(), "nothing is left behind");
+        let counts = limits.lock();
+        assert_eq!((counts.connected, counts.clients), (0, 0));
+        assert!(counts.clients_by_user.is_empty() && counts.accounts.len() == 1);
     }
 
     #[tokio::test]

@@ -31,7 +31,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::{ClientAbout, NewClient, ToLoop};
+use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, ToLoop};
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::options::{self, Replication};
 use hawser_core::session::settings::Settings;
@@ -75,10 +75,10 @@ pub enum Origin {
 }
 
 impl Origin {
-    fn address(&self) -> (String, u16) {
+    fn peer(&self) -> PeerAddress {
         match self {
-            Self::Tcp(address) => (address.ip().to_canonical().to_string(), address.port()),
-            Self::Unix { .. } => ("unix".to_owned(), 0),
+            Self::Tcp(address) => (*address).into(),
+            Self::Unix { .. } => PeerAddress::Unix,
         }
     }
 }
@@ -173,10 +173,10 @@ impl Login {
 
     /// Tells the client why, logs it once, and closes the connection.
     async fn end(&mut self, stop: Stop) {
-        let (address, _) = self.origin.address();
+        let address = self.origin.peer();
         match stop {
-            Stop::Gone => tracing::debug!(address, "the client left before it had logged in"),
-            Stop::Broken(error) => tracing::info!(address, %error, "login failed"),
+            Stop::Gone => tracing::debug!(%address, "the client left before it had logged in"),
+            Stop::Broken(error) => tracing::info!(%address, %error, "login failed"),
             Stop::Refuse(error) => {
                 let tally = &self.service.tally;
                 tally.errors.increment();
@@ -189,7 +189,7 @@ impl Login {
                 }
                 if self.config.reload.log.log_pooler_errors {
                     tracing::info!(
-                        address,
+                        %address,
                         code = error.code.as_str(),
                         error = error.message,
                         "login refused"
@@ -473,13 +473,12 @@ impl Login {
         let mode = *entry.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if config.reload.log.log_connections {
             tracing::info!(
-                address = %about.address, database, user, tls = %about.tls, "client logged in"
+                address = %about.peer, database, user, tls = about.tls(), "client logged in"
             );
         }
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let (socket, early) = stream.into_conn()?;
-        let seat = service.loops.seat();
-        let home = seat.home;
+        let (home, seat) = service.loops.seat();
         let connection = self.permit.take().ok_or(Stop::Gone)?;
         let client = NewClient {
             socket,
@@ -487,7 +486,7 @@ impl Login {
             mode,
             start,
             greeting,
-            secret: secret.into(),
+            secret: secret.as_slice().into(),
             about: Box::new(about),
             permit: Box::new(Permits { _connection: connection, _pool: place, _seat: seat }),
             early,
@@ -533,19 +532,17 @@ impl Login {
     }
 
     fn about(&self, user: &str, pool_user: &str) -> ClientAbout {
-        let (address, port) = self.origin.address();
         let tls = self.stream.as_ref().and_then(Stream::tls).map(|tls| {
             let version = tls.protocol_version().and_then(|version| version.as_str());
             let cipher = tls.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
             format!("{}/{}", version.unwrap_or("TLS"), cipher.unwrap_or("?"))
         });
-        ClientAbout {
-            address: address.into(),
-            port,
-            user: (user != pool_user).then(|| user.into()),
-            tls: tls.unwrap_or_default().into(),
-            connected: self.service.loops.time_of(self.began),
-        }
+        ClientAbout::new(
+            self.origin.peer(),
+            (user != pool_user).then_some(user),
+            &tls.unwrap_or_default(),
+            self.service.loops.time_of(self.began),
+        )
     }
 
     async fn enter_admin(

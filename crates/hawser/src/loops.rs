@@ -99,11 +99,11 @@ impl<S: Socket> Loops<S> {
     }
 
     /// Chooses the loop for a new client, and counts the client there until the seat is dropped.
-    pub fn seat(&self) -> Seat {
+    pub fn seat(&self) -> (LoopId, Seat) {
         let home = self.least_loaded();
         let clients = self.places[usize::from(home.0)].clients.clone();
         clients.fetch_add(1, Ordering::Relaxed);
-        Seat { home, clients }
+        (home, Seat(clients))
     }
 
     /// Now, as the loops count time.
@@ -120,15 +120,11 @@ impl<S: Socket> Loops<S> {
 
 /// A client's place with a loop.
 #[derive(Debug)]
-pub struct Seat {
-    /// The loop.
-    pub home: LoopId,
-    clients: Arc<AtomicUsize>,
-}
+pub struct Seat(Arc<AtomicUsize>);
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.clients.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -212,13 +208,13 @@ pub(crate) mod tests {
     #[test]
     fn a_new_client_sits_where_the_fewest_are() {
         let loops = Loops::new(mailboxes(3), Instant::now());
-        let seats: Vec<Seat> = (0..3).map(|_| loops.seat()).collect();
-        let homes: Vec<u16> = seats.iter().map(|seat| seat.home.0).collect();
+        let seats: Vec<(LoopId, Seat)> = (0..3).map(|_| loops.seat()).collect();
+        let homes: Vec<u16> = seats.iter().map(|(home, _)| home.0).collect();
         assert_eq!(homes, [0, 1, 2]);
         assert_eq!(loops.clients(LoopId(1)), 1);
         drop(seats.into_iter().nth(1));
         assert_eq!(loops.clients(LoopId(1)), 0);
-        assert_eq!(loops.seat().home, LoopId(0), "all have left, the first is taken");
+        assert_eq!(loops.seat().0, LoopId(0), "all have left, the first is taken");
     }
 
     #[test]

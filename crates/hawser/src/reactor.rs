@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! ```text
-//!   a turn:  rest? ─► epoll_wait ─► clock ─► up to 256 events ─► messages ─► tick
+//!   a turn:  rest? ─► epoll_wait ─► clock ─► up to 256 events ─► messages ─► answers ─► tick
 //!              │ messages are there: wait 0
 //!              └ none: wait until the engine's next tick
 //! ```
@@ -40,7 +40,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hawser_core::engine::message::{Event, PoolRef};
-use hawser_core::engine::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token};
+use hawser_core::engine::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
 use hawser_core::ids::LoopId;
 use hawser_core::time::Time;
 use hawser_sys::epoll::{Epoll, Events};
@@ -256,6 +256,9 @@ impl<S: Socket + AsFd> Reactor<S> {
             };
             self.about = Some(token);
             self.engine.on_event(&mut self.host, token, ready, now);
+            if self.next.is_multiple_of(limits::EVENTS_BEHIND_MAX) {
+                self.engine.flush(&mut self.host, now);
+            }
         }
         if self.inbox.is_empty() {
             self.mailbox.take(&mut self.inbox);
@@ -267,6 +270,7 @@ impl<S: Socket + AsFd> Reactor<S> {
         self.inbox.reverse();
         self.see_to_messages(now);
         self.about = None;
+        self.engine.flush(&mut self.host, now);
         self.engine.tick(&mut self.host, now);
     }
 
@@ -346,8 +350,8 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
         let disconnections = self.shared.logged.disconnections.load(Ordering::Relaxed);
         match event {
             Event::ClientClosed { client, about, database, user, reason } => {
-                let (address, port) = (&*about.address, about.port);
-                let user = about.user.as_deref().unwrap_or(user);
+                let (address, port) = (about.peer.to_string(), about.peer.port());
+                let user = about.user().unwrap_or(user);
                 if disconnections {
                     tracing::info!(%client, address, port, database, user, reason, "client left");
                 } else {

@@ -527,6 +527,11 @@ impl World {
             };
             engine.on_event(&mut host, Token::from_bits(event.token.0), ready, moment(now));
         }
+        // A turn ends when nothing is left to do, or sooner.
+        let more = !event_loop.events.is_empty() || !event_loop.inbox.is_empty();
+        if !more || self.rng.percent(50) {
+            engine.flush(&mut host, moment(now));
+        }
         // A tick is due sooner once there is something to wait for.
         event_loop.ticks_at = event_loop.ticks_at.min(now + engine.next_tick());
         if self.rng.percent(self.config.lags_percent) {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::client::ClientStatement;
 use super::expect::Expect;
+use super::kept::Kept;
 use super::message::PoolRef;
 use super::replay::{Replay, Seen};
 use super::statement::{BackendStatements, Unnamed};
@@ -113,7 +114,7 @@ pub struct Backend<S: Socket> {
     /// Start of a message from the server that is not complete yet.
     pub(super) input: Vec<u8>,
     /// Bytes for the server that its socket did not take.
-    pub(super) output: Vec<u8>,
+    pub(super) output: Kept,
     /// There may be something to read that was not read because the client is slow.
     pub(super) readable: bool,
 
@@ -192,7 +193,7 @@ impl<S: Socket> Backend<S> {
             sending_rest: 0,
             receiving_rest: 0,
             input: Vec::new(),
-            output: Vec::new(),
+            output: Kept::EMPTY,
             readable: false,
             applied: Settings::EMPTY,
             parameters: seed.parameters,

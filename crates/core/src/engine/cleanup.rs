@@ -10,7 +10,7 @@ use super::backend::{Backend, Tidying};
 use super::expect::Expect;
 use super::message::{ClientState, Event, PoolMode, ToLoop};
 use super::table::{Engine, Holder};
-use super::{Host, Socket, limits, write_or_keep};
+use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::pool::Released;
 use crate::session::settings::Settings;
@@ -22,51 +22,7 @@ use crate::wire::{TransactionStatus, build};
 const ABANDONED: &[u8] =
     b"hawser /* the client has left in mid-pipeline: what it has done so far is rolled back */\0\0\0";
 
-impl<S: Socket> super::client::Client<S> {
-    /// Sends the client something of ours, where nothing of a server's can be under way.
-    pub(super) fn reply(&mut self, bytes: &[u8]) {
-        // A broken connection shows in its next event.
-        let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);
-    }
-}
-
 impl<S: Socket> Engine<S> {
-    /// Sends a client what came for it.
-    pub(super) fn answer<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        ahead: &[u8],
-        run: &[u8],
-        now: Time,
-    ) {
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        let mut written = Ok(0);
-        if !ahead.is_empty() {
-            if ahead.len() + run.len() <= limits::READ_BYTES / 4 {
-                // Two small writes cost more than one and a copy.
-                let mut both = Vec::with_capacity(ahead.len() + run.len());
-                both.extend_from_slice(ahead);
-                both.extend_from_slice(run);
-                written = write_or_keep(&mut client.socket, &mut client.output, &both);
-            } else {
-                written = write_or_keep(&mut client.socket, &mut client.output, ahead)
-                    .and_then(|_| write_or_keep(&mut client.socket, &mut client.output, run));
-            }
-        } else if !run.is_empty() {
-            written = write_or_keep(&mut client.socket, &mut client.output, run);
-        }
-        match written {
-            Ok(0) => {}
-            Ok(_) => {
-                if let Some(backend) = &mut client.backend {
-                    backend.progress = now;
-                }
-            }
-            Err(_) => self.close_client(host, slot, "client's connection broke", now),
-        }
-    }
-
     /// Gives answers of ours that nothing outstanding precedes: a Parse that was not sent, with a
     /// Flush behind it, would otherwise wait for ever.
     pub(super) fn emit_made_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
@@ -327,12 +283,13 @@ impl<S: Socket> Engine<S> {
         let backend = client.backend.take();
         let half_a_message = backend.as_ref().is_some_and(|b| b.receiving_rest > 0);
         client.state = ClientState::Closing;
-        client.input = Vec::new();
+        client.input.clear();
         if !half_a_message {
             let mut message = Vec::new();
             error.write(&mut message);
             client.reply(&message);
         }
+        let _ = client.push_out(&mut self.spare); // a broken connection has no use for it
         let unsent = !client.output.is_empty();
         if let Some(backend) = backend {
             self.abandon(host, slot, backend, now);
@@ -358,7 +315,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         client.state = ClientState::Closing;
-        client.input = Vec::new();
+        client.input.clear();
         self.arm_goodbye(slot, now);
     }
 
@@ -392,6 +349,7 @@ impl<S: Socket> Engine<S> {
             self.abandon(host, slot, backend, now);
         }
         let Some(mut client) = self.clients.remove(slot) else { return };
+        let _ = client.push_out(&mut self.spare); // what it does not take is lost: it leaves
         client.socket.shutdown();
         let pool = &self.pools[client.pool as usize].pool;
         host.event(Event::ClientClosed {
@@ -413,7 +371,7 @@ impl<S: Socket> Engine<S> {
     ) {
         let client = self.clients.get(slot);
         let stateful = client.is_some_and(|c| c.is_pinned() || c.mode == PoolMode::Session);
-        let exclusive = client.is_some_and(|c| c.record.exclusive);
+        let exclusive = client.is_some_and(|c| c.exclusive);
         backend.replay.forget();
         backend.needs_reset |= stateful;
         if exclusive {

@@ -5,7 +5,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::backend::Backend;
-use super::message::{ClientAbout, ClientState, PoolMode};
+use super::kept::Kept;
+use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::replay::Seen;
 use super::statement::{Keyed, Statement, Unnamed};
 use super::{Socket, limits};
@@ -46,17 +47,17 @@ pub(super) type ClientStatements = HashMap<Box<[u8]>, ClientStatement, Keyed>;
 /// What is seldom needed of a client, out of the way of what is needed always.
 pub(super) struct Record {
     pub(super) about: ClientAbout,
-    /// Key for cancel requests.
-    pub(super) secret: Box<[u8]>,
-    /// What it is sent ahead of its BackendKeyData; none once it has been greeted.
-    pub(super) greeting: Option<Vec<u8>>,
-    pub(super) exclusive: bool,
+    pub(super) secret: ClientSecret,
+    /// The settings that it started with, as they differ from the server's own.
+    pub(super) start: Settings,
     pub(super) _permit: Box<dyn Any + Send>,
 }
 
 /// What is known of a client only while it does something out of the ordinary.
 #[derive(Default)]
 pub(super) struct Extra {
+    /// What it is sent ahead of its BackendKeyData; none once it has been greeted.
+    pub(super) greeting: Option<Vec<u8>>,
     /// The settings that a RESET under way takes back.
     pub(super) resetting: Resetting,
     /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
@@ -90,13 +91,11 @@ pub(super) struct Client<S: Socket> {
     pub(super) backend: Option<Box<Backend<S>>>,
     pub(super) record: Box<Record>,
     /// Bytes read from it that could not be passed on yet.
-    pub(super) input: Vec<u8>,
-    /// Bytes for it that its socket did not take.
-    pub(super) output: Vec<u8>,
+    pub(super) input: Kept,
+    /// Bytes for it that its socket did not take, or that wait for the end of the turn.
+    pub(super) output: Kept,
     /// The settings that it wants in force, as they differ from the server's own.
     pub(super) desired: Settings,
-    /// The settings that it started with, likewise.
-    pub(super) start: Settings,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
     /// What it has been told of the statement that it bound last to the unnamed portal.
@@ -118,8 +117,12 @@ pub(super) struct Client<S: Socket> {
     pub(super) pins: PartSet,
     pub(super) state: ClientState,
     pub(super) mode: PoolMode,
+    /// Its backend was opened for it alone and serves nobody else.
+    pub(super) exclusive: bool,
     /// There may be something to read that has not been read.
     pub(super) readable: bool,
+    /// `output` has not been tried yet: see [`super::answer`].
+    pub(super) late: bool,
     /// It has asked for currval or lastval before.
     pub(super) reads_sequences: bool,
     /// Its next message waits until everything outstanding is answered.
@@ -161,6 +164,11 @@ impl<S: Socket> Client<S> {
         self.extra.as_ref().is_some_and(|extra| extra.leaving)
     }
 
+    /// Whether it waits for a backend to be told that it has logged in.
+    pub(super) fn is_to_be_greeted(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.greeting.is_some())
+    }
+
     pub(super) fn extra(&mut self) -> &mut Extra {
         self.extra.get_or_insert_with(Box::default)
     }
@@ -168,6 +176,7 @@ impl<S: Socket> Client<S> {
     /// Drops what is out of the ordinary, if nothing of it is under way any more.
     pub(super) fn settle(&mut self) {
         if let Some(extra) = &self.extra
+            && extra.greeting.is_none()
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
             && !extra.forgetting
@@ -253,3 +262,27 @@ impl<S: Socket> Client<S> {
 /// A client has named more statements than it may.
 #[derive(Debug)]
 pub(super) struct TooManyStatements;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As large as what serves in production: a descriptor or a pointer.
+    struct Descriptor(#[expect(dead_code, reason = "only its size counts")] Option<u64>);
+
+    impl Socket for Descriptor {
+        fn read(&mut self, _: &mut [u8]) -> std::io::Result<usize> {
+            unreachable!()
+        }
+        fn write(&mut self, _: &[u8]) -> std::io::Result<usize> {
+            unreachable!()
+        }
+    }
+
+    /// What an idle client costs is these two and its permit. Tens of thousands hang on each byte.
+    #[test]
+    fn a_client_and_its_record_stay_small() {
+        assert!(size_of::<Client<Descriptor>>() <= 136, "{}", size_of::<Client<Descriptor>>());
+        assert!(size_of::<Record>() <= 72, "{}", size_of::<Record>());
+    }
+}

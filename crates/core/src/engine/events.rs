@@ -1,7 +1,8 @@
 //! Entry points of the engine: readiness of connections, and messages.
 
 use super::backend::{Backend, Tidying};
-use super::client::{Client, Record};
+use super::client::{Client, Extra, Record};
+use super::kept::Kept;
 use super::message::{
     BackendRow, BackendState, ClientRow, ClientState, NewClient, PoolMode, PoolRef, Snapshot,
     ToLoop,
@@ -96,7 +97,7 @@ impl<S: Socket> Engine<S> {
         match client.socket.read(&mut probe) {
             Ok(0) => self.close_client(host, slot, "client closed its connection", now),
             Ok(_) => {
-                client.input.push(probe[0]);
+                client.input.extend_from_slice(&probe);
                 client.readable = true;
                 self.resume_client(host, slot, now);
             }
@@ -256,18 +257,16 @@ impl<S: Socket> Engine<S> {
             record: Box::new(Record {
                 about: *new.about,
                 secret: new.secret,
-                greeting: Some(new.greeting),
-                exclusive: new.exclusive,
+                start: new.start.clone(),
                 _permit: new.permit,
             }),
-            input: new.early,
-            output: Vec::new(),
-            desired: new.start.clone(),
-            start: new.start,
+            input: new.early.into(),
+            output: Kept::EMPTY,
+            desired: new.start,
             statements: None,
             unnamed: None,
             bound: None,
-            extra: None,
+            extra: Some(Box::new(Extra { greeting: Some(new.greeting), ..Extra::default() })),
             since: now,
             transaction_since: now,
             deadline: 0,
@@ -277,7 +276,9 @@ impl<S: Socket> Engine<S> {
             pins: PartSet::EMPTY,
             state: ClientState::Idle,
             mode: new.mode,
+            exclusive: new.exclusive,
             readable: false,
+            late: false,
             reads_sequences: false,
             held: false,
             failed: false,
@@ -318,7 +319,11 @@ impl<S: Socket> Engine<S> {
 
     fn greet<H: Host<S>>(&mut self, host: &mut H, slot: Slot, process: u32, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(mut greeting) = client.record.greeting.take() else { return };
+        let Some(mut greeting) = client.extra.as_mut().and_then(|extra| extra.greeting.take())
+        else {
+            return;
+        };
+        client.settle();
         build::backend_key_data(&mut greeting, process, &client.record.secret);
         build::ready_for_query(&mut greeting, TransactionStatus::Idle);
         self.answer(host, slot, &greeting, &[], now);
@@ -327,13 +332,13 @@ impl<S: Socket> Engine<S> {
     /// Greets a client of session mode that has just got its backend, and applies its settings.
     pub(super) fn greet_late<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.mode != PoolMode::Session || client.record.greeting.is_none() {
+        if client.mode != PoolMode::Session || !client.is_to_be_greeted() {
             return;
         }
         let Some(backend) = &mut client.backend else { return };
         let process = backend.process;
         let mut out = Vec::new();
-        if !client.record.exclusive {
+        if !client.exclusive {
             backend.apply_settings(&client.desired, &mut out);
         }
         if !out.is_empty() && backend.send(&out).is_err() {
@@ -479,7 +484,7 @@ impl<S: Socket> Engine<S> {
             self.resume_client(host, slot, now);
             return;
         }
-        client.input.drain(..at);
+        client.input.forget_first(at);
         build::ready_for_query(&mut answer, TransactionStatus::Idle);
         self.answer(host, slot, &answer, &[], now);
         self.drain_if_idle(host, slot, now);
@@ -525,12 +530,7 @@ impl<S: Socket> Engine<S> {
             snapshot.clients.push(ClientRow {
                 id: self.client_id(slot),
                 database: pool.database.clone(),
-                user: client
-                    .record
-                    .about
-                    .user
-                    .as_deref()
-                    .map_or_else(|| pool.user.clone(), str::to_owned),
+                user: client.record.about.user().map_or_else(|| pool.user.clone(), str::to_owned),
                 state: client.state,
                 about: client.record.about.clone(),
                 application_name: String::from_utf8_lossy(&application_name).into_owned(),

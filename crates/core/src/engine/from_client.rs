@@ -171,7 +171,7 @@ impl<S: Socket> Engine<S> {
     /// Goes on with what a client has sent before: it got a backend, or its answers came.
     pub(super) fn resume_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let input = std::mem::take(&mut client.input);
+        let input = client.input.take();
         if !input.is_empty() && !self.take_in(host, slot, &input, now) {
             return;
         }
@@ -233,7 +233,7 @@ impl<S: Socket> Engine<S> {
             Halt::Waiting => false,
             Halt::Terminate => {
                 if let Some(client) = self.clients.get_mut(slot)
-                    && !client.record.exclusive
+                    && !client.exclusive
                     && client.backend.as_ref().is_some_and(|b| {
                         b.syncs_outstanding > 0 && !b.unsynced && !b.copying_in && !b.ignoring
                     })

@@ -820,7 +820,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
                 }
                 desired = applied.clone();
                 for name in names.iter().filter(|name| !set_after_all(backend, &set_again, name)) {
-                    match client.start.get(name) {
+                    match client.record.start.get(name) {
                         Some(value) => desired.set(name, value),
                         None => desired.remove(name),
                     };
@@ -832,7 +832,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
                         applied.remove(name);
                     }
                 }
-                desired = SettingsBuilder::from(&client.start);
+                desired = SettingsBuilder::from(&client.record.start);
                 for (name, value) in &backend.parameters.pairs {
                     if set_after_all(backend, &set_again, name) {
                         match backend.applied.get(name) {

@@ -1,5 +1,6 @@
 //! What comes to a loop from outside: new connections, lent backends, orders of the operator.
 
+use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6}; // data; std::net is for I/O
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -28,19 +29,110 @@ pub enum PoolMode {
     Statement,
 }
 
+/// Where a client comes from.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum PeerAddress {
+    /// A unix socket.
+    Unix,
+    /// Address and port.
+    V4(SocketAddrV4),
+    /// Address and port.
+    V6(Box<SocketAddrV6>),
+}
+
+impl From<SocketAddr> for PeerAddress {
+    /// IPv4 addresses that are written as IPv6 ones become what they are.
+    fn from(address: SocketAddr) -> Self {
+        match (address, address.ip().to_canonical()) {
+            (_, IpAddr::V4(ip)) => Self::V4(SocketAddrV4::new(ip, address.port())),
+            (SocketAddr::V6(address), _) => Self::V6(Box::new(address)),
+            (SocketAddr::V4(address), _) => Self::V4(address),
+        }
+    }
+}
+
+impl fmt::Display for PeerAddress {
+    /// The address without its port; `unix` for unix sockets.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix => f.write_str("unix"),
+            Self::V4(address) => address.ip().fmt(f),
+            Self::V6(address) => address.ip().fmt(f),
+        }
+    }
+}
+
+impl PeerAddress {
+    /// The port; 0 for unix sockets.
+    pub fn port(&self) -> u16 {
+        match self {
+            Self::Unix => 0,
+            Self::V4(address) => address.port(),
+            Self::V6(address) => address.port(),
+        }
+    }
+}
+
 /// Who a client is: for SHOW, logs and limits.
 #[derive(Clone, Debug)]
 pub struct ClientAbout {
-    /// Address and port as text; `unix` for unix sockets.
-    pub address: Box<str>,
-    /// Port, 0 for unix sockets.
-    pub port: u16,
-    /// The authenticated user, if another than the pool's.
-    pub user: Option<Box<str>>,
-    /// Description of TLS, empty without.
-    pub tls: Box<str>,
+    /// Where it comes from.
+    pub peer: PeerAddress,
     /// When it connected.
     pub connected: Time,
+    details: Option<Box<Details>>, // most clients have none
+}
+
+#[derive(Clone, Debug)]
+struct Details {
+    user: Option<Box<str>>,
+    tls: Box<str>,
+}
+
+impl ClientAbout {
+    /// `user`: the authenticated user, if another than the pool's. `tls`: a description of TLS,
+    /// empty without.
+    pub fn new(peer: PeerAddress, user: Option<&str>, tls: &str, connected: Time) -> Self {
+        let details = (user.is_some() || !tls.is_empty())
+            .then(|| Box::new(Details { user: user.map(Into::into), tls: tls.into() }));
+        Self { peer, connected, details }
+    }
+
+    /// The authenticated user, if another than the pool's.
+    pub fn user(&self) -> Option<&str> {
+        self.details.as_ref()?.user.as_deref()
+    }
+
+    /// Description of TLS, empty without.
+    pub fn tls(&self) -> &str {
+        self.details.as_ref().map_or("", |details| &details.tls)
+    }
+}
+
+/// Random bytes that a client's cancel request must show: BackendKeyData's secret key.
+#[derive(Clone)]
+pub enum ClientSecret {
+    /// Protocol 3.0.
+    Short([u8; 4]),
+    /// Protocol 3.2: up to 256 bytes.
+    Long(Box<[u8]>),
+}
+
+impl From<&[u8]> for ClientSecret {
+    fn from(bytes: &[u8]) -> Self {
+        bytes.try_into().map_or_else(|_| Self::Long(bytes.into()), Self::Short)
+    }
+}
+
+impl std::ops::Deref for ClientSecret {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Short(bytes) => bytes,
+            Self::Long(bytes) => bytes,
+        }
+    }
 }
 
 /// A client that has logged in, on its way to the loop that serves it from now on.
@@ -56,8 +148,8 @@ pub struct NewClient<S: Socket> {
     /// AuthenticationOk and ParameterStatus messages, not yet sent. BackendKeyData and
     /// ReadyForQuery are the engine's to send.
     pub greeting: Vec<u8>,
-    /// Random bytes for its cancel key: 4 for protocol 3.0, 32 from 3.2 on.
-    pub secret: Box<[u8]>,
+    /// For its cancel requests.
+    pub secret: ClientSecret,
     /// Who it is.
     pub about: Box<ClientAbout>,
     /// Frees its place under the limits when it is dropped.

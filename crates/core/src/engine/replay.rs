@@ -249,7 +249,7 @@ impl<S: Socket> Engine<S> {
                 let bytes = std::mem::take(&mut backend.replay.bytes);
                 backend.replay.forget();
                 backend.replay.again = true;
-                let behind = std::mem::take(&mut client.input);
+                let behind = client.input.take();
                 self.take_in(host, slot, &bytes, now);
                 if let Some(client) = self.clients.get_mut(slot) {
                     client.input.extend_from_slice(&behind);

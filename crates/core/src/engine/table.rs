@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::backend::Backend;
 use super::client::Client;
 use super::housekeeping::Wheel;
+use super::kept::Spare;
 use super::message::PoolRef;
 use super::statement::{IdHasher, Keyed};
 use super::{Socket, limits};
@@ -17,16 +18,18 @@ use crate::wire::error::ClientError;
 /// at most one chunk, where a `Vec` would waste half of itself.
 const CHUNK: usize = 64;
 
+/// Places side by side. Generations are kept apart from the values, whose alignment would give each
+/// of them four bytes more.
 #[derive(Debug)]
-struct Entry<T> {
-    generation: u32,
-    value: Option<T>,
+struct Chunk<T> {
+    generations: [u32; CHUNK],
+    values: [Option<T>; CHUNK],
 }
 
 /// A table with stable places. A place that is given out again has another generation.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    chunks: Vec<Box<[Entry<T>; CHUNK]>>,
+    chunks: Vec<Box<Chunk<T>>>,
     free: Vec<u32>,
     len: usize,
 }
@@ -40,57 +43,66 @@ impl<T> Table<T> {
         self.len
     }
 
-    fn entry(&mut self, index: u32) -> Option<&mut Entry<T>> {
-        let index = index as usize;
-        self.chunks.get_mut(index / CHUNK).map(|chunk| &mut chunk[index % CHUNK])
-    }
-
     /// Takes a place for what `make` gives, which is told the place.
     pub(super) fn insert_with(&mut self, make: impl FnOnce(Slot) -> T) -> Slot {
         let index = match self.free.pop() {
             Some(index) => index,
             None => {
                 let first = u32::try_from(self.chunks.len() * CHUNK).expect("fewer than 2^32");
-                self.chunks
-                    .push(Box::new(std::array::from_fn(|_| Entry { generation: 0, value: None })));
+                self.chunks.push(Box::new(Chunk {
+                    generations: [0; CHUNK],
+                    values: std::array::from_fn(|_| None),
+                }));
                 self.free.extend((first + 1..first + CHUNK as u32).rev());
                 first
             }
         };
-        let entry = self.entry(index).expect("the place was just made or free");
-        let slot = Slot { index, generation: entry.generation };
-        entry.value = Some(make(slot));
+        let chunk = &mut self.chunks[index as usize / CHUNK];
+        let within = index as usize % CHUNK;
+        let slot = Slot { index, generation: chunk.generations[within] };
+        chunk.values[within] = Some(make(slot));
         self.len += 1;
         slot
     }
 
     #[inline]
     pub(super) fn get(&self, slot: Slot) -> Option<&T> {
-        let entry = self.chunks.get(slot.index as usize / CHUNK)?;
-        let entry = &entry[slot.index as usize % CHUNK];
-        if entry.generation == slot.generation { entry.value.as_ref() } else { None }
+        let chunk = self.chunks.get(slot.index as usize / CHUNK)?;
+        let within = slot.index as usize % CHUNK;
+        if chunk.generations[within] == slot.generation {
+            chunk.values[within].as_ref()
+        } else {
+            None
+        }
     }
 
     #[inline]
     pub(super) fn get_mut(&mut self, slot: Slot) -> Option<&mut T> {
-        let entry = self.entry(slot.index)?;
-        if entry.generation == slot.generation { entry.value.as_mut() } else { None }
+        let chunk = self.chunks.get_mut(slot.index as usize / CHUNK)?;
+        let within = slot.index as usize % CHUNK;
+        if chunk.generations[within] == slot.generation {
+            chunk.values[within].as_mut()
+        } else {
+            None
+        }
     }
 
     /// The slot of whatever is at this index now.
     pub(super) fn at(&self, index: u32) -> Option<Slot> {
-        let entry = &self.chunks.get(index as usize / CHUNK)?[index as usize % CHUNK];
-        entry.value.as_ref().map(|_| Slot { index, generation: entry.generation })
+        let chunk = self.chunks.get(index as usize / CHUNK)?;
+        let within = index as usize % CHUNK;
+        chunk.values[within].as_ref().map(|_| Slot { index, generation: chunk.generations[within] })
     }
 
     pub(super) fn remove(&mut self, slot: Slot) -> Option<T> {
-        let entry = self.entry(slot.index)?;
-        if entry.generation != slot.generation {
+        let chunk = self.chunks.get_mut(slot.index as usize / CHUNK)?;
+        let within = slot.index as usize % CHUNK;
+        if chunk.generations[within] != slot.generation {
             return None;
         }
-        let value = entry.value.take()?;
+        let value = chunk.values[within].take()?;
         // Epoll tokens carry 31 bits of it.
-        entry.generation = (entry.generation + 1) & 0x7fff_ffff;
+        chunk.generations[within] = (slot.generation + 1) & 0x7fff_ffff;
         self.free.push(slot.index);
         self.len -= 1;
         Some(value)
@@ -98,10 +110,10 @@ impl<T> Table<T> {
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &T)> {
         self.chunks.iter().enumerate().flat_map(|(at, chunk)| {
-            chunk.iter().enumerate().filter_map(move |(within, entry)| {
+            let places = chunk.generations.iter().zip(&chunk.values).enumerate();
+            places.filter_map(move |(within, (&generation, value))| {
                 let index = u32::try_from(at * CHUNK + within).ok()?;
-                let value = entry.value.as_ref()?;
-                Some((Slot { index, generation: entry.generation }, value))
+                Some((Slot { index, generation }, value.as_ref()?))
             })
         })
     }
@@ -152,6 +164,10 @@ pub struct Engine<S: Socket> {
     /// straight from where it was read. Taken while in use, so that the next waiter can be
     /// served before the finished client is answered.
     pub(super) server_input: Box<[u8]>,
+    /// Clients whose answers wait for the end of the turn.
+    pub(super) late: Vec<Slot>,
+    /// Memory for such answers.
+    pub(super) spare: Spare,
     pub(super) client_input: Box<[u8]>,
     pub(super) to_server: Vec<u8>,
     pub(super) to_client: Vec<u8>,
@@ -172,6 +188,8 @@ impl<S: Socket> Engine<S> {
             draining: None,
             next_serial: 1,
             server_input: buffer(),
+            late: Vec::new(),
+            spare: Spare::default(),
             client_input: buffer(),
             to_server: Vec::new(),
             to_client: Vec::new(),

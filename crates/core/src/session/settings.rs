@@ -76,14 +76,17 @@ impl fmt::Debug for Entry {
 
 /// An immutable set of settings; cloning it copies a pointer.
 #[derive(Clone, Default)]
-pub struct Settings(Option<Arc<[Entry]>>); // None is the empty set, which needs no memory
+pub struct Settings(Option<Shared>); // None is the empty set, which needs no memory
+
+/// A pointer of one word: every client holds two.
+type Shared = Arc<Box<[Entry]>>;
 
 impl Settings {
     /// No setting differs from the base.
     pub const EMPTY: Settings = Settings(None);
 
     fn entries(&self) -> &[Entry] {
-        self.0.as_deref().unwrap_or(&[])
+        self.0.as_ref().map_or(&[], |entries| entries)
     }
 
     /// The value of a setting, its name in any case.
@@ -391,7 +394,11 @@ impl SettingsBuilder {
 
     /// The settings, in an object of their own: [`Interner::share`] makes equal ones one.
     pub fn build(self) -> Settings {
-        if self.entries.is_empty() { Settings::EMPTY } else { Settings(Some(self.entries.into())) }
+        if self.entries.is_empty() {
+            Settings::EMPTY
+        } else {
+            Settings(Some(Arc::new(self.entries.into_boxed_slice())))
+        }
     }
 }
 
@@ -418,7 +425,7 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for SettingsBuilder {
 #[derive(Debug)]
 pub struct Interner<S> {
     hasher: S,
-    known: HashMap<u64, Vec<Weak<[Entry]>>, S>,
+    known: HashMap<u64, Vec<Weak<Box<[Entry]>>>, S>,
     count: usize,
     sweep_at: usize,
 }

@@ -10,12 +10,13 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
+use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 use hawser_core::engine::message::{BackendState, ClientState, Event, PoolRef, Snapshot};
 use hawser_core::engine::{
-    Backend, BackendSeed, CancelRequest, ClientAbout, Engine, Host, NewClient, PoolMode, Readiness,
-    ServerAddressId, Socket, ToLoop, Token,
+    Backend, BackendSeed, CancelRequest, ClientAbout, ClientSecret, Engine, Host, NewClient,
+    PeerAddress, PoolMode, Readiness, ServerAddressId, Socket, ToLoop, Token,
 };
 use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId};
 use hawser_core::pool::{PoolSettings, ServerParameters, SharedPool};
@@ -226,7 +227,9 @@ impl World {
         act: impl FnOnce(&mut Engine<Fake>, &mut FakeHost<'_>, Time),
     ) {
         let mut host = FakeHost { id, asked: &mut self.asked };
-        act(&mut self.engines[usize::from(id.0)], &mut host, self.now);
+        let engine = &mut self.engines[usize::from(id.0)];
+        act(engine, &mut host, self.now);
+        engine.flush(&mut host, self.now);
     }
 
     /// A client that has just logged in is on its way to its loop. Its key is its place, four
@@ -254,14 +257,8 @@ impl World {
                 .collect::<SettingsBuilder>()
                 .build(),
             greeting: Vec::new(),
-            secret: Box::new([number as u8; 4]),
-            about: Box::new(ClientAbout {
-                address: number.to_string().into(),
-                port: 0,
-                user: None,
-                tls: "".into(),
-                connected: self.now,
-            }),
+            secret: ClientSecret::Short([number as u8; 4]),
+            about: Box::new(ClientAbout::new(address_of(number), None, "", self.now)),
             permit: Box::new(()),
             early: Vec::new(),
             exclusive: false,
@@ -511,8 +508,15 @@ fn process(server: usize) -> u32 {
     100 + server as u32
 }
 
+/// An address that says which client it is.
+fn address_of(number: usize) -> PeerAddress {
+    let ip = u32::try_from(number).expect("the world has few clients").into();
+    PeerAddress::V4(SocketAddrV4::new(ip, 0))
+}
+
 fn number(about: &ClientAbout) -> usize {
-    about.address.parse().expect("the world has set it")
+    let PeerAddress::V4(address) = &about.peer else { unreachable!("`address_of` made it") };
+    address.ip().to_bits() as usize
 }
 
 fn place(backend: &Backend<Fake>) -> usize {

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::message::{
-    BackendRow, BackendState, ClientAbout, ClientRow, ClientState, Snapshot,
+    BackendRow, BackendState, ClientAbout, ClientRow, ClientState, PeerAddress, Snapshot,
 };
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
@@ -125,13 +125,12 @@ impl Fake {
             database: "app".to_owned(),
             user: "u".to_owned(),
             state: ClientState::Active,
-            about: ClientAbout {
-                address: "10.0.0.1".into(),
-                port: 4711,
-                user: None,
-                tls: "TLSv1.3".into(),
-                connected: Time::ZERO,
-            },
+            about: ClientAbout::new(
+                PeerAddress::V4("10.0.0.1:4711".parse().unwrap()),
+                None,
+                "TLSv1.3",
+                Time::ZERO,
+            ),
             application_name: "test".to_owned(),
             last_request: Time::ZERO,
             wait_us: 1_500_000,

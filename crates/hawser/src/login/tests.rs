@@ -377,7 +377,7 @@ async fn tls_begins_by_request_or_at_once_and_then_only_with_alpn() {
         client.write_all(&packet).await.unwrap();
         client.flush().await.unwrap();
         let adopted = world.adopted().await;
-        assert!(adopted.about.tls.starts_with("TLSv1"), "{}", adopted.about.tls);
+        assert!(adopted.about.tls().starts_with("TLSv1"), "{}", adopted.about.tls());
     }
 
     let mut roots = rustls::RootCertStore::empty();

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
 use hawser_core::engine::message::{Snapshot, ToLoop};
-use hawser_core::engine::{BackendSeed, ClientAbout, NewClient, PoolMode, ServerAddressId};
+use hawser_core::engine::{
+    BackendSeed, ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode, ServerAddressId,
+};
 use hawser_core::ids::{BackendId, PoolId};
 use hawser_core::pool::{Limits, PoolSettings, SharedPool};
 use hawser_core::session::settings::Settings;
@@ -165,20 +167,14 @@ impl World {
     /// A client of this loop, greeted.
     fn client(&self, home: u16) -> Client {
         let (socket, far) = Plain::pair();
-        let about = ClientAbout {
-            address: "unix".into(),
-            port: 0,
-            user: None,
-            tls: "".into(),
-            connected: self.reactors.loops().now(),
-        };
+        let about = ClientAbout::new(PeerAddress::Unix, None, "", self.reactors.loops().now());
         let client = NewClient {
             socket,
             pool: self.pool.clone(),
             mode: PoolMode::Transaction,
             start: Settings::EMPTY,
             greeting: message(b'R', &[0; 4]),
-            secret: vec![0; 4].into(),
+            secret: ClientSecret::Short([0; 4]),
             about: Box::new(about),
             permit: Box::new(()),
             early: Vec::new(),

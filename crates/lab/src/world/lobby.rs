@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hawser_core::engine::message::PoolRef;
-use hawser_core::engine::{ClientAbout, NewClient, PROCESS_ID_FIRST, PoolMode, ToLoop};
+use hawser_core::engine::{
+    ClientAbout, NewClient, PROCESS_ID_FIRST, PeerAddress, PoolMode, ToLoop,
+};
 use hawser_core::ids::LoopId;
 use hawser_core::session::settings::{Settings, SettingsBuilder};
 
@@ -185,13 +187,7 @@ impl Lobby {
             start,
             greeting,
             secret: outside.rng.next_u64().to_be_bytes()[..4].into(),
-            about: Box::new(ClientAbout {
-                address: "simulated".into(),
-                port: 0,
-                user: None,
-                tls: "".into(),
-                connected: moment(outside.now),
-            }),
+            about: Box::new(ClientAbout::new(PeerAddress::Unix, None, "", moment(outside.now))),
             permit: Box::new(()),
             early: visitor.bytes,
             exclusive: false,

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use crate::engine::expect::Expect;
 use crate::engine::message::{
-    ClientAbout, ClientState, Event, NewClient, PoolMode, PoolRef, ToLoop,
+    ClientAbout, ClientSecret, ClientState, Event, NewClient, PeerAddress, PoolMode, PoolRef,
+    ToLoop,
 };
 use crate::engine::table::Holder;
 use crate::engine::{
@@ -197,7 +198,9 @@ impl World {
         act: impl FnOnce(&mut Engine<Fake>, &mut FakeHost<'_>, Time),
     ) {
         let mut host = FakeHost { id, asked: &mut self.asked };
-        act(&mut self.engines[usize::from(id.0)], &mut host, self.now);
+        let engine = &mut self.engines[usize::from(id.0)];
+        act(engine, &mut host, self.now);
+        engine.flush(&mut host, self.now);
     }
 
     /// Delivers messages and opens what is asked for, until nothing is left to do.
@@ -295,14 +298,8 @@ impl World {
             mode,
             start,
             greeting: Vec::new(),
-            secret: Box::new([9; 4]),
-            about: Box::new(ClientAbout {
-                address: "unix".into(),
-                port: 0,
-                user: None,
-                tls: "".into(),
-                connected: self.now,
-            }),
+            secret: ClientSecret::Short([9; 4]),
+            about: Box::new(ClientAbout::new(PeerAddress::Unix, None, "", self.now)),
             permit: Box::new(()),
             early: Vec::new(),
             exclusive: false,

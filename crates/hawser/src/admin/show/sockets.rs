@@ -134,8 +134,8 @@ fn client_row(client: &ClientRow, low_level: bool, all: &Everything<'_>) -> Vec<
         client.database.as_str().into(),
         "none".into(),
         client_state(client.state, low_level).into(),
-        client.about.address.as_ref().into(),
-        client.about.port.into(),
+        client.about.peer.to_string().into(),
+        client.about.peer.port().into(),
         Cell::Null,
         Cell::Null,
         all.clock.date(client.about.connected).into(),
@@ -146,7 +146,7 @@ fn client_row(client: &ClientRow, low_level: bool, all: &Everything<'_>) -> Vec<
         client.id.to_string().into(),
         client.backend.map(|backend| backend.to_string()).unwrap_or_default().into(),
         client.process.into(),
-        client.about.tls.as_ref().into(),
+        client.about.tls().into(),
         client.application_name.as_str().into(),
         client.statements.into(),
         client_number(client.id, all.pooler.loops().count()).into(),
@@ -206,7 +206,13 @@ fn fd_row(task: &str, user: &str, database: &str, address: &str, port: u16) -> V
 }
 
 fn client_fd(client: &ClientRow) -> Vec<Cell> {
-    fd_row("client", &client.user, &client.database, &client.about.address, client.about.port)
+    fd_row(
+        "client",
+        &client.user,
+        &client.database,
+        &client.about.peer.to_string(),
+        client.about.peer.port(),
+    )
 }
 
 fn server_fd(backend: &BackendRow, all: &Everything<'_>) -> Vec<Cell> {
@@ -223,8 +229,8 @@ pub(super) fn pins(mut table: Table, all: &Everything<'_>) -> Table {
                 part.name().into(),
                 client.id.to_string().into(),
                 client.backend.map(|backend| backend.to_string()).into(),
-                client.about.address.as_ref().into(),
-                client.about.port.into(),
+                client.about.peer.to_string().into(),
+                client.about.peer.port().into(),
                 client.application_name.as_str().into(),
                 all.clock.date(client.last_request).into(),
                 client_number(client.id, all.pooler.loops().count()).into(),

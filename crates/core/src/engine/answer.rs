@@ -1,0 +1,131 @@
+//! What a client is sent, and when.
+//!
+//! # Model
+//! A large answer is written at once, from where it was read. A small one waits in the client's
+//! output for the end of the turn, when all that wait are written in one go, after the servers have
+//! got their next work.
+//!
+//! # Why small answers wait
+//! Each write wakes its reader, and where processors are scarce the reader may take the one that this
+//! loop runs on. Written in the middle of a turn, the rest of the events wait with their servers idle;
+//! written at its end, the readers find several answers at once. Measured on two cores with 100
+//! clients: up to a seventh more transactions a second, and never fewer.
+//!
+//! # Invariants
+//! * a client's bytes keep their order: whatever is written goes behind what waits
+//! * an answer waits for at most [`limits::EVENTS_BEHIND_MAX`] further events of its turn
+//! * at most [`limits::LATE_BYTES_MAX`] of a client's bytes wait that have not been tried
+
+use std::io;
+
+use super::client::Client;
+use super::kept::Spare;
+use super::message::ClientState;
+use super::table::Engine;
+use super::{Host, Socket, limits, write_kept, write_or_keep};
+use crate::ids::Slot;
+use crate::time::Time;
+
+impl<S: Socket> Client<S> {
+    /// Sends the client something of ours, where nothing of a server's can be under way.
+    pub(super) fn reply(&mut self, bytes: &[u8]) {
+        // A broken connection shows in its next event.
+        let _ = self.push_out(&mut Spare::default());
+        let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);
+    }
+
+    /// Writes what has waited for the end of the turn. Returns how many bytes the socket took.
+    pub(super) fn push_out(&mut self, spare: &mut Spare) -> io::Result<usize> {
+        if !std::mem::take(&mut self.late) {
+            return Ok(0);
+        }
+        let written = self.socket.write(&self.output);
+        if written.as_ref().is_ok_and(|&written| written == self.output.len()) {
+            self.output.clear_into(spare);
+            return written;
+        }
+        match written {
+            Ok(written) => {
+                self.output.forget_first(written);
+                Ok(written + write_kept(&mut self.socket, &mut self.output)?)
+            }
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock => Ok(0), // an event comes when it takes more
+                io::ErrorKind::Interrupted => write_kept(&mut self.socket, &mut self.output),
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// Sends a client what came for it, at the end of the turn if it is small: `ahead`, and `run`
+    /// behind it.
+    pub(super) fn answer<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        ahead: &[u8],
+        run: &[u8],
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let bytes = ahead.len() + run.len();
+        if bytes == 0 {
+            return;
+        }
+        let untried = client.late || client.output.is_empty();
+        if untried && client.output.len() + bytes <= limits::LATE_BYTES_MAX {
+            client.output.extend_in(ahead, &mut self.spare);
+            client.output.extend_in(run, &mut self.spare);
+            if !std::mem::replace(&mut client.late, true) {
+                self.late.push(slot);
+            }
+            return;
+        }
+        let written = client.push_out(&mut self.spare).and_then(|waited| {
+            let ahead = write_or_keep(&mut client.socket, &mut client.output, ahead)?;
+            let run = write_or_keep(&mut client.socket, &mut client.output, run)?;
+            Ok(waited + ahead + run)
+        });
+        self.answered(host, slot, &written, now);
+    }
+
+    /// Writes the answers that have waited. To be called at the end of each turn, before the loop
+    /// sleeps, and after [`limits::EVENTS_BEHIND_MAX`] events of one.
+    pub fn flush<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        // Each stays in the list until all are through: a panic on the way must not lose one.
+        let mut next = 0;
+        while let Some(&slot) = self.late.get(next) {
+            next += 1;
+            let Some(client) = self.clients.get_mut(slot) else { continue };
+            let written = client.push_out(&mut self.spare);
+            let gone = client.state == ClientState::Closing && client.output.is_empty();
+            self.answered(host, slot, &written, now);
+            if gone {
+                self.close_client(host, slot, "it has been told goodbye", now);
+            }
+        }
+        self.late.clear();
+    }
+
+    fn answered<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        written: &io::Result<usize>,
+        now: Time,
+    ) {
+        match written {
+            Ok(0) => {}
+            Ok(_) => {
+                if let Some(client) = self.clients.get_mut(slot)
+                    && let Some(backend) = &mut client.backend
+                {
+                    backend.progress = now;
+                }
+            }
+            Err(_) => self.close_client(host, slot, "client's connection broke", now),
+        }
+    }
+}

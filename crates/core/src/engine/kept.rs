@@ -1,0 +1,134 @@
+//! Bytes that wait: for the rest of a message, or for a socket that is full.
+//!
+//! # Why not a `Vec`
+//! Of tens of thousands of connections almost none has such bytes at any moment, and a `Vec` costs
+//! 24 bytes where there are none. This costs a pointer.
+
+use std::ops::Deref;
+
+/// Memory of bytes that waited, to be used again.
+#[derive(Default, Debug)]
+pub(super) struct Spare(
+    #[expect(clippy::vec_box, reason = "the boxes are what is used again")] Vec<Box<Vec<u8>>>,
+);
+
+/// Memories that are kept: for the answers of one turn.
+const SPARE_MAX: usize = 64;
+/// The largest memory that is kept.
+const SPARE_BYTES_MAX: usize = 8 * 1024;
+
+/// Bytes that wait. Holds no memory when there are none.
+#[derive(Default, Debug)]
+pub(super) struct Kept(
+    #[expect(clippy::box_collection, reason = "one pointer where there are no bytes")]
+    Option<Box<Vec<u8>>>,
+);
+
+impl Kept {
+    /// None.
+    pub(super) const EMPTY: Self = Self(None);
+
+    /// Adds bytes at the end.
+    pub(super) fn extend_from_slice(&mut self, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            self.0.get_or_insert_default().extend_from_slice(bytes);
+        }
+    }
+
+    /// The same, with memory that was used before if there are none yet.
+    pub(super) fn extend_in(&mut self, bytes: &[u8], spare: &mut Spare) {
+        if self.0.is_none() {
+            self.0 = spare.0.pop();
+        }
+        self.extend_from_slice(bytes);
+    }
+
+    /// Forgets all, and leaves the memory to others.
+    pub(super) fn clear_into(&mut self, spare: &mut Spare) {
+        if let Some(mut bytes) = self.0.take()
+            && bytes.capacity() <= SPARE_BYTES_MAX
+            && spare.0.len() < SPARE_MAX
+        {
+            bytes.clear();
+            spare.0.push(bytes);
+        }
+    }
+
+    /// Forgets all.
+    pub(super) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Forgets the first so many.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub(super) fn forget_first(&mut self, count: usize) {
+        if count == self.len() {
+            self.clear();
+        } else if let Some(bytes) = &mut self.0 {
+            bytes.drain(..count);
+        }
+    }
+
+    /// All of them; none are left.
+    pub(super) fn take(&mut self) -> Vec<u8> {
+        self.0.take().map_or_else(Vec::new, |bytes| *bytes)
+    }
+}
+
+impl From<Vec<u8>> for Kept {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self((!bytes.is_empty()).then(|| Box::new(bytes)))
+    }
+}
+
+impl Deref for Kept {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.0.as_ref().map_or(&[], |bytes| bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_costs_a_pointer() {
+        assert_eq!(size_of::<Kept>(), size_of::<usize>());
+        let mut kept = Kept::from(b"abc".to_vec());
+        kept.forget_first(3);
+        assert!(kept.0.is_none() && Kept::from(Vec::new()).0.is_none());
+        kept.extend_from_slice(b"");
+        assert!(kept.0.is_none());
+    }
+
+    #[test]
+    fn memory_that_was_used_is_used_again_and_not_hoarded() {
+        let mut spare = Spare::default();
+        let mut kept = Kept::EMPTY;
+        kept.extend_in(b"abc", &mut spare);
+        let memory = kept.as_ptr();
+        kept.clear_into(&mut spare);
+        assert!(kept.0.is_none() && spare.0.len() == 1);
+        kept.extend_in(b"de", &mut spare);
+        assert_eq!((&*kept, kept.as_ptr()), (&b"de"[..], memory));
+        kept.extend_from_slice(&vec![0; SPARE_BYTES_MAX]);
+        kept.clear_into(&mut spare);
+        assert!(spare.0.is_empty(), "too large to be kept");
+    }
+
+    #[test]
+    fn bytes_come_out_in_the_order_in_which_they_were_added() {
+        let mut kept = Kept::EMPTY;
+        kept.extend_from_slice(b"abc");
+        kept.extend_from_slice(b"de");
+        kept.forget_first(2);
+        assert_eq!(&*kept, b"cde");
+        assert_eq!(kept.take(), b"cde");
+        assert!(kept.is_empty());
+    }
+}
