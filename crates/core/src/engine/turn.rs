@@ -15,7 +15,7 @@ use super::from_client::{Halt, Passage, bad_length};
 use super::statement::{Statement, Unnamed};
 use super::{Socket, limits};
 use crate::session::part::Part;
-use crate::session::scan::{Scanner, scan};
+use crate::session::scan::{ScanOptions, Scanner, is_plain, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES, Header};
@@ -228,7 +228,11 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     fn effects_of(&self, text: &[u8]) -> Effects {
-        let findings = scan(text, self.client.scan_options());
+        let options = self.client.scan_options();
+        if options == ScanOptions::default() && is_plain(text) {
+            return Effects::default();
+        }
+        let findings = scan(text, options);
         Effects::of(&findings, |name| self.backend.parameters.get(name).is_some())
     }
 

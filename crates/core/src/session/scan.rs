@@ -14,11 +14,13 @@
 //!           knows one version's grammar; this pass is paid by each query.
 
 mod keyword;
+mod plain;
 mod verb;
 
 use std::ops::Range;
 
 use self::keyword::{Keyword, Word};
+pub use self::plain::is_plain;
 pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
 use self::verb::{Head, Kind};
 use super::part::{Part, PartSet, REPORTED};

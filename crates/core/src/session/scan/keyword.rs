@@ -255,6 +255,12 @@ fn is_temp_schema(word: &[u8]) -> bool {
         && matches!(word.get(PG_TEMP.text.len()), None | Some(b'_'))
 }
 
+/// The texts of all rows.
+#[cfg(test)]
+pub(super) fn all() -> impl Iterator<Item = &'static [u8]> {
+    TABLE.iter().map(|keyword| keyword.text)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
