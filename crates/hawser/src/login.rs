@@ -464,6 +464,7 @@ impl Login {
         let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
 
         let mut greeting = proved.last_message;
+        greeting.reserve(GREETING_BYTES);
         startup.write_negotiation(&options.protocol_options, &mut greeting);
         write_greeting(&parameters, &start, &mut greeting);
         let mut secret = vec![0; startup.version().cancel_key_bytes()];
@@ -576,6 +577,9 @@ impl Login {
         Ok(())
     }
 }
+
+/// About what a server of today reports at connect.
+const GREETING_BYTES: usize = 512;
 
 /// AuthenticationOk, and each setting that the server reports as this client's session has it.
 fn write_greeting(parameters: &ServerParameters, start: &Settings, out: &mut Vec<u8>) {

@@ -242,8 +242,7 @@ impl Socket for Conn {
             tls.session.send_close_notify();
             let _ = tls.push();
         }
-        // An error means that the connection has ended already.
-        let _ = sys::shutdown_sending(self.as_fd());
+        // The descriptor is closed next, which sends all that shutdown(2) would.
     }
 
     fn is_encrypted(&self) -> bool {

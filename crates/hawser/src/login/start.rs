@@ -9,6 +9,7 @@
 //!   own error, as FATAL, as it would without a pooler
 //! * values that the server has by itself are left out: they need not be applied
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use hawser_core::pool::ServerParameters;
@@ -49,7 +50,7 @@ pub async fn settings(
     let mut builder = SettingsBuilder::new();
     let mut unknown: Vec<&Asked> = Vec::new();
     // The last value of a name counts, but DateStyle builds on the one before.
-    let mut base_of = parameters.clone();
+    let mut base_of = Cow::Borrowed(parameters);
     for asked in asked {
         if ignored.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(&asked.name)) {
             continue;
@@ -60,7 +61,7 @@ pub async fn settings(
             Canonical::Known(value) => {
                 builder.set(&asked.name, &value);
                 if base.is_some() {
-                    base_of.set(&asked.name, &value);
+                    base_of.to_mut().set(&asked.name, &value);
                 }
             }
             Canonical::Invalid | Canonical::Ask => unknown.push(asked),

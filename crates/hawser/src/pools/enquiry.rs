@@ -58,10 +58,24 @@ struct LineKey {
     user: String,
 }
 
+/// What a server has said of start values.
 #[derive(Default)]
 struct Seen {
-    asked: Option<Instant>,
-    fingerprint: Option<Vec<u8>>,
+    /// When it was asked last, whether or not it has answered.
+    asked: Mutex<Option<Instant>>,
+    fingerprint: AsyncMutex<Option<Vec<u8>>>,
+}
+
+impl Seen {
+    /// Whether it is to be asked by the caller, now.
+    fn is_due(&self) -> bool {
+        let mut asked = locked(&self.asked);
+        let due = asked.is_none_or(|asked| asked.elapsed() >= SETTINGS_PERIOD);
+        if due {
+            *asked = Some(Instant::now());
+        }
+        due
+    }
 }
 
 type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
@@ -71,7 +85,7 @@ type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
 pub struct Enquiries {
     lines: Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>,
     secrets: Mutex<Secrets>,
-    seen: Mutex<HashMap<Vec<crate::config::ServerAddress>, Arc<AsyncMutex<Seen>>>>,
+    seen: Mutex<HashMap<Vec<crate::config::ServerAddress>, Arc<Seen>>>,
 }
 
 impl Enquiries {
@@ -249,18 +263,22 @@ fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
 /// Begins a new epoch for all pools of this one's servers if sessions would start with other values
 /// now. To be called for each new client; asks the server at most once a [`SETTINGS_PERIOD`].
 pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) {
-    let route = entry.route.load_full();
     let seen = {
-        let mut seen = locked(&service.enquiries.seen);
-        seen.entry(route.target.servers.clone()).or_default().clone()
-    };
-    // Whoever waits for the lock finds the answer fresh.
-    let look = async {
-        let mut seen = seen.lock().await;
-        if seen.asked.is_some_and(|asked| asked.elapsed() < SETTINGS_PERIOD) {
-            return;
+        let route = entry.route.load();
+        let mut all = locked(&service.enquiries.seen);
+        match all.get(&route.target.servers) {
+            Some(seen) => seen.clone(),
+            None => all.entry(route.target.servers.clone()).or_default().clone(),
         }
-        seen.asked = Some(Instant::now());
+    };
+    // Most logins end here: a fleet that comes back asks once in a period, and nobody waits for
+    // another's question.
+    if !seen.is_due() {
+        return;
+    }
+    let route = entry.route.load_full();
+    let look = async {
+        let mut fingerprint = seen.fingerprint.lock().await;
         let answer = match ask(service, &route, FINGERPRINT, &[]).await {
             Ok(answer) => answer.single().unwrap_or_default().to_vec(),
             Err(error) => {
@@ -268,7 +286,7 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) 
                 return;
             }
         };
-        let before = seen.fingerprint.replace(answer.clone());
+        let before = fingerprint.replace(answer.clone());
         if before.is_some_and(|before| before != answer) {
             tracing::info!(
                 "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"

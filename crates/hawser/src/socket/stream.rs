@@ -1,15 +1,21 @@
 //! A connection on the control side: during login, or while it is dialled.
 
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{client, server};
 
+use hawser_sys::stream as sys;
+
 use super::{Conn, TlsConn};
+
+/// Where less is asked for, so much is read, and the rest put back.
+const READ_AHEAD_BYTES: usize = 512;
 
 /// A TCP or unix connection, with bytes that were read from it and put back.
 #[derive(Debug)]
@@ -20,8 +26,20 @@ pub struct Link {
 
 #[derive(Debug)]
 enum Kind {
+    /// Not known to the runtime. A client whose startup packet is there when it is accepted, and that
+    /// need not prove anything, never is: that saves two system calls and some memory.
+    Fresh(OwnedFd, Family),
     Tcp(TcpStream),
     Unix(UnixStream),
+}
+
+/// Of which kind an accepted connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Family {
+    /// TCP, by IPv4 or IPv6.
+    Tcp,
+    /// A unix socket.
+    Unix,
 }
 
 impl From<TcpStream> for Link {
@@ -37,6 +55,11 @@ impl From<UnixStream> for Link {
 }
 
 impl Link {
+    /// From a descriptor that was accepted, and does not block.
+    pub fn accepted(fd: OwnedFd, family: Family) -> Self {
+        Self { kind: Kind::Fresh(fd, family), put_back: Vec::new() }
+    }
+
     /// Puts bytes back: they are read next.
     pub fn put_back(&mut self, bytes: &[u8]) {
         self.put_back.splice(0..0, bytes.iter().copied());
@@ -49,6 +72,7 @@ impl Link {
         }
         let mut byte = [0];
         let read = match &self.kind {
+            Kind::Fresh(fd, _) => sys::recv(fd, &mut byte),
             Kind::Tcp(stream) => stream.try_read(&mut byte),
             Kind::Unix(stream) => stream.try_read(&mut byte),
         };
@@ -64,6 +88,7 @@ impl Link {
     #[cfg(test)]
     pub(crate) async fn readable_for_test(&self) {
         match &self.kind {
+            Kind::Fresh(..) => {}
             Kind::Tcp(stream) => stream.readable().await.unwrap(),
             Kind::Unix(stream) => stream.readable().await.unwrap(),
         }
@@ -71,6 +96,7 @@ impl Link {
 
     fn into_fd(self) -> io::Result<(OwnedFd, Vec<u8>)> {
         let fd = match self.kind {
+            Kind::Fresh(fd, _) => fd,
             Kind::Tcp(stream) => stream.into_std()?.into(),
             Kind::Unix(stream) => stream.into_std()?.into(),
         };
@@ -81,6 +107,7 @@ impl Link {
 impl AsFd for Link {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match &self.kind {
+            Kind::Fresh(fd, _) => fd.as_fd(),
             Kind::Tcp(stream) => stream.as_fd(),
             Kind::Unix(stream) => stream.as_fd(),
         }
@@ -99,10 +126,68 @@ impl AsyncRead for Link {
             self.put_back.drain(..count);
             return Poll::Ready(Ok(()));
         }
-        match &mut self.kind {
-            Kind::Tcp(stream) => Pin::new(stream).poll_read(context, buf),
-            Kind::Unix(stream) => Pin::new(stream).poll_read(context, buf),
+        if buf.remaining() >= READ_AHEAD_BYTES {
+            return self.kind.poll_read(context, buf);
         }
+        // A login reads a length and then a body: one system call for both.
+        let mut ahead = [MaybeUninit::uninit(); READ_AHEAD_BYTES];
+        let mut ahead = ReadBuf::uninit(&mut ahead);
+        ready!(self.kind.poll_read(context, &mut ahead))?;
+        let (now, later) = ahead.filled().split_at(buf.remaining().min(ahead.filled().len()));
+        buf.put_slice(now);
+        self.put_back.extend_from_slice(later);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl Kind {
+    fn poll_read(
+        &mut self,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Self::Fresh(fd, _) = self {
+            match sys::recv(fd, buf.initialize_unfilled()) {
+                Ok(read) => {
+                    buf.advance(read);
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.register()?,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        match self {
+            Self::Fresh(..) => unreachable!("it has just been registered"),
+            Self::Tcp(stream) => Pin::new(stream).poll_read(context, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(context, buf),
+        }
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        if let Self::Fresh(fd, _) = self {
+            match sys::send(fd, buf) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.register()?,
+                result => return Poll::Ready(result),
+            }
+        }
+        match self {
+            Self::Fresh(..) => unreachable!("it has just been registered"),
+            Self::Tcp(stream) => Pin::new(stream).poll_write(context, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_write(context, buf),
+        }
+    }
+
+    /// Makes the runtime watch it.
+    fn register(&mut self) -> io::Result<()> {
+        if let Self::Fresh(fd, family) = self {
+            // A failure must not cost the descriptor: the client is to be told.
+            let fd = fd.try_clone()?;
+            *self = match family {
+                Family::Tcp => Self::Tcp(TcpStream::from_std(fd.into())?),
+                Family::Unix => Self::Unix(UnixStream::from_std(fd.into())?),
+            };
+        }
+        Ok(())
     }
 }
 
@@ -112,14 +197,12 @@ impl AsyncWrite for Link {
         context: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
-        match &mut self.kind {
-            Kind::Tcp(stream) => Pin::new(stream).poll_write(context, buf),
-            Kind::Unix(stream) => Pin::new(stream).poll_write(context, buf),
-        }
+        self.kind.poll_write(context, buf)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.kind {
+            Kind::Fresh(..) => Poll::Ready(Ok(())),
             Kind::Tcp(stream) => Pin::new(stream).poll_flush(context),
             Kind::Unix(stream) => Pin::new(stream).poll_flush(context),
         }
@@ -127,6 +210,7 @@ impl AsyncWrite for Link {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match &mut self.kind {
+            Kind::Fresh(fd, _) => Poll::Ready(sys::shutdown_sending(fd)),
             Kind::Tcp(stream) => Pin::new(stream).poll_shutdown(context),
             Kind::Unix(stream) => Pin::new(stream).poll_shutdown(context),
         }

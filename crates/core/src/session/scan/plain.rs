@@ -122,25 +122,25 @@ pub fn is_plain(text: &[u8]) -> bool {
 /// Whether a word that does not begin a statement of these kinds means nothing to the scan.
 #[inline]
 fn means_nothing_inside(word: Word) -> bool {
-    match word {
+    matches!(
+        word,
         Word::None
-        | Word::As
-        | Word::Case
-        | Word::Default
-        | Word::Delete
-        | Word::End
-        | Word::For
-        | Word::Insert
-        | Word::Into
-        | Word::Rows
-        | Word::Select
-        | Word::Set
-        | Word::True
-        | Word::Update
-        | Word::Using
-        | Word::With => true,
-        _ => false,
-    }
+            | Word::As
+            | Word::Case
+            | Word::Default
+            | Word::Delete
+            | Word::End
+            | Word::For
+            | Word::Insert
+            | Word::Into
+            | Word::Rows
+            | Word::Select
+            | Word::Set
+            | Word::True
+            | Word::Update
+            | Word::Using
+            | Word::With
+    )
 }
 
 #[cfg(test)]
