@@ -6,6 +6,7 @@ drift of the machine hits all alike.
 """
 
 import argparse
+import json
 import os
 import platform
 import subprocess
@@ -42,12 +43,14 @@ def arguments():
     parser.add_argument("--out", help="directory of the results")
     parser.add_argument("--list", action="store_true", help="show the cases")
     parser.add_argument("--selftest", action="store_true", help="check the arithmetic")
+    parser.add_argument("--resume", action="store_true",
+                        help="keep the cases that an interrupted run of the same settings has in the directory")  # fmt: skip
     parser.add_argument("--report", metavar="JSON", help="write the report of earlier data again")
     given = parser.parse_args()
     given.rounds = given.rounds or (3 if given.quick else PUBLISHED_ROUNDS)
     given.seconds = given.seconds or (2.0 if given.quick else 5.0)
     if not given.out:
-        whole = not (given.quick or given.only or given.contestants)
+        whole = not (given.quick or given.contestants) and (given.resume or not given.only)
         given.out = PUBLISHED if whole and given.rounds >= PUBLISHED_ROUNDS else TRIAL
     return given
 
@@ -144,10 +147,30 @@ def run_case(case, contestants, cluster, setting, rounds):
     return found
 
 
+def earlier_cases(data, out):
+    """What an earlier run with the same settings, contestants and machine has measured, by case."""
+    try:
+        with open(os.path.join(out, "results.json")) as file:
+            earlier = json.load(file)
+    except FileNotFoundError:
+        return {}, {}
+
+    def conditions(of):
+        settings = {name: value for name, value in of["settings"].items() if name != "date"}
+        return settings, of["machine"], of["contestants"]
+
+    if conditions(earlier) != conditions(data):
+        raise Unavailable(
+            f"--resume: the results in {out} are of other settings, contestants or another machine"
+        )
+    return earlier["cases"], earlier["titles"]
+
+
 def run(given):
     descriptors = raise_descriptor_limit()
     clients = many_clients(descriptors, given)
     program = generator_program()
+    order = [case.name for case in cases.all_cases(clients)]
     wanted = [case for case in cases.all_cases(clients) if is_wanted(case, given)]
     if not wanted:
         raise Unavailable("no case has such a name; --list shows them")
@@ -180,11 +203,18 @@ def run(given):
             "titles": {case.name: case.title for case in wanted},
             "cases": {},
         }
+        if given.resume:
+            done, titles = earlier_cases(data, given.out)
+            wanted = [case for case in wanted if case.name not in done]
+            data["cases"] = done
+            data["titles"] |= titles
+            print(f"{len(done)} cases are there already, {len(wanted)} are to be measured")
         for case in wanted:
             print(f"{case.title} ({case.name})", flush=True)
             found = run_case(case, contestants, cluster, setting, given.rounds)
             if found:
                 data["cases"][case.name] = found
+                data["cases"] = {name: data["cases"][name] for name in order if name in data["cases"]}
                 report.write(data, given.out)  # also what an interrupted run has
     print()
     print(report.target_table(data))
@@ -202,8 +232,6 @@ def main():
             for case in cases.all_cases(many_clients(raise_descriptor_limit(), given)):
                 print(f"{case.name:<20} {case.title}")
         elif given.report:
-            import json
-
             with open(given.report) as data:
                 report.write(json.load(data), given.out)
         else:
