@@ -1,0 +1,196 @@
+//! An error: what the server ignores behind it, and what that undoes in the books.
+
+use super::super::Socket;
+use super::super::expect::Expect;
+use super::super::replay::is_stale_plan;
+use super::{Fate, Relay, Relayed};
+use crate::wire::error::{ClientError, SqlState};
+use crate::wire::{TransactionStatus, build};
+
+impl<S: Socket> Relay<'_, S> {
+    pub(super) fn error(
+        &mut self,
+        owed: Expect,
+        body: &[u8],
+        relayed: &mut Relayed,
+    ) -> Result<Fate, &'static str> {
+        let mut healing = false;
+        if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
+            (owed, is_stale_plan(body))
+        {
+            // Whoever uses it next prepares it anew.
+            self.backend.statements.mark_stale(statement);
+            healing = relayed.whole
+                && self.client.is_some()
+                && matches!(owed, Expect::Bind { .. })
+                && self.backend.replay.refused(body);
+        }
+        if self.backend.replay.is_checking() && owed.is_made() {
+            self.backend.replay.check_failed();
+            healing = true;
+        }
+        if !healing {
+            self.backend.replay.forget();
+            if let Some(client) = &mut self.client {
+                client.failed = true;
+            }
+        }
+        self.backend.copying_in = false;
+        self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
+        match owed {
+            Expect::Query | Expect::Call | Expect::Sync => return Ok(Fate::Pass),
+            Expect::MadeQuery => {
+                relayed.made_query_failed = true;
+                if self.client.is_some() {
+                    let text = crate::wire::error::field(body, b'M').unwrap_or_default();
+                    relayed.goodbye = Some(
+                        ClientError::fatal(
+                            SqlState::CONNECTION_FAILURE,
+                            "the session's settings could not be restored on another server connection",
+                        )
+                        .detail(String::from_utf8_lossy(text)),
+                    );
+                }
+                return Ok(Fate::Skip);
+            }
+            _ => {}
+        }
+        // The server ignores everything up to the next Sync.
+        let erring = self.backend.answered_pipeline();
+        let mut refused = None;
+        let mut found = false;
+        let mut is_first = true;
+        let mut unnamed = None;
+        // Nothing that was sent since has taken the place of what is ignored.
+        let mut still_unnamed = false;
+        let mut touches_unnamed = false;
+        while let Some(next) = self.backend.expected.front().copied() {
+            if matches!(next, Expect::Sync | Expect::MadeSync) {
+                found = true;
+                break;
+            }
+            self.backend.expected.pop_front();
+            if next.ends_with_ready() {
+                self.backend.syncs_outstanding -= 1;
+            }
+            // A Parse or Close of the unnamed statement, or what may be one.
+            touches_unnamed |= next.is_unnamed_parse()
+                || matches!(
+                    next,
+                    Expect::MadeParse { statement: 0 } | Expect::Made | Expect::Close
+                );
+            let ignored = !std::mem::replace(&mut is_first, false);
+            if next.is_unnamed_parse() {
+                let before = self.backend.displaced.pop_front();
+                if ignored && unnamed.is_none() {
+                    unnamed = before;
+                }
+            }
+            match next {
+                Expect::Parse { serial, statement } => {
+                    let pipeline = self.backend.answered_pipeline();
+                    self.backend.statements.remove(statement, pipeline);
+                    still_unnamed |= serial != 0
+                        && self.client.as_ref().is_some_and(|c| c.unnamed_serial == serial);
+                    self.unname(serial);
+                }
+                Expect::ParseKnown { serial } => self.unname(serial),
+                Expect::CloseKnown => {
+                    if let Some((name, statement)) = self.backend.closing.pop_front()
+                        && statement.serial != 0
+                        && let Some(client) = &mut self.client
+                    {
+                        client.rename_closed(name, statement);
+                    }
+                }
+                Expect::MadeParse { statement } => {
+                    let pipeline = self.backend.answered_pipeline();
+                    self.backend.statements.remove(statement, pipeline);
+                }
+                Expect::DescribeStatement { noted: true, .. }
+                | Expect::DescribePortal { noted: true } => {
+                    self.backend.describing.pop_front();
+                }
+                // A Close of ours was ignored: the statement is still there.
+                Expect::Made => self.backend.uncertain = true,
+                Expect::ParseRefused => {
+                    let refusal = self.backend.refusals.pop_front();
+                    // Any other error of the text's comes first on the server, too.
+                    let due = crate::wire::error::field(body, b'C')
+                        == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
+                    if due && next == owed && refused.is_none() {
+                        refused = refusal;
+                    }
+                }
+                _ => {}
+            }
+        }
+        if !found {
+            self.sync_for_client();
+            found = !self.backend.ignoring;
+        }
+        // With a Sync under way, `unsynced` speaks of what has been sent behind it.
+        if !found {
+            self.backend.ignoring = true;
+            self.backend.unsynced = true;
+        }
+        if touches_unnamed && self.backend.unnamed_since <= erring {
+            self.backend.forget_unnamed();
+        }
+        // The unnamed statement that the server still has is the one before those it ignored.
+        if let (Some(client), Some(before)) = (&mut self.client, unnamed) {
+            match self.backend.displaced.front_mut() {
+                Some(later) => *later = before,
+                None if still_unnamed => (client.unnamed, client.unnamed_serial) = before,
+                None => {}
+            }
+        }
+        if healing {
+            return Ok(Fate::Skip);
+        }
+        if let Some(refusal) = refused {
+            return Ok(Fate::Replace(refusal));
+        }
+        Ok(Fate::Pass)
+    }
+
+    /// A Parse has failed or been ignored: its name stands for nothing, also where a Close behind
+    /// it is about to be taken back.
+    fn unname(&mut self, serial: u32) {
+        let Some(client) = &mut self.client else { return };
+        if serial != 0 {
+            client.unname_failed(serial);
+            for (_, closed) in self.backend.closing.iter_mut().filter(|(_, c)| c.serial == serial) {
+                closed.serial = 0;
+            }
+        }
+    }
+
+    /// A pipeline has failed, and the client's Sync has not come: one of ours ends it, so that a
+    /// client that sends none holds no backend (trap 15). What the client sends goes nowhere until
+    /// its own Sync, as the server would have it. Not within a transaction block or for a client
+    /// that keeps its backend anyway.
+    fn sync_for_client(&mut self) {
+        self.backend.ignoring = true;
+        let Some(client) = &mut self.client else {
+            // It left behind a simple query that the server now ignores: no Sync was seen to be
+            // missing.
+            if self.backend.send(&build::SYNC).is_ok() {
+                self.backend.expect(Expect::Sync);
+            }
+            return;
+        };
+        // A Sync that crossed with the error may be answered yet: a second one would be one too many.
+        if client.is_pinned()
+            || self.backend.status != TransactionStatus::Idle
+            || self.backend.syncs_in_doubt > 0
+        {
+            return;
+        }
+        if self.backend.send(&build::SYNC).is_ok() {
+            self.backend.ignoring = false;
+            self.backend.expect(Expect::MadeSync);
+            client.extra().skipping = true;
+        }
+    }
+}

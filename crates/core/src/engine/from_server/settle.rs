@@ -1,0 +1,228 @@
+//! ReadyForQuery: where books are closed. Settings, names, pins, the release of the backend.
+
+use std::sync::Arc;
+
+use super::super::Socket;
+use super::super::backend::Backend;
+use super::super::client::{Client, Resetting};
+use super::super::expect::Expect;
+use super::super::message::PoolMode;
+use super::super::statement::{Unnamed, same_parse_settings};
+use super::{Fate, Relay, Relayed};
+use crate::session::part::Part;
+use crate::session::settings::{Settings, SettingsBuilder};
+use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
+use crate::wire::{TransactionStatus, build};
+
+impl<S: Socket> Relay<'_, S> {
+    /// The server has come to the end of a query or pipeline.
+    pub(super) fn ready(
+        &mut self,
+        owed: Expect,
+        status: TransactionStatus,
+        run: &mut usize,
+        at: usize,
+        now: Time,
+        relayed: &mut Relayed,
+    ) -> Result<Fate, &'static str> {
+        if !owed.ends_with_ready() {
+            return Err("the server was ready before it had answered everything");
+        }
+        let later = self.client.as_ref().is_some_and(|client| {
+            let extra = client.extra.as_ref().filter(|_| client.is_unsettled());
+            extra.is_some_and(|extra| !self.backend.has_come_to(extra.settles_in))
+        });
+        self.backend.expected.pop_front();
+        self.backend.syncs_outstanding -= 1;
+        self.backend.copying_in = false;
+        self.backend.syncs_in_copy = 0;
+        self.backend.status = status;
+        // Copy data that no copy took.
+        while let Some(Expect::CopyInput { .. }) = self.backend.expected.front() {
+            self.backend.expected.pop_front();
+        }
+        if owed == Expect::MadeQuery {
+            self.backend.fence_passed = false;
+            return Ok(Fate::Skip);
+        }
+        if self.backend.replay.is_healing() {
+            relayed.heal = true;
+            return Ok(Fate::Skip);
+        }
+        if self.backend.expected.is_empty() {
+            self.backend.since = now;
+        }
+        if status == TransactionStatus::Idle {
+            self.backend.transactions += 1;
+            relayed.transactions += 1;
+        }
+        relayed.queries += 1;
+        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        if !client.is_native() && !same_parse_settings(&client.desired, &self.backend.applied) {
+            settings_changed(client, self.backend);
+        }
+        if client.extra.is_some() && !later {
+            let told = settle_extra(client, self.backend);
+            if !told.is_empty() {
+                self.cut(run, at);
+                self.out.extend_from_slice(&told);
+            }
+        } else if !client.is_native() && client.desired != self.backend.applied {
+            client.desired = self.backend.applied.clone();
+        }
+        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        client.failed = false;
+        if owed == Expect::MadeSync {
+            return Ok(Fate::Skip);
+        }
+        if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {
+            relayed.goodbye = Some(
+                ClientError::fatal(
+                    SqlState::FEATURE_NOT_SUPPORTED,
+                    "transaction blocks are not allowed in statement pooling mode",
+                )
+                .hint("Use a database or user with pool_mode = \"transaction\"."),
+            );
+            return Ok(Fate::Skip);
+        }
+        Ok(Fate::Pass)
+    }
+
+    /// A DISCARD ALL or DEALLOCATE ALL has worked. An error behind it in the same text or pipeline
+    /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
+    /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
+    pub(super) fn forgotten_for_good(&mut self, tag: &[u8]) {
+        let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut()) else { return };
+        if !self.backend.has_come_to(extra.settles_in) {
+            return;
+        }
+        extra.discarded = tag == b"DISCARD ALL\0" && extra.discarding.is_some();
+        extra.forgotten = None;
+        if std::mem::take(&mut extra.forgetting) {
+            self.backend.uncertain = false;
+        }
+    }
+}
+
+/// The pipeline that has just ended has changed settings that parse analysis reads: what was parsed
+/// behind the change, and before it was known, is noted under the settings before it.
+fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
+    let ended = backend.answered_pipeline() - 1;
+    // Which of its Parses came behind the change is not known: other clients get none of them.
+    backend.statements.mark_stale_of(ended);
+    let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
+    for named in names.filter(|named| named.behind && named.pipeline == ended) {
+        let before = named.statement.clone();
+        named.statement = backend
+            .pool
+            .statements
+            .intern(&before.body, &backend.applied, || before.effects.clone());
+    }
+    if ended < backend.unnamed_follows
+        && let Some(unnamed) = &client.unnamed
+        && backend.unnamed.as_ref().is_some_and(|other| Arc::ptr_eq(unnamed, other))
+    {
+        let again = Arc::new(Unnamed {
+            body: unnamed.body.clone(),
+            settings: backend.applied.clone(),
+            effects: unnamed.effects.clone(),
+        });
+        client.unnamed = Some(again.clone());
+        backend.unnamed = Some(again);
+    }
+}
+
+/// Whether a setting was set behind its RESET: the text says so, or the server has it at another
+/// value than the one that a RESET gives.
+fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
+    set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
+        || (backend.parameters.get(name).is_some() && backend.applied.get(name).is_some())
+}
+
+/// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
+/// the client is due.
+fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> Vec<u8> {
+    let discarded = client.extra.as_ref().is_some_and(|extra| extra.discarded);
+    let failed = client.failed && !discarded;
+    let mut told = Vec::new();
+    if failed {
+        client.remember_statements();
+    }
+    let Some(extra) = &mut client.extra else { return told };
+    extra.forgotten = None;
+    let forgetting = std::mem::take(&mut extra.forgetting);
+    let resetting = std::mem::take(&mut extra.resetting);
+    let set_again = std::mem::take(&mut extra.set_again);
+    let discarding = extra.discarding.take();
+    extra.discarded = false;
+    // In a transaction the UNLISTEN may still be rolled back: the pin stays.
+    let unlistened = std::mem::take(&mut extra.unlistening)
+        && !failed
+        && backend.status == TransactionStatus::Idle;
+    if failed && let Some(pins) = discarding {
+        client.pins = client.pins.union(pins);
+    }
+    if unlistened {
+        client.pins.remove(Part::Listen);
+    }
+    if forgetting && !failed {
+        backend.uncertain = false;
+    }
+    if client.is_native() {
+        client.settle();
+        return told;
+    }
+    let believed = std::mem::take(&mut client.desired);
+    if failed || resetting == Resetting::No {
+        client.desired = backend.applied.clone();
+    } else {
+        // On the server these are now at the server's own start values, not at the client's.
+        let mut applied = SettingsBuilder::from(&backend.applied);
+        let mut desired;
+        match &resetting {
+            Resetting::Names(names) => {
+                for name in names.iter().filter(|name| backend.parameters.get(name).is_none()) {
+                    applied.remove(name);
+                }
+                desired = applied.clone();
+                for name in names.iter().filter(|name| !set_after_all(backend, &set_again, name)) {
+                    match client.record.start.get(name) {
+                        Some(value) => desired.set(name, value),
+                        None => desired.remove(name),
+                    };
+                }
+            }
+            Resetting::All | Resetting::No => {
+                for (name, _) in backend.applied.iter() {
+                    if backend.parameters.get(name).is_none() {
+                        applied.remove(name);
+                    }
+                }
+                desired = SettingsBuilder::from(&client.record.start);
+                for (name, value) in &backend.parameters.pairs {
+                    if set_after_all(backend, &set_again, name) {
+                        match backend.applied.get(name) {
+                            Some(value) => desired.set(name, value),
+                            None => desired.set(name, value),
+                        };
+                    }
+                }
+            }
+        }
+        let mut interner = backend.pool.interner();
+        backend.applied = interner.share(applied.build());
+        client.desired = interner.share(desired.build());
+    }
+    // Its view of the settings that the server reports changes from what it believed.
+    for (name, own) in &backend.parameters.pairs {
+        let value =
+            |settings: &Settings| settings.get(name).map_or_else(|| own.to_vec(), <[u8]>::to_vec);
+        let now = value(&client.desired);
+        if resetting != Resetting::No && now != value(&believed) {
+            build::parameter_status(&mut told, name, &now);
+        }
+    }
+    client.settle();
+    told
+}
