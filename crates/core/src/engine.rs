@@ -38,6 +38,7 @@ mod kept;
 pub mod message;
 mod recover;
 mod replay;
+mod restore;
 pub mod statement;
 mod table;
 mod turn;

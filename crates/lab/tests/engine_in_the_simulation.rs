@@ -41,8 +41,7 @@ fn startup(rng: &mut Rng) -> Vec<(String, String)> {
 
 /// What a pooler carries from server to server, and what pins. Left out is what it does not promise:
 /// currval and lastval, which get the server's own error once the client has been elsewhere, and
-/// SQL's EXECUTE and DEALLOCATE of the protocol's statements, which have other names there, and a
-/// RESET with other statements behind it in one text or pipeline, which run before it is mended.
+/// SQL's EXECUTE and DEALLOCATE of the protocol's statements, which have other names there.
 fn mix() -> Mix {
     Mix { sequence_reads_percent: 0, poolable: true, ..Mix::everything() }
 }
@@ -236,8 +235,6 @@ fn sessions_of_their_own_have_everything_that_a_direct_connection_has() {
         let mut draw = Draw::new(seed, 8, &Mix::everything());
         for (seat, client) in &mut draw.clients {
             seat.mode = PoolMode::Session;
-            // Its RESET goes back to the server's start values, not to its own.
-            client.startup.clear();
             client.comparison = Comparison::ExactWithNotifier;
         }
         draw
@@ -251,7 +248,6 @@ fn sessions_of_their_own_share_a_pool_with_others() {
         for (number, (seat, client)) in draw.clients.iter_mut().enumerate() {
             if number % 3 == 0 {
                 seat.mode = PoolMode::Session;
-                client.startup.clear();
             }
         }
         draw

@@ -8,6 +8,7 @@ use super::expect::Expect;
 use super::kept::Kept;
 use super::message::PoolRef;
 use super::replay::{Replay, Seen};
+use super::restore::Longer;
 use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -152,6 +153,8 @@ pub struct Backend<S: Socket> {
     pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
+    /// Where the text of the Query that is being answered is longer than its client's own.
+    pub(super) longer: Vec<Longer>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
     /// a statement is closed before it is prepared.
     pub(super) uncertain: bool,
@@ -213,6 +216,7 @@ impl<S: Socket> Backend<S> {
             describing: VecDeque::new(),
             replay: Replay::default(),
             refusals: VecDeque::new(),
+            longer: Vec::new(),
             uncertain: false,
             sequences_discarded: false,
             _permit: seed.permit,
@@ -325,7 +329,11 @@ impl<S: Socket> Backend<S> {
     /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
     /// client's would then run on, under settings that are not its own.
     pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        if !self.cancel_due || self.expected.contains(&Expect::MadeQuery) {
+        let ours = self.expected.contains(&Expect::MadeQuery)
+            || (self.expected.contains(&Expect::MadeSync)
+                && !self.replay.is_healing()
+                && self.tidying == Tidying::No);
+        if !self.cancel_due || ours {
             return;
         }
         self.cancel_due = false;

@@ -69,6 +69,13 @@ impl<S: Socket> Backend<S> {
         }
     }
 
+    /// The same for a client whose unnamed statement is known to the server only.
+    pub(super) fn apply_beside_unnamed(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+        self.set_within_pipeline(desired, out);
+        out.extend_from_slice(&build::SYNC);
+        self.expect(Expect::MadeSync);
+    }
+
     /// Appends a simple query of ours.
     pub(super) fn made_query(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
@@ -148,17 +155,22 @@ impl<S: Socket> Backend<S> {
             } else {
                 settings::write_set_query([change], &mut body);
             }
-            body.extend_from_slice(&[0; 3]);
-            build::parse(out, SETTING_STATEMENT, &body);
-            build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);
-            build::execute(out, SETTING_STATEMENT);
-            // The portal outlives its statement, and the next change needs the name.
-            build::close_portal(out, SETTING_STATEMENT);
-            build::close_statement(out, SETTING_STATEMENT);
-            self.expect(Expect::MadeParse { statement: 0 });
-            for _ in ["Bind", "Execute", "Close", "Close"] {
-                self.expect(Expect::Made);
-            }
+            self.run_within_pipeline(body, out);
+        }
+    }
+
+    /// Appends messages that run a statement of ours as part of the client's pipeline.
+    pub(super) fn run_within_pipeline(&mut self, mut text: Vec<u8>, out: &mut Vec<u8>) {
+        text.extend_from_slice(&[0; 3]);
+        build::parse(out, SETTING_STATEMENT, &text);
+        build::bind_plain(out, SETTING_STATEMENT, SETTING_STATEMENT);
+        build::execute(out, SETTING_STATEMENT);
+        // The portal outlives its statement, and the next change needs the name.
+        build::close_portal(out, SETTING_STATEMENT);
+        build::close_statement(out, SETTING_STATEMENT);
+        self.expect(Expect::MadeParse { statement: 0 });
+        for _ in ["Bind", "Execute", "Close", "Close"] {
+            self.expect(Expect::Made);
         }
     }
 }

@@ -31,6 +31,8 @@ pub struct Unusual {
     pub(super) resetting: Resetting,
     /// Settings that are set behind a RESET of them.
     pub(super) set_again: Vec<Box<[u8]>>,
+    /// Settings that go back to their start values up to the end of the transaction.
+    pub(super) local_defaults: Vec<Box<[u8]>>,
     /// DEALLOCATE ALL or DISCARD ALL: prepared statements are gone.
     pub(super) forgets_statements: bool,
     /// DISCARD ALL: all that pins is gone.
@@ -88,6 +90,11 @@ impl Effects {
 }
 
 impl Unusual {
+    /// Whether settings go back to start values.
+    pub(super) fn takes_start_values(&self) -> bool {
+        self.resetting != Resetting::No || !self.local_defaults.is_empty()
+    }
+
     fn add(&mut self, verb: &Verb) {
         match verb {
             Verb::Set { name, local: false, value: SetValue::Default } | Verb::Reset(name) => {
@@ -96,6 +103,9 @@ impl Unusual {
                     Resetting::Names(names) => names.push(name.as_bytes().into()),
                     none => *none = Resetting::Names(vec![name.as_bytes().into()]),
                 }
+            }
+            Verb::Set { name, local: true, value: SetValue::Default } => {
+                self.local_defaults.push(name.as_bytes().into());
             }
             Verb::Set { name, local: false, .. } if self.resetting != Resetting::No => {
                 self.set_again.push(name.as_bytes().into());

@@ -11,6 +11,12 @@
 pub(super) enum Expect {
     /// The client's Query: anything, then ReadyForQuery.
     Query,
+    /// So many statements of the client's Query, ahead of `MadeStatement`s: see
+    /// [`super::restore`].
+    Statements(u32),
+    /// A statement of ours in the text of the client's Query: one completion to be swallowed, with
+    /// the rows ahead of it.
+    MadeStatement,
     /// The client's FunctionCall: FunctionCallResponse or ErrorResponse, then ReadyForQuery.
     Call,
     /// Sync: ReadyForQuery.
@@ -93,11 +99,17 @@ impl Expect {
         matches!(
             self,
             Self::Made
+                | Self::MadeStatement
                 | Self::MadeParse { .. }
                 | Self::MadeQuery
                 | Self::MadeDescribe
                 | Self::MadeSync
         )
+    }
+
+    /// Whether it is part of a Query, whose end is a later entry.
+    pub(super) fn is_within_query(self) -> bool {
+        matches!(self, Self::Statements(_) | Self::MadeStatement)
     }
 
     /// Whether the server answers it only outside the state in which it ignores all up to Sync.

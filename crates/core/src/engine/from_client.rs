@@ -12,7 +12,7 @@
 
 use super::backend::Backend;
 use super::client::{Client, Resetting};
-use super::effects::Effects;
+use super::effects::{Effects, Unusual};
 use super::expect::Expect;
 use super::message::{ClientState, Event};
 use super::table::{Engine, Holder};
@@ -319,6 +319,7 @@ impl<S: Socket> Engine<S> {
                 return Halt::Terminate;
             }
             if client.is_skipping() {
+                client.held = false;
                 if let Err(lost) = skip_to_sync(client, header, rest.len(), passage) {
                     return lost;
                 }
@@ -572,7 +573,7 @@ impl<S: Socket> Engine<S> {
         let findings = scanner.finish();
         let Some(mut backend) = client.backend.take() else { return };
         let effects = Effects::of(&findings, |name| backend.parameters.get(name).is_some());
-        client.undergo(&mut backend, &effects);
+        client.undergo(&mut backend, &effects, false);
         if let Some(extra) = &mut client.extra {
             // Its end has been asked for already.
             extra.settles_in = extra.settles_in.min(backend.pipeline.saturating_sub(1));
@@ -687,8 +688,23 @@ impl<S: Socket> Client<S> {
     }
 
     /// A statement with these effects is on its way to the server.
-    pub(super) fn undergo(&mut self, backend: &mut Backend<S>, effects: &Effects) {
+    /// `restored`: what it resets is SET again behind it (see [`super::restore`]).
+    pub(super) fn undergo(&mut self, backend: &mut Backend<S>, effects: &Effects, restored: bool) {
         if effects.is_none() {
+            return;
+        }
+        if self.is_native() {
+            if effects.spoils {
+                backend.spoiled.get_or_insert("a client changed what cannot be undone");
+            }
+            if let Some(unusual) = &effects.unusual
+                && self.has_start_values()
+            {
+                self.note_resetting(backend, unusual, restored);
+                if unusual.discards_all && self.is_unsettled() {
+                    self.extra().discarding = Some(PartSet::EMPTY);
+                }
+            }
             return;
         }
         self.pins = self.pins.union(effects.pins);
@@ -702,21 +718,8 @@ impl<S: Socket> Client<S> {
         }
         self.reads_sequences |= effects.reads_sequences;
         let Some(unusual) = &effects.unusual else { return };
-        if !self.is_unsettled() {
-            self.extra().settles_in = backend.pipeline;
-        }
         backend.replay.forget();
-        if unusual.resetting != Resetting::No && !self.is_native() {
-            let resetting = &mut self.extra().resetting;
-            match (&mut *resetting, &unusual.resetting) {
-                (Resetting::Names(names), Resetting::Names(more)) => {
-                    names.extend_from_slice(more);
-                }
-                (Resetting::All, _) => {}
-                (now, new) => *now = new.clone(),
-            }
-            self.extra().set_again.extend_from_slice(&unusual.set_again);
-        }
+        self.note_resetting(backend, unusual, restored);
         if unusual.forgets_statements {
             self.forget_statements();
             self.extra().forgetting = true;
@@ -733,6 +736,25 @@ impl<S: Socket> Client<S> {
         }
         if unusual.unlistens_all {
             self.extra().unlistening = true;
+        }
+    }
+
+    /// Settings go back to start values: whose is settled when it is known what has come of it,
+    /// unless the client's are SET behind it at once.
+    fn note_resetting(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
+        if !self.is_unsettled() {
+            self.extra().settles_in = backend.pipeline;
+        }
+        if unusual.resetting != Resetting::No && (!restored || unusual.discards_all) {
+            let resetting = &mut self.extra().resetting;
+            match (&mut *resetting, &unusual.resetting) {
+                (Resetting::Names(names), Resetting::Names(more)) => {
+                    names.extend_from_slice(more);
+                }
+                (Resetting::All, _) => {}
+                (now, new) => *now = new.clone(),
+            }
+            self.extra().set_again.extend_from_slice(&unusual.set_again);
         }
     }
 }

@@ -93,9 +93,9 @@ impl<S: Socket> Relay<'_, S> {
             let total = header.total();
             if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
                 match self.backend.expected.front() {
-                    Some(Expect::Query | Expect::Execute) => {}
+                    Some(Expect::Query | Expect::Execute | Expect::Statements(_)) => {}
                     // A setting that is a list is set by a SELECT.
-                    Some(Expect::MadeQuery | Expect::Made) => {
+                    Some(Expect::MadeQuery | Expect::Made | Expect::MadeStatement) => {
                         if total > rest.len() {
                             break;
                         }
@@ -107,7 +107,10 @@ impl<S: Socket> Relay<'_, S> {
                     _ => {
                         self.answer_made(&mut run, at);
                         let owed = self.backend.expected.front();
-                        if !matches!(owed, Some(Expect::Query | Expect::Execute)) {
+                        if !matches!(
+                            owed,
+                            Some(Expect::Query | Expect::Execute | Expect::Statements(_))
+                        ) {
                             relayed.broken = Some("the server sent rows that nobody asked for");
                             break;
                         }
@@ -309,6 +312,16 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::Execute,
                 kind::COMMAND_COMPLETE | kind::EMPTY_QUERY | kind::PORTAL_SUSPENDED,
             ) => (true, Fate::Pass),
+            (Expect::Statements(left), kind::COMMAND_COMPLETE) => {
+                if left > 1
+                    && let Some(first) = self.backend.expected.front_mut()
+                {
+                    *first = Expect::Statements(left - 1);
+                }
+                (left <= 1, Fate::Pass)
+            }
+            (Expect::MadeStatement, kind::ROW_DESCRIPTION) => (false, Fate::Skip),
+            (Expect::MadeStatement, kind::COMMAND_COMPLETE) => (true, Fate::Skip),
             (Expect::MadeParse { .. }, kind::PARSE_COMPLETE)
             | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE) => {
                 (true, Fate::Skip)
@@ -324,7 +337,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             (Expect::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
             | (
-                Expect::Query,
+                Expect::Query | Expect::Statements(_),
                 kind::ROW_DESCRIPTION
                 | kind::COMMAND_COMPLETE
                 | kind::EMPTY_QUERY
@@ -334,7 +347,7 @@ impl<S: Socket> Relay<'_, S> {
             )
             | (Expect::Execute, kind::COPY_OUT | kind::COPY_BOTH | kind::COPY_DONE)
             | (Expect::Call, kind::FUNCTION_RESULT) => (false, Fate::Pass),
-            (Expect::Query | Expect::Execute, kind::COPY_IN) => {
+            (Expect::Query | Expect::Execute | Expect::Statements(_), kind::COPY_IN) => {
                 self.copy_in();
                 (false, Fate::Pass)
             }

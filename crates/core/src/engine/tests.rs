@@ -9,6 +9,7 @@ mod harness;
 mod limits;
 mod pipelines;
 mod replay;
+mod restoring;
 mod sessions;
 mod simulated;
 

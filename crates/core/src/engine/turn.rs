@@ -13,7 +13,7 @@ use super::effects::Effects;
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
 use super::statement::{Statement, Unnamed};
-use super::{Socket, limits};
+use super::{Socket, limits, restore};
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, Scanner, is_plain, scan};
 use crate::time::Time;
@@ -89,12 +89,16 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status == TransactionStatus::Idle {
             self.client.transaction_since = now;
         }
-        if self.client.is_native() || self.backend.status == TransactionStatus::Failed {
+        if self.backend.status == TransactionStatus::Failed || self.client.exclusive {
             return Ok(());
         }
         if self.backend.applied != self.client.desired {
             self.passage.cut(self.backend)?;
-            self.backend.apply_settings(&self.client.desired, &mut self.passage.out);
+            if self.client.is_native() {
+                self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
+            } else {
+                self.backend.apply_settings(&self.client.desired, &mut self.passage.out);
+            }
         }
         if self.client.reads_sequences && self.backend.status == TransactionStatus::Idle {
             self.passage.cut(self.backend)?;
@@ -109,7 +113,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.held = true;
             return Err(Halt::Full);
         }
-        if self.client.is_unsettled() {
+        if self.client.is_unsettled() && !self.becomes_ours() {
             self.hold()?;
         }
         if self.backend.unbroken >= limits::UNBROKEN_QUERIES_MAX {
@@ -137,8 +141,17 @@ impl<S: Socket> Turn<'_, '_, S> {
             frontend::EXECUTE => {
                 self.pass();
                 self.backend.expect(Expect::Execute);
+                if self.client.extra.is_some() {
+                    self.restore_behind()?;
+                }
             }
             frontend::SYNC => {
+                if self.becomes_ours()
+                    && let Some(made) = self.backend.expected.back_mut()
+                {
+                    *made = Expect::Sync;
+                    return self.drop_message().map(|()| false);
+                }
                 self.pass();
                 if self.backend.copying_in {
                     // The server reads it and ignores it (trap 15).
@@ -174,7 +187,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let comes = self.backend.syncs_outstanding > 0
             && self.backend.owes_client_ready()
             && !self.backend.copying_in
-            && !self.client.is_native();
+            && !self.client.exclusive;
         if comes {
             self.client.held = true;
             return Err(Halt::Full);
@@ -197,6 +210,21 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Err(Halt::Full);
         }
         Ok(())
+    }
+
+    /// Appends what puts the client's start values back behind the Execute at hand.
+    fn restore_behind(&mut self) -> Result<(), Halt> {
+        let Some((portal, _)) = frame::take_string(self.body) else { return Ok(()) };
+        self.passage.cut(self.backend)?;
+        self.client.restore_behind(portal, self.backend, &mut self.passage.out);
+        Ok(())
+    }
+
+    /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended.
+    fn becomes_ours(&self) -> bool {
+        self.header.kind == frontend::SYNC
+            && self.backend.expected.back() == Some(&Expect::MadeSync)
+            && !self.client.is_skipping()
     }
 
     fn drop_message(&mut self) -> Result<(), Halt> {
@@ -238,6 +266,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     fn query(&mut self) -> Result<bool, Halt> {
         let mut changes_start_values = false;
+        let mut insertions = Vec::new();
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Expect::Query);
@@ -245,6 +274,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             };
             let effects = self.effects_of(text);
             if !effects.is_none() {
+                let mut restored = false;
                 if let Some(unusual) = &effects.unusual {
                     // What it does to the books depends on how what is ahead of it ends.
                     self.hold()?;
@@ -256,20 +286,37 @@ impl<S: Socket> Turn<'_, '_, S> {
                     {
                         return Ok(false);
                     }
+                    let findings = scan(text, self.client.scan_options());
+                    if let Some(all) = restore::insertions(&findings, &self.client.record.start) {
+                        restored = true;
+                        if self.client.has_start_values() {
+                            insertions = all;
+                        }
+                    }
                 }
-                self.before(&effects)?;
+                self.before(&effects, restored)?;
             }
         } else {
             let mut scanner = Box::new(Scanner::new(self.client.scan_options()));
             scanner.feed(self.body);
             self.client.extra().scanner = Some(scanner);
         }
-        self.pass();
-        if self.backend.unsynced {
-            // It may be ignored, and then takes nothing away.
-            self.backend.unnamed_since = self.backend.pipeline;
+        let unsynced = self.backend.unsynced;
+        if insertions.is_empty() {
+            self.pass();
+            self.backend.expect(Expect::Query);
+        } else {
+            let text = &self.body[..self.body.len() - 1];
+            self.pass_with(text.len(), |out| restore::write_with(text, &insertions, out))?;
+            let encoding = self.client.desired.get(b"client_encoding");
+            let own = self.backend.parameters.get(b"client_encoding");
+            let utf8 = encoding.or(own) == Some(b"UTF8");
+            self.backend.expect_with(text, &insertions, utf8);
         }
-        self.backend.expect(Expect::Query);
+        if unsynced {
+            // It may be ignored, and then takes nothing away.
+            self.backend.unnamed_since = self.backend.pipeline - 1;
+        }
         self.backend.unnamed = None;
         self.client.unnamed = None;
         self.client.unnamed_serial = 0;
@@ -277,15 +324,10 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// What a statement with effects needs ahead of it; and takes note of them.
-    fn before(&mut self, effects: &Effects) -> Result<(), Halt> {
-        if self.client.is_native() {
-            if effects.spoils {
-                self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
-            }
-            return Ok(());
-        }
-        self.client.undergo(self.backend, effects);
-        if effects.reads_sequences
+    fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
+        self.client.undergo(self.backend, effects, restored);
+        if !self.client.is_native()
+            && effects.reads_sequences
             && self.backend.expected.is_empty()
             && !self.backend.unsynced
             && self.backend.status == TransactionStatus::Idle
@@ -322,11 +364,18 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.is_native() || self.backend.shares_nothing() {
             self.pass();
             self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
+            let name_and_rest = frame::take_string(self.body);
+            let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
+            let effects = text.map(|(text, _)| self.effects_of(text));
+            if self.client.has_start_values()
+                && let Some((name, _)) = name_and_rest
+            {
+                let unusual = effects.as_ref().and_then(|effects| effects.unusual.as_deref());
+                self.client.note_native_statement(name, unusual);
+            }
             if self.client.is_native() {
                 // What no command can undo must not be left to the next session.
-                let rest = frame::take_string(self.body).map(|(_, rest)| rest);
-                let text = rest.and_then(frame::take_string).map(|(text, _)| text);
-                if text.is_none_or(|text| self.effects_of(text).spoils) {
+                if effects.is_none_or(|effects| effects.spoils) {
                     self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
                 }
             } else {
@@ -489,13 +538,16 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
+        let names = frame::take_string(self.body)
+            .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
         if self.client.is_native() {
+            if let Some((portal, name)) = names {
+                self.bind_native(portal, name)?;
+            }
             self.pass();
             self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
-        let names = frame::take_string(self.body)
-            .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
         let Some((portal, name)) = names else {
             self.malformed(Expect::Bind { statement: 0 });
             return Ok(());
@@ -504,12 +556,19 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.bound = None;
         if name.is_empty() {
             self.bring_unnamed()?;
+            match self.client.unnamed.clone() {
+                Some(unnamed) => {
+                    self.client.note_portal(portal, unnamed.effects.unusual.as_deref());
+                }
+                None => self.bind_native(portal, name)?,
+            }
             self.pass();
             self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let Some(named) = self.client.statement(name) else {
-            // The server knows no such name either, and says so.
+            // The server knows it, or says that there is none.
+            self.bind_native(portal, name)?;
             self.pass();
             self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
@@ -533,13 +592,29 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.bring(&statement)?;
         if !statement.effects.is_none() {
-            self.before(&statement.effects)?;
+            self.before(&statement.effects, true)?;
         }
+        self.client.note_portal(portal, statement.effects.unusual.as_deref());
         self.pass_with(old, |out| {
             build::string(out, portal);
             build::string(out, &statement.name);
         })?;
         self.backend.expect(Expect::Bind { statement: statement.id });
+        Ok(())
+    }
+
+    /// A Bind of a statement that the server knows by the client's own name.
+    fn bind_native(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
+        if self.client.extra.is_none() {
+            return Ok(());
+        }
+        let unusual = self.client.native_statement(name);
+        if let Some(unusual) = &unusual {
+            self.hold()?;
+            let effects = Effects { unusual: Some(unusual.clone()), ..Effects::default() };
+            self.before(&effects, true)?;
+        }
+        self.client.note_portal(portal, unusual.as_deref());
         Ok(())
     }
 
@@ -594,7 +669,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if let Some(unnamed) = effects
             && !unnamed.effects.is_none()
         {
-            self.before(&unnamed.effects)?;
+            self.before(&unnamed.effects, true)?;
         }
         Ok(())
     }

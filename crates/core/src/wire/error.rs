@@ -168,6 +168,18 @@ pub fn field(body: &[u8], wanted: u8) -> Option<&[u8]> {
     None
 }
 
+/// An ErrorResponse's body with another position (field `P`) in the text of the query. `None` if
+/// it has none, or cannot be read.
+pub fn with_position(body: &[u8], map: impl FnOnce(usize) -> usize) -> Option<Vec<u8>> {
+    let position = field(body, b'P')?;
+    let at = position.as_ptr() as usize - body.as_ptr() as usize;
+    let number = str::from_utf8(position).ok()?.parse().ok()?;
+    let mut out = body[..at].to_vec();
+    out.extend_from_slice(map(number).to_string().as_bytes());
+    out.extend_from_slice(&body[at + position.len()..]);
+    Some(out)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

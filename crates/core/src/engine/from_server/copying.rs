@@ -12,7 +12,9 @@ impl<S: Socket> Relay<'_, S> {
         let backend = &mut *self.backend;
         backend.copying_in = true;
         backend.syncs_in_copy = 0;
-        while let Some(next) = backend.expected.get(1).copied() {
+        // A text may be answered in several parts.
+        let behind = 1 + backend.expected.iter().take_while(|next| next.is_within_query()).count();
+        while let Some(next) = backend.expected.get(behind).copied() {
             match next {
                 Expect::Sync => {
                     backend.syncs_outstanding -= 1;
@@ -21,7 +23,7 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::CopyInput { ends } => backend.copying_in = !ends,
                 _ => break,
             }
-            backend.expected.remove(1);
+            backend.expected.remove(behind);
             if !backend.copying_in {
                 break;
             }

@@ -3,9 +3,10 @@
 use super::super::Socket;
 use super::super::expect::Expect;
 use super::super::replay::is_stale_plan;
+use super::super::restore::count_back;
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};
-use crate::wire::{TransactionStatus, build};
+use crate::wire::{TransactionStatus, backend as kind, build};
 
 impl<S: Socket> Relay<'_, S> {
     pub(super) fn error(
@@ -38,7 +39,13 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.copying_in = false;
         self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
         match owed {
-            Expect::Query | Expect::Call | Expect::Sync => return Ok(Fate::Pass),
+            Expect::Query | Expect::Statements(_) | Expect::MadeStatement => {
+                while self.backend.expected.front().is_some_and(|next| next.is_within_query()) {
+                    self.backend.expected.pop_front();
+                }
+                return Ok(self.in_own_text(body, relayed));
+            }
+            Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeQuery => {
                 relayed.made_query_failed = true;
                 if self.client.is_some() {
@@ -67,6 +74,13 @@ impl<S: Socket> Relay<'_, S> {
         while let Some(next) = self.backend.expected.front().copied() {
             if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
+                if next == Expect::MadeSync
+                    && !healing
+                    && let Some(client) = &mut self.client
+                {
+                    // The client's own Sync is still to come.
+                    client.extra().skipping = true;
+                }
                 break;
             }
             self.backend.expected.pop_front();
@@ -152,6 +166,21 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Replace(refusal));
         }
         Ok(Fate::Pass)
+    }
+
+    /// An error of a Query, with its position in the text that the client sent.
+    fn in_own_text(&self, body: &[u8], relayed: &Relayed) -> Fate {
+        if self.backend.longer.is_empty() || !relayed.whole {
+            return Fate::Pass;
+        }
+        match count_back(body, &self.backend.longer) {
+            Some(body) => {
+                let mut error = Vec::new();
+                build::message(&mut error, kind::ERROR, |out| out.extend_from_slice(&body));
+                Fate::Replace(error.into())
+            }
+            None => Fate::Pass,
+        }
     }
 
     /// A Parse has failed or been ignored: its name stands for nothing, also where a Close behind

@@ -58,7 +58,18 @@ impl<S: Socket> Relay<'_, S> {
             relayed.transactions += 1;
         }
         relayed.queries += 1;
+        if owed == Expect::Query {
+            self.backend.longer.clear();
+        }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        if status == TransactionStatus::Idle
+            && self.backend.expected.is_empty()
+            && !self.backend.unsynced
+            && let Some(extra) = &mut client.extra
+        {
+            // Portals end with their transaction.
+            extra.resetting_portals.clear();
+        }
         if !client.is_native() && !same_parse_settings(&client.desired, &self.backend.applied) {
             settings_changed(client, self.backend);
         }
@@ -68,7 +79,7 @@ impl<S: Socket> Relay<'_, S> {
                 self.cut(run, at);
                 self.out.extend_from_slice(&told);
             }
-        } else if !client.is_native() && client.desired != self.backend.applied {
+        } else if client.desired != self.backend.applied {
             client.desired = self.backend.applied.clone();
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
@@ -168,10 +179,6 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     }
     if forgetting && !failed {
         backend.uncertain = false;
-    }
-    if client.is_native() {
-        client.settle();
-        return told;
     }
     let believed = std::mem::take(&mut client.desired);
     if failed || resetting == Resetting::No {

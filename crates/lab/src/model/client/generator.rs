@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::statement::{Mix, Statements, is_reset};
+use super::statement::{Mix, Statements};
 use crate::model::backend::ModelBackend;
 use crate::model::frontend;
 use crate::model::session::Block;
@@ -267,10 +267,7 @@ impl Generator {
                 if self.rng.percent(50) || fails {
                     self.send(frontend::close(b'S', &name));
                 }
-                let mut text = self.statements.extended(session);
-                while self.behaviour.mix.poolable && is_reset(&text) {
-                    text = self.statements.extended(session);
-                }
+                let text = self.statements.extended(session);
                 self.send(frontend::parse(&name, &text, &[]));
                 if self.rng.percent(60) {
                     self.send(frontend::describe(b'S', &name));
@@ -290,10 +287,6 @@ impl Generator {
     fn unnamed(&mut self, session: &ModelBackend) {
         let text = self.statements.extended(session);
         let params = parameters(&text);
-        let alone = self.behaviour.mix.poolable && is_reset(&text);
-        if alone && self.owes_sync {
-            self.send(frontend::sync());
-        }
         self.send(frontend::parse("", &text, &[]));
         self.bind("", "", &params, 0);
         if self.rng.percent(60) {
@@ -301,7 +294,7 @@ impl Generator {
         }
         let limit = if self.rng.percent(80) { 0 } else { self.rng.between(1, 20) };
         self.send(frontend::execute("", i32::try_from(limit).unwrap_or(0)));
-        if alone || self.rng.percent(70) {
+        if self.rng.percent(70) {
             self.send(frontend::sync());
         }
     }

@@ -39,7 +39,7 @@ pub struct Mix {
     /// PREPARE, EXECUTE, DEALLOCATE.
     pub sql_prepared: u32,
     /// What a pooler cannot do is left out: SQL's prepared statements have names of their own, never
-    /// those of the protocol's, and a RESET stands alone.
+    /// those of the protocol's.
     pub poolable: bool,
     /// DECLARE, FETCH, CLOSE.
     pub cursors: u32,
@@ -202,10 +202,7 @@ impl Statements {
     pub(super) fn several(&mut self, count: u64, session: &ModelBackend) -> String {
         let mut texts = Vec::new();
         while texts.len() < usize::try_from(count).unwrap_or(1) {
-            let text = self.simple(session);
-            if !(self.mix.poolable && is_reset(&text)) {
-                texts.push(text);
-            }
+            texts.push(self.simple(session));
         }
         texts.join("; ")
     }
@@ -483,12 +480,4 @@ impl Statements {
             format!("COPY (SELECT v FROM {ledger} ORDER BY v) TO STDOUT")
         }
     }
-}
-
-/// Whether a statement takes settings back to where the session began.
-pub(super) fn is_reset(text: &str) -> bool {
-    ["RESET", "DISCARD ALL", "SET SESSION AUTHORIZATION"]
-        .iter()
-        .any(|start| text.starts_with(start))
-        || text.ends_with("TO DEFAULT")
 }

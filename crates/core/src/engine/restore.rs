@@ -1,0 +1,292 @@
+//! Puts a client's start values back behind a statement that takes the server's.
+//!
+//! # The trap
+//! RESET, RESET ALL, SET ... TO DEFAULT and DISCARD ALL give a setting the value with which the
+//! *server connection* began (`reset_val`, guc.c). A client that shares server connections began
+//! with values of its own, and means those.
+//!
+//! # Model
+//! * extended protocol: the client's values are SET in the same pipeline, behind the Execute
+//! * a simple query: they are SET in its text, behind the statement that takes them; answers
+//!   to what was put in are swallowed, and positions of errors counted back
+//! * DISCARD ALL stands alone in a text, and commits by itself in a pipeline. What is SET behind it
+//!   there would be undone by an error of what follows: a Sync of ours, which commits no more than
+//!   DISCARD ALL has, ends the pipeline; what follows waits for the outcome; and the start values
+//!   go ahead of it, as ahead of any first message.
+//!
+//! # Invariants
+//! The values are SET in the same transaction and savepoint as they were taken in: what undoes the
+//! one undoes the other.
+//!
+//! # Limits
+//! In a text that streams ([`super::limits::WHOLE_MESSAGE_BYTES`]), that has more statements than
+//! are listed, or that cannot be read for certain, nothing is put: the start values are back when it
+//! has ended. What functions reset (also `set_config(name, NULL, false)`) is not seen.
+
+use super::Socket;
+use super::backend::Backend;
+use super::client::{Client, Resetting};
+use super::effects::Unusual;
+use super::expect::Expect;
+use crate::session::scan::{Discard, Findings, SetValue, Verb};
+use crate::session::settings::{self, Change, Settings};
+use crate::wire::build;
+use crate::wire::error::with_position;
+
+/// What RESET ALL leaves alone (`GUC_NO_RESET_ALL`, guc_tables.c).
+const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
+
+/// Statements that are put into a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Insertion {
+    /// Where: the end of a statement.
+    pub(super) at: usize,
+    /// The client's statements since the last insertion.
+    pub(super) behind: u32,
+    /// The statements.
+    pub(super) statements: Vec<Vec<u8>>,
+}
+
+/// Where a text is longer than the client's own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Longer {
+    /// Characters of the client's text ahead.
+    at: usize,
+    /// Characters put in.
+    by: usize,
+}
+
+/// One statement that gives a setting its value in `start`, if it has one there.
+fn set_again(start: &Settings, name: &[u8], local: bool) -> Option<Vec<u8>> {
+    let value = start.get(name)?;
+    let name = name.to_ascii_lowercase();
+    let mut text = Vec::new();
+    let change = Change::Set(&name, value);
+    if local {
+        settings::write_set_local(change, &mut text);
+    } else {
+        settings::write_set_query([change], &mut text);
+    }
+    Some(text)
+}
+
+/// The statements that give all settings their values in `start`. The encoding in which the others
+/// are read comes first.
+fn set_all_again(start: &Settings) -> Vec<Vec<u8>> {
+    let kept = |name: &[u8]| KEPT_BY_RESET_ALL.contains(&name);
+    let mut names: Vec<&[u8]> = start.iter().map(|(name, _)| name).filter(|n| !kept(n)).collect();
+    names.sort_by_key(|name| *name != b"client_encoding");
+    names.iter().filter_map(|name| set_again(start, name, false)).collect()
+}
+
+/// What must follow the only statement of a text.
+fn behind(start: &Settings, unusual: &Unusual) -> Vec<Vec<u8>> {
+    let mut texts = match &unusual.resetting {
+        Resetting::No => Vec::new(),
+        Resetting::Names(names) => {
+            names.iter().filter_map(|name| set_again(start, name, false)).collect()
+        }
+        Resetting::All => set_all_again(start),
+    };
+    texts.extend(unusual.local_defaults.iter().filter_map(|name| set_again(start, name, true)));
+    texts
+}
+
+/// What must be put into a text that has been scanned. `None` if that cannot be told.
+pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<Insertion>> {
+    if findings.unsure || findings.truncated {
+        return None;
+    }
+    let mut all = Vec::new();
+    let mut behind = 0;
+    for statement in findings.statements() {
+        behind += 1;
+        let statements = match &statement.verb {
+            Verb::Set { name, local, value: SetValue::Default } => {
+                set_again(start, name.as_bytes(), *local).into_iter().collect()
+            }
+            Verb::Reset(name) => set_again(start, name.as_bytes(), false).into_iter().collect(),
+            Verb::ResetAll => set_all_again(start),
+            Verb::Discard(Discard::All) => return None,
+            _ => Vec::new(),
+        };
+        if !statements.is_empty() {
+            all.push(Insertion { at: statement.range.end, behind, statements });
+            behind = 0;
+        }
+    }
+    Some(all)
+}
+
+/// Writes a text with what is put into it.
+pub(super) fn write_with(text: &[u8], insertions: &[Insertion], out: &mut Vec<u8>) {
+    let mut from = 0;
+    for insertion in insertions {
+        out.extend_from_slice(&text[from..insertion.at]);
+        for statement in &insertion.statements {
+            out.push(b';');
+            out.extend_from_slice(statement);
+        }
+        from = insertion.at;
+    }
+    out.extend_from_slice(&text[from..]);
+}
+
+/// Characters of a text; where the encoding is not known to be UTF-8, bytes.
+fn characters(text: &[u8], utf8: bool) -> usize {
+    text.iter().filter(|byte| !utf8 || **byte & 0xc0 != 0x80).count()
+}
+
+/// An error's body with the position in the client's own text.
+pub(super) fn count_back(error: &[u8], longer: &[Longer]) -> Option<Vec<u8>> {
+    with_position(error, |position| {
+        // Counted from 1; each insertion is reckoned in characters of the client's text.
+        let mut own = position;
+        for longer in longer {
+            if own > longer.at + longer.by {
+                own -= longer.by;
+            } else {
+                own = own.min(longer.at.max(1));
+            }
+        }
+        own
+    })
+}
+
+impl<S: Socket> Backend<S> {
+    /// Notes what a Query owes into which something was put.
+    pub(super) fn expect_with(&mut self, text: &[u8], insertions: &[Insertion], utf8: bool) {
+        self.longer.clear();
+        for insertion in insertions {
+            self.expect(Expect::Statements(insertion.behind));
+            for _ in &insertion.statements {
+                self.expect(Expect::MadeStatement);
+            }
+            let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
+            self.longer.push(Longer { at: characters(&text[..insertion.at], utf8), by });
+        }
+        self.expect(Expect::Query);
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Whether its start values are not those of the server connections that serve it.
+    pub(super) fn has_start_values(&self) -> bool {
+        !self.record.start.is_empty() && !self.exclusive
+    }
+
+    /// A statement of its own names has been prepared, which the server knows by that name.
+    pub(super) fn note_native_statement(&mut self, name: &[u8], unusual: Option<&Unusual>) {
+        if let Some(extra) = &mut self.extra {
+            extra.resetting_statements.retain(|(known, _)| **known != *name);
+        }
+        if let Some(unusual) = unusual.filter(|unusual| unusual.takes_start_values()) {
+            self.extra().resetting_statements.push((name.into(), Box::new(unusual.clone())));
+        }
+    }
+
+    /// What was noted of such a statement.
+    pub(super) fn native_statement(&self, name: &[u8]) -> Option<Box<Unusual>> {
+        let known = &self.extra.as_ref()?.resetting_statements;
+        known.iter().find(|(known, _)| **known == *name).map(|(_, unusual)| unusual.clone())
+    }
+
+    /// A portal has been made of a statement.
+    pub(super) fn note_portal(&mut self, portal: &[u8], unusual: Option<&Unusual>) {
+        if let Some(extra) = &mut self.extra {
+            extra.resetting_portals.retain(|(known, _)| **known != *portal);
+        }
+        if let Some(unusual) = unusual.filter(|unusual| unusual.takes_start_values())
+            && self.has_start_values()
+        {
+            self.extra().resetting_portals.push((portal.into(), Box::new(unusual.clone())));
+        }
+    }
+
+    /// Appends what puts the start values back behind an Execute of this portal.
+    pub(super) fn restore_behind(
+        &mut self,
+        portal: &[u8],
+        backend: &mut Backend<S>,
+        out: &mut Vec<u8>,
+    ) {
+        let Some(extra) = &self.extra else { return };
+        let noted = extra.resetting_portals.iter().find(|(known, _)| **known == *portal);
+        let Some((_, unusual)) = noted else { return };
+        if unusual.discards_all {
+            out.extend_from_slice(&build::SYNC);
+            backend.expect(Expect::MadeSync);
+            return;
+        }
+        for text in behind(&self.record.start, unusual) {
+            backend.run_within_pipeline(text, out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::scan::{ScanOptions, scan};
+    use crate::session::settings::SettingsBuilder;
+
+    fn start() -> Settings {
+        [("timezone", "Asia/Tokyo"), ("search_path", "a,b"), ("role", "reader")]
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+            .collect::<SettingsBuilder>()
+            .build()
+    }
+
+    fn restored(text: &str) -> String {
+        let findings = scan(text.as_bytes(), ScanOptions::default());
+        let Some(insertions) = insertions(&findings, &start()) else { return "-".to_owned() };
+        let mut out = Vec::new();
+        write_with(text.as_bytes(), &insertions, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn start_values_stand_behind_what_takes_them() {
+        let zone = "SET \"timezone\" TO 'Asia/Tokyo'";
+        let path = "SELECT pg_catalog.set_config('search_path','a,b',false)";
+        for (text, put) in [
+            ("SELECT 1; SELECT 2", "SELECT 1; SELECT 2".to_owned()),
+            ("RESET TimeZone; SELECT 2", format!("RESET TimeZone;{zone}; SELECT 2")),
+            ("reset time zone -- x", format!("reset time zone;{zone} -- x")),
+            ("RESET ALL;", format!("RESET ALL;{path};{zone};")),
+            (
+                "RESET application_name; RESET ROLE",
+                "RESET application_name; RESET ROLE;SET \"role\" TO 'reader'".into(),
+            ),
+            (
+                "BEGIN; SET LOCAL TimeZone TO DEFAULT; COMMIT",
+                format!(
+                    "BEGIN; SET LOCAL TimeZone TO DEFAULT;{}; COMMIT",
+                    zone.replace("SET", "SET LOCAL")
+                ),
+            ),
+            ("DISCARD ALL", "-".to_owned()),
+            ("RESET TimeZone; SELECT 'open", "-".to_owned()),
+        ] {
+            assert_eq!(restored(text), put, "{text}");
+        }
+    }
+
+    #[test]
+    fn positions_are_counted_in_the_clients_own_text() {
+        let text = b"RESET TimeZone; SELECT 1/0";
+        let insertions = insertions(&scan(text, ScanOptions::default()), &start()).unwrap();
+        let mut out = Vec::new();
+        write_with(text, &insertions, &mut out);
+        let by = out.len() - text.len();
+        let longer = [Longer { at: insertions[0].at, by }];
+        for own in [1, 14, 15, 16, 26] {
+            let sent = if own > 14 { own + by } else { own };
+            let body = format!("SERROR\0P{sent}\0Mwrong\0\0");
+            let counted = count_back(body.as_bytes(), &longer).unwrap();
+            assert_eq!(counted, format!("SERROR\0P{own}\0Mwrong\0\0").as_bytes());
+        }
+        assert_eq!(count_back(b"SERROR\0Mwrong\0\0", &longer), None);
+    }
+}

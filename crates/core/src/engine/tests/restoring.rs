@@ -1,0 +1,219 @@
+//! RESET, SET TO DEFAULT, RESET ALL, DISCARD ALL: back to this client's start values.
+
+use super::harness::*;
+use crate::engine::message::PoolMode;
+use crate::ids::LoopId;
+
+const TOKYO: [(&str, &str); 1] = [("TimeZone", "Asia/Tokyo")];
+const SET_TOKYO: &str = "SET \"timezone\" TO 'Asia/Tokyo'";
+
+/// A client whose start values are in force on the only backend, and that backend.
+fn from_tokyo(mode: PoolMode) -> (World, Peer, Peer) {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), mode, &TOKYO);
+    if mode == PoolMode::Transaction {
+        world.send(&client, &query("SELECT 1"));
+    }
+    let server = world.servers[0].clone();
+    assert!(String::from_utf8_lossy(&server.received()).contains(SET_TOKYO));
+    let told = [answers("C"), parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat();
+    world.send(&server, &told);
+    if mode == PoolMode::Transaction {
+        world.send(&server, &answers("CI"));
+    }
+    client.received();
+    (world, client, server)
+}
+
+fn command(tag: &str) -> Vec<u8> {
+    message(b'C', &[tag.as_bytes(), b"\0"].concat())
+}
+
+#[test]
+fn what_follows_a_reset_in_its_text_runs_under_the_clients_start_values() {
+    for mode in [PoolMode::Transaction, PoolMode::Session] {
+        let (mut world, client, server) = from_tokyo(mode);
+        world.send(&client, &query("RESET TimeZone; SELECT now()"));
+        let sent = format!("RESET TimeZone;{SET_TOKYO}; SELECT now()");
+        assert_eq!(server.received(), query(&sent));
+        let (reset, set, row) = (command("RESET"), command("SET"), answers("DCI"));
+        world.send(&server, &[reset.clone(), set, row.clone()].concat());
+        assert_eq!(client.received(), [reset, row].concat());
+    }
+}
+
+#[test]
+fn what_follows_a_reset_in_its_pipeline_runs_under_the_clients_start_values() {
+    for mode in [PoolMode::Transaction, PoolMode::Session] {
+        for text in ["RESET TimeZone", "SET TimeZone TO DEFAULT", "RESET ALL"] {
+            let (mut world, client, server) = from_tokyo(mode);
+            let reset = [parse("", text), bind(""), execute()].concat();
+            let now = [parse("", "SELECT now()"), bind(""), execute(), sync()].concat();
+            world.send(&client, &[reset, now].concat());
+            let sent = server.received();
+            assert_eq!(kinds(&sent), "PBEPBECCPBES");
+            assert!(String::from_utf8_lossy(&sent).contains(SET_TOKYO));
+            world.send(&server, &answers("12C12C3312CI"));
+            assert_eq!(client.kinds(), "12C12CZ");
+        }
+    }
+}
+
+#[test]
+fn a_named_statement_that_resets_does_so_each_time_that_it_is_run() {
+    for mode in [PoolMode::Transaction, PoolMode::Session] {
+        let (mut world, client, server) = from_tokyo(mode);
+        world.send(&client, &[parse("r", "RESET TimeZone"), sync()].concat());
+        world.send(&server, &answers("1I"));
+        server.received();
+        for _ in 0..2 {
+            world.send(&client, &[bind("r"), execute(), sync()].concat());
+            assert_eq!(server.kinds(), "BEPBECCS");
+            world.send(&server, &answers("2C12C33I"));
+        }
+        // Bound and not run: nothing is put behind another statement's Execute.
+        world.send(&client, &[bind("r"), parse("", "SELECT 1"), bind(""), execute()].concat());
+        assert_eq!(server.kinds(), "BPBE");
+    }
+}
+
+#[test]
+fn a_local_default_is_the_clients_start_value_up_to_the_end_of_the_transaction() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+    world.send(&client, &query("BEGIN; SET LOCAL TimeZone TO DEFAULT; SELECT 1"));
+    let local = SET_TOKYO.replace("SET", "SET LOCAL");
+    let sent = format!("BEGIN; SET LOCAL TimeZone TO DEFAULT;{local}; SELECT 1");
+    assert_eq!(server.received(), query(&sent));
+}
+
+#[test]
+fn lists_come_back_by_a_select_whose_row_nobody_sees() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[("search_path", "a,b")]);
+    let server = world.servers[0].clone();
+    let row = [message(b'T', b"\0\0"), answers("DC")].concat();
+    world.send(&server, &[&row[..], &answers("I")].concat());
+    client.received();
+    world.send(&client, &query("RESET search_path; SELECT 1; RESET search_path"));
+    let (reset, ready) = (answers("C"), answers("I"));
+    world.send(&server, &[&reset[..], &row, &row, &reset, &row, &ready].concat());
+    assert_eq!(client.kinds(), "CTDCCZ");
+}
+
+#[test]
+fn an_error_behind_a_reset_has_its_position_in_the_clients_own_text() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+    world.send(&client, &query("RESET TimeZone; SELECT x"));
+    let by = 1 + SET_TOKYO.len();
+    let error = |at: usize| message(b'E', format!("SERROR\0VERROR\0P{at}\0\0").as_bytes());
+    world.send(&server, &[error(24 + by), answers("I")].concat());
+    assert_eq!(client.received(), [error(24), answers("I")].concat());
+    // And of another text as it is.
+    world.send(&client, &query("SELECT x"));
+    world.send(&server, &[error(80), answers("I")].concat());
+    assert_eq!(client.received(), [error(80), answers("I")].concat());
+}
+
+#[test]
+fn a_copy_in_the_text_of_a_reset_ends_where_it_ends() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+    world.send(&client, &query("COPY t FROM STDIN; RESET TimeZone; COPY u FROM STDIN"));
+    // All of it at once, as nobody should.
+    let data = |text: &[u8]| [message(b'd', text), message(b'c', b"")].concat();
+    world.send(&server, &answers("G"));
+    world.send(&client, &data(b"1\n"));
+    world.send(&server, &answers("CCCG"));
+    world.send(&client, &data(b"2\n"));
+    assert_eq!(server.kinds(), "Qdcdc");
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "GCCGCZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn a_text_that_streams_has_the_start_values_back_when_it_has_ended() {
+    for value in ["Europe/Paris", "UTC"] {
+        let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+        let other = world.client();
+        let pad = "x".repeat(20_000);
+        world.send(&client, &query(&format!("RESET ALL; SET TimeZone = '{value}' /*{pad}*/")));
+        let set = parameter("TimeZone", value);
+        world.send(&server, &[answers("CC"), set, answers("I")].concat());
+        assert_eq!(client.kinds(), "CCSZ");
+        world.send(&other, &query("SELECT 1"));
+        if value != "UTC" {
+            let back = parameter("TimeZone", "UTC");
+            world.send(&server, &[answers("C"), back, answers("I")].concat());
+        }
+        world.send(&server, &answers("CI"));
+        server.received();
+        world.send(&client, &query("SELECT now()"));
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert!(!sent.contains("Tokyo"), "{sent}");
+        assert_eq!(sent.contains("Paris"), value == "Europe/Paris", "{sent}");
+    }
+}
+
+#[test]
+fn discard_all_gives_a_session_of_its_own_the_clients_start_values_again() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Session);
+    world.send(&client, &query("DISCARD ALL"));
+    assert_eq!(server.received(), query("DISCARD ALL"));
+    let utc = parameter("TimeZone", "UTC");
+    world.send(&server, &[command("DISCARD ALL"), utc.clone(), answers("I")].concat());
+    assert_eq!(client.kinds(), "CZ", "for the client nothing has changed");
+    world.send(&client, &query("SELECT now()"));
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "PBECCSQ", "beside the unnamed statement, which stays");
+    assert!(String::from_utf8_lossy(&sent).contains(SET_TOKYO));
+    world.send(&server, &answers("12C33ICI"));
+    assert_eq!(client.kinds(), "CZ");
+    // Refused in a transaction, and then there is nothing to bring back.
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &[query("DISCARD ALL"), query("ROLLBACK")].concat());
+    world.send(&server, &answers("EF"));
+    world.send(&server, &answers("CI"));
+    server.received();
+    world.send(&client, &query("SELECT now()"));
+    assert_eq!(server.kinds(), "Q");
+}
+
+#[test]
+fn what_follows_a_pipelined_discard_all_waits_for_it_and_for_the_start_values() {
+    for mode in [PoolMode::Transaction, PoolMode::Session] {
+        let (mut world, client, server) = from_tokyo(mode);
+        let discard = [parse("", "DISCARD ALL"), bind(""), execute()].concat();
+        let now = [parse("", "SELECT now()"), bind(""), execute(), sync()].concat();
+        world.send(&client, &[discard, now].concat());
+        assert_eq!(server.kinds(), "PBES", "with a Sync of ours");
+        let utc = parameter("TimeZone", "UTC");
+        world.send(
+            &server,
+            &[&answers("12")[..], &command("DISCARD ALL"), &utc, &answers("I")].concat(),
+        );
+        let sent = server.received();
+        let native = mode == PoolMode::Session;
+        assert_eq!(kinds(&sent), if native { "PBECCSPBES" } else { "QPBES" });
+        assert!(String::from_utf8_lossy(&sent).contains(SET_TOKYO));
+        world.send(&server, &answers(if native { "12C33I" } else { "CI" }));
+        world.send(&server, &answers("12CI"));
+        assert_eq!(client.kinds(), "12C12CZ");
+    }
+}
+
+#[test]
+fn a_pipelined_discard_all_that_fails_takes_the_rest_of_its_pipeline_with_it() {
+    for mode in [PoolMode::Transaction, PoolMode::Session] {
+        let (mut world, client, server) = from_tokyo(mode);
+        let one = |text: &str| [parse("", text), bind(""), execute()].concat();
+        let pipeline = [one("INSERT"), one("DISCARD ALL"), one("DROP TABLE t"), sync()].concat();
+        world.send(&client, &pipeline);
+        assert_eq!(server.kinds(), "PBEPBES");
+        world.send(&server, &answers("12C12EI"));
+        assert_eq!(server.kinds(), "", "up to its Sync all is ignored");
+        assert_eq!(client.kinds(), "12C12EZ");
+        world.send(&client, &query("SELECT now()"));
+        assert_eq!(server.kinds(), "Q", "{mode:?}: nothing has been discarded");
+    }
+}
