@@ -327,3 +327,59 @@ def test_many_clients_with_many_statements(env):
                     for n in range(10):
                         equal(run(client, f"s{n}", [turn]).rows, [(str(n + number % 3), "1704034800" if number % 2 else "1704067200", str(turn))])
         crowd(12, work)
+
+
+def test_deallocate_by_the_extended_protocol(env):
+    """What drivers with a statement cache do: DEALLOCATE of a protocol statement, itself as Parse, Bind, Execute."""
+    client, other = env.connect(), env.connect()
+    for statement in ("s", "T u"):
+        prepare(other, statement, "select 'other'")
+    for name, text in (("s", "deallocate s"), ("T u", 'deallocate prepare "T u"')):
+        prepare(client, name, "select 'old'")
+        result = client.exchange(m.run(text), m.SYNC)
+        equal((result.kinds, result.tags), ("12nCZ", ["DEALLOCATE"]), text)
+        equal(run(client, name).sqlstate, "26000", text)
+        # In one pipeline with its Parse, and with another under the same name.
+        result = client.exchange(m.parse("select 'a'", name), m.run(text), m.parse("select 'b'", name), m.bind(name), m.execute(), m.SYNC)
+        equal((result.sqlstate, result.rows), (None, [("b",)]), text)
+        equal(run(client, name).value, "b", text)
+        # Prepared once, executed more than once.
+        client.exchange(m.parse(text, "d"), m.SYNC)
+        equal(run(client, "d").sqlstate, None, text)
+        equal(run(client, "d").sqlstate, "26000", text)
+        prepare(client, name, "select 'again'")
+        equal(run(client, "d").sqlstate, None, text)
+        client.exchange(m.close_statement("d"), m.SYNC)
+        equal(run(other, name).value, "other", text)
+
+
+def test_deallocate_by_the_extended_protocol_that_fails_keeps_the_name(env):
+    client = env.connect()
+    prepare(client, "s", "select 'kept'")
+    client.execute("begin")
+    equal(client.attempt("select 1/0").sqlstate, "22012")
+    equal(client.exchange(m.run("deallocate s"), m.SYNC).sqlstate, "25P02")
+    client.execute("rollback")
+    equal(run(client, "s").value, "kept")
+    equal(client.exchange(m.run("select 1/0"), m.run("deallocate s"), m.SYNC).kinds, "1EZ")
+    equal(run(client, "s").value, "kept")
+    # It knows of no transactions: a rollback does not bring the name back.
+    client.execute("begin")
+    equal(client.exchange(m.run("deallocate s"), m.SYNC).sqlstate, None)
+    client.execute("rollback")
+    equal(run(client, "s").sqlstate, "26000")
+
+
+def test_deallocate_all_by_the_extended_protocol(env):
+    client, other = env.connect(), env.connect()
+    for each in (client, other):
+        prepare(each, "s", "select 'kept'")
+        prepare(each, "t", "select 'kept too'")
+    result = client.exchange(m.run("deallocate all"), m.SYNC)
+    equal((result.kinds, result.tags), ("12nCZ", ["DEALLOCATE ALL"]))
+    equal([run(client, name).sqlstate for name in "st"], ["26000", "26000"])
+    equal([run(other, name).value for name in "st"], ["kept", "kept too"])
+    prepare(client, "s", "select 'new'")
+    equal(client.exchange(m.parse("deallocate all", "d"), m.bind("d"), m.execute(), m.bind("s"), m.SYNC).sqlstate, "26000")
+    equal(run(other, "s").value, "kept")
+    equal(run(client, "d").sqlstate, "26000")

@@ -99,6 +99,68 @@ def test_reset_restores_this_clients_start_value(env):
     equal((first.parameters["TimeZone"], first.parameters["application_name"]), ("Europe/Berlin", "start"))
 
 
+MODES = ("transaction", "session")
+START = {"timezone": "Europe/Berlin", "application_name": "start", "search_path": "helper,public", "statement_timeout": "77s"}
+SHOW_START = ("select current_setting('timezone'), current_setting('application_name'), current_setting('search_path'), "
+              "current_setting('statement_timeout')")
+SHOWN = ("Europe/Berlin", "start", "helper,public", "77s")
+
+
+def test_what_follows_a_reset_in_its_text_sees_this_clients_start_values(env):
+    for mode in MODES:
+        with env.pooler_with(pool_mode=mode, pool_size=1) as target:
+            client = env.connect(target, **START)
+            client.execute("set timezone to 'UTC'; set application_name to 'changed'")
+            result = client.execute(f"reset all; {SHOW_START}; reset search_path; {SHOW_START}; set timezone to default")
+            equal(m.kinds(result.messages), "CTDCCTDCCZ", mode)
+            equal(result.rows, [SHOWN, SHOWN], mode)
+            equal(client.parameters["TimeZone"], "Europe/Berlin", mode)
+            # Error positions are those of the client's own text.
+            error = client.attempt("reset timezone; select nonsense").errors[0]
+            equal(error["P"], "24", mode)
+            # A rollback undoes the one with the other.
+            client.execute("set timezone to 'UTC'")
+            client.execute("begin; reset timezone; rollback")
+            equal(client.value("show timezone"), "UTC", mode)
+            client.execute("begin; set local timezone to default")
+            equal(client.value("show timezone"), "Europe/Berlin", mode)
+            client.execute("commit")
+            equal(client.value("show timezone"), "UTC", mode)
+
+
+def test_what_follows_a_reset_in_its_pipeline_sees_this_clients_start_values(env):
+    for mode in MODES:
+        with env.pooler_with(pool_mode=mode, pool_size=1) as target:
+            client = env.connect(target, **START)
+            for reset in ("reset all", "reset timezone", "set timezone to default", "discard all"):
+                client.execute("set timezone to 'UTC'")
+                result = client.exchange(m.run(reset), m.run(SHOW_START), m.SYNC)
+                equal(result.rows, [SHOWN], f"{mode}: {reset}")
+                equal(client.parameters["TimeZone"], "Europe/Berlin", f"{mode}: {reset}")
+                equal(client.rows(SHOW_START), [SHOWN], f"{mode}: {reset}")
+            # What fails behind a DISCARD ALL takes nothing of it back.
+            client.execute("set timezone to 'UTC'")
+            equal(client.exchange(m.run("discard all"), m.run("select 1/0"), m.SYNC).sqlstate, "22012")
+            equal(client.rows(SHOW_START), [SHOWN], mode)
+            # A DISCARD ALL that fails ends its pipeline, and nothing behind it runs.
+            result = client.exchange(m.run("set timezone to 'UTC'"), m.run("discard all"), m.run("select 1"), m.SYNC)
+            equal((result.sqlstate, result.rows), ("25001", []), mode)
+            equal(client.rows(SHOW_START), [SHOWN], mode)
+
+
+def test_discard_all_restores_this_clients_start_values(env):
+    for mode in MODES:
+        with env.pooler_with(pool_mode=mode, pool_size=1) as target:
+            client = env.connect(target, **START)
+            client.execute("set timezone to 'UTC'; set application_name to 'changed'")
+            client.execute("discard all")
+            equal((client.parameters["TimeZone"], client.parameters["application_name"]), SHOWN[:2], mode)
+            equal(client.rows(SHOW_START), [SHOWN], mode)
+            client.close()
+            neighbour = env.connect(target)
+            equal(neighbour.value("show statement_timeout"), "0", mode)
+
+
 def test_trap_09_set_local_ends_with_its_transaction(env):
     first, second = env.connect(timezone="UTC"), env.connect(timezone="UTC")
     first.execute("begin; set local timezone to 'Asia/Tokyo'")

@@ -32,9 +32,11 @@ impl<S: Socket> Engine<S> {
         loop {
             match backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => out.extend_from_slice(&build::PARSE_COMPLETE),
-                Some(Expect::CloseKnown) => {
+                Some(Expect::CloseKnown { told }) => {
                     backend.closing.pop_front();
-                    out.extend_from_slice(&build::CLOSE_COMPLETE);
+                    if *told {
+                        out.extend_from_slice(&build::CLOSE_COMPLETE);
+                    }
                 }
                 _ => break,
             }

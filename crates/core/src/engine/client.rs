@@ -74,9 +74,9 @@ pub(super) struct Extra {
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
-    pub(super) resetting_statements: Vec<(Box<[u8]>, Box<Unusual>)>,
-    /// Portals of statements that take start values.
-    pub(super) resetting_portals: Vec<(Box<[u8]>, Box<Unusual>)>,
+    pub(super) native_statements: Vec<(Box<[u8]>, Box<Unusual>)>,
+    /// Portals of statements whose execution changes the books: see [`super::restore`].
+    pub(super) unusual_portals: Vec<(Box<[u8]>, Box<Unusual>)>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
     /// Scan of a Query that streams.
@@ -186,8 +186,8 @@ impl<S: Socket> Client<S> {
             && extra.forgotten.is_none()
             && !extra.forgetting
             && extra.discarding.is_none()
-            && extra.resetting_statements.is_empty()
-            && extra.resetting_portals.is_empty()
+            && extra.native_statements.is_empty()
+            && extra.unusual_portals.is_empty()
             && !extra.unlistening
             && extra.scanner.is_none()
             && extra.discard == 0

@@ -58,9 +58,12 @@ pub(super) enum Expect {
     Execute,
     /// Close.
     Close,
-    /// A Close that was not sent: CloseComplete is ours. The name that it took away is the first
-    /// in [`super::backend::Backend::closing`].
-    CloseKnown,
+    /// A Close that was not sent, or a DEALLOCATE in another's place: the name that it took away
+    /// is the first in [`super::backend::Backend::closing`].
+    CloseKnown {
+        /// CloseComplete is ours to give.
+        told: bool,
+    },
     /// CopyData, CopyDone or CopyFail in an extended-protocol copy: no answer of its own, but it
     /// separates a Sync that the server will ignore from one that it will answer (trap 15).
     CopyInput {
@@ -114,6 +117,6 @@ impl Expect {
 
     /// Whether the server answers it only outside the state in which it ignores all up to Sync.
     pub(super) fn is_ours_to_answer(self) -> bool {
-        matches!(self, Self::ParseKnown { .. } | Self::CloseKnown)
+        matches!(self, Self::ParseKnown { .. } | Self::CloseKnown { .. })
     }
 }

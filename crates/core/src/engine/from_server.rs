@@ -195,9 +195,9 @@ impl<S: Socket> Relay<'_, S> {
         loop {
             let answer = match self.backend.expected.front() {
                 Some(Expect::ParseKnown { .. }) => &build::PARSE_COMPLETE[..],
-                Some(Expect::CloseKnown) => {
+                Some(&Expect::CloseKnown { told }) => {
                     self.backend.closing.pop_front();
-                    &build::CLOSE_COMPLETE[..]
+                    if told { &build::CLOSE_COMPLETE[..] } else { &[] }
                 }
                 Some(Expect::CopyInput { .. }) => &[],
                 _ => return,

@@ -178,41 +178,45 @@ impl<S: Socket> Client<S> {
     /// A statement of its own names has been prepared, which the server knows by that name.
     pub(super) fn note_native_statement(&mut self, name: &[u8], unusual: Option<&Unusual>) {
         if let Some(extra) = &mut self.extra {
-            extra.resetting_statements.retain(|(known, _)| **known != *name);
+            extra.native_statements.retain(|(known, _)| **known != *name);
         }
         if let Some(unusual) = unusual.filter(|unusual| unusual.takes_start_values()) {
-            self.extra().resetting_statements.push((name.into(), Box::new(unusual.clone())));
+            self.extra().native_statements.push((name.into(), Box::new(unusual.clone())));
         }
     }
 
     /// What was noted of such a statement.
     pub(super) fn native_statement(&self, name: &[u8]) -> Option<Box<Unusual>> {
-        let known = &self.extra.as_ref()?.resetting_statements;
+        let known = &self.extra.as_ref()?.native_statements;
         known.iter().find(|(known, _)| **known == *name).map(|(_, unusual)| unusual.clone())
     }
 
     /// A portal has been made of a statement.
     pub(super) fn note_portal(&mut self, portal: &[u8], unusual: Option<&Unusual>) {
         if let Some(extra) = &mut self.extra {
-            extra.resetting_portals.retain(|(known, _)| **known != *portal);
+            extra.unusual_portals.retain(|(known, _)| **known != *portal);
         }
-        if let Some(unusual) = unusual.filter(|unusual| unusual.takes_start_values())
-            && self.has_start_values()
-        {
-            self.extra().resetting_portals.push((portal.into(), Box::new(unusual.clone())));
+        let restores = self.has_start_values();
+        if let Some(unusual) = unusual.filter(|unusual| {
+            unusual.deallocates.is_some() || (restores && unusual.takes_start_values())
+        }) {
+            self.extra().unusual_portals.push((portal.into(), Box::new(unusual.clone())));
         }
     }
 
-    /// Appends what puts the start values back behind an Execute of this portal.
+    /// What was noted of a portal.
+    pub(super) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
+        let known = &self.extra.as_ref()?.unusual_portals;
+        known.iter().find(|(known, _)| **known == *portal).map(|(_, unusual)| unusual.clone())
+    }
+
+    /// Appends what puts the start values back behind an Execute.
     pub(super) fn restore_behind(
-        &mut self,
-        portal: &[u8],
+        &self,
+        unusual: &Unusual,
         backend: &mut Backend<S>,
         out: &mut Vec<u8>,
     ) {
-        let Some(extra) = &self.extra else { return };
-        let noted = extra.resetting_portals.iter().find(|(known, _)| **known == *portal);
-        let Some((_, unusual)) = noted else { return };
         if unusual.discards_all {
             out.extend_from_slice(&build::SYNC);
             backend.expect(Expect::MadeSync);

@@ -109,7 +109,7 @@ impl<S: Socket> Relay<'_, S> {
                     self.unname(serial);
                 }
                 Expect::ParseKnown { serial } => self.unname(serial),
-                Expect::CloseKnown => {
+                Expect::CloseKnown { .. } => {
                     if let Some((name, statement)) = self.backend.closing.pop_front()
                         && statement.serial != 0
                         && let Some(client) = &mut self.client

@@ -68,7 +68,7 @@ impl<S: Socket> Relay<'_, S> {
             && let Some(extra) = &mut client.extra
         {
             // Portals end with their transaction.
-            extra.resetting_portals.clear();
+            extra.unusual_portals.clear();
         }
         if !client.is_native() && !same_parse_settings(&client.desired, &self.backend.applied) {
             settings_changed(client, self.backend);

@@ -279,7 +279,11 @@ fn deed(random: &mut Random, client: usize) -> Vec<u8> {
         data.extend(if random.below(4) == 0 { message(b'f', b"no\0") } else { message(b'c', b"") });
         data
     };
-    match random.below(20) {
+    match random.below(22) {
+        20 => {
+            let text = random.of(&["DEALLOCATE a", "DEALLOCATE b"]);
+            [sync(), parse("", text), bind(""), execute(), sync()].concat()
+        }
         0..=2 => query(text),
         3 => query(&own),
         4 => parse("", &own),

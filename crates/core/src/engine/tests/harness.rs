@@ -254,7 +254,11 @@ impl World {
                 assert!(matches!(resident.holder, Holder::Client(holder) if holder == slot));
                 let syncs = backend.expected.iter().filter(|e| e.ends_with_ready()).count();
                 assert_eq!(backend.syncs_outstanding as usize, syncs);
-                let closes = backend.expected.iter().filter(|e| **e == Expect::CloseKnown).count();
+                let closes = backend
+                    .expected
+                    .iter()
+                    .filter(|e| matches!(e, Expect::CloseKnown { .. }))
+                    .count();
                 assert_eq!(backend.closing.len(), closes);
             }
             for (_, resident) in engine.resident.iter() {

@@ -199,6 +199,31 @@ fn deallocate_of_a_protocol_statement_is_answered_here() {
 }
 
 #[test]
+fn deallocate_by_the_extended_protocol_is_answered_by_the_server_in_its_turn() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    client.received();
+    server.received();
+    let deallocate = [parse("", "DEALLOCATE s"), bind(""), execute(), sync()].concat();
+    for (outcome, gone) in [("E", false), ("C", true)] {
+        world.send(&client, &deallocate);
+        let sent = server.received();
+        assert_eq!(kinds(&sent), "PCPCPBES", "another goes in its place");
+        world.send(&server, &answers("131312"));
+        world.send(&server, &answers(outcome));
+        world.send(&server, &answers("I"));
+        assert_eq!(client.kinds(), format!("12{outcome}Z"));
+        world.send(&client, &[bind("s"), execute(), sync()].concat());
+        assert_eq!(server.received().windows(2).any(|two| two == b"hw"), !gone, "{outcome}");
+        world.send(&server, &answers("2CI"));
+        client.received();
+    }
+}
+
+#[test]
 fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
     let mut world = World::new(1);
     let client = world.client();
