@@ -245,7 +245,7 @@ fn sessions_of_their_own_have_everything_that_a_direct_connection_has() {
 fn sessions_of_their_own_share_a_pool_with_others() {
     all("sessions_of_their_own_share", 4, |seed| {
         let mut draw = Draw::new(seed, 10, &mix());
-        for (number, (seat, client)) in draw.clients.iter_mut().enumerate() {
+        for (number, (seat, _)) in draw.clients.iter_mut().enumerate() {
             if number % 3 == 0 {
                 seat.mode = PoolMode::Session;
             }

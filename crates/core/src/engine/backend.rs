@@ -148,8 +148,8 @@ pub struct Backend<S: Socket> {
     pub(super) describing: VecDeque<Arc<Seen>>,
     /// The pipeline under way, in case it must be sent again.
     pub(super) replay: Replay,
-    /// The client's unnamed statements that a Parse has displaced, one for each Parse of another in
-    /// `expected`: the first comes back if the server would have ignored that Parse.
+    /// The client's unnamed statements that a Parse has displaced, one for each entry in
+    /// `expected` that does: the first comes back if the server would have ignored that.
     pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
     /// Errors due to the client in place of those that refused Parses provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,

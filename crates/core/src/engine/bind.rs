@@ -98,7 +98,8 @@ impl<S: Socket> Backend<S> {
         if self.statements.touch(statement.id) {
             return false;
         }
-        let other_settings = !same_parse_settings(&self.applied, &statement.settings);
+        let other_settings = !same_parse_settings(&self.applied, &statement.settings)
+            && !statement.reads_no_settings();
         let before = self.applied.clone();
         if other_settings {
             self.set_within_pipeline(&statement.settings, out);
@@ -114,7 +115,8 @@ impl<S: Socket> Backend<S> {
 
     /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
     pub(super) fn prepare_unnamed(&mut self, unnamed: &Unnamed, out: &mut Vec<u8>) {
-        let other_settings = !same_parse_settings(&self.applied, &unnamed.settings);
+        let other_settings =
+            !same_parse_settings(&self.applied, &unnamed.settings) && !unnamed.reads_no_settings();
         let before = self.applied.clone();
         if other_settings {
             self.set_within_pipeline(&unnamed.settings, out);

@@ -38,6 +38,9 @@ impl<S: Socket> Engine<S> {
                         out.extend_from_slice(&build::CLOSE_COMPLETE);
                     }
                 }
+                Some(Expect::Unnaming { .. }) => {
+                    backend.displaced.pop_front();
+                }
                 _ => break,
             }
             backend.expected.pop_front();

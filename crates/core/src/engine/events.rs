@@ -466,7 +466,7 @@ impl<S: Socket> Engine<S> {
             .write(&mut answer);
         // What it sent up to the end of its query or pipeline is answered by that.
         let mut at = 0;
-        let mut ended = false;
+        let (mut ended, mut extended) = (false, false);
         while let crate::wire::frame::Framed::Header(header) =
             crate::wire::frame::header(&client.input[at..])
         {
@@ -474,10 +474,13 @@ impl<S: Socket> Engine<S> {
                 break;
             }
             at += header.total();
-            if matches!(header.kind, frontend::QUERY | frontend::SYNC | frontend::FUNCTION_CALL) {
+            // Behind an error in the extended protocol a Query, too, is ignored up to the Sync.
+            let simple = matches!(header.kind, frontend::QUERY | frontend::FUNCTION_CALL);
+            if header.kind == frontend::SYNC || (simple && !extended) {
                 ended = true;
                 break;
             }
+            extended |= !simple && header.kind != frontend::FLUSH;
         }
         if !ended {
             // Its pipeline has no end yet: it is the server's to answer.

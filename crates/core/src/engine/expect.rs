@@ -64,6 +64,12 @@ pub(super) enum Expect {
         /// CloseComplete is ours to give.
         told: bool,
     },
+    /// A Query that follows in a pipeline without a Sync takes the unnamed statement away, if it is
+    /// not skipped: no answer of its own.
+    Unnaming {
+        /// Finds out whether anything came behind it.
+        serial: u32,
+    },
     /// CopyData, CopyDone or CopyFail in an extended-protocol copy: no answer of its own, but it
     /// separates a Sync that the server will ignore from one that it will answer (trap 15).
     CopyInput {
@@ -87,9 +93,11 @@ pub(super) enum Expect {
 }
 
 impl Expect {
-    /// Whether it is the client's Parse of the unnamed statement.
-    pub(super) fn is_unnamed_parse(self) -> bool {
-        matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
+    /// Whether it replaces the unnamed statement, or takes it away: it has an entry in
+    /// [`super::backend::Backend::displaced`].
+    pub(super) fn displaces_unnamed(self) -> bool {
+        matches!(self, Self::Unnaming { .. })
+            || matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
     }
 
     /// Whether it ends with ReadyForQuery.
@@ -117,6 +125,6 @@ impl Expect {
 
     /// Whether the server answers it only outside the state in which it ignores all up to Sync.
     pub(super) fn is_ours_to_answer(self) -> bool {
-        matches!(self, Self::ParseKnown { .. } | Self::CloseKnown { .. })
+        matches!(self, Self::ParseKnown { .. } | Self::CloseKnown { .. } | Self::Unnaming { .. })
     }
 }

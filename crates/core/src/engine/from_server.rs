@@ -199,6 +199,10 @@ impl<S: Socket> Relay<'_, S> {
                     self.backend.closing.pop_front();
                     if told { &build::CLOSE_COMPLETE[..] } else { &[] }
                 }
+                Some(Expect::Unnaming { .. }) => {
+                    self.backend.displaced.pop_front();
+                    &[]
+                }
                 Some(Expect::CopyInput { .. }) => &[],
                 _ => return,
             };
@@ -228,6 +232,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             kind::NOTICE => {
                 self.answer_made(run, at);
+                if let Some(&Expect::Parse { statement, .. }) = self.backend.expected.front() {
+                    self.backend.statements.note(statement);
+                }
                 let ours = self.backend.expected.front().is_some_and(|e| e.is_made());
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
@@ -369,7 +376,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if completes {
             self.backend.expected.pop_front();
-            if owed.is_unnamed_parse() {
+            if owed.displaces_unnamed() {
                 self.backend.displaced.pop_front();
             }
             if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {

@@ -97,6 +97,65 @@ pub struct Statement {
     pub effects: super::effects::Effects,
     /// A server has prepared it.
     proven: AtomicBool,
+    /// A server had something to say of it (a warning): each client that prepares it hears that.
+    noted: AtomicBool,
+}
+
+impl Statement {
+    /// Whether a server had something to say when it prepared it.
+    pub(super) fn is_noted(&self) -> bool {
+        self.noted.load(Ordering::Relaxed)
+    }
+
+    /// Whether it means the same under all settings: a command that is not analysed before it
+    /// runs, in a text that reads the same in every encoding and without any string.
+    pub(super) fn reads_no_settings(&self) -> bool {
+        reads_no_settings(&self.body)
+    }
+}
+
+impl Unnamed {
+    /// See [`Statement::reads_no_settings`].
+    pub(super) fn reads_no_settings(&self) -> bool {
+        reads_no_settings(&self.body)
+    }
+}
+
+/// First words of commands that parse analysis passes on as they are (`transformStmt`, analyze.c).
+const COMMANDS: [&[u8]; 25] = [
+    b"abort",
+    b"alter",
+    b"begin",
+    b"checkpoint",
+    b"cluster",
+    b"commit",
+    b"deallocate",
+    b"discard",
+    b"drop",
+    b"end",
+    b"grant",
+    b"listen",
+    b"load",
+    b"reindex",
+    b"release",
+    b"reset",
+    b"revoke",
+    b"rollback",
+    b"savepoint",
+    b"set",
+    b"show",
+    b"start",
+    b"truncate",
+    b"unlisten",
+    b"vacuum",
+];
+
+fn reads_no_settings(body: &[u8]) -> bool {
+    let text = &body[..body.iter().position(|byte| *byte == 0).unwrap_or(body.len())];
+    let plain = text.iter().all(|byte| byte.is_ascii() && !b"'\\$&".contains(byte));
+    let word = text.trim_ascii_start();
+    let end = word.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(word.len());
+    plain && COMMANDS.iter().any(|command| word[..end].eq_ignore_ascii_case(command))
 }
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
@@ -168,7 +227,8 @@ impl StatementTable {
                     && same_parse_settings(&kept.statement.settings, settings)
             })?
             .statement;
-        statement.proven.load(Ordering::Relaxed).then(|| statement.clone())
+        let silent = !statement.is_noted();
+        (silent && statement.proven.load(Ordering::Relaxed)).then(|| statement.clone())
     }
 
     /// The statement with this body under these settings: an existing one or a new one. `effects`
@@ -202,6 +262,7 @@ impl StatementTable {
             settings: settings.clone(),
             effects: effects(),
             proven: AtomicBool::new(false),
+            noted: AtomicBool::new(false),
         });
         bucket.push(Kept { statement: statement.clone(), used });
         inner.bytes += body.len() + STATEMENT_OVERHEAD_BYTES;
@@ -355,6 +416,13 @@ impl BackendStatements {
         }
     }
 
+    /// The server has something to say of it while it prepares it.
+    pub fn note(&mut self, id: u64) {
+        if let Some(prepared) = self.by_id.get(&id) {
+            prepared.statement.noted.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// The server has prepared it: other clients need not ask a server whether it can be.
     pub fn prove(&mut self, id: u64) {
         if let Some(prepared) = self.by_id.get(&id) {
@@ -382,6 +450,23 @@ mod tests {
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one.id, other.id);
         assert_ne!(one.name, other.name);
+    }
+
+    #[test]
+    fn commands_without_strings_read_no_settings() {
+        for text in ["DISCARD ALL", " begin", "SET x TO 1", "vacuum t", "reset all -- x"] {
+            assert!(reads_no_settings(&[text.as_bytes(), &[0; 3]].concat()), "{text}");
+        }
+        for text in [
+            "SET x TO 'a'",
+            "SELECT 1",
+            "settle",
+            "DECLARE c CURSOR FOR SELECT 1",
+            "",
+            "BEGIN \u{e4}",
+        ] {
+            assert!(!reads_no_settings(&[text.as_bytes(), &[0; 3]].concat()), "{text}");
+        }
     }
 
     #[test]

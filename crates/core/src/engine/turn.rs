@@ -320,6 +320,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.extra().scanner = Some(scanner);
         }
         let unsynced = self.backend.unsynced;
+        let mut unnaming = 0;
+        if unsynced && !self.backend.ignoring && self.client.unnamed.is_some() {
+            let before = (self.client.unnamed.clone(), self.client.unnamed_serial);
+            self.backend.displaced.push_back(before);
+            self.backend.expect(Expect::Unnaming { serial: self.serial });
+            unnaming = self.serial;
+        }
         if insertions.is_empty() {
             self.pass();
             self.backend.expect(Expect::Query);
@@ -337,7 +344,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.backend.unnamed = None;
         self.client.unnamed = None;
-        self.client.unnamed_serial = 0;
+        self.client.unnamed_serial = unnaming;
         Ok(changes_start_values)
     }
 
@@ -478,12 +485,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             ));
         }
         let known = self.backend.statements.touch(statement.id);
+        let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
         // In a failed transaction, and while what an earlier pipeline did to the transaction is not
         // known, the server must say itself whether it takes this one.
         let servers_to_say = self.backend.status == TransactionStatus::Failed
             || (self.backend.syncs_outstanding > 0 && self.backend.owes_client());
-        if known && !servers_to_say {
+        if known && !servers_to_say && !noted {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
         } else {

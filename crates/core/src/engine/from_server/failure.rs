@@ -88,13 +88,13 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.syncs_outstanding -= 1;
             }
             // A Parse or Close of the unnamed statement, or what may be one.
-            touches_unnamed |= next.is_unnamed_parse()
+            touches_unnamed |= next.displaces_unnamed()
                 || matches!(
                     next,
                     Expect::MadeParse { statement: 0 } | Expect::Made | Expect::Close
                 );
             let ignored = !std::mem::replace(&mut is_first, false);
-            if next.is_unnamed_parse() {
+            if next.displaces_unnamed() {
                 let before = self.backend.displaced.pop_front();
                 if ignored && unnamed.is_none() {
                     unnamed = before;
@@ -107,6 +107,10 @@ impl<S: Socket> Relay<'_, S> {
                     still_unnamed |= serial != 0
                         && self.client.as_ref().is_some_and(|c| c.unnamed_serial == serial);
                     self.unname(serial);
+                }
+                Expect::Unnaming { serial } => {
+                    let client = self.client.as_ref();
+                    still_unnamed |= client.is_some_and(|c| c.unnamed_serial == serial);
                 }
                 Expect::ParseKnown { serial } => self.unname(serial),
                 Expect::CloseKnown { .. } => {

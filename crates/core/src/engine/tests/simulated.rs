@@ -1,7 +1,8 @@
 //! Mistakes that the simulation has found, each with the least that shows it.
 
 use super::harness::*;
-use crate::engine::message::PoolMode;
+use crate::engine::PROCESS_ID_FIRST;
+use crate::engine::message::{PoolMode, ToLoop};
 use crate::ids::LoopId;
 
 /// Close of a statement.
@@ -282,4 +283,89 @@ fn an_idle_backend_that_says_goodbye_and_closes_at_once_serves_nobody() {
     assert_eq!(world.idle_backends(), 0);
     world.send(&client, &query("SELECT 2"));
     assert_eq!(world.servers[1].kinds(), "Q");
+}
+
+#[test]
+fn a_query_behind_a_pipeline_without_sync_does_not_end_what_a_cancel_ends() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SELECT 1"));
+    let open = [parse("", "SELECT 2"), bind(""), execute()].concat();
+    world.send(&other, &[open, query("SELECT 3"), query("SELECT 4")].concat());
+    let cancel = || ToLoop::Cancel { process: PROCESS_ID_FIRST + 1, key: [9; 4].into() };
+    world.deliver(LoopId(0), cancel());
+    assert_eq!(other.kinds(), "", "its end is still to come: the server is to answer");
+    let third = world.client();
+    let whole = [parse("", "SELECT 2"), bind(""), query("SELECT 3"), sync(), query("SELECT 4")];
+    world.send(&third, &whole.concat());
+    let key = ToLoop::Cancel { process: PROCESS_ID_FIRST + 2, key: [9; 4].into() };
+    world.deliver(LoopId(0), key);
+    assert_eq!(third.kinds(), "EZ", "one error up to the Sync");
+}
+
+#[test]
+fn a_warning_at_parse_is_heard_by_each_client_that_prepares_it() {
+    let mut world = World::new(1);
+    let text = "SELECT 'a\\tb'";
+    for name in ["a", "b"] {
+        let client = world.client();
+        world.send(&client, &[parse(name, text), sync()].concat());
+        let server = world.servers[0].clone();
+        assert_eq!(server.kinds(), if name == "a" { "PS" } else { "CPS" });
+        let notice = message(b'N', b"SWARNING\0\0");
+        if name == "b" {
+            world.send(&server, &answers("3"));
+        }
+        world.send(&server, &[notice, answers("1I")].concat());
+        assert_eq!(client.kinds(), "N1Z");
+    }
+}
+
+#[test]
+fn a_discard_all_that_is_prepared_again_runs_nothing_ahead_of_it_in_its_pipeline() {
+    let mut world = World::new(2);
+    let client = world.client();
+    let set = query("SET TimeZone TO 'Asia/Tokyo'");
+    world.send(&client, &[parse("d", "DISCARD ALL"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&client, &set);
+    world
+        .send(&server, &[answers("C"), parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat());
+    let other = world.client();
+    world.send(&other, &query("BEGIN"));
+    server.received();
+    // On another backend, which lacks it, and under other settings than those of its Parse.
+    world.send(&client, &[bind("d"), execute(), sync()].concat());
+    let second = world.servers[1].clone();
+    assert_eq!(second.kinds(), "Q");
+    world
+        .send(&second, &[answers("C"), parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat());
+    assert_eq!(second.kinds(), "PBES", "25001 if anything but a Parse went ahead");
+}
+
+#[test]
+fn the_unnamed_statement_outlives_a_query_that_the_server_skips() {
+    for (skipped, behind) in [(true, false), (false, false), (true, true)] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &[parse("", "SELECT 'mine'"), sync()].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("1I"));
+        // [Bind that fails, Query, Sync], the Query skipped; or not, and then it takes it away.
+        let sent = [bind("none"), query("SELECT 2"), sync()].concat();
+        world.send(&client, &sent);
+        if behind {
+            // This one is not skipped.
+            world.send(&client, &query("SELECT 3"));
+        }
+        world.send(&server, &answers(if skipped { "EI" } else { "2CII" }));
+        world.send(&server, &answers(if behind { "CI" } else { "" }));
+        client.received();
+        server.received();
+        world.send(&client, &[bind(""), execute(), sync()].concat());
+        let sent = server.received();
+        let there = String::from_utf8_lossy(&sent).contains("'mine'");
+        assert_eq!(there, skipped && !behind, "{skipped} {behind}");
+    }
 }
