@@ -16,7 +16,7 @@ use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed, same_parse_settings};
-use crate::session::settings::{self, Settings};
+use crate::session::settings::{self, Change, Settings};
 use crate::wire::{TransactionStatus, build};
 
 /// Name of the statement that changes settings within a pipeline.
@@ -71,7 +71,7 @@ impl<S: Socket> Backend<S> {
 
     /// The same for a client whose unnamed statement is known to the server only.
     pub(super) fn apply_beside_unnamed(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        self.set_within_pipeline(desired, out);
+        self.set_within_pipeline(desired, false, out);
         out.extend_from_slice(&build::SYNC);
         self.expect(Expect::MadeSync);
     }
@@ -101,14 +101,15 @@ impl<S: Socket> Backend<S> {
         let other_settings = !same_parse_settings(&self.applied, &statement.settings)
             && !statement.reads_no_settings();
         let before = self.applied.clone();
+        let within = self.unsynced;
         if other_settings {
-            self.set_within_pipeline(&statement.settings, out);
+            self.set_within_pipeline(&statement.settings, within, out);
         }
         self.note_prepared(statement, out);
         build::parse(out, &statement.name, &statement.body);
         self.expect(Expect::MadeParse { statement: statement.id });
         if other_settings {
-            self.set_within_pipeline(&before, out);
+            self.set_within_pipeline(&before, within, out);
         }
         true
     }
@@ -118,13 +119,14 @@ impl<S: Socket> Backend<S> {
         let other_settings =
             !same_parse_settings(&self.applied, &unnamed.settings) && !unnamed.reads_no_settings();
         let before = self.applied.clone();
+        let within = self.unsynced;
         if other_settings {
-            self.set_within_pipeline(&unnamed.settings, out);
+            self.set_within_pipeline(&unnamed.settings, within, out);
         }
         build::parse(out, b"", &unnamed.body);
         self.expect(Expect::MadeParse { statement: 0 });
         if other_settings {
-            self.set_within_pipeline(&before, out);
+            self.set_within_pipeline(&before, within, out);
         }
     }
 
@@ -147,13 +149,23 @@ impl<S: Socket> Backend<S> {
     /// Appends messages that change settings without ending the client's implicit transaction.
     ///
     /// In a transaction block the change is a local one: what the client has set there with LOCAL
-    /// would outlast the block if a plain SET put it back.
-    fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+    /// would outlast the block if a plain SET put it back. Behind anything else in its pipeline
+    /// there may be a block that a BEGIN there has opened. (What it may have SET there itself is
+    /// not known yet, and what is put back is what was in force before: up to the end of the
+    /// transaction only.)
+    fn set_within_pipeline(&mut self, desired: &Settings, within: bool, out: &mut Vec<u8>) {
         let before = std::mem::replace(&mut self.applied, desired.clone());
         for change in before.diff(desired) {
             let mut body = Vec::new();
             if self.status == TransactionStatus::InTransaction {
                 settings::write_set_local(change, &mut body);
+            } else if within {
+                let own = self.parameters.get(change.name());
+                let change = match (change, own) {
+                    (Change::Reset(name), Some(own)) => Change::Set(name, own),
+                    (change, _) => change,
+                };
+                settings::write_set_to_transactions_end(change, &mut body);
             } else {
                 settings::write_set_query([change], &mut body);
             }

@@ -71,6 +71,9 @@ pub(super) struct Extra {
     pub(super) discarding: Option<PartSet>,
     /// That DISCARD ALL has worked, whatever fails behind it.
     pub(super) discarded: bool,
+    /// A pipeline that a Sync of ours has ended changed what the server reports: what the client
+    /// has been told before, and what it is due with the end of its own.
+    pub(super) untold: Option<(Settings, Vec<u8>)>,
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
@@ -159,6 +162,12 @@ impl<S: Socket> Client<S> {
         })
     }
 
+    /// What it is due with the end of its pipeline, where no server sends it.
+    pub(super) fn take_untold(&mut self) -> Vec<u8> {
+        let untold = self.extra.as_mut().and_then(|extra| extra.untold.take());
+        untold.map_or_else(Vec::new, |(_, told)| told)
+    }
+
     /// Whether what it sends goes nowhere until its Sync.
     pub(super) fn is_skipping(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.skipping)
@@ -186,6 +195,7 @@ impl<S: Socket> Client<S> {
             && extra.forgotten.is_none()
             && !extra.forgetting
             && extra.discarding.is_none()
+            && extra.untold.is_none()
             && extra.native_statements.is_empty()
             && extra.unusual_portals.is_empty()
             && !extra.unlistening

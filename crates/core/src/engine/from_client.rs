@@ -361,9 +361,10 @@ impl<S: Socket> Engine<S> {
                 }
             }
             frontend::SYNC => {
-                let mut answer = Vec::with_capacity(6);
+                let mut answer = client.take_untold();
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);
                 client.reply(&answer);
+                client.settle();
             }
             frontend::CLOSE => {
                 let Some((b'S', name)) = body.split_first() else {
@@ -610,7 +611,7 @@ fn skip_to_sync<S: Socket>(
         return Ok(());
     }
     let status = client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.status);
-    let mut answer = Vec::with_capacity(6);
+    let mut answer = client.take_untold();
     build::ready_for_query(&mut answer, status);
     client.reply(&answer);
     Ok(())

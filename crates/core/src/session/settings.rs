@@ -312,6 +312,19 @@ pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
     }
 }
 
+/// The same where it is not known whether there is a transaction block: outside of one SET LOCAL
+/// works up to the end of the pipeline, but not without a warning in the server's log.
+pub fn write_set_to_transactions_end(change: Change<'_>, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"SELECT pg_catalog.set_config(");
+    write_string(change.name(), out);
+    out.push(b',');
+    match change {
+        Change::Set(_, value) => write_string(value, out),
+        Change::Reset(_) => out.extend_from_slice(b"NULL"),
+    }
+    out.extend_from_slice(b",true)");
+}
+
 /// One statement that gives a setting a value, for the session or up to the end of the
 /// transaction. Lists are quoted by the server already: only set_config() takes them as they are.
 fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
@@ -576,6 +589,16 @@ mod tests {
             r#"SELECT pg_catalog.set_config('search_path','"it''s"',true)"#
         );
         assert_eq!(written(Change::Reset(b"my.x")), r#"SET LOCAL "my"."x" TO DEFAULT"#);
+        let written = |change| {
+            let mut out = Vec::new();
+            write_set_to_transactions_end(change, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            written(Change::Set(b"my.x", b"it's")),
+            "SELECT pg_catalog.set_config('my.x','it''s',true)"
+        );
+        assert_eq!(written(Change::Reset(b"a")), "SELECT pg_catalog.set_config('a',NULL,true)");
     }
 
     #[test]

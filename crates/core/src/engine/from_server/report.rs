@@ -50,7 +50,8 @@ impl<S: Socket> Relay<'_, S> {
         let ours = backend.expected.front().is_some_and(|e| e.is_made());
         let resetting =
             self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {
-                extra.resetting != Resetting::No && backend.has_come_to(extra.settles_in)
+                extra.untold.is_some()
+                    || (extra.resetting != Resetting::No && backend.has_come_to(extra.settles_in))
             });
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }

@@ -74,7 +74,7 @@ impl<S: Socket> Relay<'_, S> {
             settings_changed(client, self.backend);
         }
         if client.extra.is_some() && !later {
-            let told = settle_extra(client, self.backend);
+            let told = settle_extra(client, self.backend, owed != Expect::MadeSync);
             if !told.is_empty() {
                 self.cut(run, at);
                 self.out.extend_from_slice(&told);
@@ -153,7 +153,8 @@ fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name:
 
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
 /// the client is due.
-fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> Vec<u8> {
+/// `own`: a pipeline of the client's has ended, not one that a Sync of ours has.
+fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own: bool) -> Vec<u8> {
     let discarded = client.extra.as_ref().is_some_and(|extra| extra.discarded);
     let failed = client.failed && !discarded;
     let mut told = Vec::new();
@@ -180,7 +181,12 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
     if forgetting && !failed {
         backend.uncertain = false;
     }
-    let believed = std::mem::take(&mut client.desired);
+    let untold = extra.untold.take();
+    let mut believed = std::mem::take(&mut client.desired);
+    let tells = resetting != Resetting::No || untold.is_some();
+    if let Some((before, _)) = untold {
+        believed = before;
+    }
     if failed || resetting == Resetting::No {
         client.desired = backend.applied.clone();
     } else {
@@ -226,9 +232,14 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) -> 
         let value =
             |settings: &Settings| settings.get(name).map_or_else(|| own.to_vec(), <[u8]>::to_vec);
         let now = value(&client.desired);
-        if resetting != Resetting::No && now != value(&believed) {
+        if tells && now != value(&believed) {
             build::parameter_status(&mut told, name, &now);
         }
+    }
+    if !own && !told.is_empty() {
+        // With the end of its own pipeline, as the server would tell it.
+        client.extra().untold = Some((believed, told));
+        return Vec::new();
     }
     client.settle();
     told

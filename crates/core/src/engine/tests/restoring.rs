@@ -203,6 +203,33 @@ fn what_follows_a_pipelined_discard_all_waits_for_it_and_for_the_start_values() 
 }
 
 #[test]
+fn what_a_pipelined_discard_all_changes_is_reported_at_the_end_of_the_clients_pipeline() {
+    for follows in [true, false] {
+        let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+        let told = parameter("TimeZone", "UTC");
+        world.send(&client, &query("SET TimeZone TO 'UTC'"));
+        world.send(&server, &[answers("C"), told.clone(), answers("I")].concat());
+        assert_eq!(client.kinds(), "CSZ");
+        let discard = [parse("", "DISCARD ALL"), bind(""), execute()].concat();
+        world.send(&client, &[discard, message(b'H', b"")].concat());
+        world.send(&server, &[&answers("12")[..], &command("DISCARD ALL"), &answers("I")].concat());
+        assert_eq!(client.kinds(), "12C");
+        server.received();
+        let tokyo = parameter("TimeZone", "Asia/Tokyo");
+        if follows {
+            world.send(&client, &[parse("", "SELECT 1"), bind(""), execute(), sync()].concat());
+            assert_eq!(server.kinds(), "QPBES");
+            world.send(&server, &[answers("C"), tokyo.clone(), answers("I12CI")].concat());
+            let ended = [answers("12C"), tokyo, answers("I")].concat();
+            assert_eq!(client.received(), ended);
+        } else {
+            world.send(&client, &sync());
+            assert_eq!(client.received(), [tokyo, answers("I")].concat());
+        }
+    }
+}
+
+#[test]
 fn a_pipelined_discard_all_that_fails_takes_the_rest_of_its_pipeline_with_it() {
     for mode in [PoolMode::Transaction, PoolMode::Session] {
         let (mut world, client, server) = from_tokyo(mode);

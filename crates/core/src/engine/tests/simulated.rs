@@ -345,6 +345,33 @@ fn a_discard_all_that_is_prepared_again_runs_nothing_ahead_of_it_in_its_pipeline
 }
 
 #[test]
+fn settings_around_a_parse_behind_a_begin_in_its_pipeline_end_with_the_transaction() {
+    let mut world = World::new(2);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT now()"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&client, &query("SET TimeZone TO 'Asia/Tokyo'"));
+    let told = [answers("C"), parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat();
+    world.send(&server, &told);
+    let other = world.client();
+    world.send(&other, &query("BEGIN"));
+    let begin = [parse("", "BEGIN"), bind(""), execute()].concat();
+    world.send(&client, &begin);
+    let second = world.servers[1].clone();
+    world.send(&second, &told);
+    second.received();
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    let sent = second.received();
+    assert_eq!(kinds(&sent), "PBECCPPBECCBES");
+    let text = String::from_utf8_lossy(&sent);
+    for zone in ["UTC", "Asia/Tokyo"] {
+        let local = format!("SELECT pg_catalog.set_config('timezone','{zone}',true)");
+        assert!(text.contains(&local), "{text}");
+    }
+}
+
+#[test]
 fn the_unnamed_statement_outlives_a_query_that_the_server_skips() {
     for (skipped, behind) in [(true, false), (false, false), (true, true)] {
         let mut world = World::new(1);
