@@ -582,15 +582,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.bound = None;
         if name.is_empty() {
             self.bring_unnamed()?;
-            match self.client.unnamed.clone() {
-                Some(unnamed) => {
-                    let unusual = unnamed.effects.unusual.as_deref();
-                    if self.binds_deallocate(portal, unusual)? {
-                        return self.bind_instead(portal, name, STAND_IN);
-                    }
-                    self.client.note_portal(portal, unusual);
+            if let Some(unnamed) = &self.client.unnamed {
+                let unusual = unnamed.effects.unusual.clone();
+                if self.binds_deallocate(portal, unusual.as_deref())? {
+                    return self.bind_instead(portal, name, STAND_IN);
                 }
-                None => self.bind_native(portal, name)?,
+                self.client.note_portal(portal, unusual.as_deref());
+            } else {
+                self.bind_native(portal, name)?;
             }
             self.pass();
             self.backend.expect(Expect::Bind { statement: 0 });
