@@ -7,6 +7,7 @@
 
 use std::time::Duration;
 
+use super::client::Client;
 use super::message::{ClientState, PoolMode};
 use super::table::{Engine, Holder};
 use super::{Host, Socket};
@@ -117,65 +118,51 @@ impl<S: Socket> Engine<S> {
                 view.settings = settings;
             }
         }
-        self.look_after_waiters(host, now);
+        self.look_after_backends(host, now);
         for (slot, armed) in self.wheel.take_due(tick) {
             self.client_due(host, slot, armed, now);
         }
-        self.look_after_tidying(host, now);
         if self.pools.len() > 64 && tick.is_multiple_of(64) {
             self.forget_unused_views();
         }
     }
 
-    /// Opens what has become due for waiters: after a back-off, from the reserve, or in place of
-    /// backends that sit idle in a transaction.
-    fn look_after_waiters<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+    /// Looks after all backends that this loop watches, once a tick, and opens what has become
+    /// due for waiters: after a back-off, from the reserve, or in place of backends that sit idle
+    /// in a transaction.
+    fn look_after_backends<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         let waited_for: Vec<bool> = self.pools.iter().map(|v| v.pool.anybody_waits()).collect();
-        if !waited_for.contains(&true) {
-            return;
-        }
-        let mut stalled = Vec::new();
-        for slot in self.resident.slots() {
-            let Some(resident) = self.resident.get(slot) else { continue };
-            let Holder::Client(client_slot) = resident.holder else { continue };
-            if !waited_for[resident.pool as usize] {
-                continue;
-            }
+        let (mut stalled, mut untidy) = (Vec::new(), Vec::new());
+        for (place, resident) in self.resident.iter() {
             let view = &self.pools[resident.pool as usize];
-            let Some(client) = self.clients.get_mut(client_slot) else { continue };
-            let leaving = client.is_leaving();
-            // One that is pinned keeps its backend in the same way.
-            let kept = !client.pins.is_empty();
-            let Some(backend) = client.backend.as_mut() else { continue };
-            if !backend.parked
-                && (kept || backend.status != TransactionStatus::Idle)
-                && backend.expected.is_empty()
-                && !backend.unsynced
-                && now.micros_since(backend.since) >= PARK_AFTER_US
-            {
-                backend.parked = true;
-                let open = view.pool.lock().park(now);
-                for _ in 0..open {
-                    host.open(&view.pool, self.id);
+            match &resident.holder {
+                Holder::Pool => {}
+                Holder::Engine(backend) => {
+                    let wait = view.settings.cancel_wait_timeout;
+                    if !wait.is_zero() && now.since(backend.since) >= wait {
+                        untidy.push(place);
+                    }
                 }
-            }
-            if leaving {
-                // It may have gone without waiting for what is still to come.
-                stalled.push(client_slot);
-                continue;
-            }
-            let half_sent = backend.sending_rest > 0 && !client.readable;
-            let unread = !client.output.is_empty() || half_sent;
-            if unread
-                && client.mode != PoolMode::Session
-                && !view.settings.client_write_timeout.is_zero()
-                && now.since(backend.progress) >= view.settings.client_write_timeout
-            {
-                stalled.push(client_slot);
+                Holder::Client(slot) if waited_for[resident.pool as usize] => {
+                    let Some(client) = self.clients.get_mut(*slot) else { continue };
+                    if client.makes_room(now) {
+                        let open = view.pool.lock().park(now);
+                        for _ in 0..open {
+                            host.open(&view.pool, self.id);
+                        }
+                    }
+                    if client.is_stalled(view.settings.client_write_timeout, now) {
+                        stalled.push(*slot);
+                    }
+                }
+                Holder::Client(_) => {}
             }
         }
         for slot in stalled {
             self.overdue(host, slot, &Overdue::Write, now);
+        }
+        for place in untidy {
+            self.give_up_tidying(host, place, now);
         }
         for (view, _) in self.pools.iter().zip(&waited_for).filter(|(_, waited)| **waited) {
             let open = view.pool.lock().openings_due(now);
@@ -349,24 +336,44 @@ impl<S: Socket> Engine<S> {
         self.say_goodbye(host, slot, &error, now);
     }
 
-    /// Closes backends whose tidying takes longer than `cancel_wait_timeout`.
-    fn look_after_tidying<H: Host<S>>(&mut self, host: &mut H, now: Time) {
-        for slot in self.resident.slots() {
-            let Some(resident) = self.resident.get_mut(slot) else { continue };
-            let wait = self.pools[resident.pool as usize].settings.cancel_wait_timeout;
-            let Holder::Engine(backend) = &resident.holder else { continue };
-            if wait.is_zero() || now.since(backend.since) < wait {
-                continue;
-            }
-            if let Holder::Engine(backend) = std::mem::replace(&mut resident.holder, Holder::Pool) {
-                self.close_backend(
-                    host,
-                    backend,
-                    "it was not tidy within cancel_wait_timeout",
-                    now,
-                );
-            }
+    /// Closes a backend whose tidying takes longer than `cancel_wait_timeout`.
+    fn give_up_tidying<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
+        let Some(resident) = self.resident.get_mut(place) else { return };
+        let Holder::Engine(_) = &resident.holder else { return };
+        if let Holder::Engine(backend) = std::mem::replace(&mut resident.holder, Holder::Pool) {
+            self.close_backend(host, backend, "it was not tidy within cancel_wait_timeout", now);
         }
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Whether its backend has sat idle long enough to make room for another from now on: in a
+    /// transaction, or pinned, which keeps a backend in the same way.
+    fn makes_room(&mut self, now: Time) -> bool {
+        let kept = !self.pins.is_empty();
+        let Some(backend) = self.backend.as_mut() else { return false };
+        let idle = !backend.parked
+            && (kept || backend.status != TransactionStatus::Idle)
+            && backend.expected.is_empty()
+            && !backend.unsynced
+            && now.micros_since(backend.since) >= PARK_AFTER_US;
+        backend.parked |= idle;
+        idle
+    }
+
+    /// Whether it keeps its backend from those who wait by taking or sending nothing.
+    fn is_stalled(&self, timeout: Duration, now: Time) -> bool {
+        let Some(backend) = &self.backend else { return false };
+        if self.is_leaving() {
+            // It may have gone without waiting for what is still to come.
+            return true;
+        }
+        let half_sent = backend.sending_rest > 0 && !self.readable;
+        let unread = !self.output.is_empty() || half_sent;
+        unread
+            && self.mode != PoolMode::Session
+            && !timeout.is_zero()
+            && now.since(backend.progress) >= timeout
     }
 }
 

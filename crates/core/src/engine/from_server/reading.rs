@@ -1,5 +1,7 @@
 //! Reads from backends, for a client and for nobody.
 
+use std::io::ErrorKind;
+
 use super::super::backend::Backend;
 use super::super::message::ClientState;
 use super::super::table::{Engine, Holder};
@@ -7,6 +9,9 @@ use super::super::{Host, Socket, limits};
 use super::{LOOKED_AT_BYTES_MAX, Relay};
 use crate::ids::Slot;
 use crate::time::Time;
+
+/// Room for a read that is worth while.
+const READ_ROOM_BYTES: usize = 4096;
 
 impl<S: Socket> Engine<S> {
     /// Reads from a client's backend as long as it has something and the client takes it.
@@ -16,18 +21,38 @@ impl<S: Socket> Engine<S> {
         slot: Slot,
         now: Time,
     ) {
-        let mut buffer = std::mem::take(&mut self.server_input);
-        if buffer.is_empty() {
-            buffer = vec![0; limits::READ_BYTES].into_boxed_slice();
-        }
         let mut out = std::mem::take(&mut self.to_client);
-        while self.read_backend_once(host, slot, &mut buffer, &mut out, now) {}
+        while let Some(client) = self.clients.get(slot) {
+            let kept = client.backend.as_ref().map_or(0, |backend| backend.input.len());
+            let mut buffer = self.take_buffer(kept);
+            let more = self.read_backend_once(host, slot, &mut buffer, &mut out, now);
+            self.put_buffer(buffer);
+            if !more {
+                break;
+            }
+        }
         out.clear();
         if out.capacity() > 4 * limits::READ_BYTES {
             out = Vec::new();
         }
         self.to_client = out;
-        self.server_input = buffer;
+    }
+
+    /// A buffer with room behind so many bytes: the loop's own, or for a message that is looked at
+    /// whole a longer one.
+    fn take_buffer(&mut self, kept: usize) -> Box<[u8]> {
+        if kept + READ_ROOM_BYTES > limits::READ_BYTES {
+            return vec![0; LOOKED_AT_BYTES_MAX + 2 * limits::READ_BYTES].into_boxed_slice();
+        }
+        let buffer = std::mem::take(&mut self.server_input);
+        // Taken already: a waiter is served in the middle of another's turn.
+        if buffer.is_empty() { super::super::table::buffer() } else { buffer }
+    }
+
+    fn put_buffer(&mut self, buffer: Box<[u8]>) {
+        if buffer.len() == limits::READ_BYTES {
+            self.server_input = buffer;
+        }
     }
 
     /// One read from a client's backend. Whether another may follow.
@@ -46,42 +71,30 @@ impl<S: Socket> Engine<S> {
             client.backend = Some(backend);
             return false;
         }
-        let kept = backend.input.len();
-        if kept + 4096 > buffer.len() {
-            return self.read_long_message(host, slot, backend, now);
-        }
-        buffer[..kept].copy_from_slice(&backend.input);
-        let read = match backend.socket.read(&mut buffer[kept..]) {
-            Ok(read) if read > 0 => read,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+        let filled = match read_into(&mut backend, buffer) {
+            Read::Bytes(filled) => filled,
+            Read::Nothing => {
                 backend.readable = false;
                 client.backend = Some(backend);
                 return false;
             }
-            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
-                client.backend = Some(backend);
-                return true;
-            }
-            Ok(_) | Err(_) => {
+            Read::Ended => {
                 client.backend = Some(backend);
                 self.backend_failed(host, slot, "server closed the connection", now);
                 return false;
             }
         };
+        let read = filled - backend.input.len();
         backend.input.clear();
         // A short read says that there are no more bytes, not that the end is not behind them.
-        let drained = kept + read < buffer.len() && !backend.hung_up;
+        let drained = filled < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();
         let was_full = backend.is_full() || client.held;
-        let relayed = Relay {
-            backend: &mut backend,
-            client: Some(client),
-            bytes: &buffer[..kept + read],
-            out,
-        }
-        .run(now);
-        backend.input.extend_from_slice(&buffer[relayed.consumed..kept + read]);
+        let relayed =
+            Relay { backend: &mut backend, client: Some(client), bytes: &buffer[..filled], out }
+                .run(now);
+        backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
         let pool = client.pool;
         let stats = self.pools[pool as usize].pool.stats.of(self.id);
         stats.sent.add(read as u64);
@@ -145,22 +158,6 @@ impl<S: Socket> Engine<S> {
         !done && !drained
     }
 
-    /// A message to be looked at whole is longer than the shared buffer: it is read into its own.
-    fn read_long_message<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        backend: Box<Backend<S>>,
-        now: Time,
-    ) -> bool {
-        let mut long = vec![0; LOOKED_AT_BYTES_MAX + 2 * limits::READ_BYTES];
-        if let Some(client) = self.clients.get_mut(slot) {
-            client.backend = Some(backend);
-        }
-        let mut out = Vec::new();
-        self.read_backend_once(host, slot, &mut long, &mut out, now)
-    }
-
     /// Goes on with a client whose answers have come.
     fn after_answer<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         if let Some(client) = self.clients.get(slot)
@@ -184,38 +181,28 @@ impl<S: Socket> Engine<S> {
         else {
             return;
         };
-        let mut buffer = vec![0; limits::READ_BYTES + LOOKED_AT_BYTES_MAX];
-        let mut out = Vec::new();
         // What its client has not been given comes first.
-        let mut filled = backend.input.len();
-        buffer[..filled].copy_from_slice(&backend.input);
-        loop {
-            let bytes = &buffer[..filled];
-            let relayed =
-                Relay { backend: &mut backend, client: None, bytes, out: &mut out }.run(now);
-            backend.input.clear();
-            backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
-            if let Some(reason) = relayed.broken {
-                self.close_backend(host, backend, reason, now);
-                return;
+        let kept = std::mem::take(&mut backend.input);
+        let mut relayed = relay_to_nobody(&mut backend, &kept, now);
+        while relayed.is_ok() {
+            let mut buffer = self.take_buffer(backend.input.len());
+            let read = read_into(&mut backend, &mut buffer);
+            if let Read::Bytes(filled) = read {
+                relayed = relay_to_nobody(&mut backend, &buffer[..filled], now);
             }
-            if relayed.made_query_failed {
-                self.close_backend(host, backend, "it could not be tidied", now);
-                return;
-            }
-            let kept = backend.input.len();
-            buffer.copy_within(relayed.consumed..filled, 0);
-            let read = match backend.socket.read(&mut buffer[kept..]) {
-                Ok(read) if read > 0 => read,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,
-                Ok(_) | Err(_) => {
+            self.put_buffer(buffer);
+            match read {
+                Read::Bytes(_) => {}
+                Read::Nothing => break,
+                Read::Ended => {
                     backend.gone = true;
-                    self.close_backend(host, backend, "server closed the connection", now);
-                    return;
+                    relayed = Err("server closed the connection");
                 }
-            };
-            filled = kept + read;
+            }
+        }
+        if let Err(reason) = relayed {
+            self.close_backend(host, backend, reason, now);
+            return;
         }
         backend.readable = false;
         backend.cancel_if_due(host, self.id);
@@ -224,5 +211,45 @@ impl<S: Socket> Engine<S> {
             return;
         }
         self.tidy_on(host, backend, now);
+    }
+}
+
+/// What a read has given.
+enum Read {
+    /// So many bytes are in the buffer, with those that were kept.
+    Bytes(usize),
+    /// There is none now.
+    Nothing,
+    /// The connection has ended.
+    Ended,
+}
+
+/// Puts what was kept of a backend's bytes into a buffer, and reads more behind it.
+fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
+    let kept = backend.input.len();
+    buffer[..kept].copy_from_slice(&backend.input);
+    loop {
+        match backend.socket.read(&mut buffer[kept..]) {
+            Ok(read) if read > 0 => return Read::Bytes(kept + read),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => return Read::Nothing,
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            Ok(_) | Err(_) => return Read::Ended,
+        }
+    }
+}
+
+/// Deals with bytes of a backend without a client. Why it must be closed, if it must.
+fn relay_to_nobody<S: Socket>(
+    backend: &mut Backend<S>,
+    bytes: &[u8],
+    now: Time,
+) -> Result<(), &'static str> {
+    let relayed = Relay { backend, client: None, bytes, out: &mut Vec::new() }.run(now);
+    backend.input.clear();
+    backend.input.extend_from_slice(&bytes[relayed.consumed..]);
+    match relayed.broken {
+        Some(reason) => Err(reason),
+        None if relayed.made_query_failed => Err("it could not be tidied"),
+        None => Ok(()),
     }
 }
