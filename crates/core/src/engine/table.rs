@@ -221,8 +221,8 @@ impl<S: Socket> Engine<S> {
         index
     }
 
-    /// Forgets the views of pools that neither a client nor a backend here belongs to, if there
-    /// are many: ephemeral pools (replication) must not pile up.
+    /// Forgets the views of pools that neither a client nor a backend here belongs to: ephemeral
+    /// pools (replication) must not pile up. Indexes of views change.
     pub(super) fn forget_unused_views(&mut self) {
         let mut used = vec![false; self.pools.len()];
         for (_, client) in self.clients.iter() {
@@ -231,12 +231,30 @@ impl<S: Socket> Engine<S> {
         for (_, resident) in self.resident.iter() {
             used[resident.pool as usize] = true;
         }
-        // Only from the end, so that the indexes of the others stay.
-        while let Some(false) = used.pop() {
-            if let Some(view) = self.pools.pop() {
-                self.pool_index.remove(&view.pool.id);
+        if used.iter().all(|used| *used) {
+            return;
+        }
+        // The others move up: who belongs to them learns their new places.
+        let mut places = Vec::with_capacity(used.len());
+        let mut next = 0;
+        for used in &used {
+            places.push(next);
+            next += u32::from(*used);
+        }
+        for slot in self.clients.slots() {
+            if let Some(client) = self.clients.get_mut(slot) {
+                client.pool = places[client.pool as usize];
             }
         }
+        for slot in self.resident.slots() {
+            if let Some(resident) = self.resident.get_mut(slot) {
+                resident.pool = places[resident.pool as usize];
+            }
+        }
+        let mut at = used.iter();
+        self.pools.retain(|_| *at.next().expect("one for each pool"));
+        self.pool_index =
+            self.pools.iter().zip(0..).map(|(view, place)| (view.pool.id, place)).collect();
     }
 
     pub(super) fn pool_of(&self, client: &Client<S>) -> &PoolView<S> {

@@ -35,12 +35,7 @@ fn trap_02_an_error_does_not_hide_that_the_next_pipeline_has_no_sync_yet() {
 #[test]
 fn what_the_server_ignores_after_an_error_names_and_closes_nothing() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("kept", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    server.received();
-    client.received();
+    let (client, server) = world.client_with("kept", "SELECT 1");
     world.send(&client, &[parse("", "SELEC"), flush()].concat());
     world.send(&server, &answers("E"));
     assert_eq!(client.kinds(), "E");
@@ -300,12 +295,7 @@ fn trap_17_a_long_bind_that_comes_in_bits_finds_its_statement() {
 #[test]
 fn a_long_parse_of_a_name_that_exists_is_refused() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    client.received();
-    server.received();
+    let (client, server) = world.client_with("s", "SELECT 1");
     let long = [parse("s", &"x".repeat(50_000)), sync()].concat();
     for part in long.chunks(7000) {
         world.send(&client, part);

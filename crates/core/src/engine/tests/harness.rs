@@ -279,6 +279,28 @@ impl World {
         );
     }
 
+    /// A pool like the world's own.
+    pub(super) fn another_pool(&self, id: u32) -> PoolRef<Fake> {
+        let settings = (*self.pool.settings()).clone();
+        Arc::new(SharedPool::new(PoolId(id), "db", "another", settings, self.engines.len(), 7))
+    }
+
+    /// How many pools loop 0 knows.
+    pub(super) fn views(&self) -> usize {
+        self.engines[0].pools.len()
+    }
+
+    /// A client of loop 0 in transaction mode that has prepared a statement, and its server.
+    pub(super) fn client_with(&mut self, name: &str, text: &str) -> (Peer, Peer) {
+        let client = self.client();
+        self.send(&client, &[parse(name, text), sync()].concat());
+        let server = self.servers[0].clone();
+        self.send(&server, &answers("1I"));
+        assert_eq!(client.kinds(), "1Z");
+        server.received();
+        (client, server)
+    }
+
     /// A client of loop 0 in transaction mode.
     pub(super) fn client(&mut self) -> Peer {
         self.client_of(LoopId(0), PoolMode::Transaction, &[])

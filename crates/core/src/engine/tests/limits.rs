@@ -160,3 +160,31 @@ fn a_client_that_leaves_its_place_in_the_queue_frees_it() {
     world.send(&server, &answers("CI"));
     assert_eq!(server.received(), query("SELECT 3"));
 }
+
+#[test]
+fn views_of_pools_that_nobody_uses_are_forgotten_wherever_they_stand() {
+    let mut world = World::new(1);
+    let own = world.pool.clone();
+    let mut short_lived = Vec::new();
+    for id in 2..100 {
+        world.pool = world.another_pool(id);
+        short_lived.push(world.client());
+    }
+    world.pool = own;
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    assert_eq!(world.views(), 99);
+    for peer in short_lived {
+        world.close(&peer);
+    }
+    for _ in 0..64 {
+        world.wait_ms(50);
+    }
+    assert_eq!(world.views(), 1, "and the one in use was the last");
+    world.send(&client, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZCZ");
+    assert_eq!(world.idle_backends(), 1);
+}

@@ -185,12 +185,7 @@ fn an_unnamed_statement_is_never_another_clients() {
 #[test]
 fn deallocate_of_a_protocol_statement_is_answered_here() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("_pg3_0", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    client.received();
-    server.received();
+    let (client, server) = world.client_with("_pg3_0", "SELECT 1");
     world.send(&client, &query("DEALLOCATE \"_pg3_0\""));
     assert_eq!(client.received(), [message(b'C', b"DEALLOCATE\0"), answers("I")].concat());
     assert_eq!(server.kinds(), "");
@@ -201,12 +196,7 @@ fn deallocate_of_a_protocol_statement_is_answered_here() {
 #[test]
 fn deallocate_by_the_extended_protocol_is_answered_by_the_server_in_its_turn() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    client.received();
-    server.received();
+    let (client, server) = world.client_with("s", "SELECT 1");
     let deallocate = [parse("", "DEALLOCATE s"), bind(""), execute(), sync()].concat();
     for (outcome, gone) in [("E", false), ("C", true)] {
         world.send(&client, &deallocate);
@@ -226,12 +216,7 @@ fn deallocate_by_the_extended_protocol_is_answered_by_the_server_in_its_turn() {
 #[test]
 fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    server.received();
-    client.received();
+    let (client, server) = world.client_with("s", "SELECT 1");
     world.send(
         &client,
         &[query("DISCARD ALL"), parse("s", "SELECT 1"), bind("s"), execute(), sync()].concat(),
@@ -437,12 +422,7 @@ fn a_name_is_free_again_once_its_parse_is_known_to_have_failed() {
 #[test]
 fn a_deallocate_behind_other_queries_is_answered_in_its_turn() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("_pg3_0", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    client.received();
-    server.received();
+    let (client, server) = world.client_with("_pg3_0", "SELECT 1");
     world.send(
         &client,
         &[query("SELECT 2"), query("DEALLOCATE _pg3_0"), query("SELECT 3")].concat(),

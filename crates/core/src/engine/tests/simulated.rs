@@ -13,12 +13,7 @@ fn close(name: &str) -> Vec<u8> {
 #[test]
 fn a_name_closed_and_used_again_behind_an_error_is_still_the_old_one() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    client.received();
-    server.received();
+    let (client, server) = world.client_with("s", "SELECT 1");
     let again = [parse("", "SELEC"), close("s"), parse("s", "SELECT 2"), sync()].concat();
     world.send(&client, &again);
     assert_eq!(server.kinds(), "PPS");
@@ -31,12 +26,7 @@ fn a_name_closed_and_used_again_behind_an_error_is_still_the_old_one() {
 #[test]
 fn a_name_whose_close_has_no_answer_yet_is_not_taken_for_free() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    client.received();
-    server.received();
+    let (client, server) = world.client_with("s", "SELECT 1");
     world.send(&client, &[parse("", "SELEC"), close("s"), sync()].concat());
     world.send(&client, &[parse("s", "SELECT 2"), sync()].concat());
     assert_eq!(server.kinds(), "PS", "what follows depends on whether it is closed");
@@ -50,12 +40,7 @@ fn a_name_whose_close_has_no_answer_yet_is_not_taken_for_free() {
 #[test]
 fn an_existing_name_hides_no_other_error_of_the_parse() {
     let mut world = World::new(1);
-    let client = world.client();
-    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("1I"));
-    client.received();
-    server.received();
+    let (client, server) = world.client_with("s", "SELECT 1");
     world.send(&client, &[parse("s", "SELEC"), sync()].concat());
     assert!(String::from_utf8_lossy(&server.received()).contains("SELEC"));
     world.send(&server, &answers("EI"));
