@@ -1,5 +1,7 @@
 """COPY in every direction and with every way to fail."""
 
+import time
+
 from harness import messages as m
 from harness.suite import equal
 
@@ -65,6 +67,20 @@ def test_copy_in_fails_by_the_data_and_the_rest_is_swallowed(env):
     equal((result.kinds, result.sqlstate, result.status), ("GEZ", "22P02", "I"))
     equal(client.collect().value, "5")
     equal(count(client, "copy_bad"), 0)
+
+
+def test_copy_in_fails_by_the_data_and_a_pipeline_follows_at_once(env):
+    """Without CopyDone or CopyFail: a server that has refused the data reads on, and so must whatever stands before it."""
+    client = table(env, env.connect(), "copy_pipe")
+    for late in (b"", b"2\tb\n" * 20000):
+        client.send(m.query("copy copy_pipe from stdin"))
+        client.receive()
+        client.send(m.copy_data(b"not a number\ta\n" * 3), m.copy_data(b"3\tc\n" * 100000))
+        time.sleep(0.2)  # the server has seen it; nobody has read its answer
+        client.send(m.copy_data(late), m.run("select 5"), m.SYNC, m.run("select 6"), m.SYNC, m.query("select 7"))
+        equal(client.collect().sqlstate, "22P02")
+        equal([client.collect().value for _ in range(3)], ["5", "6", "7"])
+    equal(count(client, "copy_pipe"), 0)
 
 
 def test_copy_in_interrupted_by_another_message(env):

@@ -99,6 +99,8 @@ pub struct Backend<S: Socket> {
     pub(super) hung_up: bool,
     /// The server has asked for copy data, and the client has not ended them.
     pub(super) copying_in: bool,
+    /// Its client has gone on as if that copy had failed.
+    pub(super) copy_foreseen: bool,
     /// The query of ours that the server is at has been completed, up to its ReadyForQuery.
     pub(super) fence_passed: bool,
     /// Syncs that the copy under way is taken to have read and ignored.
@@ -189,6 +191,7 @@ impl<S: Socket> Backend<S> {
             gone: false,
             hung_up: false,
             copying_in: false,
+            copy_foreseen: false,
             fence_passed: false,
             syncs_in_copy: 0,
             syncs_in_doubt: 0,

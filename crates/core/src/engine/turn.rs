@@ -135,6 +135,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.drop_message()?;
             return Ok(false);
         }
+        if self.backend.copying_in {
+            self.judge_copy();
+        }
         match self.header.kind {
             frontend::QUERY => return self.query(),
             frontend::PARSE => self.parse()?,
@@ -156,7 +159,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     return self.drop_message().map(|()| false);
                 }
                 self.pass();
-                if self.backend.copying_in {
+                if self.backend.copying_in && !self.backend.copy_foreseen {
                     // The server reads it and ignores it (trap 15).
                     self.backend.syncs_in_copy += 1;
                 } else {
@@ -253,6 +256,21 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.extra().discard = rest;
         }
         Ok(())
+    }
+
+    /// A copy wants data. Whoever sends something else without having ended it has foreseen that the
+    /// server has refused them: then it reads on, and a Sync that follows is answered. (If not, the
+    /// server ends the connection: `CopyGetData`, copyfromparse.c.)
+    fn judge_copy(&mut self) {
+        let belongs = matches!(
+            self.header.kind,
+            frontend::COPY_DATA
+                | frontend::COPY_DONE
+                | frontend::COPY_FAIL
+                | frontend::SYNC
+                | frontend::FLUSH
+        );
+        self.backend.copy_foreseen |= !belongs;
     }
 
     fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {

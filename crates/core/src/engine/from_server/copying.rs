@@ -11,6 +11,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(super) fn copy_in(&mut self) {
         let backend = &mut *self.backend;
         backend.copying_in = true;
+        backend.copy_foreseen = false;
         backend.syncs_in_copy = 0;
         // A text may be answered in several parts.
         let behind = 1 + backend.expected.iter().take_while(|next| next.is_within_query()).count();

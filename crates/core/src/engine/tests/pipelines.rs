@@ -181,6 +181,31 @@ fn trap_15_copy_data_after_an_error_goes_nowhere() {
 }
 
 #[test]
+fn trap_15_a_pipeline_behind_refused_copy_data_is_answered() {
+    for told in [false, true] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("COPY t FROM STDIN"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("G"));
+        world.send(&client, &message(b'd', b"bad\n"));
+        if told {
+            world.send(&server, &answers("EI"));
+        }
+        // Without CopyDone or CopyFail: the server reads on as soon as it has refused the data.
+        let late = message(b'd', &[b'x'; 20_000]);
+        let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+        world.send(&client, &[late, pipeline.clone(), pipeline].concat());
+        if !told {
+            world.send(&server, &answers("EI"));
+        }
+        world.send(&server, &answers("12CI12CI"));
+        assert_eq!(client.kinds(), "GEZ12CZ12CZ");
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
 fn trap_16_a_backend_waits_for_the_end_of_a_cancel_request() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());

@@ -49,8 +49,8 @@ pub struct Behaviour {
     pub think_max: Duration,
     /// Of a thousand units, how many end in a sudden disconnection.
     pub vanish_permille: u64,
-    /// It goes on without having heard whether copy data were refused, and whether the statements
-    /// that it names were prepared, as no driver does.
+    /// It goes on without having heard whether the data of an extended-protocol copy were refused,
+    /// and whether the statements that it names were prepared, as no driver does.
     pub foresees_outcomes: bool,
     /// Of a hundred sleeping statements, how many are cancelled.
     pub cancel_percent: u64,
@@ -224,7 +224,7 @@ impl Generator {
             8 => {
                 self.owes_sync |= extended;
                 self.send(frontend::copy_data(b"not a number\n"));
-                if !self.behaviour.foresees_outcomes {
+                if extended && !self.behaviour.foresees_outcomes {
                     self.planned.push_back(Action::Await);
                 }
             }
