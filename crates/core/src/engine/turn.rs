@@ -5,11 +5,13 @@
 //! cannot be read are passed on: the server knows what to say of them, and their length keeps
 //! the framing.
 
+mod portal;
+
 use std::sync::Arc;
 
 use super::backend::Backend;
 use super::client::{Client, ClientStatement};
-use super::effects::{Effects, Unusual};
+use super::effects::Effects;
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
 use super::statement::{Statement, Unnamed};
@@ -26,9 +28,6 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
     let (&what, name) = body.split_first()?;
     Some((what, frame::take_string(name)?.0))
 }
-
-/// Name of the statement that is bound in place of a DEALLOCATE.
-const STAND_IN: &[u8] = b"hawser_deallocate";
 
 /// One message of a client that has a backend.
 pub(super) struct Turn<'a, 'b, S: Socket> {
@@ -216,36 +215,6 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Err(Halt::Full);
         }
         Ok(())
-    }
-
-    /// What the Execute at hand does to the pooler's books, and what must follow it.
-    fn behind_execute(&mut self) -> Result<(), Halt> {
-        let Some((portal, _)) = frame::take_string(self.body) else { return Ok(()) };
-        let Some(unusual) = self.client.portal(portal) else { return Ok(()) };
-        if let Some(name) = &unusual.deallocates {
-            self.deallocate_behind(name);
-            return Ok(());
-        }
-        self.passage.cut(self.backend)?;
-        self.client.restore_behind(&unusual, self.backend, &mut self.passage.out);
-        Ok(())
-    }
-
-    /// The Execute at hand takes one of the client's names away, if it works.
-    fn deallocate_behind(&mut self, name: &[u8]) {
-        let named = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
-        if let Some(mut closed) = named {
-            closed.1.pipeline = self.backend.pipeline;
-            self.backend.closing.push_back(closed);
-            self.backend.expect(Expect::CloseKnown { told: false });
-        }
-    }
-
-    /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended.
-    fn becomes_ours(&self) -> bool {
-        self.header.kind == frontend::SYNC
-            && self.backend.expected.back() == Some(&Expect::MadeSync)
-            && !self.client.is_skipping()
     }
 
     fn drop_message(&mut self) -> Result<(), Halt> {
@@ -603,7 +572,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             if let Some(unnamed) = &self.client.unnamed {
                 let unusual = unnamed.effects.unusual.clone();
                 if self.binds_deallocate(portal, unusual.as_deref())? {
-                    return self.bind_instead(portal, name, STAND_IN);
+                    return self.bind_instead(portal, name);
                 }
                 self.client.note_portal(portal, unusual.as_deref());
             } else {
@@ -643,7 +612,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let unusual = statement.effects.unusual.as_deref();
         if self.binds_deallocate(portal, unusual)? {
-            return self.bind_instead(portal, name, STAND_IN);
+            return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual);
         self.pass_with(old, |out| {
@@ -651,54 +620,6 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, &statement.name);
         })?;
         self.backend.expect(Expect::Bind { statement: statement.id });
-        Ok(())
-    }
-
-    /// A Bind of a statement that the server knows by the client's own name.
-    fn bind_native(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
-        if self.client.extra.is_none() {
-            return Ok(());
-        }
-        let unusual = self.client.native_statement(name);
-        if let Some(unusual) = &unusual {
-            self.hold()?;
-            let effects = Effects { unusual: Some(unusual.clone()), ..Effects::default() };
-            self.before(&effects, true)?;
-        }
-        self.client.note_portal(portal, unusual.as_deref());
-        Ok(())
-    }
-
-    /// Whether a portal is to be made of the DEALLOCATE of one of the client's own names, which
-    /// the server has under another. If so, appends a stand-in: a DEALLOCATE of a statement that is
-    /// there for nothing else, so that the server answers as it would, in its turn.
-    fn binds_deallocate(&mut self, portal: &[u8], unusual: Option<&Unusual>) -> Result<bool, Halt> {
-        let Some(unusual) = unusual else { return Ok(false) };
-        let own = unusual.deallocates.as_ref().filter(|name| self.client.statement(name).is_some());
-        if own.is_none() {
-            return Ok(false);
-        }
-        self.passage.cut(self.backend)?;
-        let out = &mut self.passage.out;
-        // They may be left of one that was bound and not executed.
-        for (name, text) in [(&b"hawser_gone"[..], &b""[..]), (STAND_IN, b"DEALLOCATE hawser_gone")]
-        {
-            build::close_statement(out, name);
-            build::parse(out, name, &[text, &[0; 3]].concat());
-            self.backend.expect(Expect::Made);
-            self.backend.expect(Expect::MadeParse { statement: 0 });
-        }
-        self.client.note_portal(portal, Some(unusual));
-        Ok(true)
-    }
-
-    /// Passes the Bind on with another statement's name.
-    fn bind_instead(&mut self, portal: &[u8], name: &[u8], other: &[u8]) -> Result<(), Halt> {
-        self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
-            build::string(out, portal);
-            build::string(out, other);
-        })?;
-        self.backend.expect(Expect::Bind { statement: 0 });
         Ok(())
     }
 

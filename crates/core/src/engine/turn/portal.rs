@@ -1,0 +1,100 @@
+//! Portals whose execution changes the pooler's own books: RESET, DISCARD ALL, DEALLOCATE.
+//!
+//! # Model
+//! A Bind notes what its statement does; the Execute of that portal does it (see
+//! [`super::super::restore`]). A DEALLOCATE of a name that the server has under another gets a
+//! stand-in.
+
+use super::super::effects::{Effects, Unusual};
+use super::super::expect::Expect;
+use super::super::from_client::Halt;
+use super::Turn;
+use crate::engine::Socket;
+use crate::wire::{build, frame, frontend};
+
+/// Name of the statement that is bound in place of a DEALLOCATE.
+const STAND_IN: &[u8] = b"hawser_deallocate";
+
+impl<S: Socket> Turn<'_, '_, S> {
+    /// What the Execute at hand does to the pooler's books, and what must follow it.
+    pub(super) fn behind_execute(&mut self) -> Result<(), Halt> {
+        let Some((portal, _)) = frame::take_string(self.body) else { return Ok(()) };
+        let Some(unusual) = self.client.portal(portal) else { return Ok(()) };
+        if let Some(name) = &unusual.deallocates {
+            self.deallocate_behind(name);
+            return Ok(());
+        }
+        self.passage.cut(self.backend)?;
+        self.client.restore_behind(&unusual, self.backend, &mut self.passage.out);
+        Ok(())
+    }
+
+    /// The Execute at hand takes one of the client's names away, if it works.
+    pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
+        let named = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
+        if let Some(mut closed) = named {
+            closed.1.pipeline = self.backend.pipeline;
+            self.backend.closing.push_back(closed);
+            self.backend.expect(Expect::CloseKnown { told: false });
+        }
+    }
+
+    /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended.
+    pub(super) fn becomes_ours(&self) -> bool {
+        self.header.kind == frontend::SYNC
+            && self.backend.expected.back() == Some(&Expect::MadeSync)
+            && !self.client.is_skipping()
+    }
+
+    /// A Bind of a statement that the server knows by the client's own name.
+    pub(super) fn bind_native(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
+        if self.client.extra.is_none() {
+            return Ok(());
+        }
+        let unusual = self.client.native_statement(name);
+        if let Some(unusual) = &unusual {
+            self.hold()?;
+            let effects = Effects { unusual: Some(unusual.clone()), ..Effects::default() };
+            self.before(&effects, true)?;
+        }
+        self.client.note_portal(portal, unusual.as_deref());
+        Ok(())
+    }
+
+    /// Whether a portal is to be made of the DEALLOCATE of one of the client's own names, which
+    /// the server has under another. If so, appends a stand-in: a DEALLOCATE of a statement that is
+    /// there for nothing else, so that the server answers as it would, in its turn.
+    pub(super) fn binds_deallocate(
+        &mut self,
+        portal: &[u8],
+        unusual: Option<&Unusual>,
+    ) -> Result<bool, Halt> {
+        let Some(unusual) = unusual else { return Ok(false) };
+        let own = unusual.deallocates.as_ref().filter(|name| self.client.statement(name).is_some());
+        if own.is_none() {
+            return Ok(false);
+        }
+        self.passage.cut(self.backend)?;
+        let out = &mut self.passage.out;
+        // They may be left of one that was bound and not executed.
+        for (name, text) in [(&b"hawser_gone"[..], &b""[..]), (STAND_IN, b"DEALLOCATE hawser_gone")]
+        {
+            build::close_statement(out, name);
+            build::parse(out, name, &[text, &[0; 3]].concat());
+            self.backend.expect(Expect::Made);
+            self.backend.expect(Expect::MadeParse { statement: 0 });
+        }
+        self.client.note_portal(portal, Some(unusual));
+        Ok(true)
+    }
+
+    /// Passes the Bind on with the name of the stand-in.
+    pub(super) fn bind_instead(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
+        self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
+            build::string(out, portal);
+            build::string(out, STAND_IN);
+        })?;
+        self.backend.expect(Expect::Bind { statement: 0 });
+        Ok(())
+    }
+}
