@@ -64,6 +64,8 @@ pub mod limits {
     pub const LATE_BYTES_MAX: usize = 4 * 1024;
     /// Further events that may be seen to before waiting answers are written.
     pub const EVENTS_BEHIND_MAX: usize = 32;
+    /// No bound of the configuration is below this: shorter messages are not measured.
+    pub const PACKET_BYTES_MIN: usize = 1024;
     /// What is looked at of a longer message from a server: an error's severity and code.
     pub const ERROR_START_BYTES: usize = 1024;
     /// Unsent bytes for one connection from which its other side is no longer read.

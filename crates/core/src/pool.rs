@@ -49,6 +49,8 @@ pub struct Limits {
     pub idle_transaction_reserve: u32,
     /// Idle backends are kept at least up to this number.
     pub min_size: u32,
+    /// Whether the backend that has been idle longest is lent, whatever loop it is on.
+    pub round_robin: bool,
 }
 
 /// A client in the queue.
@@ -247,9 +249,14 @@ impl<B> Pool<B> {
     /// A client asks for a backend: it gets one, or a place in the queue.
     pub fn acquire(&mut self, client: ClientId, now: Time) -> Acquired<B> {
         if !self.paused {
-            let own = self.idle.iter().rposition(|idle| idle.home == client.home);
-            if let Some(at) = own.or(self.idle.len().checked_sub(1)) {
+            let chosen = if self.limits.round_robin {
+                (!self.idle.is_empty()).then_some(0)
+            } else {
                 // The most recently used: its caches are warm, and the others may age out.
+                let own = self.idle.iter().rposition(|idle| idle.home == client.home);
+                own.or(self.idle.len().checked_sub(1))
+            };
+            if let Some(at) = chosen {
                 let idle = self.idle.remove(at);
                 self.lent += 1;
                 return Acquired::Backend { backend: idle.backend, home: idle.home };

@@ -60,6 +60,17 @@ pub(super) enum Tidying {
     AwaitingCancel,
 }
 
+/// What is to be discarded of the client before.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum Reset {
+    /// Nothing.
+    No,
+    /// As the pool's `server_reset_query` says: the client was one of session mode.
+    AsConfigured,
+    /// Everything.
+    All,
+}
+
 /// A server connection and what has been applied to it.
 pub struct Backend<S: Socket> {
     pub(super) id: BackendId,
@@ -133,7 +144,7 @@ pub struct Backend<S: Socket> {
     pub(super) spoiled: Option<&'static str>,
     pub(super) tidying: Tidying,
     /// It served a client with state of its own: that is discarded before it serves another.
-    pub(super) needs_reset: bool,
+    pub(super) reset_due: Reset,
     pub(super) cancels_in_flight: u32,
     /// A cancel request goes out once no query of ours is ahead of the client's.
     pub(super) cancel_due: bool,
@@ -207,7 +218,7 @@ impl<S: Socket> Backend<S> {
             unnamed: None,
             spoiled: None,
             tidying: Tidying::No,
-            needs_reset: false,
+            reset_due: Reset::No,
             cancels_in_flight: 0,
             cancel_due: false,
             parked: false,

@@ -6,17 +6,23 @@
 //! state discarded; then it serves the next. Half a message, or a server that does not come to
 //! an end within `cancel_wait_timeout`, closes it (trap 21).
 
-use super::backend::{Backend, Tidying};
+use super::backend::{Backend, Reset, Tidying};
+use super::client::Resetting;
+use super::effects::Effects;
 use super::expect::Expect;
 use super::message::{ClientState, Event, PoolMode, ToLoop};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::pool::Released;
-use crate::session::settings::Settings;
+use crate::session::scan::{ScanOptions, scan};
+use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::{TransactionStatus, build};
+
+/// What discards all state of a session that there is a command for.
+const DISCARD_ALL: &[u8] = b"DISCARD ALL";
 
 /// What makes an abandoned pipeline fail. It shows in the server's log, as a syntax error.
 const ABANDONED: &[u8] =
@@ -375,10 +381,14 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let client = self.clients.get(slot);
-        let stateful = client.is_some_and(|c| c.is_pinned() || c.mode == PoolMode::Session);
+        let reset = client.map_or(Reset::No, |c| match c.mode {
+            PoolMode::Session => Reset::AsConfigured,
+            _ if c.is_pinned() => Reset::All,
+            _ => Reset::No,
+        });
         let exclusive = client.is_some_and(|c| c.exclusive);
         backend.replay.forget();
-        backend.needs_reset |= stateful;
+        backend.reset_due = backend.reset_due.max(reset);
         if exclusive {
             backend.spoiled.get_or_insert("it served one client alone");
         }
@@ -433,6 +443,11 @@ impl<S: Socket> Engine<S> {
             self.keep(backend);
             return;
         }
+        let reset_query = match backend.reset_due {
+            Reset::No => None,
+            Reset::AsConfigured => Some(backend.pool.settings().server_reset_query.clone()),
+            Reset::All => Some(DISCARD_ALL.into()),
+        };
         let next = match (backend.tidying, backend.status) {
             _ if backend.syncs_in_doubt > 0 => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
@@ -443,13 +458,17 @@ impl<S: Socket> Engine<S> {
                 Some((Tidying::RollingBack, &b"ROLLBACK"[..]))
             }
             (Tidying::Resetting, TransactionStatus::Idle) => {
-                backend.was_reset();
+                backend.was_reset(reset_query.as_deref().unwrap_or(DISCARD_ALL));
                 None
             }
-            (_, TransactionStatus::Idle) if backend.needs_reset => {
-                Some((Tidying::Resetting, &b"DISCARD ALL"[..]))
-            }
-            (_, TransactionStatus::Idle) => None,
+            (_, TransactionStatus::Idle) => match reset_query.as_deref() {
+                Some([]) => {
+                    backend.was_reset(b"");
+                    None
+                }
+                Some(query) => Some((Tidying::Resetting, query)),
+                None => None,
+            },
         };
         let Some((tidying, query)) = next else {
             if backend.is_at_rest() {
@@ -490,13 +509,29 @@ impl<S: Socket> Backend<S> {
         if out.is_empty() { Ok(()) } else { self.send(&out) }
     }
 
-    /// DISCARD ALL has worked.
-    fn was_reset(&mut self) {
-        self.needs_reset = false;
-        self.statements.clear();
+    /// A reset query has worked. What one of the operator's own leaves, it leaves to the next
+    /// client of session mode: it is asked for.
+    fn was_reset(&mut self, query: &[u8]) {
+        self.reset_due = Reset::No;
         self.unnamed = None;
-        self.uncertain = false;
-        // What the server reports it has reported; the rest is at its start value.
-        self.applied = Settings::EMPTY;
+        let reported = |name: &[u8]| self.parameters.get(name).is_some();
+        let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
+        let Some(unusual) = effects.unusual else { return };
+        if unusual.forgets_statements {
+            self.statements.clear();
+            self.uncertain = false;
+        }
+        match &unusual.resetting {
+            Resetting::No => {}
+            // What the server reports it has reported; the rest is at its start value.
+            Resetting::All => self.applied = Settings::EMPTY,
+            Resetting::Names(names) => {
+                let mut settings = SettingsBuilder::from(&self.applied);
+                for name in names {
+                    settings.remove(name);
+                }
+                self.applied = self.pool.interner().share(settings.build());
+            }
+        }
     }
 }

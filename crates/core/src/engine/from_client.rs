@@ -311,6 +311,12 @@ impl<S: Socket> Engine<S> {
                 }
                 Some(_) => {}
             }
+            if header.total() > limits::PACKET_BYTES_MIN {
+                let most = self.pools[client.pool as usize].settings.max_packet_size;
+                if header.total() > most {
+                    return Halt::Refused(too_long(header, most));
+                }
+            }
             // A long message streams, but only once as much of it is here as a whole one may have.
             if rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES) {
                 return Halt::Dry;
@@ -653,6 +659,13 @@ fn bad_kind(kind: u8) -> ClientError {
 pub(super) fn bad_length(kind: u8) -> ClientError {
     ClientError::fatal(SqlState::PROTOCOL_VIOLATION, "invalid message length")
         .detail(format!("Message type \"{}\".", kind.escape_ascii()))
+}
+
+fn too_long(header: Header, most: usize) -> ClientError {
+    ClientError::fatal(SqlState::PROGRAM_LIMIT_EXCEEDED, "message too long").detail(format!(
+        "It has {} bytes, and max_packet_size of the pooler is {most}.",
+        header.total()
+    ))
 }
 
 /// The name in a Query that is nothing but DEALLOCATE of a protocol-level statement of this

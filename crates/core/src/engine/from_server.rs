@@ -60,6 +60,8 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) bytes: &'a [u8],
     /// What goes to the client ahead of the run.
     pub(super) out: &'a mut Vec<u8>,
+    /// The longest message that is let through.
+    pub(super) message_bytes_max: usize,
 }
 
 /// What is done with a message.
@@ -91,6 +93,10 @@ impl<S: Socket> Relay<'_, S> {
                 }
             };
             let total = header.total();
+            if total > self.message_bytes_max {
+                relayed.broken = Some("the server sent a message longer than max_packet_size");
+                break;
+            }
             if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
                 match self.backend.expected.front() {
                     Some(Expect::Query | Expect::Execute | Expect::Statements(_)) => {}

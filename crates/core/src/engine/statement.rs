@@ -7,9 +7,10 @@
 //! equal too. A backend that lacks it gets it ahead of the Bind that needs it.
 //!
 //! # Bounds
-//! On a backend by [`BackendStatements`] (least recently used goes first), in all by
-//! [`StatementTable`]: statements that no client names any more are forgotten when the texts
-//! take more than its limit.
+//! On a backend by [`BackendStatements`] (least recently used goes first), in all by the
+//! [`StatementMemory`] that the tables of all pools share: once the texts take more than it
+//! allows, those that no client names any more are forgotten. Where all are named, a new one is
+//! not shared: its client keeps the backend that has it.
 //!
 //! # Why the settings are part of it
 //! Parse folds constants and resolves names: `'01/02/2024'::date` keeps the DateStyle of its
@@ -17,7 +18,7 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use siphasher::sip::SipHasher13;
@@ -176,33 +177,78 @@ struct Inner {
     next_id: u64,
     clock: u64,
     bytes: usize,
-    bytes_max: usize,
+    /// A sweep has just found too little to forget: the next is left to `make_room`, for sweeping
+    /// at every Parse would cost more than it brings.
+    nothing_to_spare: bool,
+}
+
+/// What the texts of all tables take together, and may take.
+#[derive(Debug)]
+pub struct StatementMemory {
+    bytes: AtomicUsize,
+    bytes_max: AtomicUsize,
+}
+
+impl StatementMemory {
+    /// Nothing is taken yet.
+    pub fn new(bytes_max: usize) -> Self {
+        Self { bytes: AtomicUsize::new(0), bytes_max: AtomicUsize::new(bytes_max) }
+    }
+
+    /// Bytes taken.
+    pub fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Puts another bound in force.
+    pub fn set_max(&self, bytes_max: usize) {
+        self.bytes_max.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// Bytes beyond the bound.
+    pub fn excess(&self) -> usize {
+        self.bytes().saturating_sub(self.bytes_max.load(Ordering::Relaxed))
+    }
+
+    fn changed(&self, before: usize, after: usize) {
+        if after >= before {
+            self.bytes.fetch_add(after - before, Ordering::Relaxed);
+        } else {
+            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+        }
+    }
 }
 
 /// All shared statements of one pool.
 #[derive(Debug)]
 pub struct StatementTable {
     key: Keyed,
+    memory: Arc<StatementMemory>,
     inner: Mutex<Inner>,
+}
+
+impl Drop for StatementTable {
+    fn drop(&mut self) {
+        let inner = self.inner.get_mut().unwrap_or_else(PoisonError::into_inner);
+        self.memory.changed(inner.bytes, 0);
+    }
 }
 
 /// What a statement costs beside its text.
 const STATEMENT_OVERHEAD_BYTES: usize = 200;
 
-/// Bytes of texts that a pool keeps for statements that no client names any more.
-const TABLE_BYTES_MAX: usize = 16 * 1024 * 1024;
-
 impl StatementTable {
     /// An empty table whose hashes are keyed.
-    pub fn new(hash_key: u64) -> Self {
+    pub fn new(hash_key: u64, memory: Arc<StatementMemory>) -> Self {
         Self {
             key: Keyed(hash_key),
+            memory,
             inner: Mutex::new(Inner {
                 by_hash: HashMap::default(),
                 next_id: 1,
                 clock: 0,
                 bytes: 0,
-                bytes_max: TABLE_BYTES_MAX,
+                nothing_to_spare: false,
             }),
         }
     }
@@ -241,16 +287,41 @@ impl StatementTable {
     ) -> Arc<Statement> {
         let hash = self.hash(body, settings);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        let inner = &mut *inner;
-        inner.clock += 1;
-        let used = inner.clock;
-        let bucket = inner.by_hash.entry(hash).or_default();
-        if let Some(kept) = bucket.iter_mut().find(|kept| {
-            *kept.statement.body == *body && same_parse_settings(&kept.statement.settings, settings)
-        }) {
-            kept.used = used;
-            return kept.statement.clone();
+        match inner.find(hash, body, settings) {
+            Some(statement) => statement,
+            None => self.insert(&mut inner, hash, body, settings, effects()),
         }
+    }
+
+    /// The same, but `None` if it would be a new one and there is no memory for it.
+    pub fn intern_if_room(
+        &self,
+        body: &[u8],
+        settings: &Settings,
+        effects: impl FnOnce() -> super::effects::Effects,
+    ) -> Option<Arc<Statement>> {
+        let hash = self.hash(body, settings);
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(statement) = inner.find(hash, body, settings) {
+            return Some(statement);
+        }
+        if self.memory.excess() > 0 && !inner.nothing_to_spare {
+            self.forget_unused(&mut inner);
+        }
+        if self.memory.excess() > 0 {
+            return None;
+        }
+        Some(self.insert(&mut inner, hash, body, settings, effects()))
+    }
+
+    fn insert(
+        &self,
+        inner: &mut Inner,
+        hash: u64,
+        body: &[u8],
+        settings: &Settings,
+        effects: super::effects::Effects,
+    ) -> Arc<Statement> {
         let id = inner.next_id;
         inner.next_id += 1;
         // The middle part keeps clients from guessing the names of others' statements.
@@ -260,16 +331,37 @@ impl StatementTable {
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
             settings: settings.clone(),
-            effects: effects(),
+            effects,
             proven: AtomicBool::new(false),
             noted: AtomicBool::new(false),
         });
-        bucket.push(Kept { statement: statement.clone(), used });
-        inner.bytes += body.len() + STATEMENT_OVERHEAD_BYTES;
-        if inner.bytes > inner.bytes_max {
-            inner.forget_unused();
-        }
+        let (used, bytes) = (inner.clock, body.len() + STATEMENT_OVERHEAD_BYTES);
+        inner.by_hash.entry(hash).or_default().push(Kept { statement: statement.clone(), used });
+        inner.bytes += bytes;
+        self.memory.changed(0, bytes);
         statement
+    }
+
+    fn forget_unused(&self, inner: &mut Inner) {
+        let before = inner.bytes;
+        inner.forget_unused(self.memory.excess());
+        self.memory.changed(before, inner.bytes);
+        inner.nothing_to_spare = self.memory.excess() > 0;
+    }
+
+    /// Forgets statements that no client names any more if all tables together take too much. To
+    /// be done now and then: those of a pool that prepares nothing new would stay otherwise.
+    pub fn make_room(&self) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.nothing_to_spare = false;
+        if self.memory.excess() > 0 {
+            self.forget_unused(&mut inner);
+        }
+    }
+
+    /// What all tables together take and may take.
+    pub fn memory(&self) -> &StatementMemory {
+        &self.memory
     }
 
     /// How many statements it holds, and their bytes.
@@ -280,9 +372,18 @@ impl StatementTable {
 }
 
 impl Inner {
-    /// Forgets what no client names, least recently used first, down to three quarters of the
-    /// limit; so the cost of the sweep is spread over a quarter's worth of new statements.
-    fn forget_unused(&mut self) {
+    fn find(&mut self, hash: u64, body: &[u8], settings: &Settings) -> Option<Arc<Statement>> {
+        self.clock += 1;
+        let kept = self.by_hash.get_mut(&hash)?.iter_mut().find(|kept| {
+            *kept.statement.body == *body && same_parse_settings(&kept.statement.settings, settings)
+        })?;
+        kept.used = self.clock;
+        Some(kept.statement.clone())
+    }
+
+    /// Forgets what no client names, least recently used first, until `excess` bytes and a quarter
+    /// of the table are free; so the cost of the sweep is spread over that many new statements.
+    fn forget_unused(&mut self, excess: usize) {
         let mut unused: Vec<(u64, usize)> = self
             .by_hash
             .values()
@@ -291,7 +392,7 @@ impl Inner {
             .map(|kept| (kept.used, kept.statement.body.len() + STATEMENT_OVERHEAD_BYTES))
             .collect();
         unused.sort_unstable();
-        let target = self.bytes_max / 4 * 3;
+        let target = self.bytes.saturating_sub(excess) / 4 * 3;
         let mut limit = 0;
         let mut bytes = self.bytes;
         for (used, size) in unused {
@@ -441,9 +542,21 @@ mod tests {
     use super::*;
     use crate::engine::effects::Effects;
 
+    /// What a statement of [`prepare`] takes.
+    const EACH: usize = STATEMENT_OVERHEAD_BYTES + 7;
+
+    fn table(bytes_max: usize) -> StatementTable {
+        StatementTable::new(1, Arc::new(StatementMemory::new(bytes_max)))
+    }
+
+    fn prepare(table: &StatementTable, n: u32) -> Option<Arc<Statement>> {
+        let body = [&n.to_be_bytes()[..], b"\0\0\0"].concat();
+        table.intern_if_room(&body, &Settings::EMPTY, Effects::default)
+    }
+
     #[test]
     fn equal_bodies_share_and_others_do_not() {
-        let table = StatementTable::new(1);
+        let table = table(usize::MAX);
         let one = table.intern(b"SELECT 1\0\0\0", &Settings::EMPTY, Effects::default);
         let same = table.intern(b"SELECT 1\0\0\0", &Settings::EMPTY, || panic!("it is known"));
         let other = table.intern(b"SELECT 2\0\0\0", &Settings::EMPTY, Effects::default);
@@ -471,15 +584,14 @@ mod tests {
 
     #[test]
     fn texts_that_no_client_names_are_forgotten_and_named_ones_kept() {
-        let table = StatementTable::new(1);
-        table.inner.lock().unwrap().bytes_max = 100 * (STATEMENT_OVERHEAD_BYTES + 8);
+        let table = table(100 * EACH);
         let named = table.intern(b"named\0\0\0", &Settings::EMPTY, Effects::default);
         for n in 0..10_000u32 {
-            let body = [&n.to_be_bytes()[..], b"\0\0\0"].concat();
-            table.intern(&body, &Settings::EMPTY, Effects::default);
+            assert!(prepare(&table, n).is_some(), "there is always something to forget");
         }
         let (count, bytes) = table.size();
-        assert!(count <= 100 && bytes <= 100 * (STATEMENT_OVERHEAD_BYTES + 8), "{count} {bytes}");
+        assert!(count <= 101 && bytes <= 101 * EACH, "{count} {bytes}");
+        assert_eq!(table.memory.bytes(), bytes);
         assert!(Arc::ptr_eq(
             &named,
             &table.intern(b"named\0\0\0", &Settings::EMPTY, Effects::default)
@@ -487,8 +599,39 @@ mod tests {
     }
 
     #[test]
+    fn a_text_that_does_not_fit_is_not_shared_and_known_ones_still_are() {
+        let table = table(10 * EACH);
+        let named: Vec<_> = (0..11).filter_map(|n| prepare(&table, n)).collect();
+        assert_eq!(named.len(), 11);
+        assert!(prepare(&table, 11).is_none());
+        assert!(Arc::ptr_eq(&named[3], &prepare(&table, 3).unwrap()));
+        drop(named);
+        assert!(prepare(&table, 11).is_none(), "swept in vain a moment ago");
+        table.make_room();
+        assert!(prepare(&table, 11).is_some());
+    }
+
+    #[test]
+    fn pools_share_one_memory_and_a_pool_that_goes_gives_its_part_back() {
+        let memory = Arc::new(StatementMemory::new(10 * EACH));
+        let (one, other) =
+            (StatementTable::new(1, memory.clone()), StatementTable::new(1, memory.clone()));
+        for n in 0..11 {
+            prepare(&one, n);
+        }
+        assert!(prepare(&other, 11).is_none(), "the other pool has nothing to forget");
+        one.make_room();
+        let held = prepare(&other, 11).unwrap();
+        memory.set_max(0);
+        one.make_room();
+        assert_eq!(one.size(), (0, 0));
+        drop((held, one, other));
+        assert_eq!(memory.bytes(), 0);
+    }
+
+    #[test]
     fn a_backend_closes_what_was_used_least_recently() {
-        let table = StatementTable::new(1);
+        let table = table(usize::MAX);
         let all: Vec<_> =
             (0..4u8).map(|n| table.intern(&[n, 0], &Settings::EMPTY, Effects::default)).collect();
         let mut on_backend = BackendStatements::new(3);

@@ -400,7 +400,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let malformed = Expect::Parse { serial: 0, statement: 0 };
         if !self.is_whole() {
-            return self.parse_long();
+            return self.parse_unshared("a statement too long to be looked at was prepared");
         }
         let Some((name, rest)) = frame::take_string(self.body) else {
             self.malformed(malformed);
@@ -446,12 +446,13 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         // Any query ahead may set what this Parse reads, be it within a function.
         self.hold()?;
-        let statement =
-            self.backend
-                .pool
-                .clone()
-                .statements
-                .intern(rest, &self.client.desired, || self.effects_of(text));
+        let pool = self.backend.pool.clone();
+        let desired = &self.client.desired;
+        let Some(statement) =
+            pool.statements.intern_if_room(rest, desired, || self.effects_of(text))
+        else {
+            return self.parse_unshared("prepared_statements_memory is full");
+        };
         let named = ClientStatement {
             statement: statement.clone(),
             serial: self.serial,
@@ -496,8 +497,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// A Parse too long to be kept: it goes to this backend alone, and pins the client.
-    fn parse_long(&mut self) -> Result<(), Halt> {
+    /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
+    /// reason for which the backend is closed after it.
+    fn parse_unshared(&mut self, why: &'static str) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
         if let Some(named) = self.client.statement(name) {
             let existing = named.statement.clone();
@@ -511,8 +513,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         } else {
             Part::ProtocolStatement
         });
-        // Its text has not been seen whole: anything may be in it.
-        self.backend.spoiled.get_or_insert("a statement too long to be looked at was prepared");
+        // Its text may not have been seen whole: anything may be in it.
+        self.backend.spoiled.get_or_insert(why);
         if name.is_empty() {
             self.client.unnamed = None;
             self.client.unnamed_serial = 0;

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::{Limits, Pool, PoolStats};
-use crate::engine::statement::{Keyed, StatementTable};
+use crate::engine::statement::{Keyed, StatementMemory, StatementTable};
 use crate::ids::PoolId;
 use crate::session::settings::Interner;
 use crate::wire::error::ClientError;
@@ -40,6 +40,10 @@ pub struct PoolSettings {
     pub server_max_transactions: u64,
     /// Shared prepared statements kept on a backend. Zero: they are not shared, but pin.
     pub max_prepared_statements: u32,
+    /// What discards the state of a client of session mode. Empty: nothing does.
+    pub server_reset_query: Box<[u8]>,
+    /// The longest message that is let through either way, its header included.
+    pub max_packet_size: usize,
 }
 
 impl Default for PoolSettings {
@@ -51,6 +55,7 @@ impl Default for PoolSettings {
                 reserve_timeout: Duration::from_secs(5),
                 idle_transaction_reserve: 20,
                 min_size: 0,
+                round_robin: false,
             },
             query_wait_timeout: Duration::from_secs(120),
             query_timeout: Duration::ZERO,
@@ -63,6 +68,8 @@ impl Default for PoolSettings {
             server_idle_timeout: Duration::from_secs(600),
             server_max_transactions: 0,
             max_prepared_statements: 200,
+            server_reset_query: b"DISCARD ALL"[..].into(),
+            max_packet_size: usize::MAX,
         }
     }
 }
@@ -131,12 +138,26 @@ impl<B> SharedPool<B> {
         loops: usize,
         hash_key: u64,
     ) -> Self {
+        let memory = Arc::new(StatementMemory::new(usize::MAX));
+        Self::with_memory(id, database, user, settings, loops, hash_key, memory)
+    }
+
+    /// The same; the texts of its statements count against `memory`.
+    pub fn with_memory(
+        id: PoolId,
+        database: &str,
+        user: &str,
+        settings: PoolSettings,
+        loops: usize,
+        hash_key: u64,
+        memory: Arc<StatementMemory>,
+    ) -> Self {
         Self {
             id,
             database: database.to_owned(),
             user: user.to_owned(),
             stats: PoolStats::new(loops),
-            statements: StatementTable::new(hash_key),
+            statements: StatementTable::new(hash_key, memory),
             pool: Mutex::new(Pool::new(settings.limits.clone())),
             waiting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),

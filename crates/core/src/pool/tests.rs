@@ -8,6 +8,7 @@ fn limits(size: u32) -> Limits {
         reserve_timeout: Duration::ZERO,
         idle_transaction_reserve: 0,
         min_size: 0,
+        round_robin: false,
     }
 }
 
@@ -153,4 +154,28 @@ fn a_waiter_that_left_gets_nothing() {
     assert!(pool.forget_waiter(client(0, 5)));
     assert!(!pool.forget_waiter(client(0, 5)));
     assert!(matches!(pool.release(BackendId(0), 0, LoopId(0), T0), Released::Kept));
+}
+
+#[test]
+fn the_backend_used_last_is_lent_and_round_robin_lends_the_one_idle_longest() {
+    let lent = |round_robin: bool| {
+        let mut pool = lent_out(3);
+        for n in [0, 1, 2] {
+            // The last of them on the loop of the client that asks.
+            let home = LoopId(u16::from(n == 2));
+            assert!(matches!(pool.release(BackendId(n), n, home, T0), Released::Kept));
+        }
+        pool.set_limits(Limits { round_robin, ..limits(3) }, T0);
+        let mut order = Vec::new();
+        for _ in 0..4 {
+            let Acquired::Backend { backend, home } = pool.acquire(client(1, 9), T0) else {
+                panic!("one is idle")
+            };
+            order.push(backend);
+            assert!(matches!(pool.release(BackendId(backend), backend, home, T0), Released::Kept));
+        }
+        order
+    };
+    assert_eq!(lent(false), [2, 2, 2, 2]);
+    assert_eq!(lent(true), [0, 1, 2, 0]);
 }

@@ -46,6 +46,8 @@ impl SqlState {
     pub const TOO_MANY_CONNECTIONS: SqlState = SqlState(*b"53300");
     /// `53400` configuration_limit_exceeded.
     pub const CONFIGURATION_LIMIT_EXCEEDED: SqlState = SqlState(*b"53400");
+    /// program_limit_exceeded
+    pub const PROGRAM_LIMIT_EXCEEDED: SqlState = SqlState(*b"54000");
     /// `57014` query_canceled.
     pub const QUERY_CANCELED: SqlState = SqlState(*b"57014");
     /// `57P01` admin_shutdown.

@@ -91,11 +91,16 @@ impl<S: Socket> Engine<S> {
         backend.readable = !drained;
         out.clear();
         let was_full = backend.is_full() || client.held;
-        let relayed =
-            Relay { backend: &mut backend, client: Some(client), bytes: &buffer[..filled], out }
-                .run(now);
-        backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
         let pool = client.pool;
+        let relayed = Relay {
+            backend: &mut backend,
+            client: Some(client),
+            bytes: &buffer[..filled],
+            out,
+            message_bytes_max: self.pools[pool as usize].settings.max_packet_size,
+        }
+        .run(now);
+        backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
         let stats = self.pools[pool as usize].pool.stats.of(self.id);
         stats.sent.add(read as u64);
         if relayed.queries > 0 {
@@ -244,7 +249,9 @@ fn relay_to_nobody<S: Socket>(
     bytes: &[u8],
     now: Time,
 ) -> Result<(), &'static str> {
-    let relayed = Relay { backend, client: None, bytes, out: &mut Vec::new() }.run(now);
+    let out = &mut Vec::new();
+    let relayed =
+        Relay { backend, client: None, bytes, out, message_bytes_max: usize::MAX }.run(now);
     backend.input.clear();
     backend.input.extend_from_slice(&bytes[relayed.consumed..]);
     match relayed.broken {

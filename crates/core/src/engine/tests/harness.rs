@@ -184,6 +184,11 @@ impl World {
         }
     }
 
+    /// Only before anything is prepared.
+    pub(super) fn limit_statement_memory(&mut self, bytes: usize) {
+        self.pool.statements.memory().set_max(bytes);
+    }
+
     pub(super) fn change_settings(&mut self, change: impl FnOnce(&mut PoolSettings)) {
         let mut settings = (*self.pool.settings()).clone();
         change(&mut settings);

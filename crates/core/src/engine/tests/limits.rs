@@ -188,3 +188,47 @@ fn views_of_pools_that_nobody_uses_are_forgotten_wherever_they_stand() {
     assert_eq!(client.kinds(), "CZCZ");
     assert_eq!(world.idle_backends(), 1);
 }
+
+#[test]
+fn a_message_beyond_max_packet_size_ends_its_sender_alone() {
+    let mut world = World::new(2);
+    world.change_settings(|settings| settings.max_packet_size = 2000);
+    let (long, other) = (world.client(), world.client());
+    world.send(&other, &query("SELECT 1"));
+    world.send(&long, &query(&"x".repeat(1994)));
+    let (first, second) = (world.servers[0].clone(), world.servers[1].clone());
+    assert_eq!(second.kinds(), "Q", "2000 bytes are not beyond it");
+    world.send(&second, &answers("CI"));
+    long.received();
+    // Its header is enough.
+    world.send(&long, &query(&"x".repeat(1995))[..5]);
+    let told = String::from_utf8_lossy(&long.received()).into_owned();
+    assert!(told.contains("54000") && told.contains("2001") && long.is_dropped(), "{told}");
+    assert_eq!(world.idle_backends(), 1, "the server has not seen any of it");
+    // A row, however it comes.
+    world.send(&first, &message(b'D', &[0; 1995]));
+    assert!(!other.is_dropped());
+    world.send(&first, &message(b'D', &[0; 1996])[..5]);
+    assert!(other.is_dropped() && first.is_dropped());
+}
+
+#[test]
+fn a_statement_beyond_the_memory_for_texts_pins_its_client() {
+    let mut world = World::new(1);
+    world.limit_statement_memory(1000);
+    let (one, other) = (world.client(), world.client());
+    world.send(&one, &[parse("a", &"x".repeat(2000)), sync()].concat());
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("1I"));
+    assert_eq!(world.idle_backends(), 1, "the first is beyond it, and shared");
+    world.send(&other, &[parse("b", "SELECT 1"), sync()].concat());
+    assert_eq!(server.received(), [parse("b", "SELECT 1"), sync()].concat(), "under its own name");
+    world.send(&server, &answers("1I"));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&other, &[bind("b"), execute(), sync()].concat());
+    assert_eq!(server.received(), [bind("b"), execute(), sync()].concat());
+    world.send(&server, &answers("2CI"));
+    world.close(&other);
+    assert!(server.is_dropped(), "nobody else finds that name");
+}

@@ -261,6 +261,75 @@ fn a_client_of_session_mode_keeps_its_backend_and_names() {
 }
 
 #[test]
+fn server_reset_query_takes_the_place_of_our_own_in_session_mode_alone() {
+    let mut world = World::new(1);
+    world.change_settings(|s| s.server_reset_query = b"DEALLOCATE ALL"[..].into());
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let server = world.servers[0].clone();
+    world.close(&client);
+    assert_eq!(server.received(), query("DEALLOCATE ALL"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 1);
+
+    world.change_settings(|s| s.server_reset_query = Box::default());
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    world.close(&client);
+    assert_eq!(server.received(), b"");
+    assert_eq!(world.idle_backends(), 1);
+
+    let client = world.client();
+    world.send(&client, &query("LISTEN a"));
+    server.received();
+    world.send(&server, &answers("CI"));
+    world.close(&client);
+    assert_eq!(server.received(), query("DISCARD ALL"), "pinned, in transaction mode");
+}
+
+#[test]
+fn a_start_value_of_the_client_before_is_put_back_whatever_the_reset_query_leaves() {
+    let mut world = World::new(1);
+    for (reset, expected) in [
+        ("DEALLOCATE ALL", "SET work_mem"),
+        ("RESET ALL", ""),
+        ("RESET work_mem", ""),
+        ("DISCARD ALL", ""),
+    ] {
+        world.change_settings(|s| s.server_reset_query = reset.as_bytes().into());
+        let start = [("work_mem", "7MB")];
+        let client = world.client_of(LoopId(0), PoolMode::Session, &start);
+        let server = world.servers[0].clone();
+        world.send(&client, &query("SELECT 1"));
+        server.received();
+        world.send(&server, &answers("CI"));
+        world.send(&server, &answers("CI"));
+        world.close(&client);
+        assert_eq!(server.received(), query(reset));
+        world.send(&server, &answers("CI"));
+        let next = world.client_of(LoopId(0), PoolMode::Session, &[]);
+        world.send(&next, &query("SELECT 2"));
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert_eq!(sent.contains("work_mem"), !expected.is_empty(), "{reset}: {sent}");
+        if !expected.is_empty() {
+            world.send(&server, &answers("CI"));
+        }
+        world.send(&server, &answers("CI"));
+        world.close(&next);
+        world.send(&server, &answers("CI"));
+    }
+}
+
+#[test]
+fn a_reset_query_that_fails_closes_the_server_connection() {
+    let mut world = World::new(1);
+    world.change_settings(|s| s.server_reset_query = b"SELECT no_such_function()"[..].into());
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let server = world.servers[0].clone();
+    world.close(&client);
+    world.send(&server, &answers("EI"));
+    assert!(server.is_dropped());
+}
+
+#[test]
 fn statement_mode_refuses_transaction_blocks() {
     let mut world = World::new(1);
     let client = world.client_of(LoopId(0), PoolMode::Statement, &[]);
