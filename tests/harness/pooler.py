@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = {
     "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
     "reserve_pool_size": "database", "user": "database", "password": "database", "target_session_attrs": "database",
-    "address": "listen", "unix_socket_mode": "listen",
+    "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
+    "tcp_defer_accept": "listen",
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin",
@@ -78,6 +79,7 @@ class Pooler:
         self.cluster = cluster
         self.port, self.http_port = free_port(), free_port()
         self.process = None
+        self.options = []  # of the command line, beside the file
         self.settings = {
             "address": [f"127.0.0.1:{self.port}", f"[::1]:{self.port}", str(self.directory)],
             "servers": [cluster.address],
@@ -128,7 +130,7 @@ class Pooler:
 
     def start(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([binary(), "serve", "-c", str(self.config)], cwd=self.directory,
+            self.process = subprocess.Popen([binary(), "serve", "-c", str(self.config), *self.options], cwd=self.directory,
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
         end = time.monotonic() + START_SECONDS
         while True:

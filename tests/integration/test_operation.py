@@ -351,3 +351,58 @@ def test_serve_without_a_file(env):
     finally:
         process.terminate()
         process.wait(10)
+
+
+@pooler_only
+def test_options_go_before_the_file_and_stay_after_a_reload(env):
+    with env.pooler_with(start=False, servers=["127.0.0.1:1"], pool_size=5) as target:
+        pooler = target.pooler
+        wanted = free_port()
+        pooler.options = ["--listen", f"127.0.0.1:{wanted}", "--pool-size", "2",
+                          "--server", f"postgres://app:app%27s%20secret@127.0.0.1:{env.cluster.port}?sslmode=disable"]
+        target.port = wanted
+        pooler.start()
+
+        def sizes():
+            clients = [env.connect(target) for _ in range(4)]
+            for client in clients:
+                client.send(m.query("select pg_sleep(0.3)"))
+            time.sleep(0.15)
+            most = len(env.cluster.backends("usename = 'app' and query like '%pg_sleep%' and state = 'active'"))
+            for client in clients:
+                client.collect()
+            return most
+        equal(sizes(), 2, "backends at work")
+        pooler.write(servers=["127.0.0.1:2"], pool_size=4, query_wait_timeout="3s")
+        pooler.reload()
+        equal(sizes(), 2, "backends at work after a reload")
+        console = env.connect(target, user="admin", database="hawser")
+        shown = {row[0]: row[1] for row in console.rows("show config")}
+        equal((shown["listen_addr"], shown["default_pool_size"], shown["query_wait_timeout"]), (f"127.0.0.1:{wanted}", "2", "3"))
+
+
+@pooler_only
+def test_the_control_socket_goes_with_its_process_alone(env):
+    with env.pooler_with() as target:
+        socket_file = target.pooler.directory / "hawser.sock"
+        until(socket_file.exists, "the control socket")
+        target.pooler.stop()
+        assert not socket_file.exists(), "left behind"
+        target.pooler.start()
+        until(socket_file.exists, "the control socket")
+        socket_file.unlink()
+        socket_file.write_text("another's")
+        listening = target.pooler.directory / f".s.PGSQL.{target.port}"
+        listening.unlink()
+        listening.write_text("another's")
+        target.pooler.stop()
+        equal([socket_file.read_text(), listening.read_text()], ["another's"] * 2)
+        socket_file.unlink()
+        listening.unlink()
+        # What a killed process leaves is no obstacle.
+        target.pooler.start()
+        target.pooler.kill()
+        assert socket_file.exists() and listening.exists()
+        target.pooler.start()
+        equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
+        equal(subprocess.run([binary(), "status", "--socket", str(socket_file)], capture_output=True).returncode, 0)

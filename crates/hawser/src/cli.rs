@@ -11,7 +11,7 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
-use crate::config::{Config, LogFormat, LogLevel};
+use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
 use crate::{check, demo, import, logging, serve, status};
 
 /// Where `serve` looks for a configuration when it is given none.
@@ -48,16 +48,19 @@ enum Command {
 #[derive(Debug, Args)]
 struct Serve {
     /// The configuration [default: hawser.toml here, then /etc/hawser/hawser.toml].
-    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["server", "listen", "pool_size"])]
+    #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where clients connect, with --server: host:port, or a directory for a unix socket.
+    /// Where clients connect: host:port, or a directory for a unix socket; several with commas. In
+    /// place of what the configuration says, after a reload too.
     #[arg(long, value_name = "ADDR")]
     listen: Option<String>,
-    /// Serve every database of this server, without a file: postgres://user:password@host:port. In
-    /// the environment as HAWSER_SERVER_URL its password is not seen in the list of processes.
+    /// The server: postgres://user:password@host:port. With -c, all databases of that file are there,
+    /// and the URL's user is one more; without, every database of the server is served, without a
+    /// file. In the environment as HAWSER_SERVER_URL its password is not seen in the list of
+    /// processes; with -c, only the option counts.
     #[arg(long, value_name = "URL")]
     server: Option<String>,
-    /// Server connections for each user and database, with --server.
+    /// Server connections for each user and database, in place of every pool_size.
     #[arg(long, value_name = "N")]
     pool_size: Option<u32>,
 }
@@ -149,7 +152,15 @@ fn configuration(
     arguments: &Serve,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Config, String> {
-    let load = |path: &Path| Config::load(path).map_err(|errors| errors.to_string());
+    let load = |path: &Path| {
+        let server = arguments.server.as_deref().map(ServerUrl::parse).transpose();
+        let overrides = Overrides {
+            listen: arguments.listen.clone(),
+            server: server.map_err(|error| format!("--server: {error}"))?,
+            pool_size: arguments.pool_size,
+        };
+        Config::load_with(path, &overrides).map_err(|errors| errors.to_string())
+    };
     if let Some(path) = &arguments.config {
         return load(path);
     }
@@ -157,11 +168,6 @@ fn configuration(
     if let Some(url) = arguments.server.clone().or_else(from_environment) {
         return Config::from_server_url(&url, arguments.listen.as_deref(), arguments.pool_size)
             .map_err(|errors| errors.to_string());
-    }
-    if arguments.listen.is_some() || arguments.pool_size.is_some() {
-        return Err(format!(
-            "--listen and --pool-size go with --server (or {SERVER_URL_VARIABLE}); a file has its own"
-        ));
     }
     match FILES.iter().map(Path::new).find(|path| path.exists()) {
         Some(path) => load(path),
@@ -245,13 +251,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_and_a_server_exclude_each_other() {
-        for line in ["hawser serve -c f --server u", "hawser serve -c f --listen a", "hawser frob"]
-        {
-            assert!(Arguments::try_parse_from(line.split(' ')).is_err(), "{line}");
-        }
-        let without = configuration(&serve("hawser serve --listen 127.0.0.1:1"), |_| None);
-        assert!(without.unwrap_err().contains("HAWSER_SERVER_URL"));
+    fn options_are_put_on_top_of_a_file_and_the_environment_is_not() {
+        let path = std::env::temp_dir().join(format!("hawser-cli-{}.toml", std::process::id()));
+        let text =
+            "[[database]]\nname = \"app\"\nservers = \"file:1\"\n[auth]\nusers_file = \"u\"\n";
+        std::fs::write(&path, text).unwrap();
+        let environment = |_: &str| Some("postgres://env:secret@db:5432".to_owned());
+        let line = format!("hawser serve -c {} --pool-size 7", path.display());
+        let found = configuration(&serve(&line), environment).unwrap();
+        assert_eq!(found.databases()[0].servers[0].to_string(), "file:1");
+        assert_eq!(found.databases()[0].pool_size, 7);
+        let found = configuration(&serve(&format!("{line} --server postgres://u@h:2")), |_| None);
+        assert_eq!(found.unwrap().databases()[0].servers[0].to_string(), "h:2");
+        std::fs::remove_file(&path).unwrap();
+        assert!(Arguments::try_parse_from(["hawser", "frob"]).is_err());
     }
 
     #[test]

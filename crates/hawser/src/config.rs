@@ -24,6 +24,7 @@ mod database;
 mod document;
 mod error;
 mod group;
+mod overrides;
 pub mod registry;
 mod server_url;
 pub(crate) mod suggest;
@@ -44,6 +45,7 @@ pub use choice::{
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
+pub use overrides::Overrides;
 pub use registry::{
     AdminSettings, AuthSettings, ClientTlsSettings, LimitSettings, ListenSettings, LogSettings,
     LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
@@ -78,6 +80,8 @@ pub struct Config {
     database_index: HashMap<String, usize>,
     user_index: HashMap<String, usize>,
     warnings: Vec<ConfigError>,
+    /// What the command line has put on top.
+    overrides: Overrides,
 }
 
 /// Whether `setting` takes `text`, as SET would read it; else why not.
@@ -133,6 +137,14 @@ impl Config {
     /// # Errors
     /// All that is wrong with it, or the one reason why it cannot be read.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
+        Self::load_with(path, &Overrides::default())
+    }
+
+    /// The same, with `overrides` on top.
+    ///
+    /// # Errors
+    /// The same, and what is wrong with `overrides`.
+    pub fn load_with(path: impl AsRef<Path>, overrides: &Overrides) -> Result<Self, ConfigErrors> {
         let path = path.as_ref();
         let refuse = |message: String| {
             ConfigErrors::single(ConfigError::new(path, Position::default(), message))
@@ -146,7 +158,19 @@ impl Config {
         }
         let text = std::fs::read_to_string(path)
             .map_err(|error| refuse(format!("cannot be read: {error}")))?;
-        Self::from_str(&text, path)
+        Self::with_overrides(&text, path, overrides)
+    }
+
+    /// The file that this came from as it is now, with what the command line has put on top. Without
+    /// a file, this.
+    ///
+    /// # Errors
+    /// As [`Config::load_with`].
+    pub fn read_again(&self) -> Result<Self, ConfigErrors> {
+        match self.file() {
+            Some(file) => Self::load_with(file, &self.overrides),
+            None => Ok(self.clone()),
+        }
     }
 
     /// Reads and checks `text`; relative paths in it start at the directory of `path`, which need
@@ -155,9 +179,20 @@ impl Config {
     /// # Errors
     /// All that is wrong with it.
     pub fn from_str(text: &str, path: impl AsRef<Path>) -> Result<Self, ConfigErrors> {
-        let path = path.as_ref();
-        let (document, errors) = Document::read(text, path);
-        Self::checked(document, path, true, errors, Vec::new())
+        Self::with_overrides(text, path.as_ref(), &Overrides::default())
+    }
+
+    fn with_overrides(
+        text: &str,
+        path: &Path,
+        overrides: &Overrides,
+    ) -> Result<Self, ConfigErrors> {
+        let (mut document, mut errors) = Document::read(text, path);
+        let mut warnings = Vec::new();
+        overrides.put_on(&mut document, &mut errors, &mut warnings);
+        let mut config = Self::checked(document, path, true, errors, warnings)?;
+        config.overrides = overrides.clone();
+        Ok(config)
     }
 
     /// What `serve --server URL` runs without a file: every database of that server; clients log in
@@ -175,53 +210,35 @@ impl Config {
         pool_size: Option<u32>,
     ) -> Result<Self, ConfigErrors> {
         let mut errors = Vec::new();
-        let mut refuse = |option: &str, message: String| {
-            errors.push(ConfigError::new(Path::new(option), Position::default(), message));
-        };
-        let mut document = Document::empty();
-        let url = ServerUrl::parse(url).map_err(|error| refuse("--server", error.to_string())).ok();
         let mut warnings = Vec::new();
-        if let Some(url) = url {
-            let ignored = url.ignored.iter().map(|name| {
-                let message = format!("{name} of the URL means nothing to a pooler: ignored");
-                ConfigError::new(Path::new("--server"), Position::default(), message)
-            });
-            warnings.extend(ignored);
-            if let (Some(mode @ (TlsMode::VerifyCa | TlsMode::VerifyFull)), None) =
-                (url.tls_mode, &url.tls_ca_file)
-            {
-                let message = format!("sslmode={mode} needs sslrootcert=FILE, the authorities");
-                refuse("--server", message);
-            }
-            document.add_server(url);
-        }
-        for (option, name, value) in [
-            ("--listen", "address", listen.map(str::to_owned)),
-            ("--pool-size", "pool_size", pool_size.map(|size| size.to_string())),
-        ] {
-            let setting = registry::find_by_name(name);
-            if let (Some(setting), Some(value)) = (setting, value) {
-                let context = Context { setting, base: Path::new("") };
-                let raw = Raw::Text(&value);
-                let assigned = document
-                    .start
-                    .assign(&raw, context)
-                    .and_then(|known| Ok(known || document.reload.assign(&raw, context)?));
-                if let Err(rejected) = assigned {
-                    refuse(option, rejected.message);
+        let mut document = Document::empty();
+        let overrides = Overrides {
+            listen: listen.map(str::to_owned),
+            pool_size,
+            server: match ServerUrl::parse(url) {
+                Ok(url) => Some(url),
+                Err(error) => {
+                    errors.push(overrides::wrong("--server", error.to_string()));
+                    None
                 }
+            },
+        };
+        overrides.put_on(&mut document, &mut errors, &mut warnings);
+        if let Some(url) = &overrides.server {
+            if url.password.is_none() {
+                document.reload.auth.auth_type = Some(AuthType::Trust);
             }
+            let user = document.users.iter().find_map(|user| user.name.clone());
+            document.reload.auth.admin_users.extend(user);
         }
         let trusts = document.reload.auth.auth_type == Some(AuthType::Trust);
         let open = document.start.listen.address.iter().find(|address| !address.is_local());
         if let (true, Some(open)) = (trusts, open) {
-            refuse(
-                "--server",
-                format!(
-                    "the URL has no password, so whoever reaches {open} would be let in: give it \
-                     one, or listen on loopback only"
-                ),
+            let message = format!(
+                "the URL has no password, so whoever reaches {open} would be let in: give it one, \
+                 or listen on loopback only"
             );
+            errors.push(overrides::wrong("--server", message));
         }
         Self::checked(document, Path::new("--server"), false, errors, warnings)
     }
@@ -246,6 +263,7 @@ impl Config {
             database_index: HashMap::new(),
             user_index: HashMap::new(),
             warnings: Vec::new(),
+            overrides: Overrides::default(),
         };
         // A value that was refused stands at its default here, and would draw false errors.
         if errors.is_empty() {
@@ -445,39 +463,5 @@ impl AdminSettings {
                 environment("RUNTIME_DIRECTORY").or_else(|| environment("XDG_RUNTIME_DIR"))?;
             Some(directory.join("hawser.sock"))
         })
-    }
-}
-
-impl Document {
-    /// One database for all that the server has, and its user.
-    fn add_server(&mut self, url: ServerUrl) {
-        // libpq would take the name of the system's user; a variable says the same without a lookup.
-        let name = url
-            .user
-            .or_else(|| std::env::var("USER").ok().filter(|user| !user.is_empty()))
-            .unwrap_or_else(|| "postgres".to_owned());
-        if url.password.is_none() {
-            self.reload.auth.auth_type = Some(AuthType::Trust);
-        }
-        if let Some(timeout) = url.connect_timeout {
-            self.reload.servers.server_connect_timeout = timeout;
-        }
-        self.reload.auth.admin_users.push(name.clone());
-        let tls = &mut self.reload.server_tls;
-        tls.server_tls_sslmode = url.tls_mode.unwrap_or(tls.server_tls_sslmode);
-        tls.server_tls_negotiation = url.tls_negotiation.unwrap_or(tls.server_tls_negotiation);
-        tls.server_tls_ca_file = url.tls_ca_file;
-        tls.server_tls_cert_file = url.tls_cert_file;
-        tls.server_tls_key_file = url.tls_key_file;
-        let mut database = DatabaseEntry::defaults();
-        database.name = Some(ANY_DATABASE.to_owned());
-        database.servers = url.servers;
-        database.target_session_attrs =
-            url.target_session_attrs.unwrap_or(database.target_session_attrs);
-        self.databases.push(database);
-        let mut user = UserEntry::defaults();
-        user.name = Some(name);
-        user.password = url.password;
-        self.users.push(user);
     }
 }

@@ -23,6 +23,8 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use hawser_sys::listen::BoundPath;
+
 use crate::admin::pooler::Answer;
 use crate::admin::running::Administration;
 use crate::cli;
@@ -205,10 +207,10 @@ struct Telling {
 }
 
 impl AdminConsole for Telling {
-    fn begin(&self, service: &Arc<Service>) -> Result<(), String> {
-        self.administration.begin(service)?;
+    fn begin(&self, service: &Arc<Service>) -> Result<Option<BoundPath>, String> {
+        let control_socket = self.administration.begin(service)?;
         *self.service.lock().unwrap_or_else(PoisonError::into_inner) = Some(service.clone());
-        Ok(())
+        Ok(control_socket)
     }
 
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {

@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
 use hawser_core::engine::message::PoolMode;
+use hawser_core::engine::statement::StatementMemory;
 use hawser_core::ids::{BackendId, PoolId};
 use hawser_core::pool::{self, PoolSettings, SharedPool};
 use hawser_core::session::options::{Asked, Replication};
@@ -192,6 +193,8 @@ struct Registry {
 pub struct Pools {
     loops: usize,
     hash_key: u64,
+    /// What the texts of prepared statements take, in all pools.
+    pub statement_memory: Arc<StatementMemory>,
     registry: Mutex<Registry>,
     connectings: Mutex<Connectings>,
     next_pool: AtomicU32,
@@ -219,6 +222,7 @@ impl Pools {
         Self {
             loops,
             hash_key: random_u64(),
+            statement_memory: Arc::new(StatementMemory::new(usize::MAX)),
             registry: Mutex::default(),
             connectings: Mutex::default(),
             next_pool: AtomicU32::new(1),
@@ -294,7 +298,15 @@ impl Pools {
         let route = route(config, database, user, login, &locked(&self.connectings));
         let (settings, mode) = settings(config, database, user, wanted.replication);
         let id = PoolId(self.next_pool.fetch_add(1, Ordering::Relaxed));
-        let pool = SharedPool::new(id, wanted.database, user, settings, self.loops, self.hash_key);
+        let pool = SharedPool::with_memory(
+            id,
+            wanted.database,
+            user,
+            settings,
+            self.loops,
+            self.hash_key,
+            self.statement_memory.clone(),
+        );
         let entry = Arc::new(PoolEntry {
             pool: Arc::new(pool),
             key: key.clone(),
@@ -322,6 +334,7 @@ impl Pools {
     /// servers has changed.
     pub fn reconfigure(&self, service: &Service, connectings: Connectings) {
         let config = service.config.load();
+        self.statement_memory.set_max(config.reload.pool.prepared_statements_memory.to_usize());
         let now = service.loops.now();
         for entry in self.all() {
             let Some(database) = config.database(&entry.key.database) else {
@@ -338,6 +351,9 @@ impl Pools {
                 || old.login.database != new.login.database;
             let (settings, mode) =
                 settings(&config, database, &entry.key.user, entry.route.load().login.replication);
+            // What a reset query of the operator's own has left is for session mode alone.
+            let leaves_session_mode = mode != PoolMode::Session
+                && *entry.pool.settings().server_reset_query != *DISCARD_ALL.as_bytes();
             entry.route.store(Arc::new(new));
             *locked(&entry.mode) = mode;
             let due = entry.pool.lock().set_limits(settings.limits.clone(), now);
@@ -351,6 +367,8 @@ impl Pools {
                     user = entry.key.user,
                     "the way to the servers has changed: server connections are replaced as they become free"
                 );
+            }
+            if moved || leaves_session_mode {
                 upkeep::renew(service, &entry);
             }
         }
@@ -390,6 +408,9 @@ fn route(
     }
 }
 
+/// What server connections are reset with that a client of transaction mode has pinned.
+const DISCARD_ALL: &str = "DISCARD ALL";
+
 /// The pool's settings, and when its clients give their backends back.
 fn settings(
     config: &Config,
@@ -414,6 +435,7 @@ fn settings(
             reserve_timeout: Duration::ZERO,
             idle_transaction_reserve: 0,
             min_size: 0,
+            round_robin: false,
         }
     } else {
         pool::Limits {
@@ -422,6 +444,7 @@ fn settings(
             reserve_timeout: or_never(limits.reserve_pool_timeout),
             idle_transaction_reserve: limits.idle_transaction_reserve,
             min_size: limits.min_pool_size,
+            round_robin: config.reload.pool.server_round_robin,
         }
     };
     // Replication streams for as long as it likes.
@@ -441,6 +464,12 @@ fn settings(
         server_idle_timeout: or_never(servers.server_idle_timeout),
         server_max_transactions: u64::from(servers.server_max_transactions),
         max_prepared_statements: config.reload.pool.max_prepared_statements,
+        server_reset_query: if mode == PoolMode::Session {
+            config.reload.pool.server_reset_query.as_bytes().into()
+        } else {
+            DISCARD_ALL.as_bytes().into()
+        },
+        max_packet_size: config.reload.network.max_packet_size.to_usize(),
     };
     (settings, mode)
 }

@@ -107,10 +107,11 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let user = start.user.clone();
     let service = Service::new(config, reactors.loops().clone(), control, admin)
         .map_err(ServeError::NotInForce)?;
-    service.admin.begin(&service).map_err(ServeError::Admin)?;
+    let control_socket = service.admin.begin(&service).map_err(ServeError::Admin)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     runtime.block_on(run(service, listeners, orders, logged, signals));
     drop(reactors);
+    drop(control_socket); // while it is still listened on
     // Logins that hash or wait for a server are not waited for.
     runtime.shutdown_background();
     Ok(())

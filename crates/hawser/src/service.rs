@@ -95,6 +95,7 @@ impl Service {
     ) -> Result<Arc<Self>, NotInForce> {
         let (access, accepting, routes) = load_files(&config)?;
         let pools = Pools::new(loops.count());
+        pools.statement_memory.set_max(config.reload.pool.prepared_statements_memory.to_usize());
         pools.set_connectings(routes);
         Ok(Arc::new(Self {
             config: ArcSwap::from_pointee(config),
@@ -143,14 +144,8 @@ impl Service {
     /// # Errors
     /// All that is wrong: everything stays as it is.
     pub fn reload(&self) -> Result<(), NotInForce> {
-        let config = self.config.load_full();
-        let config = match config.file() {
-            Some(file) => {
-                Config::load(file).map_err(|errors| NotInForce(vec![errors.to_string()]))?
-            }
-            None => Config::clone(&config),
-        };
-        self.put_in_force(config)
+        let config = self.config.load_full().read_again();
+        self.put_in_force(config.map_err(|errors| NotInForce(vec![errors.to_string()]))?)
     }
 
     /// How far the process is on its way out.
@@ -194,5 +189,6 @@ pub fn tcp_options(network: &NetworkSettings) -> TcpOptions {
         keepalive_interval: or_zero(network.tcp_keepintvl),
         keepalive_count: network.tcp_keepcnt,
         user_timeout: or_zero(network.tcp_user_timeout),
+        buffer_bytes: network.tcp_socket_buffer.to_usize(),
     }
 }

@@ -3,10 +3,11 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{OwnedFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -36,6 +37,56 @@ pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> 
     Ok(socket.into())
 }
 
+/// Has the kernel keep a connection back until its client has sent something, or has stayed silent
+/// for about `wait` (TCP_DEFER_ACCEPT; whole seconds, which the kernel rounds up to the times at
+/// which it repeats its SYN-ACK).
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_defer_accept(listener: impl AsFd, wait: Duration) -> io::Result<()> {
+    let seconds = libc::c_int::try_from(wait.as_secs()).unwrap_or(libc::c_int::MAX);
+    // SAFETY: the descriptor is open while `listener` is borrowed, and the pointer and the length
+    // are those of a c_int that lives on the stack.
+    let result = unsafe {
+        libc::setsockopt(
+            listener.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_DEFER_ACCEPT,
+            (&raw const seconds).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The file of a unix socket that this process has made: removed when this is dropped, unless
+/// another has taken its place meanwhile. Drop it before the listener: as long as that is open, no
+/// other file has the same inode.
+#[derive(Debug)]
+pub struct BoundPath {
+    path: PathBuf,
+    device: u64,
+    inode: u64,
+}
+
+impl BoundPath {
+    fn of(path: &Path) -> io::Result<Self> {
+        let file = fs::symlink_metadata(path)?;
+        Ok(Self { path: path.to_owned(), device: file.dev(), inode: file.ino() })
+    }
+}
+
+impl Drop for BoundPath {
+    fn drop(&mut self) {
+        let is_own = |file: fs::Metadata| (file.dev(), file.ino()) == (self.device, self.inode);
+        if fs::symlink_metadata(&self.path).is_ok_and(is_own) {
+            // It may be that this process is no longer the user who could: the file then stays,
+            // and the next process replaces it.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
 /// Who may connect to a unix socket: write permission on its file (unix(7)).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SocketFile {
@@ -53,27 +104,26 @@ pub struct SocketFile {
 /// # Errors
 /// As bind(2), chmod(2), chown(2), listen(2); [`io::ErrorKind::AddrInUse`] if somebody listens
 /// there, or if the path is a file of another kind.
-pub fn listen_unix(path: &Path, file: SocketFile, backlog: i32) -> io::Result<UnixListener> {
+pub fn listen_unix(
+    path: &Path,
+    file: SocketFile,
+    backlog: i32,
+) -> io::Result<(UnixListener, BoundPath)> {
     remove_stale(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
+    // From here on a failure leaves nothing behind.
+    let bound = BoundPath::of(path)?;
     // Until listen(2) a connect is refused: nobody slips in before the permissions are set.
-    let open = || -> io::Result<()> {
-        if file.owner.is_some() || file.group.is_some() {
-            chown(path, file.owner, file.group)?;
-        }
-        if let Some(mode) = file.mode {
-            fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
-        }
-        Ok(rustix::net::listen(&socket, backlog)?)
-    };
-    if let Err(error) = open() {
-        // What was made a moment ago; if it has gone already, so much the better.
-        let _ = fs::remove_file(path);
-        return Err(error);
+    if file.owner.is_some() || file.group.is_some() {
+        chown(path, file.owner, file.group)?;
     }
-    Ok(socket.into())
+    if let Some(mode) = file.mode {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
+    }
+    rustix::net::listen(&socket, backlog)?;
+    Ok((socket.into(), bound))
 }
 
 /// Removes a unix socket's file if nobody listens on it.
@@ -196,7 +246,7 @@ mod tests {
         let directory = Directory::new("mode");
         let path = directory.0.join("socket");
         let file = SocketFile { mode: Some(0o640), ..SocketFile::default() };
-        let listener = listen_unix(&path, file, 16).unwrap();
+        let (listener, _path) = listen_unix(&path, file, 16).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o640);
         UnixStream::connect(&path).unwrap();
         listener.accept().unwrap();
@@ -210,13 +260,41 @@ mod tests {
         let first = listen_unix(&path, SocketFile::default(), 16).unwrap();
         let error = listen_unix(&path, SocketFile::default(), 16).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
-        drop(first);
-        listen_unix(&path, SocketFile::default(), 16).unwrap();
-        fs::remove_file(&path).unwrap();
+        let (listener, bound) = first;
+        std::mem::forget(bound); // as a process that was killed leaves it
+        drop(listener);
+        drop(listen_unix(&path, SocketFile::default(), 16).unwrap());
         fs::write(&path, "precious").unwrap();
         let error = listen_unix(&path, SocketFile::default(), 16).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         assert_eq!(fs::read_to_string(&path).unwrap(), "precious");
+    }
+
+    #[test]
+    fn the_file_goes_with_its_listener_unless_it_is_another_s() {
+        let directory = Directory::new("removed");
+        let path = directory.0.join("socket");
+        let (listener, bound) = listen_unix(&path, SocketFile::default(), 16).unwrap();
+        drop(bound);
+        assert!(!path.exists());
+        drop(listener);
+        let first = listen_unix(&path, SocketFile::default(), 16).unwrap();
+        fs::remove_file(&path).unwrap();
+        let second = listen_unix(&path, SocketFile::default(), 16).unwrap();
+        drop(first.1);
+        assert!(path.exists(), "it is the second's");
+        drop(second);
+    }
+
+    #[test]
+    fn a_deferred_connection_comes_with_its_first_bytes() {
+        use std::io::Write as _;
+        let listener = listen_tcp((Ipv4Addr::LOCALHOST, 0).into(), 16).unwrap();
+        set_defer_accept(&listener, Duration::from_secs(1)).unwrap();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        client.write_all(b"x").unwrap();
+        listener.accept().unwrap();
     }
 
     #[test]

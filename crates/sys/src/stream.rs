@@ -60,7 +60,7 @@ pub fn shutdown_sending(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
 }
 
-/// How dead peers of TCP connections are found. Zero: the kernel's own value.
+/// What TCP connections are set to. Zero: the kernel's own value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpOptions {
     /// SO_KEEPALIVE.
@@ -73,6 +73,9 @@ pub struct TcpOptions {
     pub keepalive_count: u32,
     /// TCP_USER_TIMEOUT: time that sent bytes may stay unacknowledged. Milliseconds in the kernel.
     pub user_timeout: Duration,
+    /// SO_SNDBUF and SO_RCVBUF, in bytes; the kernel doubles them and cuts them at
+    /// `/proc/sys/net/core/wmem_max` and `rmem_max`.
+    pub buffer_bytes: usize,
 }
 
 /// Sets TCP_NODELAY and `options` on a TCP socket.
@@ -99,47 +102,19 @@ pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
         let millis = u32::try_from(options.user_timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&fd, millis)?;
     }
+    if options.buffer_bytes > 0 {
+        sockopt::set_socket_send_buffer_size(&fd, options.buffer_bytes)?;
+        sockopt::set_socket_recv_buffer_size(&fd, options.buffer_bytes)?;
+    }
     Ok(())
 }
 
-/// Who is at the other end of a unix socket: as it was when it connected.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Peer {
-    /// User id.
-    pub uid: u32,
-    /// Group id.
-    pub gid: u32,
-    /// Process id, in this process's pid namespace.
-    pub pid: i32,
-}
-
-/// The process at the other end of a unix socket.
-///
-/// # Errors
-/// As getsockopt(2) with SO_PEERCRED.
-pub fn peer_credentials(fd: impl AsFd) -> io::Result<Peer> {
-    let peer = sockopt::socket_peercred(fd)?;
-    Ok(Peer {
-        uid: peer.uid.as_raw(),
-        gid: peer.gid.as_raw(),
-        pid: peer.pid.as_raw_nonzero().get(),
-    })
-}
-
-/// Keeps an IPv6 socket to IPv6, so that an IPv4 socket can have the same port.
-///
-/// # Errors
-/// As setsockopt(2).
-pub fn set_v6_only(fd: impl AsFd) -> io::Result<()> {
-    Ok(sockopt::set_ipv6_v6only(fd, true)?)
-}
-
-/// The user id of the process at the other end of a unix socket.
+/// The user id of the process at the other end of a unix socket, as it was when it connected.
 ///
 /// # Errors
 /// As getsockopt(2) with SO_PEERCRED.
 pub fn peer_uid(fd: impl AsFd) -> io::Result<u32> {
-    Ok(peer_credentials(fd)?.uid)
+    Ok(sockopt::socket_peercred(fd)?.uid.as_raw())
 }
 
 #[cfg(test)]
@@ -188,6 +163,7 @@ mod tests {
             keepalive_interval: Duration::from_millis(100),
             keepalive_count: 4,
             user_timeout: Duration::from_secs(12),
+            buffer_bytes: 20_000,
         };
         set_tcp_options(&stream, &options).unwrap();
         assert!(stream.nodelay().unwrap());
@@ -195,15 +171,13 @@ mod tests {
         assert_eq!(sockopt::tcp_keepintvl(&stream).unwrap(), Duration::from_secs(1));
         assert_eq!(sockopt::tcp_keepcnt(&stream).unwrap(), 4);
         assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 12_000);
+        assert_eq!(sockopt::socket_send_buffer_size(&stream).unwrap(), 40_000);
+        assert_eq!(sockopt::socket_recv_buffer_size(&stream).unwrap(), 40_000);
     }
 
     #[test]
     fn the_peer_of_a_unix_socket_is_known() {
         let (near, _far) = UnixStream::pair().unwrap();
-        let peer = peer_credentials(&near).unwrap();
-        assert_eq!(peer.uid, rustix::process::getuid().as_raw());
-        assert_eq!(peer.gid, rustix::process::getgid().as_raw());
-        assert_eq!(peer.pid.cast_unsigned(), std::process::id());
-        assert_eq!(peer_uid(&near).unwrap(), peer.uid);
+        assert_eq!(peer_uid(&near).unwrap(), rustix::process::getuid().as_raw());
     }
 }

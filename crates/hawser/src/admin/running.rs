@@ -4,7 +4,6 @@
 //!               stands: it then opens the pages' and the control socket, and serves operators
 
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,6 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::ids::LoopId;
+use hawser_sys::listen::{BoundPath, SocketFile, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
@@ -79,7 +79,8 @@ impl Administration {
 }
 
 impl AdminConsole for Administration {
-    fn begin(&self, service: &Arc<Service>) -> Result<(), String> {
+    fn begin(&self, service: &Arc<Service>) -> Result<Option<BoundPath>, String> {
+        let mut control_socket = None;
         let pooler: Arc<dyn Pooler> = self.pooler(service);
         let config = service.config.load_full();
         if let Some(address) = config.start.admin.http_address.0 {
@@ -103,7 +104,8 @@ impl AdminConsole for Administration {
             std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
         }) {
             match listen_locally(&path) {
-                Ok(listener) => {
+                Ok((listener, bound)) => {
+                    control_socket = Some(bound);
                     tokio::spawn(status::answer(listener, pooler.clone()));
                 }
                 // Asked for, it must be there; by default it is a convenience.
@@ -120,7 +122,7 @@ impl AdminConsole for Administration {
         }
         let console = self.console.clone();
         tokio::spawn(async move { console.take_notes(pooler).await });
-        Ok(())
+        Ok(control_socket)
     }
 
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
@@ -155,19 +157,14 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     TcpListener::from_std(listener)
 }
 
+/// Connections to the control socket that may wait to be accepted.
+const BACKLOG: i32 = 128;
+
 /// A unix socket for the process's own user; one that nobody listens on any more is replaced.
-fn listen_locally(path: &Path) -> std::io::Result<UnixListener> {
-    if std::os::unix::net::UnixStream::connect(path).is_err() {
-        match std::fs::symlink_metadata(path) {
-            Ok(metadata) if std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()) => {
-                std::fs::remove_file(path)?;
-            }
-            _ => {}
-        }
-    }
-    let listener = UnixListener::bind(path)?;
-    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
-    Ok(listener)
+fn listen_locally(path: &Path) -> std::io::Result<(UnixListener, BoundPath)> {
+    let file = SocketFile { mode: Some(0o600), ..SocketFile::default() };
+    let (listener, bound) = listen_unix(path, file, BACKLOG)?;
+    Ok((UnixListener::from_std(listener)?, bound))
 }
 
 impl Running {

@@ -331,6 +331,12 @@ impl Size {
         self.0
     }
 
+    /// In bytes, as far as this machine can address them.
+    #[must_use]
+    pub fn to_usize(self) -> usize {
+        usize::try_from(self.0).unwrap_or(usize::MAX)
+    }
+
     /// The size, unless it is 0, which turns many settings off.
     #[must_use]
     pub fn nonzero(self) -> Option<u64> {

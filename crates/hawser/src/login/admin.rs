@@ -5,6 +5,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use hawser_core::wire::error::{ClientError, SqlState};
+use hawser_sys::listen::BoundPath;
 use tokio::io::AsyncWriteExt;
 
 use crate::service::Service;
@@ -35,13 +36,14 @@ pub struct AdminClient {
 /// Serves the admin database.
 pub trait AdminConsole: Send + Sync {
     /// The process is about to serve: what else administers it may open its sockets. Called within
-    /// the runtime.
+    /// the runtime. Returns the control socket's file, if there is one: it is removed when the
+    /// process ends.
     ///
     /// # Errors
     /// A socket cannot be listened on; the process does not serve then.
-    fn begin(&self, service: &Arc<Service>) -> Result<(), String> {
+    fn begin(&self, service: &Arc<Service>) -> Result<Option<BoundPath>, String> {
         let _ = service;
-        Ok(())
+        Ok(None)
     }
 
     /// Serves one client until it leaves.

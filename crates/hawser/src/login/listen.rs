@@ -9,14 +9,16 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hawser_sys::listen::{
+    BoundPath, Passed, SocketFile, listen_tcp, listen_unix, passed_descriptors, set_defer_accept,
+};
 use hawser_sys::process::{self, SocketFamily};
 use hawser_sys::stream::{peer_uid, set_tcp_options};
-use tokio::net::{TcpListener, TcpSocket, UnixListener};
+use tokio::net::{TcpListener, UnixListener};
 
 use super::Origin;
 use crate::config::{ListenAddress, ListenSettings};
@@ -25,6 +27,9 @@ use crate::socket::stream::Link;
 
 /// How long a listener waits after accept(2) has failed.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the least there
+/// is, so that `client_login_timeout` soon sees to it.
+const DEFER_ACCEPT: Duration = Duration::from_secs(1);
 
 /// Why a socket cannot be listened on.
 #[derive(Debug)]
@@ -68,19 +73,12 @@ impl std::error::Error for ListenError {
 pub enum Listener {
     /// TCP.
     Tcp(TcpListener),
-    /// A unix socket, and the file to remove at the end if it is ours.
-    Unix(UnixListener, Option<PathBuf>),
-}
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        if let Self::Unix(_, Some(path)) = self {
-            let _ = std::fs::remove_file(path);
-        }
-    }
+    /// A unix socket, and its file, which goes first.
+    Unix(Option<BoundPath>, UnixListener),
 }
 
 /// Opens all sockets of the configuration, or takes those that the service manager has passed.
+/// Within a runtime.
 ///
 /// # Errors
 /// See [`ListenError`].
@@ -119,13 +117,13 @@ fn is_any_v6(address: &ListenAddress) -> bool {
 }
 
 fn passed() -> Result<Vec<Listener>, ListenError> {
-    let failed = |source| ListenError::Bind { address: "a passed socket".to_owned(), source };
-    let mut listeners = Vec::new();
-    for number in sd_notify::listen_fds().map_err(failed)? {
-        let fd = process::duplicate_passed(number).map_err(failed)?;
-        listeners.push(from_fd(fd).map_err(failed)?);
-    }
-    Ok(listeners)
+    let passed = passed_descriptors(std::process::id(), |name| std::env::var(name).ok())
+        .map_err(|source| ListenError::Bind { address: "passed sockets".to_owned(), source })?;
+    let listener = |passed: Passed| {
+        let address = format!("the passed socket \"{}\"", passed.name);
+        from_fd(passed.fd).map_err(|source| ListenError::Bind { address, source })
+    };
+    passed.into_iter().map(listener).collect()
 }
 
 fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
@@ -138,7 +136,8 @@ fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
         SocketFamily::Unix => {
             let listener = std::os::unix::net::UnixListener::from(fd);
             listener.set_nonblocking(true)?;
-            Ok(Listener::Unix(UnixListener::from_std(listener)?, None))
+            // Its file is the service manager's, who keeps the socket for the next process.
+            Ok(Listener::Unix(None, UnixListener::from_std(listener)?))
         }
         SocketFamily::Other => {
             Err(io::Error::new(io::ErrorKind::Unsupported, "neither TCP nor unix"))
@@ -148,61 +147,46 @@ fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
 
 fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, ListenError> {
     let failed = |source| ListenError::Bind { address: address.to_string(), source };
+    let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
     match address {
         ListenAddress::Tcp(address) => {
-            let socket = if address.is_ipv4() {
-                TcpSocket::new_v4()
-            } else {
-                TcpSocket::new_v6().and_then(|socket| {
-                    hawser_sys::stream::set_v6_only(&socket)?;
-                    Ok(socket)
-                })
+            let listener = listen_tcp(*address, backlog).map_err(failed)?;
+            if settings.tcp_defer_accept {
+                set_defer_accept(&listener, DEFER_ACCEPT).map_err(failed)?;
             }
-            .map_err(failed)?;
-            socket.set_reuseaddr(true).map_err(failed)?;
-            socket.bind(*address).map_err(failed)?;
-            Ok(Listener::Tcp(socket.listen(settings.backlog).map_err(failed)?))
+            Ok(Listener::Tcp(TcpListener::from_std(listener).map_err(failed)?))
         }
-        ListenAddress::Unix(path) => open_unix(path, settings),
+        ListenAddress::Unix(path) => {
+            let file = socket_file(settings)?;
+            let (listener, bound) =
+                listen_unix(path, file, backlog).map_err(|source| match source.kind() {
+                    io::ErrorKind::AddrInUse => ListenError::Taken(path.clone()),
+                    _ => failed(source),
+                })?;
+            Ok(Listener::Unix(Some(bound), UnixListener::from_std(listener).map_err(failed)?))
+        }
     }
 }
 
-fn open_unix(path: &Path, settings: &ListenSettings) -> Result<Listener, ListenError> {
-    let failed = |source| ListenError::Bind { address: path.display().to_string(), source };
-    if let Ok(about) = std::fs::symlink_metadata(path) {
-        let in_use = std::os::unix::net::UnixStream::connect(path).is_ok();
-        if in_use || !about.file_type().is_socket() {
-            return Err(ListenError::Taken(path.to_owned()));
+/// Who may connect to unix sockets.
+fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
+    fn id(
+        name: Option<&String>,
+        look_up: impl Fn(&str) -> io::Result<Option<u32>>,
+    ) -> Result<Option<u32>, ListenError> {
+        let Some(name) = name else { return Ok(None) };
+        match look_up(name) {
+            Ok(Some(id)) => Ok(Some(id)),
+            Ok(None) => Err(ListenError::NoUser(name.clone())),
+            Err(source) => Err(ListenError::Bind { address: format!("\"{name}\""), source }),
         }
-        std::fs::remove_file(path).map_err(failed)?;
     }
-    // Under another name until mode and owner are right: a client cannot come too early.
-    let mut name = path.as_os_str().to_owned();
-    name.push(".new");
-    let prepared = PathBuf::from(name);
-    let _ = std::fs::remove_file(&prepared);
-    let listener = UnixListener::bind(&prepared).map_err(failed)?;
-    let mode = std::fs::Permissions::from_mode(settings.unix_socket_mode.0);
-    std::fs::set_permissions(&prepared, mode).map_err(failed)?;
-    let owner = match &settings.unix_socket_owner {
-        Some(name) => {
-            let account = process::account_by_name(name).map_err(failed)?;
-            Some(account.ok_or_else(|| ListenError::NoUser(name.clone()))?.uid)
-        }
-        None => None,
-    };
-    let group = match &settings.unix_socket_group {
-        Some(name) => {
-            let group = process::group_by_name(name).map_err(failed)?;
-            Some(group.ok_or_else(|| ListenError::NoUser(name.clone()))?)
-        }
-        None => None,
-    };
-    if owner.is_some() || group.is_some() {
-        chown(&prepared, owner, group).map_err(failed)?;
-    }
-    std::fs::rename(&prepared, path).map_err(failed)?;
-    Ok(Listener::Unix(listener, Some(path.to_owned())))
+    let owner = |name: &str| Ok(process::account_by_name(name)?.map(|account| account.uid));
+    Ok(SocketFile {
+        mode: Some(settings.unix_socket_mode.0),
+        owner: id(settings.unix_socket_owner.as_ref(), owner)?,
+        group: id(settings.unix_socket_group.as_ref(), process::group_by_name)?,
+    })
 }
 
 /// Accepts clients until the process begins to end.
@@ -260,7 +244,7 @@ async fn one(listener: &Listener) -> io::Result<(Link, Origin)> {
             let (stream, address) = listener.accept().await?;
             Ok((stream.into(), Origin::Tcp(address)))
         }
-        Listener::Unix(listener, _) => {
+        Listener::Unix(_, listener) => {
             let (stream, _) = listener.accept().await?;
             let uid = peer_uid(&stream).ok();
             Ok((stream.into(), Origin::Unix { uid }))

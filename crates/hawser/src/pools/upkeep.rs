@@ -37,6 +37,7 @@ pub async fn run(service: Arc<Service>) {
         }
         for entry in service.pools.all() {
             look_after(&service, &entry);
+            entry.pool.statements.make_room();
         }
         service.enquiries.close_idle();
         if pass.is_multiple_of(FILES_EVERY) {

@@ -1,6 +1,6 @@
-//! `serve --server URL` without a file.
+//! `serve --server URL` without a file, and options on top of one.
 
-use super::super::{AuthType, Config, TlsMode};
+use super::super::{AuthType, Config, Overrides, ServerUrl, TlsMode};
 
 const URL: &str = "postgres://alice:hunter2@db.example:5433/app?sslmode=require";
 
@@ -48,4 +48,98 @@ fn parameters_that_mean_nothing_to_a_pooler_are_warned_of() {
     let config = Config::from_server_url("postgres://a:b@h/db?schema=x", None, None).unwrap();
     assert_eq!(config.warnings().len(), 1);
     assert!(config.warnings()[0].to_string().contains("schema of the URL"));
+}
+
+const FILE: &str = r#"
+[listen]
+address = "127.0.0.1:1"
+[pool]
+pool_size = 3
+[[database]]
+name = "app"
+servers = "file.example:1"
+pool_size = 4
+server_tls_sslmode = "disable"
+[[database]]
+name = "other"
+servers = "file.example:2"
+[[user]]
+name = "alice"
+password = "old"
+pool_size = 5
+[[user]]
+name = "bob"
+password = "bobs"
+"#;
+
+fn on_top(text: &str, overrides: &Overrides) -> Result<Config, super::super::ConfigErrors> {
+    Config::with_overrides(text, std::path::Path::new("/etc/hawser.toml"), overrides)
+}
+
+#[test]
+fn options_go_before_a_file_and_leave_the_rest_of_it() {
+    let overrides = Overrides {
+        listen: Some("127.0.0.1:7000,[::1]:7000".to_owned()),
+        server: Some(ServerUrl::parse(URL).unwrap()),
+        pool_size: Some(9),
+    };
+    let config = on_top(FILE, &overrides).unwrap();
+    let listen: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
+    assert_eq!(listen, ["127.0.0.1:7000", "[::1]:7000"]);
+    for database in config.databases() {
+        assert_eq!(database.servers.len(), 1);
+        assert_eq!(database.servers[0].to_string(), "db.example:5433");
+        assert_eq!((database.pool_size, database.tls.mode), (9, TlsMode::Require));
+        for user in ["alice", "bob", "carol"] {
+            assert_eq!(config.resolve(database, user).pool_size, 9, "{user}");
+        }
+    }
+    assert!(config.database("third").is_none(), "the file lists two");
+    let password = |name| config.user(name).and_then(|user| user.password.as_ref()).unwrap();
+    assert_eq!((password("alice").expose(), password("bob").expose()), ("hunter2", "bobs"));
+    assert!(!config.is_admin("alice"), "the file says who is");
+    assert!(!format!("{config:?}").contains("hunter2"));
+}
+
+#[test]
+fn each_option_alone_changes_nothing_else() {
+    let plain = on_top(FILE, &Overrides::default()).unwrap();
+    let listen =
+        on_top(FILE, &Overrides { listen: Some("127.0.0.1:2".into()), ..Overrides::default() })
+            .unwrap();
+    assert_eq!(listen.reload, plain.reload);
+    assert_eq!(listen.listen().len(), 1);
+    let size = on_top(FILE, &Overrides { pool_size: Some(9), ..Overrides::default() }).unwrap();
+    assert_eq!(size.start, plain.start);
+    assert_eq!(size.databases()[0].servers, plain.databases()[0].servers);
+}
+
+#[test]
+fn a_file_without_databases_serves_all_of_the_servers() {
+    let overrides =
+        Overrides { server: Some(ServerUrl::parse(URL).unwrap()), ..Overrides::default() };
+    let config = on_top("[pool]\npool_size = 2\n", &overrides).unwrap();
+    assert_eq!(config.database("any").unwrap().pool_size, 2);
+    assert_eq!(config.auth_type(), AuthType::ScramSha256);
+    // Trust is for trials without a file: a file says how clients log in.
+    let without = Overrides {
+        server: Some(ServerUrl::parse("postgres://alice@127.0.0.1").unwrap()),
+        ..Overrides::default()
+    };
+    let error = on_top("[pool]\npool_size = 2\n", &without).unwrap_err().to_string();
+    assert!(error.contains("nobody could log in"), "{error}");
+}
+
+#[test]
+fn a_wrong_option_is_named_beside_what_is_wrong_in_the_file() {
+    let overrides = Overrides {
+        listen: Some("nowhere".into()),
+        pool_size: Some(0),
+        server: Some(ServerUrl::parse("postgres://a:hunter2@h?sslmode=verify-full").unwrap()),
+    };
+    let text = on_top("[pool]\npool_sise = 2\n", &overrides).unwrap_err().to_string();
+    for part in ["--listen: ", "--pool-size: ", "--server: ", "/etc/hawser.toml:2:1: "] {
+        assert!(text.contains(part), "{part} is not in {text}");
+    }
+    assert!(!text.contains("hunter2"), "{text}");
 }

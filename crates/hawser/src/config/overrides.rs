@@ -1,0 +1,116 @@
+//! What the command line puts on top of a file: `--listen`, `--server`, `--pool-size`.
+//!
+//! # Model
+//! They are put on the document before it is checked, at the start and at each reload alike: so
+//! they stay, and are checked together with the rest.
+
+use std::path::Path;
+
+use super::choice::TlsMode;
+use super::database::ANY_DATABASE;
+use super::document::Document;
+use super::error::{ConfigError, Position};
+use super::registry::{self, DatabaseEntry, UserEntry};
+use super::server_url::ServerUrl;
+use super::value::{Context, Raw};
+
+/// What the command line puts on top of a file.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Overrides {
+    /// In place of `address` of `[listen]`, with commas.
+    pub listen: Option<String>,
+    /// Where all databases are, and one user more.
+    pub server: Option<ServerUrl>,
+    /// In place of every `pool_size`.
+    pub pool_size: Option<u32>,
+}
+
+/// What is wrong with an option.
+pub(super) fn wrong(option: &str, message: String) -> ConfigError {
+    ConfigError::new(Path::new(option), Position::default(), message)
+}
+
+impl Overrides {
+    pub(super) fn put_on(
+        &self,
+        document: &mut Document,
+        errors: &mut Vec<ConfigError>,
+        warnings: &mut Vec<ConfigError>,
+    ) {
+        if let Some(url) = &self.server {
+            warnings.extend(url.ignored.iter().map(|name| {
+                wrong("--server", format!("{name} of the URL means nothing to a pooler: ignored"))
+            }));
+            if let (Some(mode @ (TlsMode::VerifyCa | TlsMode::VerifyFull)), None) =
+                (url.tls_mode, &url.tls_ca_file)
+            {
+                let message = format!("sslmode={mode} needs sslrootcert=FILE, the authorities");
+                errors.push(wrong("--server", message));
+            }
+            document.put_server(url);
+        }
+        for (option, name, value) in [
+            ("--listen", "address", self.listen.clone()),
+            ("--pool-size", "pool_size", self.pool_size.map(|size| size.to_string())),
+        ] {
+            let setting = registry::find_by_name(name);
+            if let (Some(setting), Some(value)) = (setting, value) {
+                let context = Context { setting, base: Path::new("") };
+                let raw = Raw::Text(&value);
+                let assigned = document.assign(setting.table, 0, &raw, context);
+                if let Err(rejected) = assigned {
+                    errors.push(wrong(option, rejected.message));
+                }
+            }
+        }
+        if self.pool_size.is_some() {
+            document.databases.iter_mut().for_each(|database| database.pool_size = None);
+            document.users.iter_mut().for_each(|user| user.pool_size = None);
+        }
+    }
+}
+
+impl Document {
+    /// All databases are on this server, and its user is one; without a database, there is one for
+    /// all that the server has.
+    fn put_server(&mut self, url: &ServerUrl) {
+        if let Some(timeout) = url.connect_timeout {
+            self.reload.servers.server_connect_timeout = timeout;
+        }
+        if self.databases.is_empty() {
+            let mut any = DatabaseEntry::defaults();
+            any.name = Some(ANY_DATABASE.to_owned());
+            self.databases.push(any);
+        }
+        for database in &mut self.databases {
+            database.servers.clone_from(&url.servers);
+            if let Some(attrs) = url.target_session_attrs {
+                database.target_session_attrs = attrs;
+            }
+            // What the URL does not say goes by [tls], as the server of the file is not in use.
+            database.server_tls_sslmode = url.tls_mode;
+            database.server_tls_negotiation = url.tls_negotiation;
+            database.server_tls_ca_file.clone_from(&url.tls_ca_file);
+            database.server_tls_cert_file.clone_from(&url.tls_cert_file);
+            database.server_tls_key_file.clone_from(&url.tls_key_file);
+        }
+        // libpq would take the name of the system's user; a variable says the same without a lookup.
+        let name = url.user.clone().unwrap_or_else(|| {
+            let name = std::env::var("USER").ok().filter(|user| !user.is_empty());
+            name.unwrap_or_else(|| "postgres".to_owned())
+        });
+        match self.users.iter_mut().find(|user| user.name.as_deref() == Some(&name)) {
+            Some(user) => {
+                if url.password.is_some() {
+                    user.password.clone_from(&url.password);
+                }
+            }
+            None => {
+                let mut user = UserEntry::defaults();
+                user.name = Some(name);
+                user.password.clone_from(&url.password);
+                self.users.push(user);
+            }
+        }
+    }
+}
