@@ -1,5 +1,7 @@
 """The admin console: PgBouncer 1.25's commands and columns, so that its tools work."""
 
+import os
+import signal
 import time
 
 from harness import messages as m
@@ -348,3 +350,74 @@ def test_shutdown(env):
             equal(target.pooler.wait(), 0, command)
             target.pooler.check_log()
             target.pooler.process = None
+
+
+@pooler_only
+def test_both_ends_of_each_connection_are_shown(env):
+    by_tcp, by_unix = env.connect(), env.connect(host=env.target.socket_dir)
+    with env.pooler_with(servers=[f"127.0.0.1:{env.cluster.port}"], server_tls_sslmode="disable") as target:
+        client = env.connect(target)
+        client.execute("begin; select 1")
+        seen = client.rows("select host(client_addr), client_port from pg_stat_activity where pid = pg_backend_pid()")
+        for what in ("servers", "sockets"):
+            (row,) = [row for row in target.pooler.show(what) if row["type"] == "S"]
+            equal([(row["local_addr"], row["local_port"])], seen, f"{what}: this end of the server connection")
+        client.execute("commit")
+        (row,) = target.pooler.show("servers")
+        equal([(row["local_addr"], row["local_port"])], seen, "of an idle one")
+    by_tcp.value("select 1")
+    shown = {(row["addr"], row["port"]): (row["local_addr"], row["local_port"]) for row in env.pooler.show("clients")}
+    address, port = by_tcp.sock.getsockname()[:2]
+    equal(shown[(address, str(port))], (env.target.host, str(env.target.port)))
+    equal(shown[("unix", "0")], ("unix", str(env.target.port)))
+    by_unix.value("select 1")
+
+
+@pooler_only
+def test_replication_is_named_by_its_kind(env):
+    def kinds(what):
+        return sorted(row["replication"] for row in env.pooler.show(what) if row["user"] == "replicator")
+    equal(kinds("clients"), [])
+    clients = [env.connect(user="replicator", replication=kind) for kind in ("true", "database")]
+    for client in clients:
+        client.execute("IDENTIFY_SYSTEM")
+    equal((kinds("clients"), kinds("servers")), (["logical", "physical"],) * 2)
+
+
+@pooler_only
+def test_show_pools_counts_servers_that_are_reset(env):
+    with env.pooler_with(pool_mode="session", pool_size=2, server_reset_query="select pg_sleep(1)") as target:
+        with env.connect(target) as other, target.connect() as leaves:
+            other.value("select 1")
+            leaves.value("select 1")
+            leaves.close()
+
+            def counts():
+                (pool,) = [row for row in target.pooler.show("pools") if row["user"] == "app"]
+                return pool["sv_active"], pool["sv_tested"], pool["sv_idle"]
+            until(lambda: counts() == ("1", "1", "0"), "one is active and one is tested")
+            until(lambda: counts() == ("1", "0", "1"), "the reset has ended")
+
+
+@pooler_only
+def test_show_pools_counts_cancels(env):
+    with env.pooler_with(pool_size=1, cancel_wait_timeout="8s") as target:
+        client = env.connect(target)
+        client.send(m.query("select pg_sleep(1)"))
+        env.cluster.wait_for_backends("query like '%pg_sleep(1)' and state = 'active'", 1)
+        postmaster = int((env.cluster.data / "postmaster.pid").read_text().split()[0])
+
+        def counts(*names):
+            (pool,) = [row for row in target.pooler.show("pools") if row["user"] == "app"]
+            return tuple(int(pool[name]) for name in names)
+        os.kill(postmaster, signal.SIGSTOP)  # takes cancel requests, and does nothing about them
+        try:
+            client.cancel(target)
+            until(lambda: counts("cl_active_cancel_req", "sv_active_cancel", "sv_active", "sv_being_canceled") == (1, 1, 1, 0), "on its way")
+            client.collect()
+            until(lambda: counts("cl_active_cancel_req", "sv_active_cancel", "sv_active", "sv_being_canceled") == (0, 1, 0, 1),
+                  "the query has ended, and the cancel is still on its way")
+        finally:
+            os.kill(postmaster, signal.SIGCONT)
+        until(lambda: counts("sv_active_cancel", "sv_being_canceled", "sv_idle") == (0, 0, 1), "all is over")
+        equal(client.value("select 1"), "1")

@@ -100,6 +100,11 @@ pub trait Socket: Send {
     }
     /// Ends the sending side in an orderly way, as far as that goes without waiting.
     fn shutdown(&mut self) {}
+    /// Our end of the connection, for SHOW: address and port; `unix` and the port in its file's
+    /// name. `None` if it is not known.
+    fn local_address(&self) -> Option<(String, u16)> {
+        None
+    }
     /// Whether the connection is encrypted.
     fn is_encrypted(&self) -> bool {
         false

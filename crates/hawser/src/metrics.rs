@@ -13,6 +13,7 @@ pub mod http;
 pub mod page;
 pub mod process;
 
+use hawser_core::engine::message::Scope;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,7 +69,8 @@ impl Pages {
         }
         *asked = Some(Instant::now());
         // A loop that does not answer is no reason to show nothing.
-        let Ok(snapshots) = show::snapshots(self.pooler.as_ref()).await else { return };
+        let asked = show::snapshots(self.pooler.as_ref(), Scope::Clients).await;
+        let Ok(snapshots) = asked else { return };
         let mut pins = Pins::new();
         for client in snapshots.iter().flat_map(|snapshot| &snapshot.clients) {
             for part in client.pins.iter() {

@@ -20,6 +20,7 @@ pub mod stream;
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use hawser_core::engine::Socket;
 use hawser_sys::stream as sys;
@@ -243,6 +244,19 @@ impl Socket for Conn {
             let _ = tls.push();
         }
         // The descriptor is closed next, which sends all that shutdown(2) would.
+    }
+
+    fn local_address(&self) -> Option<(String, u16)> {
+        // A socket that has been reset has none.
+        Some(match sys::local_address(self).ok()? {
+            sys::LocalAddress::Internet(address) => {
+                (address.ip().to_canonical().to_string(), address.port())
+            }
+            sys::LocalAddress::Unix(path) => {
+                let port = path.as_deref().and_then(Path::extension);
+                ("unix".to_owned(), port.and_then(|port| port.to_str()?.parse().ok()).unwrap_or(0))
+            }
+        })
     }
 
     fn is_encrypted(&self) -> bool {

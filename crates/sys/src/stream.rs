@@ -1,11 +1,15 @@
 //! Stream sockets: reading, writing, and the options that TCP connections of a pooler have.
 
+use std::ffi::OsStr;
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use rustix::net::sockopt;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, Shutdown, SocketAddrUnix};
 
 /// Reads what is there into `buf`, without waiting. `Ok(0)` is the end of the stream.
 ///
@@ -109,6 +113,29 @@ pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
     Ok(())
 }
 
+/// This end of a connection.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum LocalAddress {
+    /// IPv4 or IPv6.
+    Internet(SocketAddr),
+    /// A unix socket: the file that the listener is bound to; none at the end that has connected.
+    Unix(Option<PathBuf>),
+}
+
+/// This end of a connection.
+///
+/// # Errors
+/// As getsockname(2); [`io::ErrorKind::Unsupported`] for other families.
+pub fn local_address(fd: impl AsFd) -> io::Result<LocalAddress> {
+    let address = rustix::net::getsockname(fd)?;
+    if let Ok(internet) = SocketAddr::try_from(address.clone()) {
+        return Ok(LocalAddress::Internet(internet));
+    }
+    let unix = SocketAddrUnix::try_from(address).map_err(|_| io::ErrorKind::Unsupported)?;
+    let path = unix.path().map(|path| PathBuf::from(OsStr::from_bytes(path.to_bytes())));
+    Ok(LocalAddress::Unix(path))
+}
+
 /// The user id of the process at the other end of a unix socket, as it was when it connected.
 ///
 /// # Errors
@@ -173,6 +200,22 @@ mod tests {
         assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 12_000);
         assert_eq!(sockopt::socket_send_buffer_size(&stream).unwrap(), 40_000);
         assert_eq!(sockopt::socket_recv_buffer_size(&stream).unwrap(), 40_000);
+    }
+
+    #[test]
+    fn each_end_knows_its_own_address() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let expected = LocalAddress::Internet(stream.local_addr().unwrap());
+        assert_eq!(local_address(&stream).unwrap(), expected);
+        let (near, _far) = UnixStream::pair().unwrap();
+        assert_eq!(local_address(&near).unwrap(), LocalAddress::Unix(None));
+        let path = std::env::temp_dir().join(format!("hawser-near-{}", std::process::id()));
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let _client = UnixStream::connect(&path).unwrap();
+        let (accepted, _) = listener.accept().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(local_address(&accepted).unwrap(), LocalAddress::Unix(Some(path)));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use super::backend::{Backend, Tidying};
 use super::client::{Client, Extra, Record};
 use super::kept::Kept;
 use super::message::{
-    BackendRow, BackendState, ClientRow, ClientState, NewClient, PoolMode, PoolRef, Snapshot,
-    ToLoop,
+    BackendRow, BackendState, ClientRow, ClientState, NewClient, PoolMode, PoolRef, Scope,
+    Snapshot, ToLoop,
 };
 use super::table::{Engine, Holder};
 use super::{BackendSeed, Host, Readiness, Socket, Token, limits, write_kept};
@@ -244,7 +244,7 @@ impl<S: Socket> Engine<S> {
                     self.drain_if_idle(host, slot, now);
                 }
             }
-            ToLoop::Snapshot(reply) => reply(self.snapshot(now)),
+            ToLoop::Snapshot(scope, reply) => reply(self.snapshot(scope, now)),
         }
     }
 
@@ -518,9 +518,18 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    fn snapshot(&self, now: Time) -> Snapshot {
+    fn snapshot(&self, scope: Scope, now: Time) -> Snapshot {
         let mut snapshot = Snapshot::default();
+        let local = |socket: &S| (scope >= Scope::Addresses).then(|| socket.local_address())?;
         for (slot, client) in self.clients.iter() {
+            if let Some(backend) = &client.backend {
+                let mut row = backend.row(BackendState::Active, Some(self.client_id(slot)));
+                row.local = local(&backend.socket);
+                snapshot.backends.push(row);
+            }
+            if scope < Scope::Clients {
+                continue;
+            }
             let pool = &self.pool_of(client).pool;
             let parameters = pool.parameters();
             let application_name = client
@@ -532,6 +541,8 @@ impl<S: Socket> Engine<S> {
             let waits = client.state == ClientState::Waiting;
             snapshot.clients.push(ClientRow {
                 id: self.client_id(slot),
+                pool: pool.id,
+                local: local(&client.socket),
                 database: pool.database.clone(),
                 user: client.record.about.user().map_or_else(|| pool.user.clone(), str::to_owned),
                 state: client.state,
@@ -549,14 +560,12 @@ impl<S: Socket> Engine<S> {
                 kept_in: client.input.len(),
                 kept_out: client.output.len(),
             });
-            if let Some(backend) = &client.backend {
-                let id = Some(self.client_id(slot));
-                snapshot.backends.push(backend.row(BackendState::Active, id));
-            }
         }
         for (_, resident) in self.resident.iter() {
             if let Holder::Engine(backend) = &resident.holder {
-                snapshot.backends.push(backend.row(BackendState::Tested, None));
+                let mut row = backend.row(BackendState::Tested, None);
+                row.local = local(&backend.socket);
+                snapshot.backends.push(row);
             }
         }
         snapshot
@@ -580,6 +589,9 @@ impl<S: Socket> Backend<S> {
         BackendRow {
             id: self.id,
             pool: self.pool.id,
+            local: None,
+            cancels: self.cancels_in_flight,
+            cancel_waits: self.cancel_due,
             epoch: self.epoch,
             database: self.pool.database.clone(),
             user: self.pool.user.clone(),

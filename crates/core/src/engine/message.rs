@@ -222,7 +222,7 @@ pub enum ToLoop<S: Socket> {
     /// No new transactions: clients are told goodbye as soon as they are in none.
     Drain(ClientError),
     /// What is here, for SHOW.
-    Snapshot(Box<dyn FnOnce(Snapshot) + Send>),
+    Snapshot(Scope, Box<dyn FnOnce(Snapshot) + Send>),
 }
 
 impl<S: Socket> fmt::Debug for ToLoop<S> {
@@ -240,10 +240,21 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::Kill { .. } => "Kill",
             Self::KillAll { .. } => "KillAll",
             Self::Drain(_) => "Drain",
-            Self::Snapshot(_) => "Snapshot",
+            Self::Snapshot(..) => "Snapshot",
         };
         f.write_str(name)
     }
+}
+
+/// How much of a loop is looked at for a [`Snapshot`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Scope {
+    /// Its backends: few.
+    Backends,
+    /// Its clients too.
+    Clients,
+    /// And the near ends of all connections: a system call for each.
+    Addresses,
 }
 
 /// What a loop holds at a moment.
@@ -273,6 +284,10 @@ pub enum ClientState {
 pub struct ClientRow {
     /// Its id.
     pub id: ClientId,
+    /// Its pool.
+    pub pool: PoolId,
+    /// Our end of its connection.
+    pub local: Option<(String, u16)>,
     /// Database that it asked for.
     pub database: String,
     /// Its user.
@@ -319,6 +334,12 @@ pub struct BackendRow {
     pub id: BackendId,
     /// Its pool.
     pub pool: PoolId,
+    /// Our end of its connection.
+    pub local: Option<(String, u16)>,
+    /// Cancel requests for it that are under way to its server.
+    pub cancels: u32,
+    /// A cancel request for it waits until no query of ours is ahead of its client's.
+    pub cancel_waits: bool,
     /// The epoch of its pool in which its opening began.
     pub epoch: u32,
     /// Database of its pool.

@@ -1,7 +1,8 @@
 //! A pool as the threads share it: the [`Pool`] under its lock, and what goes with it.
 //!
 //! # Invariants
-//! The lock is held for queue operations only, never over a system call or another lock.
+//! The lock is held for queue operations only, never over a system call (but the one of SHOW that
+//! says so) or another lock.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};

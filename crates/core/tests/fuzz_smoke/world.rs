@@ -13,7 +13,7 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use hawser_core::engine::message::{BackendState, ClientState, Event, PoolRef, Snapshot};
+use hawser_core::engine::message::{BackendState, ClientState, Event, PoolRef, Scope, Snapshot};
 use hawser_core::engine::{
     Backend, BackendSeed, CancelRequest, ClientAbout, ClientSecret, Engine, Host, NewClient,
     PeerAddress, PoolMode, Readiness, ServerAddressId, Socket, ToLoop, Token,
@@ -388,10 +388,13 @@ impl World {
 
     fn snapshot(&mut self, id: LoopId) -> Snapshot {
         let (reply, snapshot) = mpsc::channel();
-        let message = ToLoop::Snapshot(Box::new(move |snapshot| {
-            // The world waits for it below.
-            let _ = reply.send(snapshot);
-        }));
+        let message = ToLoop::Snapshot(
+            Scope::Clients,
+            Box::new(move |snapshot| {
+                // The world waits for it below.
+                let _ = reply.send(snapshot);
+            }),
+        );
         self.with_engine(id, |engine, host, now| engine.on_message(host, message, now));
         snapshot.try_recv().expect("an engine answers at once")
     }

@@ -11,6 +11,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
+use hawser_core::engine::message::Scope;
 use hawser_core::ids::PoolId;
 use hawser_core::wire::error::{ClientError, SqlState};
 
@@ -249,7 +250,7 @@ async fn kill_client(pooler: &dyn Pooler, id: &str) -> Result<Tag, ClientError> 
         return Err(error(SqlState::INVALID_PARAMETER_VALUE, "invalid client pointer supplied")
             .hint("SHOW CLIENTS has the ids, in its columns id and ptr."));
     }
-    let found: BTreeSet<_> = show::snapshots(pooler)
+    let found: BTreeSet<_> = show::snapshots(pooler, Scope::Clients)
         .await?
         .iter()
         .flat_map(|snapshot| &snapshot.clients)
@@ -279,7 +280,7 @@ async fn wait_close(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, 
             .map(|pool| (pool.id, pool.epoch()))
             .collect();
         let is_old = |pool: PoolId, epoch: u32| epochs.get(&pool).is_some_and(|now| *now != epoch);
-        let snapshots = show::snapshots(pooler).await?;
+        let snapshots = show::snapshots(pooler, Scope::Backends).await?;
         let lent = snapshots.iter().flat_map(|snapshot| &snapshot.backends);
         let mut left = lent.filter(|backend| is_old(backend.pool, backend.epoch)).count();
         for entry in pooler.pools() {

@@ -14,6 +14,7 @@ use std::time::SystemTime;
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::ids::LoopId;
+use hawser_core::session::options::Replication;
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use crate::config::{ADMIN_DATABASES, Config};
@@ -44,6 +45,8 @@ pub struct PoolEntry {
     pub pool: Pool,
     /// Clients that work with it, whatever they are doing.
     pub clients: usize,
+    /// What it replicates.
+    pub replication: Replication,
 }
 
 /// The running pooler.

@@ -227,7 +227,11 @@ impl Pooler for Running {
         let entries = self.service.pools.all();
         entries
             .iter()
-            .map(|entry| PoolEntry { pool: entry.pool.clone(), clients: entry.client_count() })
+            .map(|entry| PoolEntry {
+                pool: entry.pool.clone(),
+                clients: entry.client_count(),
+                replication: entry.route.load().login.replication,
+            })
             .collect()
     }
 

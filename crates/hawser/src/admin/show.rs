@@ -5,17 +5,20 @@
 //! # Invariants  [`columns`] knows a topic's columns without looking at anything: Describe costs
 //!               nothing, and a test compares them with a fixed list
 //! # Limits      SHOW CLIENTS, SERVERS, SOCKETS, PINS and FDS ask every loop and cost in proportion
-//!               to clients; all others in proportion to pools
+//!               to clients, POOLS to server connections; all others in proportion to pools
 
 mod pools;
 mod process;
 mod sockets;
 mod stats;
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
 use hawser_core::engine::ToLoop;
-use hawser_core::engine::message::Snapshot;
+use hawser_core::engine::message::{Scope, Snapshot};
+use hawser_core::ids::PoolId;
+use hawser_core::session::options::Replication;
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::oneshot;
 
@@ -73,10 +76,11 @@ pub async fn show(
     let table = Table::new(columns(topic));
     Ok(match topic {
         Topic::Clients | Topic::Servers | Topic::Sockets | Topic::ActiveSockets | Topic::Fds => {
-            sockets::fill(table, topic, &everything(pooler).await?)
+            let scope = if topic == Topic::Fds { Scope::Clients } else { Scope::Addresses };
+            sockets::fill(table, topic, &everything(pooler, scope).await?)
         }
-        Topic::Pins => sockets::pins(table, &everything(pooler).await?),
-        Topic::Pools => pools::pools(table, pooler),
+        Topic::Pins => sockets::pins(table, &everything(pooler, Scope::Clients).await?),
+        Topic::Pools => pools::pools(table, pooler, &snapshots(pooler, Scope::Backends).await?),
         Topic::Databases => pools::databases(table, pooler),
         Topic::Users => pools::users(table, pooler),
         Topic::Lists => pools::lists(table, pooler),
@@ -98,19 +102,22 @@ struct Everything<'a> {
     pooler: &'a dyn Pooler,
     clock: Clock,
     snapshots: Vec<Snapshot>,
+    /// What each pool replicates, if it does.
+    replication: HashMap<PoolId, Replication>,
 }
 
-async fn everything(pooler: &dyn Pooler) -> Result<Everything<'_>, ClientError> {
-    let snapshots = snapshots(pooler).await?;
+async fn everything(pooler: &dyn Pooler, scope: Scope) -> Result<Everything<'_>, ClientError> {
+    let snapshots = snapshots(pooler, scope).await?;
     let clock = Clock { now: pooler.loops().now(), wall: SystemTime::now() };
-    Ok(Everything { pooler, clock, snapshots })
+    let replication = pooler.pools().iter().map(|e| (e.pool.id, e.replication)).collect();
+    Ok(Everything { pooler, clock, snapshots, replication })
 }
 
 /// What each loop holds.
 ///
 /// # Errors
 /// A loop did not answer within [`SNAPSHOT_WAIT`].
-pub async fn snapshots(pooler: &dyn Pooler) -> Result<Vec<Snapshot>, ClientError> {
+pub async fn snapshots(pooler: &dyn Pooler, scope: Scope) -> Result<Vec<Snapshot>, ClientError> {
     let mut answers = Vec::new();
     for home in pooler.loops().ids() {
         let (sender, receiver) = oneshot::channel();
@@ -118,7 +125,7 @@ pub async fn snapshots(pooler: &dyn Pooler) -> Result<Vec<Snapshot>, ClientError
             // Whoever asked may have left.
             let _ = sender.send(snapshot);
         };
-        pooler.loops().send(home, ToLoop::Snapshot(Box::new(reply)));
+        pooler.loops().send(home, ToLoop::Snapshot(scope, Box::new(reply)));
         answers.push((home, receiver));
     }
     let until = tokio::time::Instant::from_std(Instant::now() + SNAPSHOT_WAIT);

@@ -10,6 +10,7 @@ use hawser_core::engine::message::{
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use hawser_core::pool::{PoolSettings, SharedPool};
+use hawser_core::session::options::Replication;
 use hawser_core::session::part::{Part, PartSet};
 use hawser_core::time::Time;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -53,7 +54,7 @@ impl Loop {
 
     fn receive(&self, message: ToLoop<Conn>) {
         match message {
-            ToLoop::Snapshot(reply) => reply(Snapshot {
+            ToLoop::Snapshot(_, reply) => reply(Snapshot {
                 clients: self.clients.lock().unwrap().clone(),
                 backends: self.backends.lock().unwrap().clone(),
             }),
@@ -122,6 +123,8 @@ impl Fake {
         let id = ClientId { home: LoopId(0), slot: Slot { index, generation: 0 } };
         self.home.clients.lock().unwrap().push(ClientRow {
             id,
+            pool: self.pool.id,
+            local: Some(("10.0.0.9".to_owned(), 6432)),
             database: "app".to_owned(),
             user: "u".to_owned(),
             state: ClientState::Active,
@@ -148,6 +151,9 @@ impl Fake {
         self.home.backends.lock().unwrap().push(BackendRow {
             id: BackendId(7),
             pool: self.pool.id,
+            local: None,
+            cancels: 0,
+            cancel_waits: false,
             epoch,
             database: "app".to_owned(),
             user: "app_owner".to_owned(),
@@ -181,7 +187,7 @@ impl Pooler for Fake {
         &self.loops
     }
     fn pools(&self) -> Vec<PoolEntry> {
-        vec![PoolEntry { pool: self.pool.clone(), clients: 3 }]
+        vec![PoolEntry { pool: self.pool.clone(), clients: 3, replication: Replication::None }]
     }
     fn open(&self, pool: &Pool, _: LoopId) {
         self.order(format!("open {}", pool.database));

@@ -352,8 +352,8 @@ settings! {
         /// `net.core.somaxconn`, which is 4096 on today's systems: a storm of thousands of clients
         /// overflows PgBouncer's 128.
         backlog: u32 = "4096", example "128", range 1..=65535, pgbouncer "listen_backlog";
-        /// Let the kernel hold a TCP connection back until its client has sent something: idle port
-        /// scans then cost nothing.
+        /// Let the kernel hold a TCP connection back until its client has sent something, or for about
+        /// a second: port scans then cost nothing.
         tcp_defer_accept: bool = "true", example "false", pgbouncer "tcp_defer_accept";
     }
 
@@ -377,7 +377,8 @@ settings! {
         tcp_socket_buffer: Size = "0", example "\"256KiB\"", range 0..=1 << 30, unit Bytes,
             pgbouncer "tcp_socket_buffer";
         /// The largest single message that is let through: a query, a bind or a row. A result as a
-        /// whole may be larger.
+        /// whole may be larger. A client that sends a longer one is cut off (54000), a server
+        /// connection that does is closed. PostgreSQL's own limit of 1 GiB holds in any case.
         max_packet_size: Size = "2147483647", example "\"64MiB\"", range 1024..=PACKET_MAX, unit Bytes,
             pgbouncer "max_packet_size";
     }
@@ -477,7 +478,8 @@ settings! {
         /// transactions left open then delay nobody else. 0 turns it off.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
         /// What is sent to a server connection when a client of session mode has left it. "" sends
-        /// nothing.
+        /// nothing. What it leaves, the next client of session mode finds; if it fails, the connection
+        /// is closed. Connections that clients of transaction mode have pinned get DISCARD ALL.
         server_reset_query: String = "DISCARD ALL", example "\"DEALLOCATE ALL\"",
             pgbouncer "server_reset_query";
         /// Lend the server connection that has been idle longest, not the one used last. For servers
@@ -488,7 +490,9 @@ settings! {
         /// statement mode.
         max_prepared_statements: u32 = "200", example "50", range 0..=1_000_000,
             pgbouncer "max_prepared_statements";
-        /// Memory for the texts of all prepared statements of all clients together.
+        /// Memory for the texts of all prepared statements of all clients together. At the limit, those
+        /// that no client names any more are forgotten; where that is not enough, a new statement is
+        /// not shared, and its client keeps the server connection that has it.
         prepared_statements_memory: Size = "256MiB", example "\"32MiB\"", range 1 << 20..=1 << 40,
             unit Bytes;
         /// Startup parameters that PgBouncer had to be told to ignore. All are honoured here; those

@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
-use hawser_core::engine::message::{Snapshot, ToLoop};
+use hawser_core::engine::message::{Scope, Snapshot, ToLoop};
 use hawser_core::engine::{
     BackendSeed, ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode, ServerAddressId,
 };
@@ -189,7 +189,7 @@ impl World {
     fn snapshot(&self, home: u16) -> Snapshot {
         let (sender, receiver) = mpsc::channel();
         let reply = Box::new(move |snapshot| sender.send(snapshot).unwrap());
-        self.reactors.loops().send(LoopId(home), ToLoop::Snapshot(reply));
+        self.reactors.loops().send(LoopId(home), ToLoop::Snapshot(Scope::Clients, reply));
         receiver.recv_timeout(SOON).unwrap()
     }
 }

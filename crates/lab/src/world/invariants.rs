@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Snapshot};
+use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Scope, Snapshot};
 use hawser_core::engine::{Backend, Engine, ToLoop, limits};
 use hawser_core::ids::{BackendId, ClientId, LoopId};
 use hawser_core::time::Time;
@@ -74,7 +74,7 @@ fn snapshot(engine: &mut Engine<Stream>, host: &mut SimHost<'_>) -> Snapshot {
             *kept = snapshot;
         }
     });
-    engine.on_message(host, ToLoop::Snapshot(reply), now);
+    engine.on_message(host, ToLoop::Snapshot(Scope::Clients, reply), now);
     taken.lock().map(|mut taken| std::mem::take(&mut *taken)).unwrap_or_default()
 }
 

@@ -1,6 +1,10 @@
-//! SHOW POOLS, DATABASES, USERS and LISTS: from the registry and the configuration alone.
+//! SHOW POOLS, DATABASES, USERS and LISTS: from the registry and the configuration; for POOLS the
+//! loops say what their server connections are doing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use hawser_core::engine::message::{BackendState, Snapshot};
+use hawser_core::ids::PoolId;
 
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::admin::table::{Cell, Columns, Table, columns};
@@ -35,10 +39,49 @@ pub(super) const USERS_COLUMNS: Columns = columns![
 
 pub(super) const LISTS_COLUMNS: Columns = columns![Text "list", Int4 "items"];
 
-pub(super) fn pools(mut table: Table, pooler: &dyn Pooler) -> Table {
+/// What the loops know of a pool's server connections.
+///
+/// A client's cancel request is handed over and its connection closed at once; the two columns of
+/// clients count requests: those that wait until none of our own queries could be hit, and those
+/// that are on their way to the server.
+#[derive(Default)]
+struct AtLoops {
+    /// No client has them: they are being reset, or their answers thrown away.
+    tested: u32,
+    /// No client has them, and a cancel request could still hit them.
+    being_canceled: u32,
+    cancels: u32,
+    cancels_of_clients: u32,
+    cancels_waiting: u32,
+}
+
+impl AtLoops {
+    fn by_pool(snapshots: &[Snapshot]) -> HashMap<PoolId, Self> {
+        let mut by_pool: HashMap<_, Self> = HashMap::new();
+        for backend in snapshots.iter().flat_map(|snapshot| &snapshot.backends) {
+            let sum = by_pool.entry(backend.pool).or_default();
+            sum.cancels += backend.cancels;
+            match backend.state {
+                BackendState::Tested if backend.cancels > 0 => sum.being_canceled += 1,
+                BackendState::Tested => sum.tested += 1,
+                BackendState::Active => {
+                    sum.cancels_of_clients += backend.cancels;
+                    sum.cancels_waiting += u32::from(backend.cancel_waits);
+                }
+                BackendState::Idle => {}
+            }
+        }
+        by_pool
+    }
+}
+
+pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot]) -> Table {
     let config = pooler.config();
+    let at_loops = AtLoops::by_pool(snapshots);
     let now = pooler.loops().now();
-    for PoolEntry { pool, clients } in pooler.pools() {
+    for PoolEntry { pool, clients, .. } in pooler.pools() {
+        let none = AtLoops::default();
+        let at_loops = at_loops.get(&pool.id).unwrap_or(&none);
         let database = config.database(&pool.database);
         let mode = database.map(|database| config.resolve(database, &pool.user).mode.to_string());
         let several = database.and_then(balancing);
@@ -62,14 +105,16 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler) -> Table {
             // As PgBouncer: those that want nothing count as active.
             clients.saturating_sub(waiting as usize).into(),
             waiting.into(),
-            0u32.into(),
-            0u32.into(),
-            lent.into(),
-            0u32.into(),
-            0u32.into(),
+            at_loops.cancels_of_clients.into(),
+            at_loops.cancels_waiting.into(),
+            // The loops were asked a moment before.
+            lent.saturating_sub(at_loops.tested + at_loops.being_canceled).into(),
+            at_loops.cancels.into(),
+            at_loops.being_canceled.into(),
             idle.into(),
+            // PgBouncer's are those that wait for server_check_query, which there is none of.
             0u32.into(),
-            0u32.into(),
+            at_loops.tested.into(),
             opening.into(),
             (wait_us / 1_000_000).into(),
             (wait_us % 1_000_000).into(),

@@ -7,8 +7,10 @@
 
 use std::collections::HashMap;
 
+use hawser_core::engine::Socket;
 use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, ClientState};
-use hawser_core::ids::ClientId;
+use hawser_core::ids::{ClientId, PoolId};
+use hawser_core::session::options::Replication;
 
 use super::Everything;
 use super::pools::host_and_port;
@@ -82,7 +84,13 @@ pub(super) fn fill(mut table: Table, topic: Topic, all: &Everything<'_>) -> Tabl
     for entry in all.pooler.pools() {
         epochs.insert(entry.pool.id, entry.pool.epoch());
         let queue = entry.pool.lock();
-        let idle = queue.idle_backends().map(|(_, backend)| backend.row(BackendState::Idle, None));
+        // An exception from the rule that no system call is made under this lock: getsockname waits
+        // for nothing, and an idle connection can be asked nowhere else.
+        let idle = queue.idle_backends().map(|(_, backend)| {
+            let mut row = backend.row(BackendState::Idle, None);
+            row.local = (topic != Topic::Fds).then(|| backend.socket().local_address()).flatten();
+            row
+        });
         backends.extend(idle);
     }
     for backend in &backends {
@@ -127,17 +135,35 @@ fn rest(low_level: bool, pins: String, parked: bool) -> Vec<Cell> {
     if low_level { vec![Cell::Number(0); 7] } else { vec![pins.into(), parked.into()] }
 }
 
+/// Our end of a connection.
+fn local(local: Option<&(String, u16)>) -> [Cell; 2] {
+    match local {
+        Some((address, port)) => [address.as_str().into(), (*port).into()],
+        None => [Cell::Null, Cell::Null],
+    }
+}
+
+/// PgBouncer's words.
+fn replication(pool: PoolId, kinds: &HashMap<PoolId, Replication>) -> &'static str {
+    match kinds.get(&pool) {
+        Some(Replication::Physical) => "physical",
+        Some(Replication::Database) => "logical",
+        Some(Replication::None) | None => "none",
+    }
+}
+
 fn client_row(client: &ClientRow, low_level: bool, all: &Everything<'_>) -> Vec<Cell> {
+    let [local_address, local_port] = local(client.local.as_ref());
     let mut row = vec![
         "C".into(),
         client.user.as_str().into(),
         client.database.as_str().into(),
-        "none".into(),
+        replication(client.pool, &all.replication).into(),
         client_state(client.state, low_level).into(),
         client.about.peer.to_string().into(),
         client.about.peer.port().into(),
-        Cell::Null,
-        Cell::Null,
+        local_address,
+        local_port,
         all.clock.date(client.about.connected).into(),
         all.clock.date(client.last_request).into(),
         (client.wait_us / 1_000_000).into(),
@@ -163,16 +189,17 @@ fn server_row(
     all: &Everything<'_>,
 ) -> Vec<Cell> {
     let (host, port) = address(backend, all);
+    let [local_address, local_port] = local(backend.local.as_ref());
     let mut row = vec![
         "S".into(),
         backend.user.as_str().into(),
         backend.database.as_str().into(),
-        "none".into(),
+        replication(backend.pool, &all.replication).into(),
         server_state(backend.state, low_level).into(),
         host.into(),
         port.into(),
-        Cell::Null,
-        Cell::Null,
+        local_address,
+        local_port,
         all.clock.date(backend.connected).into(),
         all.clock.date(backend.connected).into(),
         0u32.into(),
