@@ -1,9 +1,10 @@
 """Limits and timeouts, each with PostgreSQL's own SQLSTATE; fairness; long transactions."""
 
+import re
 import time
 
 from harness import messages as m
-from harness.suite import Background, crowd, equal, limit, pooler_only
+from harness.suite import Background, crowd, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
 
@@ -298,3 +299,6 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
         time.sleep(0.3)
         equal(env.connect(target).value("select 1"), "1")
+        until(lambda: "connections can be accepted again" in target.pooler.text(), "the log says that it is over")
+        equal(target.pooler.text().count("no connection can be accepted"), 1, "complaints in the log")
+        assert re.search(r"hawser_accept_failures_total [1-9]", target.pooler.http("/metrics")[1])

@@ -406,3 +406,32 @@ def test_the_control_socket_goes_with_its_process_alone(env):
         target.pooler.start()
         equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
         equal(subprocess.run([binary(), "status", "--socket", str(socket_file)], capture_output=True).returncode, 0)
+
+
+@pooler_only
+def test_errors_are_counted_by_class_and_servers_are_not(env):
+    with env.pooler_with(pool_size=1, query_wait_timeout="1s", idle_transaction_timeout="1s", idle_transaction_reserve=0,
+                         max_packet_size=10_000) as target:
+        def counted():
+            _, body = target.pooler.http("/metrics")
+            return {name: int(count) for name, count in re.findall(r'hawser_errors_total\{class="(..)"\} (\d+)', body)}
+        equal(counted(), {})
+        client = env.connect(target)
+        for wrong in ("select 1 / 0", "selec", "select no_such_column"):
+            client.attempt(wrong)
+        equal(counted(), {}, "the server's errors")
+        equal(client.attempt("x" * 20_000).sqlstate, "54000")
+        try:
+            env.connect(target, secret="wrong")
+        except ServerError as error:
+            equal(error.sqlstate, "28P01")
+        holder, waiting = env.connect(target), env.connect(target)
+        holder.send(m.query("begin; select pg_sleep(2)"))
+        equal(waiting.attempt("select 1").sqlstate, "53300")
+        holder.collect()
+        equal(holder.receive().sqlstate(), "25P03")
+        try:
+            env.connect(target, database="no_such_database")
+        except ServerError as error:
+            equal(error.sqlstate, "3D000")
+        equal(counted(), {"25": 1, "28": 1, "53": 1, "54": 1})

@@ -179,7 +179,7 @@ impl Login {
             Stop::Broken(error) => tracing::info!(%address, %error, "login failed"),
             Stop::Refuse(error) => {
                 let tally = &self.service.tally;
-                tally.errors.increment();
+                tally.errors.count(&error);
                 match &error.code.0 {
                     [b'2', b'8', ..] => tally.authentication_failures.increment(),
                     code if *code == SqlState::TOO_MANY_CONNECTIONS.0 => {

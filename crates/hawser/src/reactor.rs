@@ -46,6 +46,7 @@ use hawser_core::time::Time;
 use hawser_sys::epoll::{Epoll, Events};
 use hawser_sys::eventfd::EventFd;
 
+use crate::admin::pooler::ErrorCounts;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
 
@@ -62,6 +63,8 @@ pub struct Logged {
     /// Each end of a connection, with its reason (`log_disconnections`). Otherwise only at level
     /// debug.
     pub disconnections: AtomicBool,
+    /// What clients are told.
+    pub errors: Arc<ErrorCounts>,
 }
 
 /// What all threads of the loops share.
@@ -365,6 +368,7 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                     tracing::debug!(%backend, database, user, reason, "server connection closed");
                 }
             }
+            Event::Told { error } => self.shared.logged.errors.count(error),
             Event::StartValuesChanged => {
                 tracing::info!(
                     "a statement has changed what new sessions start with: server connections \

@@ -18,6 +18,7 @@ use hawser_core::engine::ToLoop;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
+use crate::admin::pooler::ErrorCounts;
 use crate::config::Config;
 use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
@@ -33,6 +34,8 @@ const LOGIN_NICE: i32 = 10;
 const HASHING_THREADS_MAX: usize = 16;
 /// How often the end of the last client is looked for.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
+/// How often the service manager is told what the process does, if that has changed.
+const STATUS_PERIOD: Duration = Duration::from_secs(2);
 /// How long event loops have to say goodbye once the time of grace is over.
 const GOODBYE: Duration = Duration::from_millis(200);
 
@@ -101,11 +104,12 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let pidfile = start.pidfile.as_deref().map(PidFile::create).transpose();
     let _pidfile = pidfile.map_err(ServeError::Process)?;
     let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
-    let logged = Arc::new(Logged { disconnections });
+    let errors: Arc<ErrorCounts> = Arc::default();
+    let logged = Arc::new(Logged { disconnections, errors: errors.clone() });
     let reactors = Reactors::start(loop_count, random_u64(), control.clone(), logged.clone())
         .map_err(ServeError::Start)?;
     let user = start.user.clone();
-    let service = Service::new(config, reactors.loops().clone(), control, admin)
+    let service = Service::new(config, reactors.loops().clone(), control, admin, errors)
         .map_err(ServeError::NotInForce)?;
     let control_socket = service.admin.begin(&service).map_err(ServeError::Admin)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
@@ -157,6 +161,9 @@ async fn run(
     }
     notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("ready");
+    if std::env::var_os("NOTIFY_SOCKET").is_some() {
+        tokio::spawn(tell_status(service.clone()));
+    }
 
     let reloading = service.clone();
     tokio::spawn(each(signals.reload, move || {
@@ -228,6 +235,25 @@ async fn each<F: Future<Output = ()>>(mut signals: Signal, mut act: impl FnMut()
 fn notify(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(state) {
         tracing::warn!(%error, "the service manager could not be told");
+    }
+}
+
+/// Tells the service manager how many connections there are, for `systemctl status`.
+async fn tell_status(service: Arc<Service>) {
+    let mut told = String::new();
+    while service.phase() != Phase::Ending {
+        let limits = &service.limits;
+        let state = match service.phase() {
+            Phase::Serving => "serving",
+            Phase::Draining | Phase::Ending => "shutting down",
+        };
+        let (clients, servers) = (limits.client_count(), limits.server_count());
+        let status = format!("{state}: {clients} clients, {servers} server connections");
+        if status != told {
+            notify(&[sd_notify::NotifyState::Status(&status)]);
+            told = status;
+        }
+        tokio::time::sleep(STATUS_PERIOD).await;
     }
 }
 

@@ -9,7 +9,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_sys::stream::TcpOptions;
 use tokio::sync::watch;
 
-use crate::admin::pooler::{Gates, Tally};
+use crate::admin::pooler::{ErrorCounts, Gates, Tally};
 use crate::auth::scram::MockNonce;
 use crate::cancel::CancelGate;
 use crate::config::{Config, NetworkSettings, Timeout};
@@ -92,6 +92,7 @@ impl Service {
         loops: Loops,
         control: Control,
         admin: Arc<dyn AdminConsole>,
+        errors: Arc<ErrorCounts>,
     ) -> Result<Arc<Self>, NotInForce> {
         let (access, accepting, routes) = load_files(&config)?;
         let pools = Pools::new(loops.count());
@@ -111,7 +112,7 @@ impl Service {
             cancels: CancelGate::default(),
             admin,
             gates: Gates::default(),
-            tally: Tally::default(),
+            tally: Tally { errors, ..Tally::default() },
             phase: watch::Sender::new(Phase::Serving),
             reloading: Mutex::new(()),
         }))

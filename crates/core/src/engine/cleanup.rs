@@ -291,6 +291,7 @@ impl<S: Socket> Engine<S> {
         if client.state == ClientState::Closing {
             return;
         }
+        host.event(Event::Told { error });
         let backend = client.backend.take();
         let half_a_message = backend.as_ref().is_some_and(|b| b.receiving_rest > 0);
         client.state = ClientState::Closing;

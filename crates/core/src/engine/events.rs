@@ -4,7 +4,7 @@ use super::backend::{Backend, Tidying};
 use super::client::{Client, Extra, Record};
 use super::kept::Kept;
 use super::message::{
-    BackendRow, BackendState, ClientRow, ClientState, NewClient, PoolMode, PoolRef, Scope,
+    BackendRow, BackendState, ClientRow, ClientState, Event, NewClient, PoolMode, PoolRef, Scope,
     Snapshot, ToLoop,
 };
 use super::table::{Engine, Holder};
@@ -462,8 +462,9 @@ impl<S: Socket> Engine<S> {
         client.state = ClientState::Idle;
         client.since = now;
         let mut answer = Vec::new();
-        ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request")
-            .write(&mut answer);
+        let error =
+            ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request");
+        error.write(&mut answer);
         // What it sent up to the end of its query or pipeline is answered by that.
         let mut at = 0;
         let (mut ended, mut extended) = (false, false);
@@ -488,6 +489,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         client.input.forget_first(at);
+        host.event(Event::Told { error: &error });
         build::ready_for_query(&mut answer, TransactionStatus::Idle);
         self.answer(host, slot, &answer, &[], now);
         self.drain_if_idle(host, slot, now);

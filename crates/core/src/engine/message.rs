@@ -386,6 +386,11 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a str,
     },
+    /// A client is told an error that is Hawser's own, or a server's where `error` says so.
+    Told {
+        /// Which.
+        error: &'a ClientError,
+    },
     /// A statement has passed after which new sessions may start with other values (ALTER ROLE
     /// and the like): backends that are open now are replaced.
     StartValuesChanged,

@@ -101,17 +101,26 @@ pub struct ClientError {
     pub detail: Option<String>,
     /// What to do.
     pub hint: Option<String>,
+    /// A server has said it.
+    pub of_server: bool,
 }
 
 impl ClientError {
     /// An error that ends the connection.
     pub fn fatal(code: SqlState, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Fatal, code, message: message.into(), detail: None, hint: None }
+        Self { severity: Severity::Fatal, ..Self::error(code, message) }
     }
 
     /// An error that ends the statement.
     pub fn error(code: SqlState, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, code, message: message.into(), detail: None, hint: None }
+        Self {
+            severity: Severity::Error,
+            code,
+            message: message.into(),
+            detail: None,
+            hint: None,
+            of_server: false,
+        }
     }
 
     /// The same, with the reason.

@@ -5,7 +5,7 @@
 //! # Invariants  no method waits: what takes time is a future or an order whose end can be seen in
 //!               the pools
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -225,6 +225,32 @@ impl Count {
     }
 }
 
+/// Errors that are Hawser's own and not a server's, by the first two letters of their SQLSTATE.
+///
+/// The loops count here, too: such an error ends a connection or a wait, so it is rare enough for
+/// a lock.
+#[derive(Debug, Default)]
+pub struct ErrorCounts(Mutex<BTreeMap<String, u64>>);
+
+impl ErrorCounts {
+    /// A client is told this.
+    pub fn count(&self, error: &ClientError) {
+        if !error.of_server {
+            let class = error.code.as_str().chars().take(2).collect();
+            *self.lock().entry(class).or_default() += 1;
+        }
+    }
+
+    /// How many there were of each class.
+    pub fn by_class(&self) -> BTreeMap<String, u64> {
+        self.lock().clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// What is counted outside of pools, since the start of the process.
 #[derive(Debug, Default)]
 pub struct Tally {
@@ -248,8 +274,10 @@ pub struct Tally {
     pub server_logins: Count,
     /// Server connections that could not be opened.
     pub server_login_failures: Count,
+    /// Times that accept(2) failed for want of descriptors or memory.
+    pub accept_failures: Count,
     /// Errors that Hawser itself has sent to clients.
-    pub errors: Count,
+    pub errors: Arc<ErrorCounts>,
 }
 
 impl Tally {
@@ -277,6 +305,16 @@ mod tests {
         assert!(gates.is_paused("b"));
         assert!(!gates.resume(Some("b")), "it was not paused alone");
         assert!(gates.resume(None));
+    }
+
+    #[test]
+    fn only_errors_of_our_own_are_counted() {
+        let counts = ErrorCounts::default();
+        counts.count(&ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "x"));
+        counts.count(&ClientError::error(SqlState::CONFIGURATION_LIMIT_EXCEEDED, "x"));
+        let said = ClientError::fatal(SqlState::INVALID_CATALOG_NAME, "x");
+        counts.count(&ClientError { of_server: true, ..said });
+        assert_eq!(counts.by_class(), BTreeMap::from([("53".to_owned(), 2)]));
     }
 
     #[test]

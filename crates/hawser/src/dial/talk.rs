@@ -78,6 +78,7 @@ pub fn server_error(body: &[u8]) -> ClientError {
         message: text(b'M').unwrap_or_else(|| "the server gave no reason".to_owned()),
         detail: text(b'D'),
         hint: text(b'H'),
+        of_server: true,
     }
 }
 

@@ -200,7 +200,9 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
         };
         match accepted {
             Ok((link, origin)) => {
-                complained = false;
+                if std::mem::take(&mut complained) {
+                    tracing::info!("connections can be accepted again");
+                }
                 let config = service.config.load();
                 if let Origin::Tcp(_) = origin
                     && let Err(error) =
@@ -217,6 +219,7 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {
+                service.tally.accept_failures.increment();
                 if !complained {
                     tracing::error!(%error, "no connection can be accepted");
                     complained = true;

@@ -40,7 +40,8 @@ fn world(server: &ServerAddress, auth: &str, more: &str) -> World {
     let mailboxes = mailboxes(1);
     let loops = Loops::new(mailboxes.clone(), Instant::now());
     let (control, orders) = Control::new();
-    let service = Service::new(config, loops, control, Arc::new(NoConsole)).unwrap();
+    let service =
+        Service::new(config, loops, control, Arc::new(NoConsole), Arc::default()).unwrap();
     tokio::spawn(open::take_orders(service.clone(), orders));
     World { service, mailbox: mailboxes[0].clone(), kept: Mutex::default() }
 }

@@ -301,10 +301,19 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             &tally.limit_refusals,
         ),
         ("cancel_requests", "Cancel requests from clients", &tally.cancel_requests),
-        ("errors", "Errors that Hawser itself has sent to clients", &tally.errors),
+        (
+            "accept_failures",
+            "Times that no connection could be accepted, for want of descriptors or memory",
+            &tally.accept_failures,
+        ),
     ] {
         counts(encoder, name, help, None, [([], count.get())])?;
     }
+    let errors = tally.errors.by_class();
+    let help = "Errors of Hawser itself, not of a server, that clients were told, by the class of \
+                their SQLSTATE";
+    let by_class = errors.iter().map(|(class, count)| ([("class", class.as_str())], *count));
+    counts(encoder, "errors", help, None, by_class)?;
     for (name, help, done, failed) in [
         (
             "tls_handshakes",

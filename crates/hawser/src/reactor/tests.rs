@@ -153,7 +153,8 @@ fn open_backends(orders: &mut UnboundedReceiver<Order<Plain>>, loops: &Loops<Pla
 impl World {
     fn new(loops: u16, pool_size: u32) -> Self {
         let (control, mut orders) = Control::new();
-        let logged = Arc::new(Logged { disconnections: AtomicBool::new(true) });
+        let logged =
+            Arc::new(Logged { disconnections: AtomicBool::new(true), errors: Arc::default() });
         let reactors = Reactors::start(loops, 1, control, logged).unwrap();
         let mut settings = PoolSettings::default();
         settings.limits = Limits { size: pool_size, ..settings.limits };

@@ -76,6 +76,7 @@ pub(super) struct Asked {
     pub(super) cancels: Vec<CancelRequest>,
     pub(super) start_values_changed: u32,
     pub(super) closed: Vec<String>,
+    pub(super) told: Vec<crate::wire::error::SqlState>,
 }
 
 /// The host of one engine.
@@ -107,6 +108,7 @@ impl Host<Fake> for FakeHost<'_> {
         match event {
             Event::StartValuesChanged => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
+            Event::Told { error } => self.asked.told.push(error.code),
             Event::ClientClosed { .. } => {}
         }
     }

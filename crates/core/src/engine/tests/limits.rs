@@ -204,6 +204,7 @@ fn a_message_beyond_max_packet_size_ends_its_sender_alone() {
     world.send(&long, &query(&"x".repeat(1995))[..5]);
     let told = String::from_utf8_lossy(&long.received()).into_owned();
     assert!(told.contains("54000") && told.contains("2001") && long.is_dropped(), "{told}");
+    assert_eq!(world.asked.told, [SqlState::PROGRAM_LIMIT_EXCEEDED]);
     assert_eq!(world.idle_backends(), 1, "the server has not seen any of it");
     // A row, however it comes.
     world.send(&first, &message(b'D', &[0; 1995]));
