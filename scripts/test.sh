@@ -88,6 +88,27 @@ run_counted() { # run_counted NAME LOG COMMAND...
     add "$name" "$status" "$p" "$f" "$s"
 }
 
+# The same tests in front of PostgreSQL 18, where the system's own is another.
+second_server() { # second_server LOG
+    local log=$1 directory bin reason=$logs/postgres18.log
+    if "$(postgres_bin)/postgres" --version | grep -q ' 18\.'; then
+        say "PostgreSQL 18 is what all tests have run with"
+        return
+    fi
+    # Not below the repository: as root the server runs as another user, who may not look there.
+    directory=$(mktemp -d)
+    chmod 755 "$directory"
+    if bin=$(scripts/postgres18.sh "$directory" 2> >(tee "$reason" >&2) | tail -n 1) && [ -n "$bin" ]; then
+        # The drivers have had their turn.
+        run_counted "python tests with PostgreSQL 18" "$log" \
+            env -u ALL HAWSER="$target/release/hawser" PG_BIN="$bin" python3 tests/run.py
+    else
+        skipped=$((skipped + 1))
+        say "skipped: the tests with PostgreSQL 18: $(tail -n 1 "$reason")"
+    fi
+    rm -rf "$directory"
+}
+
 main() {
     local purpose=test logs=$root/.run
     case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL=1 ;; esac
@@ -103,6 +124,7 @@ main() {
     check "release build" cargo build --release --locked -p hawser
     run_counted "python tests" "$logs/python-test.log" \
         env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py
+    if [ "$purpose" = all ]; then second_server "$logs/python-test-18.log"; fi
 
     if [ "${#faults[@]}" -gt 0 ]; then
         say "beside the tests that failed:"

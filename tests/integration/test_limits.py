@@ -1,9 +1,12 @@
 """Limits and timeouts, each with PostgreSQL's own SQLSTATE; fairness; long transactions."""
 
+import pathlib
 import re
+import subprocess
 import time
 
 from harness import messages as m
+from harness.pooler import binary
 from harness.suite import Background, crowd, equal, limit, pooler_only, until
 from harness.wire import Disconnected, ServerError
 
@@ -302,3 +305,120 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
         until(lambda: "connections can be accepted again" in target.pooler.text(), "the log says that it is over")
         equal(target.pooler.text().count("no connection can be accepted"), 1, "complaints in the log")
         assert re.search(r"hawser_accept_failures_total [1-9]", target.pooler.http("/metrics")[1])
+
+
+@pooler_only
+@limit(60)
+def test_server_max_memory_replaces_bloated_backends(env):
+    """Private memory alone: what a backend maps of shared_buffers is no reason."""
+    with env.pooler_with(pool_size=1, server_max_memory="64MiB") as target:
+        client = env.connect(target)
+        pid = client.value("select pg_backend_pid()")
+        time.sleep(2.2)
+        equal(client.value("select pg_backend_pid()"), pid, "a slim backend is kept")
+        # Kept by the allocator for the life of the process: 2 million small pieces in one hash.
+        client.execute("begin; set local work_mem = '600MB'; set local hash_mem_multiplier = 1; "
+                       "create temp table grown on commit drop as select count(distinct md5(n::text)) from generate_series(1, 10) n")
+        client.execute("prepare kept as select 1")  # pinned: it stays while it is in use, however large
+        client.execute("do $$ declare held text[]; begin perform set_config('suite.large', repeat('x', 100000000), false); end $$")
+        pinned = client.value("select pg_backend_pid()") if not client.execute("commit").errors else None
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        grown = int(re.search(r"RssAnon:\s+(\d+)", status).group(1))
+        assert grown > 65536, f"the test's backend has only {grown} kB"
+        equal(pinned, pid)
+        client.close()
+        until(lambda: not pathlib.Path(f"/proc/{pid}").exists(), "the bloated backend ends")
+        equal(env.connect(target).value("select 1"), "1")
+
+
+def with_own_user(env, user, password=None, **settings):
+    """A database "ready" beside "*", whose server connections are all of one user."""
+    entry = f'\n[[database]]\nname = "ready"\ndbname = "app"\nservers = ["{env.cluster.address}"]\nuser = "{user}"\nmin_pool_size = 2\n'
+    return env.pooler_with(append=entry + (f'password = "{password}"\n' if password else ""), **settings)
+
+
+@pooler_only
+def test_min_pool_size_of_a_database_with_a_user_needs_no_client(env):
+    with with_own_user(env, "app3", "third secret"):
+        env.cluster.wait_for_backends("usename = 'app3'", 2)
+
+
+@pooler_only
+def test_check_says_that_a_scram_verifier_opens_nothing_by_itself(env):
+    """Over TCP, where the server asks for a proof: the pooler has a verifier and nothing to prove with."""
+    with with_own_user(env, "app_scram", start=False) as target:
+        said = subprocess.run([binary(), "check", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=30)
+        equal(said.returncode, 0, said.stdout)
+        assert re.search(r'warn.*"ready".*"app_scram".*SCRAM verifier', said.stdout), said.stdout
+    with with_own_user(env, "app3", "third secret", start=False) as target:
+        said = subprocess.run([binary(), "check", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=30)
+        assert "SCRAM verifier" not in said.stdout, said.stdout
+
+
+@pooler_only
+def test_min_pool_size_for_a_scram_verifier_begins_with_its_first_client(env):
+    with env.pooler_with(servers=[f"127.0.0.1:{env.cluster.port}"], server_tls_sslmode="disable", min_pool_size=2) as target:
+        time.sleep(1.5)
+        equal(env.cluster.backends("usename = 'app_scram'"), [])
+        env.connect(target, user="app_scram").value("select 1")
+        env.cluster.wait_for_backends("usename = 'app_scram'", 2)
+
+
+def served_beside(env, target, crowds, seconds=4.0):
+    """Queries of each user, all of whose clients are always busy: {user: queries}."""
+    end = time.monotonic() + seconds
+    counts = {user: 0 for user, _ in crowds}
+
+    def work(user):
+        with target.connect(user=user) as client:
+            while time.monotonic() < end:
+                client.value("select 1 from pg_sleep(0.01)")
+                counts[user] += 1
+    members = [Background(work, user) for user, count in crowds for _ in range(count)]
+    for member in members:
+        member.join(seconds + 15)
+    return counts
+
+
+@pooler_only
+@limit(60)
+def test_busy_pools_share_max_server_connections(env):
+    """None is ever idle: whoever came first does not keep everything."""
+    with env.pooler_with(max_server_connections=4, pool_size=4, query_wait_timeout="10s") as target:
+        first = Background(served_beside, env, target, [("app", 8)], 6.0)
+        time.sleep(1)
+        counts = served_beside(env, target, [("app2", 8), ("app3", 1)])
+        total = first.join()["app"]
+        # Alone, four backends make some 400 queries a second.
+        assert counts["app2"] > 150 and counts["app3"] > 40 and total > 400, (total, counts)
+        equal(len(env.cluster.backends("usename in ('app', 'app2', 'app3')")) <= 4, True)
+
+
+@pooler_only
+def test_a_limit_on_server_connections_that_stays_reached_is_53300(env):
+    with env.pooler_with(max_server_connections=2, pool_size=2, query_wait_timeout="3s", idle_transaction_reserve=0) as target:
+        holders, waiting = [env.connect(target) for _ in range(2)], env.connect(target, user="app2")
+        for holder in holders:
+            holder.execute("begin; select 1")
+        equal(waiting.attempt("select 1").sqlstate, "53300")
+
+
+@pooler_only
+def test_eviction_takes_the_idle_of_who_has_most_and_the_longest_idle_first(env):
+    with env.pooler_with(max_server_connections=4, pool_size=4) as target:
+        def held(user, count):
+            clients = [env.connect(target, user=user) for _ in range(count)]
+            for client in clients:
+                client.execute("begin; select 1")
+            pids = [client.value("select pg_backend_pid()") for client in clients]
+            for client in clients:
+                client.execute("commit")
+                time.sleep(0.05)
+            return pids
+        rich, poor = held("app", 3), held("app2", 1)
+        env.connect(target, user="app3").value("select 1")
+        left = {row[0] for row in env.cluster.backends("usename in ('app', 'app2')")}
+        # One of three for the pool of app3, and maybe one for the question whether roles have changed.
+        kept = [pid in left for pid in rich]
+        assert kept in ([False, True, True], [False, False, True]) and poor[0] in left, (rich, poor, left)
+

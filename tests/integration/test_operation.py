@@ -426,7 +426,8 @@ def test_errors_are_counted_by_class_and_servers_are_not(env):
         except ServerError as error:
             equal(error.sqlstate, "28P01")
         holder, waiting = env.connect(target), env.connect(target)
-        holder.send(m.query("begin; select pg_sleep(2)"))
+        holder.send(m.query("begin; select pg_sleep(2.5)"))
+        env.cluster.wait_for_backends("query like '%pg_sleep(2.5)' and state = 'active'", 1)
         equal(waiting.attempt("select 1").sqlstate, "53300")
         holder.collect()
         equal(holder.receive().sqlstate(), "25P03")

@@ -131,7 +131,7 @@ def test_psql_reads_large_objects(env):
 
 def test_psql_is_cancelled_by_control_c(env):
     target = env.target
-    process = subprocess.Popen([str(env.cluster.bin / "psql"), "-X", "-c", "select pg_sleep(30) /* control c */"], stderr=subprocess.PIPE, text=True,
+    process = subprocess.Popen([env.program_path("psql"), "-X", "-c", "select pg_sleep(30) /* control c */"], stderr=subprocess.PIPE, text=True,
                                env={"PATH": "/usr/bin:/bin", "PGHOST": target.host, "PGPORT": str(target.port), "PGUSER": "app", "PGDATABASE": "app",
                                     "PGPASSWORD": target.secrets["app"], "PGSSLMODE": "prefer"})
     try:

@@ -20,7 +20,7 @@ def replication(env, mode="true", **how):
 def start(env, name, *arguments):
     """A replication program in the background."""
     target = env.target
-    return subprocess.Popen([str(env.cluster.bin / name), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    return subprocess.Popen([env.program_path(name), *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                             env={"PATH": "/usr/bin:/bin", "PGHOST": target.host, "PGPORT": str(target.port), "PGUSER": "replicator",
                                  "PGPASSWORD": target.secrets["replicator"], "PGSSLMODE": "disable"})
 

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from harness import messages as m
-from harness.suite import equal, pooler_only, until
+from harness.suite import equal, limit, pooler_only, until
 
 
 def backend_of(client):
@@ -88,13 +88,14 @@ def test_max_packet_size_bounds_single_messages_and_not_results(env):
 
 
 @pooler_only
+@limit(60)
 def test_prepared_statements_memory_bounds_what_is_kept(env):
     with env.pooler_with(prepared_statements_memory="1MiB", pool_size=2) as target:
         before = target.pooler.rss_bytes()
         text = "select $1::int + length('" + "x" * 10_000 + "')"
-        # 40 MB of texts that no client names any more.
+        # 30 MB of texts that no client names any more.
         client = env.connect(target)
-        for number in range(4000):
+        for number in range(3000):
             client.exchange(m.parse(f"{text} + {number}", "s"), m.close_statement("s"), m.SYNC)
         grown = target.pooler.rss_bytes() - before
         assert grown < 16 << 20, f"{grown >> 20} MiB for statements that nobody names"

@@ -119,6 +119,8 @@ pub struct Pool<B> {
     paused: bool,
     /// No backend is opened before this moment (back-off after a failure).
     open_not_before: Time,
+    /// The next backend released before this moment is closed, so that another pool can have one.
+    give_up_until: Time,
 }
 
 impl<B> Pool<B> {
@@ -133,6 +135,7 @@ impl<B> Pool<B> {
             parked: 0,
             paused: false,
             open_not_before: Time::ZERO,
+            give_up_until: Time::ZERO,
         }
     }
 
@@ -295,7 +298,9 @@ impl<B> Pool<B> {
     /// see [`Pool::opened`]).
     pub fn release(&mut self, id: BackendId, backend: B, home: LoopId, now: Time) -> Released<B> {
         debug_assert!(self.lent > 0, "a backend is released that was not lent");
-        if self.counted() > self.limits.size + self.limits.reserve_size {
+        let gives_up = now < self.give_up_until;
+        if gives_up || self.counted() > self.limits.size + self.limits.reserve_size {
+            self.give_up_until = Time::ZERO;
             self.lent -= 1;
             return Released::Close(backend);
         }
@@ -307,6 +312,12 @@ impl<B> Pool<B> {
         self.lent -= 1;
         self.idle.push(Idle { id, home, since: now, backend });
         Released::Kept
+    }
+
+    /// Another pool has clients that wait, and what bounds both leaves it no room: the next backend
+    /// that is released before `until` is closed, although clients of this pool may wait.
+    pub fn give_up_one(&mut self, until: Time) {
+        self.give_up_until = until;
     }
 
     /// A backend that was being opened is there: it counts as lent, and goes through

@@ -389,7 +389,7 @@ impl Login {
             Replication::Database => crate::auth::hba::Replication::Logical,
         };
         let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
-        let rule: Rule = prove::rule(&config, &access, &conn)?;
+        let rule: Rule = prove::rule(&service.client_names, &config, &access, &conn).await?;
         let mut secret = access.secret(user).cloned();
         if let (None | Some(Secret::None), Some(found)) = (&secret, found)
             && found.auth_user.as_deref().is_some_and(|auth_user| auth_user != user)
@@ -507,16 +507,7 @@ impl Login {
     ) -> Result<Arc<Credentials>, ClientError> {
         let access = self.service.access.load();
         if let Some(forced) = &found.forced_user {
-            let Some(password) = &forced.password else {
-                return Ok(access.credentials(&forced.name));
-            };
-            let secret = Secret::parse(Some(password.expose())).map_err(|error| {
-                ClientError::fatal(
-                    SqlState::INVALID_AUTHORIZATION,
-                    format!("the password of user \"{}\" cannot be used: {error}", forced.name),
-                )
-            })?;
-            return Ok(access.credentials_from(&forced.name, &secret));
+            return access.credentials_of(forced);
         }
         let sent = proved.password.as_deref().and_then(|sent| std::str::from_utf8(sent).ok());
         let credentials = match (secret, sent) {

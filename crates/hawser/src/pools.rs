@@ -253,6 +253,18 @@ impl Pools {
         all
     }
 
+    /// Whether there is a pool of this database and user for sessions without settings that only
+    /// a connect can set.
+    pub fn exists(&self, database: &str, user: &str) -> bool {
+        let key = PoolKey {
+            database: database.to_owned(),
+            user: user.to_owned(),
+            connect_only: Vec::new(),
+            replication: None,
+        };
+        locked(&self.registry).by_key.contains_key(&key)
+    }
+
     /// The pool for a client, made if there is none yet.
     pub fn get_or_create(
         &self,

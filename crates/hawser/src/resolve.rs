@@ -7,6 +7,8 @@
 //! # Why not the TTL of the answer
 //! getaddrinfo(3) does not give it, and asking past it (/etc/hosts, nsswitch) is wrong on many hosts.
 
+pub mod clients;
+
 use std::collections::HashMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};

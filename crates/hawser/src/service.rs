@@ -21,6 +21,7 @@ use crate::loops::{Control, Loops};
 use crate::pools::Pools;
 use crate::pools::enquiry::Enquiries;
 use crate::process::random_bytes;
+use crate::resolve::clients::ClientNames;
 use crate::tls::accept::{Accepting, Acceptor};
 
 /// What all tasks of the control side share.
@@ -45,6 +46,8 @@ pub struct Service {
     pub enquiries: Enquiries,
     /// Opens server connections.
     pub dialler: Dialler,
+    /// Names of clients' addresses.
+    pub client_names: ClientNames,
     /// Bounds cancel requests in flight.
     pub cancels: CancelGate,
     /// Serves the admin database.
@@ -109,6 +112,7 @@ impl Service {
             pools,
             enquiries: Enquiries::default(),
             dialler: Dialler::default(),
+            client_names: ClientNames::default(),
             cancels: CancelGate::default(),
             admin,
             gates: Gates::default(),
@@ -136,6 +140,7 @@ impl Service {
         self.config.store(Arc::new(config));
         self.enquiries.forget();
         self.dialler.resolver.forget();
+        self.client_names.forget();
         self.pools.reconfigure(self, routes);
         Ok(())
     }

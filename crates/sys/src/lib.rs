@@ -9,5 +9,6 @@ pub mod epoll;
 pub mod eventfd;
 pub mod interfaces;
 pub mod listen;
+pub mod names;
 pub mod process;
 pub mod stream;

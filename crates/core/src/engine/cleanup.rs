@@ -122,7 +122,11 @@ impl<S: Socket> Engine<S> {
             Released::Kept => {}
             Released::Close(backend) => {
                 // Released already: it only goes.
-                self.drop_backend(host, backend, "one more than the pool may have");
+                self.drop_backend(
+                    host,
+                    backend,
+                    "one more than the pool may have, or another pool's turn",
+                );
             }
             Released::Next { waiter, backend } => {
                 if waiter.client.home == self.id {

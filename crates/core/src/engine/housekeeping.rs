@@ -280,7 +280,11 @@ impl<S: Socket> Engine<S> {
                 let waited = settings.query_wait_timeout;
                 match view.pool.last_error() {
                     Some(why) => ClientError::fatal(
-                        SqlState::CONNECTION_FAILURE,
+                        // A limit that is reached is one, whatever stands behind it.
+                        match why.code {
+                            SqlState::TOO_MANY_CONNECTIONS if !why.of_server => why.code,
+                            _ => SqlState::CONNECTION_FAILURE,
+                        },
                         format!("no server connection for database \"{}\"", view.pool.database),
                     )
                     .detail(format!("Waited {waited:?} (query_wait_timeout). {}", why.message)),

@@ -328,6 +328,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         if unsynced {
             // It may be ignored, and then takes nothing away.
             self.backend.unnamed_since = self.backend.pipeline - 1;
+            if self.backend.is_left_started_by_mixed_pipelines() {
+                self.backend.spoiled.get_or_insert("a simple query stood in its client's pipeline");
+            }
         }
         self.backend.unnamed = None;
         self.client.unnamed = None;

@@ -179,3 +179,19 @@ fn the_backend_used_last_is_lent_and_round_robin_lends_the_one_idle_longest() {
     assert_eq!(lent(false), [2, 2, 2, 2]);
     assert_eq!(lent(true), [0, 1, 2, 0]);
 }
+
+#[test]
+fn one_backend_is_given_up_for_another_pool_though_clients_wait() {
+    let mut pool = lent_out(2);
+    assert!(matches!(pool.acquire(client(0, 7), T0), Acquired::Wait { open: false }));
+    assert!(matches!(pool.acquire(client(0, 8), T0), Acquired::Wait { open: false }));
+    pool.give_up_one(T0.after(Duration::from_millis(100)));
+    let soon = T0.after(Duration::from_millis(99));
+    assert!(matches!(pool.release(BackendId(0), 0, LoopId(0), soon), Released::Close(0)));
+    assert_eq!(pool.total(), 1);
+    assert!(matches!(pool.release(BackendId(1), 1, LoopId(0), soon), Released::Next { .. }));
+    // Too late: the other pool has stopped asking.
+    pool.give_up_one(T0.after(Duration::from_millis(100)));
+    let late = T0.after(Duration::from_millis(100));
+    assert!(matches!(pool.release(BackendId(1), 1, LoopId(0), late), Released::Next { .. }));
+}

@@ -428,7 +428,8 @@ settings! {
     /// How clients log in.
     AuthSettings in Auth, Reload {
         /// Rules in PostgreSQL's pg_hba.conf format. Read again by a reload. Implies
-        /// `auth_type = "hba"`.
+        /// `auth_type = "hba"`. Where a rule names a host, a client's address is looked up both ways,
+        /// as PostgreSQL does, and the answer believed for `dns_max_ttl`.
         hba_file: Option<PathBuf> = "not set", example "\"pg_hba.conf\"", pgbouncer "auth_hba_file";
         /// Maps of system names to database users, in PostgreSQL's pg_ident.conf format.
         ident_file: Option<PathBuf> = "not set", example "\"pg_ident.conf\"",
@@ -516,7 +517,9 @@ settings! {
         max_db_connections: Limit = "0", example "50", pgbouncer "max_db_connections";
         /// Server connections of each user, whatever the database is.
         max_user_connections: Limit = "0", example "50", pgbouncer "max_user_connections";
-        /// Server connections in all. At the limit, idle ones of other pools are closed to make room.
+        /// Server connections in all. At the limit, idle ones of other pools are closed to make room:
+        /// of the pool that has most of them, the one idle longest. Where none is idle, the pool with
+        /// most gives one up when it is released, until all busy pools have about as many.
         max_server_connections: Limit = "0", example "200";
         /// Server connections to each server address: keep it below the server's max_connections.
         max_server_connections_per_server: Limit = "0", example "90";
@@ -542,7 +545,8 @@ settings! {
         /// shorter and double. Clients wait meanwhile, up to `query_wait_timeout`.
         server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_login_retry";
-        /// How long the addresses of a server's name are believed.
+        /// How long the addresses of a server's name are believed, and the names of clients that rules
+        /// of `hba_file` ask for.
         dns_max_ttl: Duration = "15s", example "\"60s\"", unit Seconds, pgbouncer "dns_max_ttl";
     }
 

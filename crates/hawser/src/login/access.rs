@@ -10,12 +10,14 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use hawser_core::wire::error::{ClientError, SqlState};
+
 use crate::auth::hba::HbaRules;
 use crate::auth::ident::IdentMap;
 use crate::auth::scram::{Account, MockNonce, Preparation, ScramKeys};
 use crate::auth::secret::Secret;
 use crate::auth::userlist::Userlist;
-use crate::config::{Config, Password};
+use crate::config::{Config, ForcedUser, Password};
 use crate::dial::enter::Credentials;
 
 /// Plain passwords whose keys are made ahead; beyond, at the first login.
@@ -90,6 +92,23 @@ impl Access {
     /// What there is to log in to servers as this user.
     pub fn credentials(&self, user: &str) -> Arc<Credentials> {
         self.credentials_from(user, self.secret(user).unwrap_or(&Secret::None))
+    }
+
+    /// The same for the user of a `[[database]]`.
+    ///
+    /// # Errors
+    /// Its password cannot be used.
+    pub fn credentials_of(&self, forced: &ForcedUser) -> Result<Arc<Credentials>, ClientError> {
+        let Some(password) = &forced.password else {
+            return Ok(self.credentials(&forced.name));
+        };
+        let secret = Secret::parse(Some(password.expose())).map_err(|error| {
+            ClientError::fatal(
+                SqlState::INVALID_AUTHORIZATION,
+                format!("the password of user \"{}\" cannot be used: {error}", forced.name),
+            )
+        })?;
+        Ok(self.credentials_from(&forced.name, &secret))
     }
 
     /// The same for a user whose secret was looked up.

@@ -27,6 +27,7 @@ use crate::auth::scram::{
 use crate::auth::secret::{Challenge, PasswordEncryption, Secret};
 use crate::config::{AuthType, Config};
 use crate::process::random_bytes;
+use crate::resolve::clients::ClientNames;
 use crate::service::Service;
 use crate::socket::stream::Stream;
 
@@ -68,14 +69,16 @@ fn interfaces() -> Vec<Interface> {
     }
 }
 
-/// The rule for a client.
-///
-/// # Limits
-/// Rules with host names fit nobody: each would cost two lookups at each login, by whoever connects.
+/// The rule for a client. Looks its name up if that decides.
 ///
 /// # Errors
 /// No rule lets it try.
-pub fn rule(config: &Config, access: &Access, conn: &ConnInfo<'_>) -> Result<Rule, ClientError> {
+pub async fn rule(
+    names: &ClientNames,
+    config: &Config,
+    access: &Access,
+    conn: &ConnInfo<'_>,
+) -> Result<Rule, ClientError> {
     let auth_type = config.auth_type();
     if auth_type == AuthType::Hba {
         let Some(rules) = &access.hba else {
@@ -83,14 +86,10 @@ pub fn rule(config: &Config, access: &Access, conn: &ConnInfo<'_>) -> Result<Rul
         };
         let interfaces = if rules.needs_interfaces() { interfaces() } else { Vec::new() };
         let mut found = rules.matches(conn, &interfaces);
-        let mut named = *conn;
-        if let (Match::NeedsPeerName, ConnKind::Tcp { name, .. }) = (found, &mut named.kind) {
-            tracing::warn!(
-                user = conn.user,
-                database = conn.database,
-                "a rule of hba_file names a host: clients' names are not looked up, so it fits nobody"
-            );
-            *name = PeerName::Unknown;
+        if let (Match::NeedsPeerName, ConnKind::Tcp { addr, tls, .. }) = (found, conn.kind) {
+            let looked_up = names.name_of(addr, config.reload.servers.dns_max_ttl).await;
+            let name = looked_up.as_deref().map_or(PeerName::Unknown, PeerName::Verified);
+            let named = ConnInfo { kind: ConnKind::Tcp { addr, tls, name }, ..*conn };
             found = rules.matches(&named, &interfaces);
         }
         return match found {

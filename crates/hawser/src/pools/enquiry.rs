@@ -107,6 +107,15 @@ impl Enquiries {
         });
     }
 
+    /// Closes the line that has not been used for longest, so that its place is free. Whether there
+    /// was one that is not in use.
+    pub fn close_one(&self) -> bool {
+        let lines = locked(&self.lines);
+        let idle = lines.values().filter_map(|line| line.try_lock().ok());
+        let oldest = idle.filter(|line| line.open.is_some()).min_by_key(|line| line.used);
+        oldest.is_some_and(|mut line| line.open.take().is_some())
+    }
+
     /// Forgets all answers and lines: the configuration has changed.
     pub fn forget(&self) {
         locked(&self.lines).clear();

@@ -23,6 +23,9 @@ use crate::socket::Conn;
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(50);
 /// How long an opening waits for a place under the limits before it gives up for the time being.
 const PLACE_WAIT: Duration = Duration::from_secs(2);
+/// How long a pool is asked for a backend that it is to give up; asked again every
+/// [`EVICTION_PERIOD`] as long as it is needed.
+const GIVE_UP_WAIT: Duration = Duration::from_millis(100);
 /// How often an opening looks for an idle backend to close in favour of its own.
 const EVICTION_PERIOD: Duration = Duration::from_millis(20);
 /// How long a login that found the pool busy waits before it asks the server itself.
@@ -97,8 +100,11 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             service.tally.server_login_failures.increment();
             let fatal = error.is_fatal();
             let route = entry.route.load();
+            // A limit that is reached says nothing of the server: the next attempt waits in its turn.
+            let is_full = matches!(error, DialError::Full(_));
             let times = entry.failures.fetch_add(1, Ordering::Relaxed);
-            let pause = RETRY_AFTER_FIRST.saturating_mul(1 << times.min(16));
+            let doublings = if is_full { 0 } else { times.min(16) };
+            let pause = RETRY_AFTER_FIRST.saturating_mul(1 << doublings);
             if times == 0 {
                 tracing::warn!(
                     database = entry.key.database, user = entry.key.user, %error,
@@ -200,6 +206,7 @@ pub(super) async fn dial(
             return Err(DialError::Full(full));
         }
         if !evict(service, entry, &full) {
+            ask_to_give_up(service, entry, &full);
             let _ = timeout(EVICTION_PERIOD, freed).await;
         }
     }
@@ -209,17 +216,7 @@ pub(super) async fn dial(
 /// that has been idle longest. Whether there was one.
 fn evict(service: &Service, entry: &PoolEntry, full: &Full) -> bool {
     let now = service.loops.now();
-    let stands_in_the_way = |other: &PoolEntry| match full {
-        Full::Total => true,
-        Full::Database => other.key.database == entry.key.database,
-        Full::User => other.key.user == entry.key.user,
-        Full::Server(server) => other.route.load().target.servers.contains(server),
-    };
-    let candidates = service
-        .pools
-        .all()
-        .into_iter()
-        .filter(|other| other.pool.id != entry.pool.id && stands_in_the_way(other));
+    let candidates = in_the_way(service, entry, full);
     let spare = |other: &Arc<PoolEntry>| {
         let pool = other.pool.lock();
         (pool.waiting_count() == 0 && pool.idle_count() > 0).then(|| {
@@ -229,7 +226,8 @@ fn evict(service: &Service, entry: &PoolEntry, full: &Full) -> bool {
     let victim = candidates
         .filter_map(|other| spare(&other).map(|spare| (spare, other)))
         .max_by_key(|(spare, _)| *spare);
-    let Some((_, victim)) = victim else { return false };
+    // What the control side asks servers by is there for clients, and comes after them.
+    let Some((_, victim)) = victim else { return service.enquiries.close_one() };
     let mut left = 1;
     let oldest = victim.pool.lock().longest_idle(now).unwrap_or_default();
     super::upkeep::close_idle(service, &victim.pool, |_, idle| {
@@ -237,6 +235,54 @@ fn evict(service: &Service, entry: &PoolEntry, full: &Full) -> bool {
         left -= u32::from(this);
         this
     }) > 0
+}
+
+/// Other pools under the same bound.
+fn in_the_way(
+    service: &Service,
+    entry: &PoolEntry,
+    full: &Full,
+) -> impl Iterator<Item = Arc<PoolEntry>> {
+    let is_under_it = |other: &PoolEntry| match full {
+        Full::Total => true,
+        Full::Database => other.key.database == entry.key.database,
+        Full::User => other.key.user == entry.key.user,
+        Full::Server(server) => other.route.load().target.servers.contains(server),
+    };
+    let others: Vec<_> = service
+        .pools
+        .all()
+        .into_iter()
+        .filter(|other| other.pool.id != entry.pool.id && is_under_it(other))
+        .collect();
+    others.into_iter()
+}
+
+/// No pool has an idle backend: the one that has most gives one up when it is next released, if
+/// that brings the two nearer to each other. So pools that are all busy come to have about as many
+/// each. More busy pools than there may be connections do not take turns: who has none waits until
+/// another is idle.
+fn ask_to_give_up(service: &Service, entry: &PoolEntry, full: &Full) {
+    let now = service.loops.now();
+    let own = {
+        let pool = entry.pool.lock();
+        let own = pool.total() - pool.opening_count();
+        // Only for clients; the first of a pool waits in its login.
+        if pool.waiting_count() == 0 && own > 0 {
+            return;
+        }
+        own
+    };
+    let richest = in_the_way(service, entry, full)
+        .map(|other| {
+            let lent = other.pool.lock().lent_count();
+            (lent, other)
+        })
+        .max_by_key(|(lent, _)| *lent);
+    let Some((lent, other)) = richest else { return };
+    if lent > own + 1 {
+        other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
+    }
 }
 
 /// What the server says at connect, in the current epoch: waits for a backend to be opened if none

@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use hawser_core::engine::{Backend, Socket, ToLoop};
 use hawser_core::ids::BackendId;
+use hawser_core::session::options::Replication;
 use hawser_core::wire::build;
 
-use super::{PoolEntry, locked};
+use super::{PoolEntry, Wanted, locked};
+use crate::config::ANY_DATABASE;
 use crate::dial::Dialler;
 use crate::loops::Pool;
 use crate::process::private_memory;
@@ -35,6 +37,7 @@ pub async fn run(service: Arc<Service>) {
         if service.phase() == Phase::Ending {
             return;
         }
+        make_those_always_wanted(&service);
         for entry in service.pools.all() {
             look_after(&service, &entry);
             entry.pool.statements.make_room();
@@ -43,6 +46,34 @@ pub async fn run(service: Arc<Service>) {
         if pass.is_multiple_of(FILES_EVERY) {
             refresh_certificates(&service).await;
         }
+    }
+}
+
+/// Makes the pools that keep a smallest size without a client: of databases with a name and a user
+/// of their own.
+fn make_those_always_wanted(service: &Service) {
+    let (config, access) = (service.config.load_full(), service.access.load());
+    for database in config.databases() {
+        let (name, gates) = (&database.name, &service.gates);
+        let Some(forced) = &database.forced_user else { continue };
+        if name == ANY_DATABASE
+            || config.resolve(database, &forced.name).min_pool_size == 0
+            || gates.is_paused(name)
+            || gates.is_disabled(name)
+            || service.pools.exists(name, &forced.name)
+        {
+            continue;
+        }
+        // A password that cannot be used has been refused when the files were loaded.
+        let Ok(credentials) = access.credentials_of(forced) else { continue };
+        let wanted = Wanted {
+            database: name,
+            user: &forced.name,
+            connect_only: &[],
+            replication: Replication::None,
+            credentials,
+        };
+        service.pools.get_or_create(&config, database, &wanted);
     }
 }
 

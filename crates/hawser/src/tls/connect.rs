@@ -17,7 +17,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
-use super::verify::{AnyCertificate, AnyName};
+use super::verify::Lenient;
 use super::{
     ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions,
 };
@@ -113,12 +113,12 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
     };
     let builder = match settings.mode {
         TlsMode::VerifyFull => builder.with_webpki_verifier(verified()?),
-        TlsMode::VerifyCa => builder
-            .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyName::new(verified()?))),
+        TlsMode::VerifyCa => builder.dangerous().with_custom_certificate_verifier(Arc::new(
+            Lenient::any_name(&provider(), verified()?),
+        )),
         TlsMode::Disable | TlsMode::Allow | TlsMode::Prefer | TlsMode::Require => builder
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyCertificate::new(&provider()))),
+            .with_custom_certificate_verifier(Arc::new(Lenient::any_certificate(&provider()))),
     };
     let mut config = match (&settings.cert_file, &settings.key_file) {
         (Some(certificate), Some(key)) => builder

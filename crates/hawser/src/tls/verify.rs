@@ -14,28 +14,43 @@ use rustls::crypto::{
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 
-/// Takes every certificate: `allow`, `prefer`, `require`.
+/// Takes a certificate whatever its name, and where no authority is asked for, every certificate.
 #[derive(Debug)]
-pub(super) struct AnyCertificate {
+pub(super) struct Lenient {
+    /// Checks all but the name, which it checks last.
+    authority: Option<Arc<WebPkiServerVerifier>>,
     algorithms: WebPkiSupportedAlgorithms,
 }
 
-impl AnyCertificate {
-    pub(super) fn new(provider: &CryptoProvider) -> Self {
-        Self { algorithms: provider.signature_verification_algorithms }
+impl Lenient {
+    /// Takes every certificate: `allow`, `prefer`, `require`.
+    pub(super) fn any_certificate(provider: &CryptoProvider) -> Self {
+        Self { authority: None, algorithms: provider.signature_verification_algorithms }
+    }
+
+    /// Takes a certificate of a known authority, whatever its name: `verify-ca`.
+    pub(super) fn any_name(provider: &CryptoProvider, full: Arc<WebPkiServerVerifier>) -> Self {
+        Self { authority: Some(full), ..Self::any_certificate(provider) }
     }
 }
 
-impl ServerCertVerifier for AnyCertificate {
+impl ServerCertVerifier for Lenient {
     fn verify_server_cert(
         &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
+        let Some(full) = &self.authority else { return Ok(ServerCertVerified::assertion()) };
+        match full.verify_server_cert(certificate, intermediates, name, ocsp, now) {
+            // rustls checks the name last: everything else was in order.
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            result => result,
+        }
     }
 
     fn verify_tls12_signature(
@@ -58,58 +73,5 @@ impl ServerCertVerifier for AnyCertificate {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.algorithms.supported_schemes()
-    }
-}
-
-/// Takes a certificate of a known authority, whatever its name: `verify-ca`.
-#[derive(Debug)]
-pub(super) struct AnyName {
-    full: Arc<WebPkiServerVerifier>,
-}
-
-impl AnyName {
-    pub(super) fn new(full: Arc<WebPkiServerVerifier>) -> Self {
-        Self { full }
-    }
-}
-
-impl ServerCertVerifier for AnyName {
-    fn verify_server_cert(
-        &self,
-        certificate: &CertificateDer<'_>,
-        intermediates: &[CertificateDer<'_>],
-        name: &ServerName<'_>,
-        ocsp: &[u8],
-        now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        match self.full.verify_server_cert(certificate, intermediates, name, ocsp, now) {
-            // rustls checks the name last: everything else was in order.
-            Err(Error::InvalidCertificate(
-                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
-            )) => Ok(ServerCertVerified::assertion()),
-            result => result,
-        }
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.full.verify_tls12_signature(message, certificate, signature)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        self.full.verify_tls13_signature(message, certificate, signature)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.full.supported_verify_schemes()
     }
 }

@@ -28,6 +28,12 @@ impl<S: Socket> Relay<'_, S> {
         };
         let backend = &mut *self.backend;
         let fixed = FIXED.contains(&name);
+        if name == b"in_hot_standby"
+            && backend.parameters.get(name).is_some_and(|before| before != value)
+        {
+            // It has been promoted: it may no longer be what `target_session_attrs` asks for.
+            backend.spoiled.get_or_insert("the server's role has changed");
+        }
         if fixed || backend.expected.is_empty() {
             // Nobody asked: the server's own value has changed (a reload, a promotion).
             let mut parameters = (*backend.parameters).clone();

@@ -520,3 +520,19 @@ fn trap_01_an_open_pipeline_whose_client_has_left_is_not_committed() {
     world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
     assert_eq!(world.idle_backends(), 1);
 }
+
+#[test]
+fn a_server_that_has_been_promoted_is_chosen_anew() {
+    let mut world = World::new(1);
+    world.in_hot_standby = "on";
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &[parameter("in_hot_standby", "on"), answers("CT")].concat());
+    world.send(&client, &query("SELECT 1"));
+    world.send(&server, &[parameter("in_hot_standby", "off"), answers("CT")].concat());
+    assert!(!server.is_dropped(), "the transaction goes on");
+    world.send(&client, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert!(server.is_dropped() && !client.is_dropped());
+}

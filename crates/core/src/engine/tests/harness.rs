@@ -164,6 +164,9 @@ pub(super) struct World {
     /// Server connections in the order in which they were opened.
     pub(super) servers: Vec<Peer>,
     pub(super) now: Time,
+    /// What servers say that they are.
+    pub(super) server_version: &'static str,
+    pub(super) in_hot_standby: &'static str,
 }
 
 impl World {
@@ -183,6 +186,8 @@ impl World {
             pool: Arc::new(pool),
             servers: Vec::new(),
             now: Time::from_micros(1_000_000),
+            server_version: "",
+            in_hot_standby: "",
         }
     }
 
@@ -224,6 +229,14 @@ impl World {
                     [("TimeZone", "UTC"), ("application_name", ""), ("DateStyle", "ISO, MDY")]
                 {
                     parameters.set(name.as_bytes(), value.as_bytes());
+                }
+                for (name, value) in [
+                    (&b"server_version"[..], self.server_version),
+                    (b"in_hot_standby", self.in_hot_standby),
+                ] {
+                    if !value.is_empty() {
+                        parameters.set(name, value.as_bytes());
+                    }
                 }
                 let seed = BackendSeed {
                     id: BackendId(u64::from(number)),

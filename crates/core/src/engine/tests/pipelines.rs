@@ -463,3 +463,20 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     world.wait_ms(100);
     assert_eq!(world.asked.cancels.len(), 1);
 }
+
+#[test]
+fn a_simple_query_in_a_pipeline_costs_a_connection_to_postgresql_18_and_no_other() {
+    for (version, closed) in
+        [("15.20 (Debian 15.20-0+deb12u1)", false), ("18.4", true), ("", false)]
+    {
+        let mut world = World::new(1);
+        world.server_version = version;
+        let client = world.client();
+        let mixed = [parse("", "SELECT 1"), bind(""), execute(), query("SELECT 2"), sync()];
+        world.send(&client, &mixed.concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("12CCTI"));
+        assert_eq!(client.kinds(), "12CCZZ");
+        assert_eq!(server.is_dropped(), closed, "{version}");
+    }
+}

@@ -1,0 +1,218 @@
+"""As a service manager runs it: readiness, passed sockets, another user."""
+
+import os
+import pathlib
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from harness import messages as m
+from harness.pooler import binary
+from harness.suite import Skip, equal, pooler_only, until
+
+# Puts the descriptors that follow the program's name from 3 on, says so in the environment, and becomes the rest.
+ACTIVATE = """
+import os, sys
+count = int(sys.argv[1])
+kept = [os.dup(int(number)) for number in sys.argv[2:2 + count]]
+for place, number in enumerate(kept):
+    os.dup2(number, 3 + place, inheritable=True)
+os.environ.update(LISTEN_FDS=str(count), LISTEN_PID=str(os.getpid() + int(os.environ.get("SUITE_PID_OFF", 0))))
+os.execv(sys.argv[2 + count], sys.argv[2 + count:])
+"""
+
+
+class Manager:
+    """A datagram socket where a service manager would listen."""
+
+    def __init__(self, directory):
+        self.path = str(directory / "notify")
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.socket.bind(self.path)
+        self.told = []
+
+    def hears(self, wanted, seconds=10.0):
+        """What came up to the first message with this line; None if it does not come."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.socket.settimeout(left)
+            try:
+                self.told.append(self.socket.recv(4096).decode())
+            except TimeoutError:
+                return None
+            if any(wanted in line for line in self.told[-1].splitlines()):
+                return self.told
+        return None
+
+    def close(self):
+        self.socket.close()
+        os.unlink(self.path)
+
+
+@pooler_only
+def test_readiness_status_and_the_end_are_told(env):
+    with env.pooler_with(start=False) as target:
+        manager = Manager(target.pooler.directory)
+        target.pooler.environment = {"NOTIFY_SOCKET": manager.path}
+        target.pooler.start()
+        assert manager.hears("READY=1"), manager.told
+        equal(env.connect(target).value("select 1"), "1", "served once it is said to be ready")
+        assert manager.hears("STATUS=serving: 1 clients, "), manager.told
+        holder = env.connect(target)
+        holder.execute("begin; select 1")
+        target.pooler.signal(signal.SIGTERM)
+        assert manager.hears("STOPPING=1"), manager.told
+        equal(target.pooler.wait(), 0)
+        target.pooler.process = None
+        manager.close()
+
+
+@pooler_only
+def test_nobody_is_told_ready_when_the_start_fails(env):
+    with env.pooler_with(start=False) as target, socket.create_server(("127.0.0.1", target.port)):
+        manager = Manager(target.pooler.directory)
+        done = subprocess.run([binary(), "serve", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=20,
+                              env={**os.environ, "NOTIFY_SOCKET": manager.path}, cwd=target.pooler.directory)
+        equal(done.returncode, 1)
+        assert f"could not listen on 127.0.0.1:{target.port}" in done.stderr, done.stderr
+        equal(manager.hears("READY=1", 0.2), None)
+        equal([path.name for path in target.pooler.directory.iterdir() if path.is_socket() and path.name != "notify"], [], "sockets left")
+        manager.close()
+
+
+def passed_sockets(directory):
+    """A TCP and a unix socket that listen, as the service manager makes them."""
+    tcp = socket.create_server(("127.0.0.1", 0))
+    port = tcp.getsockname()[1]
+    unix = socket.socket(socket.AF_UNIX)
+    unix.bind(str(directory / f".s.PGSQL.{port}"))
+    unix.listen(16)
+    return tcp, unix, port
+
+
+def activated(target, *sockets):
+    pooler = target.pooler
+    pooler.launcher = [sys.executable, "-c", ACTIVATE, str(len(sockets)), *(str(s.fileno()) for s in sockets)]
+    pooler.pass_fds = tuple(s.fileno() for s in sockets)
+
+
+@pooler_only
+def test_passed_sockets_are_listened_on_in_place_of_the_configured(env):
+    with env.pooler_with(start=False) as target:
+        pooler = target.pooler
+        tcp, unix, port = passed_sockets(pooler.directory)
+        configured, target.port = target.port, port
+        activated(target, tcp, unix)
+        pooler.start()
+        for host in (target.host, target.socket_dir):
+            equal(env.connect(target, host=host).value("select 1"), "1", host)
+        try:
+            socket.create_connection(("127.0.0.1", configured), timeout=2).close()
+            raise AssertionError("the configured address is listened on as well")
+        except ConnectionRefusedError:
+            pass
+        # A restart: the sockets are the service manager's, and whoever comes meanwhile waits.
+        pooler.stop()
+        assert pathlib.Path(unix.getsockname()).exists(), "the service manager's file was removed"
+        early = env.raw(target)
+        early.send(m.startup({"user": "app_trust", "database": "app"}))
+        pooler.start()
+        early.login()
+        equal(early.value("select 'waited'"), "waited")
+        pooler.stop()
+        tcp.close(), unix.close()
+        pooler.launcher, pooler.pass_fds, target.port = [], (), configured
+        os.unlink(pooler.directory / f".s.PGSQL.{port}")
+        pooler.start()
+
+
+@pooler_only
+def test_sockets_passed_to_another_process_are_left_alone(env):
+    with env.pooler_with(start=False) as target:
+        tcp, unix, _ = passed_sockets(target.pooler.directory)
+        activated(target, tcp, unix)
+        target.pooler.environment = {"SUITE_PID_OFF": "1"}
+        target.pooler.start()
+        equal(env.connect(target).value("select 1"), "1", "on the configured address")
+        tcp.close(), unix.close()
+
+
+@pooler_only
+def test_a_passed_descriptor_that_is_no_socket_is_refused(env):
+    with env.pooler_with(start=False) as target, open("/dev/null") as null:
+        activated(target, null)
+        pooler = target.pooler
+        done = subprocess.run([*pooler.launcher, binary(), "serve", "-c", str(pooler.config)], capture_output=True, text=True, timeout=20,
+                              pass_fds=pooler.pass_fds, cwd=pooler.directory)
+        equal(done.returncode, 1)
+        assert "the passed socket" in done.stderr, done.stderr
+
+
+def other_user():
+    """A user who is neither root nor the server's."""
+    if os.getuid() != 0:
+        raise Skip("only root can become another user")
+    return pwd.getpwnam("nobody")
+
+
+def ids(process):
+    """Real, effective, saved and file system's uid; the same of gids; other groups; capabilities in force."""
+    lines = dict(line.split(":", 1) for line in pathlib.Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    return lines["Uid"].split(), lines["Gid"].split(), lines["Groups"].split(), lines["CapEff"].strip()
+
+
+def give(directory, account):
+    for path in (directory, *directory.iterdir()):
+        os.chown(path, account.pw_uid, account.pw_gid)
+
+
+@pooler_only
+def test_as_root_it_becomes_the_configured_user_for_good(env):
+    account = other_user()
+    with env.pooler_with(start=False) as target:
+        pooler = target.pooler
+        config = pooler.config.read_text().replace("[process]", f'[process]\nuser = "{account.pw_name}"')
+        pooler.config.write_text(config)
+        give(pooler.directory, account)
+        # What only root can read is read before: a key of a certificate.
+        key = pooler.directory / "root.key"
+        shutil.copy(env.certificates.path("server.key"), key)
+        key.chmod(0o600)
+        pooler.config.write_text(config.replace(env.certificates.path("server.key"), str(key)))
+        pooler.start()
+        uid, gid = str(account.pw_uid), str(account.pw_gid)
+        until(lambda: ids(pooler.process)[0] == [uid] * 4, "it is the other user")
+        equal(ids(pooler.process)[1:], ([gid] * 4, [gid], "0" * 16))
+        equal(env.connect(target, tls=env.tls(), hostname="localhost").value("select 1"), "1")
+        equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
+        pooler.stop()
+        equal(sorted(path.name for path in pooler.directory.iterdir() if path.is_socket()), [], "sockets left behind")
+
+
+@pooler_only
+def test_it_runs_without_any_privilege(env):
+    account = other_user()
+    with env.pooler_with(start=False) as target:
+        pooler = target.pooler
+        give(pooler.directory, account)
+        key = pooler.directory / "server.key"
+        shutil.copy(env.certificates.path("server.key"), key)
+        os.chown(key, account.pw_uid, account.pw_gid)
+        pooler.write(client_tls_key_file=str(key))
+        unprivileged = ["setpriv", f"--reuid={account.pw_uid}", f"--regid={account.pw_gid}", "--clear-groups", "--bounding-set=-all",
+                        "--no-new-privs"]
+        if subprocess.run([*unprivileged, "test", "-x", binary()]).returncode:
+            raise Skip(f"{account.pw_name} may not run {binary()}")
+        pooler.launcher = unprivileged
+        pooler.start()
+        equal(ids(pooler.process)[0], [str(account.pw_uid)] * 4)
+        for how in ({}, {"host": target.socket_dir}, {"tls": env.tls(), "hostname": "localhost"}):
+            equal(env.connect(target, **how).value("select 1"), "1", how)
+        pooler.reload()
+        equal(env.connect(target).value("select 1"), "1")
+        status = subprocess.run([binary(), "status", "-c", str(pooler.config)], capture_output=True, text=True)
+        equal(status.returncode, 0, status.stderr)
