@@ -9,5 +9,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod interfaces;
 pub mod listen;
+pub mod mptcp;
+pub mod netlink;
 pub mod process;
 pub mod stream;
