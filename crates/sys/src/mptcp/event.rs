@@ -109,6 +109,23 @@ impl Events {
     }
 }
 
+/// Whether some process listens for events: without one, the userspace path manager manages
+/// nothing. `None` where it cannot be told.
+pub fn is_listened_to() -> Option<bool> {
+    let group = Family::find(FAMILY, VERSION).ok()?.group(GROUP)?;
+    let bit = 1u32.checked_shl(group.checked_sub(1)?)?;
+    let table = std::fs::read_to_string("/proc/thread-self/net/netlink").ok()?;
+    Some(table.lines().any(|line| listens(line, bit)))
+}
+
+/// A line of /proc/net/netlink: address, protocol, port, the first 32 groups in hexadecimal.
+fn listens(line: &str, bit: u32) -> bool {
+    let mut words = line.split_ascii_whitespace().skip(1);
+    let generic = words.next() == Some("16");
+    let groups = words.nth(1).and_then(|word| u32::from_str_radix(word, 16).ok());
+    generic && groups.is_some_and(|groups| groups & bit != 0)
+}
+
 impl AsFd for Events {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
@@ -182,6 +199,19 @@ mod tests {
         assert_eq!(event.token, Some(Token(7)));
         assert_eq!(event.remote, Some("10.0.0.2:5433".parse().unwrap()));
         assert_eq!((event.error, event.backup, event.accepted), (Some(110), Some(false), None));
+    }
+
+    #[test]
+    fn a_listener_for_events_is_seen() {
+        let line = "ffff0000 16  1203   00000410 0        0        0     2        0   31";
+        assert!(listens(line, 1 << 10) && !listens(line, 1 << 11));
+        assert!(!listens(&line.replace(" 16 ", " 15 "), 1 << 10));
+        assert!(!listens("sk Eth Pid Groups", 1));
+        match Events::open() {
+            // Groups beyond the 32nd are not shown.
+            Ok(_events) => assert!(is_listened_to().unwrap_or(true)),
+            Err(error) => eprintln!("skipped: {error}"),
+        }
     }
 
     #[test]

@@ -64,17 +64,18 @@ impl Family {
         self.netlink.ask(&question)
     }
 
+    /// The number of one of its groups.
+    pub fn group(&self, name: &str) -> Option<u32> {
+        self.groups.iter().find(|(group, _)| group == name).map(|(_, id)| *id)
+    }
+
     /// Turns it into a listener for what is told to one of its groups.
     ///
     /// # Errors
     /// As [`Netlink::join`]; the family has no such group.
     pub fn listen(mut self, group: &str) -> Result<Netlink, NetlinkError> {
-        let (_, id) = self
-            .groups
-            .iter()
-            .find(|(name, _)| name == group)
-            .ok_or(NetlinkError::Malformed("the family lacks the group"))?;
-        self.netlink.join(*id)?;
+        let id = self.group(group).ok_or(NetlinkError::Malformed("the family lacks the group"))?;
+        self.netlink.join(id)?;
         Ok(self.netlink)
     }
 }
