@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TABLE = {
     "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
     "reserve_pool_size": "database", "user": "database", "password": "database", "target_session_attrs": "database",
-    "address": "listen", "unix_socket_mode": "listen",
+    "address": "listen", "unix_socket_mode": "listen", "mptcp": "listen", "tcp_user_timeout": "listen",
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin",

@@ -221,7 +221,7 @@ impl Report {
 /// Asks a server whether it does TLS, which only PostgreSQL answers by one letter.
 async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
     match server {
-        ServerAddress::Tcp { host, port } => {
+        ServerAddress::Tcp { host, port, .. } => {
             ask(TcpStream::connect((host.as_str(), *port)).await?).await
         }
         ServerAddress::Unix(path) => ask(UnixStream::connect(path).await?).await,

@@ -45,6 +45,7 @@ use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
 use crate::dial::enter::Credentials;
 use crate::limits::ConnectionPermit;
 use crate::loops::Seat;
+use crate::mptcp::usage::Transport;
 use crate::pools::{PoolPlace, Wanted, enquiry, open};
 use crate::process::random_bytes;
 use crate::service::{Phase, Service};
@@ -538,12 +539,16 @@ impl Login {
             let cipher = tls.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
             format!("{}/{}", version.unwrap_or("TLS"), cipher.unwrap_or("?"))
         });
-        ClientAbout::new(
+        let about = ClientAbout::new(
             self.origin.peer(),
             (user != pool_user).then_some(user),
             &tls.unwrap_or_default(),
             self.service.loops.time_of(self.began),
-        )
+        );
+        match self.stream.as_ref().map(Transport::of) {
+            Some(Transport::Mptcp) => about.over_mptcp(),
+            _ => about,
+        }
     }
 
     async fn enter_admin(

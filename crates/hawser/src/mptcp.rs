@@ -12,6 +12,7 @@
 //! * [`plan`]: what `setup` will do, and `undo`; pure
 //! * [`record`]: what `setup` has made
 //! * [`apply`]: does it, or says it
+//! * [`usage`]: MPTCP of the pooler itself, on both of its sides
 //!
 //! # Limits
 //! All of it is of the network namespace in which the command runs.
@@ -24,3 +25,4 @@ pub mod programs;
 pub mod reason;
 pub mod record;
 pub mod report;
+pub mod usage;

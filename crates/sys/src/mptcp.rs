@@ -10,6 +10,7 @@
 //! * [`event`]: what it tells
 //! * [`diagnosis`]: every MPTCP connection and its subflows, over sock_diag
 //! * [`socket`]: sockets of this process
+//! * [`watch`]: an end to connections whose peer is gone
 //! * [`kernel`]: what this kernel can, and its sysctls
 //!
 //! # Limits
@@ -22,6 +23,7 @@ pub mod event;
 pub mod information;
 pub mod kernel;
 pub mod socket;
+pub mod watch;
 
 /// `IPPROTO_MPTCP` (include/uapi/linux/in.h).
 pub const PROTOCOL: i32 = 262;

@@ -321,7 +321,7 @@ mod tests {
         assert_eq!(url.user.as_deref(), Some("al@ice"));
         assert_eq!(url.password.unwrap().expose(), "p:w/");
         assert_eq!(url.dbname.as_deref(), Some("my db"));
-        assert_eq!(url.servers, [ServerAddress::Tcp { host: "db.example".into(), port: 5433 }]);
+        assert_eq!(url.servers, [ServerAddress::parse("db.example:5433").unwrap()]);
         assert_eq!(url.tls_mode, Some(TlsMode::VerifyFull));
         assert_eq!(url.tls_ca_file, Some(PathBuf::from("/ca.crt")));
         assert_eq!(url.tls_negotiation, Some(TlsNegotiation::Direct));

@@ -20,6 +20,7 @@ use tokio::net::{TcpListener, TcpSocket, UnixListener};
 
 use super::Origin;
 use crate::config::{ListenAddress, ListenSettings};
+use crate::mptcp::usage;
 use crate::service::{Phase, Service, tcp_options};
 use crate::socket::stream::Link;
 
@@ -150,6 +151,11 @@ fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, 
     let failed = |source| ListenError::Bind { address: address.to_string(), source };
     match address {
         ListenAddress::Tcp(address) => {
+            if settings.mptcp
+                && let Some(listener) = usage::listen(*address, settings.backlog).map_err(failed)?
+            {
+                return Ok(Listener::Tcp(listener));
+            }
             let socket = if address.is_ipv4() {
                 TcpSocket::new_v4()
             } else {
@@ -209,13 +215,19 @@ fn open_unix(path: &Path, settings: &ListenSettings) -> Result<Listener, ListenE
 pub async fn accept(service: Arc<Service>, listener: Listener) {
     let mut phase = service.phase.subscribe();
     let mut complained = false;
+    let mptcp = service.config.load().start.listen.mptcp;
+    if let Listener::Tcp(listener) = &listener
+        && mptcp
+    {
+        service.dialler.mptcp.listens(listener);
+    }
     loop {
         let accepted = tokio::select! {
             accepted = one(&listener) => accepted,
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
         };
         match accepted {
-            Ok((link, origin)) => {
+            Ok((mut link, origin)) => {
                 complained = false;
                 let config = service.config.load();
                 if let Origin::Tcp(_) = origin
@@ -229,6 +241,9 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
                 let permit = service.limits.connect(config.reload.limits.max_client_conn);
                 let Some(permit) = permit else { continue };
                 service.tally.connections.increment();
+                if mptcp && matches!(origin, Origin::Tcp(_)) {
+                    service.dialler.mptcp.accepted(&mut link);
+                }
                 tokio::spawn(super::serve(service.clone(), link, origin, permit));
             }
             Err(error) if is_of_one_connection(&error) => {}

@@ -168,6 +168,8 @@ mod tests {
             accepted_max: 0,
             flags: 2,
             token: Token(1),
+            unacked_from: 0,
+            unacked: 0,
             local_used: 0,
             local_max: 0,
             checksums: false,

@@ -31,6 +31,10 @@ pub struct MptcpInfo {
     pub flags: u32,
     /// Its number at this end.
     pub token: Token,
+    /// The first byte that the peer has not acknowledged, in the connection's own numbers.
+    pub unacked_from: u64,
+    /// Bytes that the program has written and the peer has not acknowledged.
+    pub unacked: u64,
     /// Local addresses in use beyond the first, and how many endpoints there are for it.
     pub local_used: u8,
     /// See [`Self::local_used`].
@@ -81,6 +85,8 @@ impl MptcpInfo {
             accepted_max: byte(5)?,
             flags: u32_at(bytes, 8)?,
             token: Token(u32_at(bytes, 12)?),
+            unacked_from: u64_at(bytes, 24).unwrap_or(0),
+            unacked: u64_at(bytes, 16).unwrap_or(0).wrapping_sub(u64_at(bytes, 24).unwrap_or(0)),
             local_used: byte(40).unwrap_or(0),
             local_max: byte(41).unwrap_or(0),
             checksums: byte(42).unwrap_or(0) != 0,
@@ -130,8 +136,8 @@ pub struct TcpInfo {
     pub bytes_sent: u64,
     /// Bytes that were sent again (4.19).
     pub bytes_retransmitted: u64,
-    /// Time since data was last received, in milliseconds.
-    pub silent_ms: u32,
+    /// Time since the peer last acknowledged anything, in milliseconds; a full window's probes too.
+    pub last_ack_ms: u32,
 }
 
 impl TcpInfo {
@@ -142,7 +148,7 @@ impl TcpInfo {
         Self {
             backoff: bytes.get(4).copied().unwrap_or(0),
             unacked: small(24),
-            silent_ms: small(52),
+            last_ack_ms: small(56),
             rtt_us: small(68),
             rtt_variance_us: small(72),
             congestion_window: small(80),
@@ -189,7 +195,7 @@ mod tests {
         assert_eq!(offset_of!(libc::tcp_info, tcpi_rtt), 68);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_snd_cwnd), 80);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_total_retrans), 100);
-        assert_eq!(offset_of!(libc::tcp_info, tcpi_last_data_recv), 52);
+        assert_eq!(offset_of!(libc::tcp_info, tcpi_last_ack_recv), 56);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_unacked), 24);
     }
 }
