@@ -12,6 +12,7 @@
 //! * [`plan`]: what `setup` will do, and `undo`; pure
 //! * [`record`]: what `setup` has made
 //! * [`apply`]: does it, or says it
+//! * [`run`]: programs as they are
 //! * [`usage`]: MPTCP of the pooler itself, on both of its sides
 //!
 //! # Limits
@@ -25,4 +26,5 @@ pub mod programs;
 pub mod reason;
 pub mod record;
 pub mod report;
+pub mod run;
 pub mod usage;

@@ -12,4 +12,5 @@ pub mod listen;
 pub mod mptcp;
 pub mod netlink;
 pub mod process;
+pub mod seccomp;
 pub mod stream;

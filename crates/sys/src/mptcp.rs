@@ -9,7 +9,7 @@
 //! * [`endpoint`]: what the in-kernel path manager is told, over netlink
 //! * [`event`]: what it tells
 //! * [`diagnosis`]: every MPTCP connection and its subflows, over sock_diag
-//! * [`socket`]: sockets of this process
+//! * [`socket`]: sockets of this process; [`replace`]: plain TCP in place of one
 //! * [`watch`]: an end to connections whose peer is gone
 //! * [`kernel`]: what this kernel can, and its sysctls
 //!
@@ -22,6 +22,7 @@ pub mod endpoint;
 pub mod event;
 pub mod information;
 pub mod kernel;
+pub mod replace;
 pub mod socket;
 pub mod watch;
 

@@ -1,5 +1,6 @@
 //! The command line of `hawser mptcp`.
 
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,6 +24,9 @@ pub const PORTS_DEFAULT: u16 = 4;
 /// The first port that is announced: the one after Hawser's own.
 pub const FIRST_PORT_DEFAULT: u16 = 6433;
 
+const RUN_EXIT_CODES: &str = "Exit codes: the program's own; 125 hawser failed, 126 the program \
+cannot be run, 127 it is not found, 128 + N signal N ended it.";
+
 /// `hawser mptcp`.
 #[derive(Debug, Args)]
 pub struct Mptcp {
@@ -38,6 +42,9 @@ enum Command {
     Setup(SetupCommand),
     /// Take away what `setup` has made, and nothing else.
     Undo(Undo),
+    /// Run a program with MPTCP in place of TCP, and all that it starts.
+    #[command(after_help = RUN_EXIT_CODES)]
+    Run(Run),
 }
 
 #[derive(Debug, Args)]
@@ -101,6 +108,16 @@ struct Setup {
 }
 
 #[derive(Debug, Args)]
+struct Run {
+    /// Say at the end what became of the program's sockets.
+    #[arg(long)]
+    verbose: bool,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    command: Vec<OsString>,
+}
+
+#[derive(Debug, Args)]
 struct Undo {
     /// Only say what would be done.
     #[arg(long)]
@@ -141,6 +158,13 @@ impl Mptcp {
             Command::Undo(undo) => apply::undo(undo.dry_run)
                 .map(|lines| print_lines(&lines))
                 .map_err(|error| error.to_string()),
+            Command::Run(run) => {
+                let code = super::run::run(&run.command, run.verbose).unwrap_or_else(|error| {
+                    eprintln!("hawser: {error}");
+                    error.exit_code()
+                });
+                std::process::exit(code.into())
+            }
         }
     }
 }

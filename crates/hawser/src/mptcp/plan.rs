@@ -124,7 +124,7 @@ pub fn server(addresses: &[Address], ports: &[u16]) -> Wish {
     }
     let subflows = u32::try_from(endpoints.len()).unwrap_or(u32::MAX);
     // A client with several addresses joins from each.
-    let subflows = subflows.max(ENDPOINTS_MAX / 2).min(ENDPOINTS_MAX);
+    let subflows = subflows.clamp(ENDPOINTS_MAX / 2, ENDPOINTS_MAX);
     Wish { endpoints, limits: Limits { add_addr_accepted: 0, subflows } }
 }
 
@@ -169,7 +169,7 @@ pub fn plan(
     enabled: bool,
     record: Option<&Record>,
 ) -> Result<Plan, PlanError> {
-    let made = record.map(|record| record.endpoints()).unwrap_or_default();
+    let made = record.map(Record::endpoints).unwrap_or_default();
     let is_ours = |there: &Endpoint| made.iter().any(|ours| is_still(there, ours));
     let serves = |there: &Endpoint, wanted: &Endpoint| {
         same_place(there, wanted)

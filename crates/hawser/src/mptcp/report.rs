@@ -279,7 +279,7 @@ fn connections(
             connection_report(connection, &subflows, program, context)
         })
         .collect();
-    reports.sort_by(|a, b| (a.local, a.remote).cmp(&(b.local, b.remote)));
+    reports.sort_by_key(|report| (report.local, report.remote));
     reports
 }
 

@@ -89,8 +89,17 @@ impl Unsupported {
 /// # Errors
 /// As socket(2); [`Unsupported::of`] says what it means.
 pub fn open(ipv6: bool) -> io::Result<OwnedFd> {
+    open_as(ipv6, true)
+}
+
+/// An MPTCP socket that is closed by exec, and blocks unless `nonblocking`.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_as(ipv6: bool, nonblocking: bool) -> io::Result<OwnedFd> {
     let family = if ipv6 { AddressFamily::INET6 } else { AddressFamily::INET };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let mut flags = SocketFlags::CLOEXEC;
+    flags.set(SocketFlags::NONBLOCK, nonblocking);
     Ok(rustix::net::socket_with(family, SocketType::STREAM, flags, Some(ipproto::MPTCP))?)
 }
 
