@@ -440,3 +440,155 @@ def test_a_dead_peer_is_given_up_after_tcp_user_timeout(env):
                     pass  # closed: as a server that has gone is seen
                 took = time.monotonic() - began
                 assert 1.8 < took < 6, f"given up after {took:.1f} s"
+
+
+PROTOCOLS = """
+import os, socket, subprocess, sys
+def protocol(s):
+    return s.getsockopt(socket.SOL_SOCKET, 38)
+def refused(level, name, value):
+    s = socket.socket()
+    s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    s.setblocking(False)
+    s.setsockopt(level, name, value)
+    return [protocol(s), s.getsockopt(level, name), s.getsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR), os.get_blocking(s.fileno()),
+            os.get_inheritable(s.fileno())]
+ask = "import socket; print(socket.socket().getsockopt(socket.SOL_SOCKET, 38))"
+listener = socket.socket()
+listener.bind(("127.0.0.1", 0))
+listener.listen()
+late = socket.socket()
+late.connect(listener.getsockname())
+try:
+    late.setsockopt(6, 18, 1000)
+    error = 0
+except OSError as e:
+    error = e.errno
+import json
+print(json.dumps({
+    "tcp": protocol(socket.socket()), "tcp6": protocol(socket.socket(socket.AF_INET6)),
+    "udp": protocol(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)), "unix": protocol(socket.socket(socket.AF_UNIX)),
+    "accepted": protocol(listener.accept()[0]), "user_timeout": refused(6, 18, 5000), "ttl": refused(0, 2, 33), "late": error,
+    "child": int(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True).stdout),
+    "turned off": int(subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, env={"PGMPTCP": "0"}).stdout),
+    "variable": os.environ["PGMPTCP"],
+}))
+"""
+
+
+@needs_mptcp
+def test_run_turns_tcp_sockets_into_mptcp_and_leaves_all_others(env):
+    with two_machines() as (server, _):
+        # The interpreter of this test may be root's alone.
+        python = "/usr/bin/python3" if os.path.exists("/usr/bin/python3") else sys.executable
+        for user in ("root", "nobody"):
+            command = ["setpriv", "--reuid", user, "--clear-groups"] if user != "root" and shutil.which("setpriv") else []
+            got = json.loads(server.run(*command, binary(), "mptcp", "run", "--", python, "-c", PROTOCOLS))
+            equal(got, {"tcp": 262, "tcp6": 262, "udp": 17, "unix": 0, "accepted": 262, "child": 262, "turned off": 6, "variable": "1",
+                        # back to TCP, as it was set, and the option is in force
+                        "user_timeout": [6, 5000, 1, False, False], "ttl": [6, 33, 1, False, False],
+                        # connected: the kernel's own error, ENOPROTOOPT
+                        "late": 92}, user)
+
+
+@needs_mptcp
+def test_run_has_the_exit_code_of_the_program(env):
+    with two_machines() as (server, _):
+        run = [binary(), "mptcp", "run", "--"]
+        server.run(*run, "sh", "-c", "exit 7", code=7)
+        server.run(*run, "sh", "-c", "kill -9 $$", code=137)
+        server.run(*run, "/no/such/program", code=127)
+        server.run(*run, "/etc/passwd", code=126)
+        assert "supervisor here already" in server.run(*run, *run, "true", code=125)
+        server.run("sh", "-c", "echo 0 > /proc/sys/net/mptcp/enabled")
+        assert "MPTCP is off here" in server.run(*run, "true", code=125)
+
+
+KILLED = """
+import os, pathlib, signal, socket, sys, time
+def supervisors():
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if sys.argv[1].encode() in path.read_bytes() and int(path.parent.name) != os.getpid():
+                found.append(int(path.parent.name))
+        except OSError:
+            pass
+    return sorted(found)
+killed = set()
+for turn in range(4):
+    while len(living := [pid for pid in supervisors() if pid not in killed]) < 2:
+        time.sleep(0.01)
+    victim = living[turn % 2]
+    os.kill(victim, signal.SIGKILL)
+    killed.add(victim)
+    protocols = {socket.socket().getsockopt(socket.SOL_SOCKET, 38) for _ in range(50)}
+    assert protocols == {262}, protocols
+pathlib.Path(sys.argv[2]).write_text("survived")
+"""
+
+
+@needs_mptcp
+def test_a_killed_supervisor_does_not_take_the_program_s_sockets_along(env):
+    with two_machines() as (server, _):
+        mark, done = f"mark-{os.getpid()}", pathlib.Path(env.directory) / f"survived{next(NUMBERS)}"
+        process = server.start(binary(), "mptcp", "run", "--", sys.executable, "-c", KILLED, mark, done)
+        until(done.exists, "four deaths of supervisors survived", 15)
+        process.wait(5)
+
+        def left():
+            lines = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True).stdout.splitlines()
+            return [line for line in lines if mark in line]
+        until(lambda: not left(), "the end of the last supervisor")
+
+
+STATIC = """
+#include <stdio.h>
+#include <sys/socket.h>
+int main(void) {
+    int protocol = 0; socklen_t length = sizeof protocol;
+    getsockopt(socket(AF_INET, SOCK_STREAM, 0), SOL_SOCKET, SO_PROTOCOL, &protocol, &length);
+    return printf("%d\\n", protocol) < 0;
+}
+"""
+
+
+@needs_mptcp
+def test_run_takes_static_programs_too(env):
+    if not shutil.which("gcc"):
+        raise Skip("gcc is not installed")
+    source = pathlib.Path(env.directory) / "static.c"
+    source.write_text(STATIC)
+    program = source.with_suffix("")
+    if subprocess.run(["gcc", "-static", "-o", program, source], capture_output=True).returncode:
+        raise Skip("there is no static C library")
+    with two_machines() as (server, _):
+        equal(server.run(binary(), "mptcp", "run", "--", program), "262\n")
+
+
+@needs_mptcp
+@limit(60)
+def test_psql_under_run_has_five_subflows(env):
+    with two_machines() as (server, client):
+        server.hawser("setup", "server")
+        client.hawser("setup", "client")
+        with server_side(env, server, mptcp=True) as far:
+            psql = env.cluster.bin / "psql"
+            conninfo = "host=10.77.0.1 port=7000 user=app dbname=app sslmode=disable"
+            client.start(binary(), "mptcp", "run", "--", psql, conninfo, "-c", "select 1", "-c", "select pg_sleep(3)",
+                         stdout=subprocess.DEVNULL, env={**os.environ, "PGPASSWORD": far.pooler.target.secrets["app"]})
+            found = until(lambda: [c for c in client.connections() if len(c["subflows"]) == 5], "five subflows")[0]
+            equal((found["program"]["name"], found["fallback"]), ("psql", False))
+            equal(transports(far, "C"), {"mptcp"})
+
+
+@needs_mptcp
+def test_a_server_under_run_accepts_mptcp(env):
+    with two_machines() as (server, client):
+        process = server.start(binary(), "mptcp", "run", "--", sys.executable, "-c", SINK, 0, stdout=subprocess.PIPE, text=True)
+        equal(process.stdout.readline(), "listens\n")
+        source(client)
+        equal(until(client.connections, "a connection")[0]["fallback"], False)
+        assert server.connections()[0]["program"]["name"].startswith("python")
+        process.send_signal(signal.SIGTERM)
+        equal(process.wait(5), 128 + signal.SIGTERM)
