@@ -94,8 +94,9 @@ impl ClientAbout {
     /// `user`: the authenticated user, if another than the pool's. `tls`: a description of TLS,
     /// empty without.
     pub fn new(peer: PeerAddress, user: Option<&str>, tls: &str, connected: Time) -> Self {
-        let details = (user.is_some() || !tls.is_empty())
-            .then(|| Box::new(Details { user: user.map(Into::into), tls: tls.into(), mptcp: false }));
+        let details = (user.is_some() || !tls.is_empty()).then(|| {
+            Box::new(Details { user: user.map(Into::into), tls: tls.into(), mptcp: false })
+        });
         Self { peer, connected, details }
     }
 

@@ -364,10 +364,10 @@ mod tests {
             flags: Flags::SUBFLOW,
             interface: 0,
         };
-        let first = plan(&wish, &[other.clone()], NONE, true, None).unwrap();
+        let first = plan(&wish, std::slice::from_ref(&other), NONE, true, None).unwrap();
         assert!(first.add.iter().all(|endpoint| endpoint.id != other.id));
         let record = Record::new(&first, NONE, None);
-        let there = applied(&first, &[other.clone()]);
+        let there = applied(&first, std::slice::from_ref(&other));
         let set = first.limits.unwrap();
         assert!(plan(&wish, &there, set, true, Some(&record)).unwrap().is_empty());
         let undo = undo(&record, &there, set);

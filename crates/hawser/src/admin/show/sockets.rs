@@ -7,7 +7,7 @@
 
 use std::collections::HashMap;
 
-use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, ClientState};
+use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, ClientState, PeerAddress};
 use hawser_core::ids::ClientId;
 
 use super::Everything;
