@@ -16,8 +16,9 @@ use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
 
-/// Where records are.
-pub const DIRECTORY: &str = "/run/hawser";
+/// Where records are. Not /run/hawser: that is the pooler's user's, who could have root write
+/// through a symbolic link there.
+pub const DIRECTORY: &str = "/run/hawser-mptcp";
 
 /// What was made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
