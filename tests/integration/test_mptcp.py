@@ -117,6 +117,7 @@ def two_machines(networks=1):
 SINK = """
 import socket, sys, threading
 listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, int(sys.argv[1]))
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 listener.bind(("0.0.0.0", 7000))
 listener.listen()
 print("listens", flush=True)
