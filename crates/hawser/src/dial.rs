@@ -457,7 +457,11 @@ impl Dialler {
             match result {
                 Ok((talk, entered)) => {
                     let encrypted = talk.stream().is_encrypted();
-                    let transport = Transport::of(talk.stream());
+                    let transport = match (server.mptcp(), endpoint) {
+                        (_, Endpoint::Unix(_)) => Transport::Unix,
+                        (MptcpUse::Off, Endpoint::Tcp { .. }) => Transport::Tcp,
+                        _ => Transport::of(talk.stream()),
+                    };
                     self.mptcp.dialled(server, transport);
                     let server = self.place_id(server, endpoint, encrypted, transport, target);
                     return Ok((talk, entered, server));

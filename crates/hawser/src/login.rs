@@ -45,7 +45,6 @@ use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
 use crate::dial::enter::Credentials;
 use crate::limits::ConnectionPermit;
 use crate::loops::Seat;
-use crate::mptcp::usage::Transport;
 use crate::pools::{PoolPlace, Wanted, enquiry, open};
 use crate::process::random_bytes;
 use crate::service::{Phase, Service};
@@ -545,8 +544,8 @@ impl Login {
             &tls.unwrap_or_default(),
             self.service.loops.time_of(self.began),
         );
-        match self.stream.as_ref().map(Transport::of) {
-            Some(Transport::Mptcp) => about.over_mptcp(),
+        match &self.stream {
+            Some(stream) if stream.is_mptcp() => about.over_mptcp(),
             _ => about,
         }
     }

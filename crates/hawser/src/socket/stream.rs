@@ -247,6 +247,16 @@ impl Stream {
         !matches!(self, Self::Plain(_))
     }
 
+    /// Whether it is MPTCP, of which [`Link::watch`] has been told: no question to the kernel.
+    pub fn is_mptcp(&self) -> bool {
+        let link = match self {
+            Self::Plain(link) => link,
+            Self::FromClient(stream) => stream.get_ref().0,
+            Self::ToServer(stream) => stream.get_ref().0,
+        };
+        link.watch.is_some()
+    }
+
     /// What TLS knows of the connection.
     pub fn tls(&self) -> Option<&rustls::CommonState> {
         match self {
