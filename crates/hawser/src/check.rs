@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::auth::secret::Secret;
-use crate::config::{Config, ListenAddress, ServerAddress};
+use crate::config::{Config, ListenAddress, MptcpUse, ServerAddress};
 use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::tls::accept::Accepting;
@@ -88,6 +88,7 @@ pub fn findings(path: &Path) -> Vec<Finding> {
     }
     report.files(&config);
     report.descriptors(&config);
+    report.mptcp(&config);
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(async {
             report.listeners(&config).await;
@@ -104,6 +105,22 @@ struct Report(Vec<Finding>);
 impl Report {
     fn add(&mut self, grade: Grade, text: impl Into<String>) {
         self.0.push(Finding { grade, text: text.into() });
+    }
+
+    fn mptcp(&mut self, config: &Config) {
+        let servers = || config.databases().iter().flat_map(|database| &database.servers);
+        let wanted = |wanted: MptcpUse| servers().any(|server| server.mptcp() == wanted);
+        let required = wanted(MptcpUse::Require);
+        if !(config.start.listen.mptcp || required || wanted(MptcpUse::Prefer)) {
+            return;
+        }
+        match hawser_sys::mptcp::socket::probe() {
+            Ok(()) => self.add(Grade::Ok, "MPTCP: sockets can be made; see hawser mptcp status"),
+            Err(reason) if required => {
+                self.add(Grade::Error, format!("a server requires MPTCP, and {reason}"));
+            }
+            Err(reason) => self.add(Grade::Warning, format!("plain TCP will be used: {reason}")),
+        }
     }
 
     fn files(&mut self, config: &Config) {
@@ -221,7 +238,7 @@ impl Report {
 /// Asks a server whether it does TLS, which only PostgreSQL answers by one letter.
 async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
     match server {
-        ServerAddress::Tcp { host, port } => {
+        ServerAddress::Tcp { host, port, .. } => {
             ask(TcpStream::connect((host.as_str(), *port)).await?).await
         }
         ServerAddress::Unix(path) => ask(UnixStream::connect(path).await?).await,

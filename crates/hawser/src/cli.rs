@@ -12,7 +12,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
-use crate::{check, demo, import, logging, serve, status};
+use crate::{check, demo, import, logging, mptcp, serve, status};
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -43,6 +43,8 @@ enum Command {
     Demo(Demo),
     /// Print a hawser.toml that does the same as a pgbouncer.ini.
     Import(Import),
+    /// Multipath TCP on this machine: what there is, and setting it up.
+    Mptcp(mptcp::command::Mptcp),
 }
 
 #[derive(Debug, Args)]
@@ -126,6 +128,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Import(arguments) => {
             import::import_file(&arguments.file).map(|toml| print(&toml)).map_err(|e| e.to_string())
         }
+        Command::Mptcp(arguments) => arguments.run(),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -137,7 +140,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
 }
 
 /// To standard output; a reader that has gone (`| head`) is no failure.
-fn print(text: &str) {
+pub(crate) fn print(text: &str) {
     use std::io::Write;
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
 }

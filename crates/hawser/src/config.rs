@@ -39,8 +39,8 @@ use std::path::{Path, PathBuf};
 
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
-    AuthType, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, TargetSessionAttrs, TlsMode,
-    TlsNegotiation, TlsVersions,
+    AuthType, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, TargetSessionAttrs,
+    TlsMode, TlsNegotiation, TlsVersions,
 };
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};

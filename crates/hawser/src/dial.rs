@@ -35,8 +35,9 @@ use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use crate::config::{LoadBalanceHosts, ServerAddress, TargetSessionAttrs};
+use crate::config::{LoadBalanceHosts, MptcpUse, ServerAddress, TargetSessionAttrs};
 use crate::limits::{AddressPermit, Full};
+use crate::mptcp::usage::{MptcpUsage, Transport};
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
@@ -266,6 +267,8 @@ pub struct Place {
     pub endpoint: Endpoint,
     /// Whether the connection was encrypted.
     pub encrypted: bool,
+    /// What it goes over.
+    pub transport: Transport,
     /// How, at the last connect.
     tls: Arc<Connecting>,
     /// For TCP, at the last connect.
@@ -276,7 +279,7 @@ pub struct Place {
 #[derive(Debug, Default)]
 struct Places {
     list: Vec<Place>,
-    ids: HashMap<(ServerAddress, Endpoint, bool), ServerAddressId>,
+    ids: HashMap<(ServerAddress, Endpoint, bool, Transport), ServerAddressId>,
 }
 
 /// How a configured server has fared lately.
@@ -291,6 +294,8 @@ struct Failing {
 pub struct Dialler {
     /// Names of servers.
     pub resolver: Resolver,
+    /// What connections go over, and where they fell back.
+    pub mptcp: MptcpUsage,
     places: Mutex<Places>,
     failing: Mutex<HashMap<ServerAddress, Failing>>,
     turn: AtomicUsize,
@@ -414,7 +419,7 @@ impl Dialler {
     ) -> Result<Vec<Endpoint>, DialError> {
         match server {
             ServerAddress::Unix(path) => Ok(vec![Endpoint::Unix(path.clone())]),
-            ServerAddress::Tcp { host, port } => {
+            ServerAddress::Tcp { host, port, .. } => {
                 let lookup = self.resolver.lookup(host, *port, target.dns_max_ttl);
                 let found = match timeout(target.connect_timeout, lookup).await {
                     Ok(found) => found,
@@ -440,7 +445,8 @@ impl Dialler {
     ) -> Result<Reached, DialError> {
         let mut first_error: Option<DialError> = None;
         for encryption in reach::attempts(target.tls.mode, endpoint) {
-            let attempt = attempt(endpoint, *encryption, target, login, attrs);
+            let mptcp = (server.mptcp(), &self.mptcp);
+            let attempt = attempt(endpoint, mptcp, *encryption, target, login, attrs);
             let result = match timeout(target.connect_timeout, attempt).await {
                 Ok(result) => result,
                 Err(_) => Err(DialError::Timeout {
@@ -451,7 +457,13 @@ impl Dialler {
             match result {
                 Ok((talk, entered)) => {
                     let encrypted = talk.stream().is_encrypted();
-                    let server = self.place_id(server, endpoint, encrypted, target);
+                    let transport = match (server.mptcp(), endpoint) {
+                        (_, Endpoint::Unix(_)) => Transport::Unix,
+                        (MptcpUse::Off, Endpoint::Tcp { .. }) => Transport::Tcp,
+                        _ => Transport::of(talk.stream()),
+                    };
+                    self.mptcp.dialled(server, transport);
+                    let server = self.place_id(server, endpoint, encrypted, transport, target);
                     return Ok((talk, entered, server));
                 }
                 Err(error) => {
@@ -476,10 +488,11 @@ impl Dialler {
         configured: &ServerAddress,
         endpoint: &Endpoint,
         encrypted: bool,
+        transport: Transport,
         target: &Target,
     ) -> ServerAddressId {
         let mut places = locked(&self.places);
-        let key = (configured.clone(), endpoint.clone(), encrypted);
+        let key = (configured.clone(), endpoint.clone(), encrypted, transport);
         if let Some(id) = places.ids.get(&key).copied() {
             let place = &mut places.list[id.0 as usize];
             place.tls = target.tls.clone();
@@ -491,6 +504,7 @@ impl Dialler {
             configured: configured.clone(),
             endpoint: endpoint.clone(),
             encrypted,
+            transport,
             tls: target.tls.clone(),
             tcp: target.tcp,
         });
@@ -519,8 +533,11 @@ impl Dialler {
         let server = place.endpoint.to_string();
         let send = async {
             let encryption = if place.encrypted { Encryption::Must } else { Encryption::No };
-            let mut stream =
-                reach::open(&place.endpoint, &place.tls, encryption, &place.tcp).await?;
+            // Plain TCP, whatever the connection that it is for goes over: it lives for one round trip.
+            let link = reach::connect(&place.endpoint, &place.tcp).await.map_err(|source| {
+                DialError::Connect { server: place.endpoint.to_string(), source }
+            })?;
+            let mut stream = reach::open(link, &place.endpoint, &place.tls, encryption).await?;
             let mut request = Vec::with_capacity(16 + key.len());
             startup::write_cancel(&mut request, process, key);
             let broken = |source| DialError::Connect { server: server.clone(), source };
@@ -539,12 +556,21 @@ impl Dialler {
 
 async fn attempt(
     endpoint: &Endpoint,
+    (wanted, usage): (MptcpUse, &MptcpUsage),
     encryption: Encryption,
     target: &Target,
     login: &Login,
     attrs: TargetSessionAttrs,
 ) -> Result<(Talk, Entered), DialError> {
-    let mut talk = Talk::new(reach::open(endpoint, &target.tls, encryption, &target.tcp).await?);
+    let link = match (wanted, endpoint) {
+        (MptcpUse::Prefer | MptcpUse::Require, Endpoint::Tcp { address, .. }) => {
+            usage.connect(*address, wanted, &target.tcp).await
+        }
+        _ => reach::connect(endpoint, &target.tcp).await,
+    };
+    let link =
+        link.map_err(|source| DialError::Connect { server: endpoint.to_string(), source })?;
+    let mut talk = Talk::new(reach::open(link, endpoint, &target.tls, encryption).await?);
     let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(2 + login.parameters.len());
     match login.replication {
         Replication::None => {}

@@ -15,6 +15,7 @@ pub mod login;
 pub mod loops;
 pub mod mailbox;
 pub mod metrics;
+pub mod mptcp;
 pub mod pools;
 pub mod process;
 pub mod reactor;

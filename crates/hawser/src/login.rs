@@ -529,12 +529,16 @@ impl Login {
             let cipher = tls.negotiated_cipher_suite().and_then(|suite| suite.suite().as_str());
             format!("{}/{}", version.unwrap_or("TLS"), cipher.unwrap_or("?"))
         });
-        ClientAbout::new(
+        let about = ClientAbout::new(
             self.origin.peer(),
             (user != pool_user).then_some(user),
             &tls.unwrap_or_default(),
             self.service.loops.time_of(self.began),
-        )
+        );
+        match &self.stream {
+            Some(stream) if stream.is_mptcp() => about.over_mptcp(),
+            _ => about,
+        }
     }
 
     async fn enter_admin(

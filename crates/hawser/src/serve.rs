@@ -155,6 +155,11 @@ async fn run(
 ) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
+    let watching = service.clone();
+    tokio::spawn(async move {
+        let timeout = || watching.config.load().reload.network.tcp_user_timeout.get();
+        watching.dialler.mptcp.end_dead(timeout).await;
+    });
     derive_ahead(&service);
     for listener in listeners {
         tokio::spawn(listen::accept(service.clone(), listener));

@@ -19,10 +19,11 @@ pub mod stream;
 
 use std::cell::RefCell;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use hawser_core::engine::Socket;
+use hawser_sys::mptcp::watch::Watched;
 use hawser_sys::stream as sys;
 
 /// Ciphertext that is read at once.
@@ -40,7 +41,7 @@ thread_local! {
 #[derive(Debug)]
 pub enum Conn {
     /// TCP or unix socket.
-    Plain(OwnedFd),
+    Plain(Watched),
     /// The same, encrypted.
     Tls(Box<TlsConn>),
 }
@@ -48,7 +49,7 @@ pub enum Conn {
 /// An encrypted connection.
 #[derive(Debug)]
 pub struct TlsConn {
-    fd: OwnedFd,
+    fd: Watched,
     session: rustls::Connection,
     /// Ciphertext that was read and that rustls has not taken, because its plaintext did not fit
     /// into the reader's buffer. Mostly empty.
@@ -77,7 +78,7 @@ impl Write for Sender<'_> {
 
 impl TlsConn {
     /// From a session whose handshake is done. The second value is what it has decrypted already.
-    fn new(fd: OwnedFd, session: rustls::Connection) -> (Self, Vec<u8>) {
+    fn new(fd: Watched, session: rustls::Connection) -> (Self, Vec<u8>) {
         let mut conn = Self { fd, session, untaken: Vec::new() };
         conn.session.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let mut early = Vec::new();

@@ -37,6 +37,25 @@ pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> 
     Ok(socket.into())
 }
 
+/// Accepts a TCP connection, not blocking, and who it is from.
+///
+/// # Errors
+/// As accept(2); [`io::ErrorKind::WouldBlock`] when there is none.
+pub fn accept_tcp(listener: &TcpListener) -> io::Result<(OwnedFd, SocketAddr)> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let (fd, from) = rustix::net::acceptfrom_with(listener, flags)?;
+    let from = from.ok_or(io::ErrorKind::ConnectionAborted)?;
+    Ok((fd, SocketAddr::try_from(from).map_err(|_| io::ErrorKind::Unsupported)?))
+}
+
+/// Accepts a connection of a unix socket, not blocking.
+///
+/// # Errors
+/// As accept(2); [`io::ErrorKind::WouldBlock`] when there is none.
+pub fn accept_unix(listener: &UnixListener) -> io::Result<OwnedFd> {
+    Ok(rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?)
+}
+
 /// Has the kernel keep a connection back until its client has sent something, or has stayed silent
 /// for about `wait` (TCP_DEFER_ACCEPT; whole seconds, which the kernel rounds up to the times at
 /// which it repeats its SYN-ACK).

@@ -36,6 +36,147 @@ pub fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// What [`fork`] gives to each of the two.
+#[derive(Debug)]
+pub enum Forked {
+    /// To the process that was there: the other's descriptor (pidfd_open(2)), readable when it ends.
+    Parent(OwnedFd),
+    /// To the new one: the descriptor of the one that was there.
+    Child(OwnedFd),
+}
+
+/// Makes a second process of this one, which goes on from here.
+///
+/// # Errors
+/// As fork(2) and pidfd_open(2); [`io::ErrorKind::Unsupported`] if this process has several threads:
+/// locks that the others hold would never be released in the new one.
+pub fn fork() -> io::Result<Forked> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
+    let open = |pid| rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+    let before = open(rustix::process::getpid())?;
+    // SAFETY: there is one thread, so no lock is held by another, and all memory is consistent.
+    match unsafe { libc::fork() } {
+        -1 => Err(io::Error::last_os_error()),
+        0 => Ok(Forked::Child(before)),
+        pid => {
+            let pid = rustix::process::Pid::from_raw(pid).ok_or(io::ErrorKind::InvalidData)?;
+            Ok(Forked::Parent(open(pid)?))
+        }
+    }
+}
+
+/// Leaves the terminal and its signals: a session of its own, the signals by which users and service
+/// managers end programs ignored, nothing read or written.
+///
+/// # Errors
+/// As setsid(2), open(2) and dup2(2).
+pub fn withdraw() -> io::Result<()> {
+    rustix::process::setsid()?;
+    for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGTERM, libc::SIGPIPE] {
+        // SAFETY: SIG_IGN is a valid disposition, and no handler is installed that it replaces.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    rustix::stdio::dup2_stdin(&null)?;
+    rustix::stdio::dup2_stdout(&null)?;
+    rustix::stdio::dup2_stderr(&null)?;
+    Ok(())
+}
+
+/// Signals that are passed on, as a descriptor that is readable when one has come; they do not act on
+/// this process any more. Children that [`std::process::Command`] starts are not affected.
+///
+/// # Errors
+/// As sigprocmask(2) and signalfd(2).
+pub fn catch_signals(signals: &[i32]) -> io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset makes the set valid before anything else uses it.
+    let fd = unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        for signal in signals {
+            libc::sigaddset(set.as_mut_ptr(), *signal);
+        }
+        if libc::sigprocmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut()) != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: signalfd has made it, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The next signal of [`catch_signals`].
+///
+/// # Errors
+/// As read(2): [`io::ErrorKind::WouldBlock`] when there is none.
+pub fn next_signal(signals: impl AsFd) -> io::Result<i32> {
+    // `struct signalfd_siginfo` (signalfd(2)) has 128 bytes and begins with the number.
+    let mut bytes = [0u8; 128];
+    if rustix::io::read(signals, &mut bytes)? < 4 {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(i32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+/// Sends a signal to a process.
+///
+/// # Errors
+/// As kill(2).
+pub fn send_signal(pid: u32, signal: i32) -> io::Result<()> {
+    let pid = libc::pid_t::try_from(pid).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // SAFETY: kill(2) takes no pointers.
+    if unsafe { libc::kill(pid, signal) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// A descriptor of a process, readable when it ends (pidfd_open(2)). Linux 5.3.
+///
+/// # Errors
+/// As pidfd_open(2).
+pub fn descriptor_of_process(process: u32) -> io::Result<OwnedFd> {
+    let pid = i32::try_from(process).ok().and_then(rustix::process::Pid::from_raw);
+    let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty())?)
+}
+
+/// A duplicate of another process's descriptor. Linux 5.6.
+///
+/// # Errors
+/// As pidfd_getfd(2): EPERM without the right to trace the process (ptrace(2),
+/// PTRACE_MODE_ATTACH_REALCREDS; Yama's ptrace_scope = 1 gives it for descendants alone).
+pub fn descriptor_of(process: u32, fd: i32) -> io::Result<OwnedFd> {
+    let process = descriptor_of_process(process)?;
+    let flags = rustix::process::PidfdGetfdFlags::empty();
+    Ok(rustix::process::pidfd_getfd(process, fd, flags)?)
+}
+
+/// Waits until at least one of the descriptors is readable or has been hung up. Gives for each
+/// whether it is readable, and whether it was hung up.
+///
+/// # Errors
+/// As poll(2), but for EINTR.
+pub fn wait_for(fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<Vec<(bool, bool)>> {
+    use rustix::event::{PollFd, PollFlags, poll};
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    loop {
+        match poll(&mut polled, None) {
+            Ok(_) => break,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL;
+    Ok(polled
+        .iter()
+        .map(|fd| (fd.revents().contains(PollFlags::IN), fd.revents().intersects(gone)))
+        .collect())
+}
+
 /// A user of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {

@@ -82,7 +82,8 @@ pub struct TcpOptions {
     pub buffer_bytes: usize,
 }
 
-/// Sets TCP_NODELAY and `options` on a TCP socket.
+/// Sets TCP_NODELAY and `options` on a TCP socket, or on an MPTCP socket those that it has:
+/// TCP_USER_TIMEOUT is none of them, and [`crate::mptcp::watch`] is in its place.
 ///
 /// # Errors
 /// As setsockopt(2).
@@ -93,24 +94,33 @@ pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
         // The kernel counts whole seconds, and refuses zero.
         let at_least_a_second = |duration: Duration| duration.max(Duration::from_secs(1));
         if !options.keepalive_idle.is_zero() {
-            sockopt::set_tcp_keepidle(&fd, at_least_a_second(options.keepalive_idle))?;
+            known(sockopt::set_tcp_keepidle(&fd, at_least_a_second(options.keepalive_idle)))?;
         }
         if !options.keepalive_interval.is_zero() {
-            sockopt::set_tcp_keepintvl(&fd, at_least_a_second(options.keepalive_interval))?;
+            known(sockopt::set_tcp_keepintvl(&fd, at_least_a_second(options.keepalive_interval)))?;
         }
         if options.keepalive_count > 0 {
-            sockopt::set_tcp_keepcnt(&fd, options.keepalive_count)?;
+            known(sockopt::set_tcp_keepcnt(&fd, options.keepalive_count))?;
         }
     }
     if !options.user_timeout.is_zero() {
         let millis = u32::try_from(options.user_timeout.as_millis()).unwrap_or(u32::MAX);
-        sockopt::set_tcp_user_timeout(&fd, millis)?;
+        known(sockopt::set_tcp_user_timeout(&fd, millis))?;
     }
     if options.buffer_bytes > 0 {
         sockopt::set_socket_send_buffer_size(&fd, options.buffer_bytes)?;
         sockopt::set_socket_recv_buffer_size(&fd, options.buffer_bytes)?;
     }
     Ok(())
+}
+
+/// MPTCP's answers to options that it does not have, or did not have yet (mptcp_setsockopt(),
+/// net/mptcp/sockopt.c); TCP knows all of these.
+fn known(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
+    match result {
+        Err(rustix::io::Errno::NOPROTOOPT | rustix::io::Errno::OPNOTSUPP) => Ok(()),
+        other => other,
+    }
 }
 
 /// This end of a connection.

@@ -87,15 +87,30 @@ pub struct ClientAbout {
 struct Details {
     user: Option<Box<str>>,
     tls: Box<str>,
+    mptcp: bool,
 }
 
 impl ClientAbout {
     /// `user`: the authenticated user, if another than the pool's. `tls`: a description of TLS,
     /// empty without.
     pub fn new(peer: PeerAddress, user: Option<&str>, tls: &str, connected: Time) -> Self {
-        let details = (user.is_some() || !tls.is_empty())
-            .then(|| Box::new(Details { user: user.map(Into::into), tls: tls.into() }));
+        let details = (user.is_some() || !tls.is_empty()).then(|| {
+            Box::new(Details { user: user.map(Into::into), tls: tls.into(), mptcp: false })
+        });
         Self { peer, connected, details }
+    }
+
+    /// The same client, over MPTCP.
+    #[must_use]
+    pub fn over_mptcp(mut self) -> Self {
+        let none = || Box::new(Details { user: None, tls: "".into(), mptcp: true });
+        self.details.get_or_insert_with(none).mptcp = true;
+        self
+    }
+
+    /// Whether it came over MPTCP.
+    pub fn mptcp(&self) -> bool {
+        self.details.as_ref().is_some_and(|details| details.mptcp)
     }
 
     /// The authenticated user, if another than the pool's.

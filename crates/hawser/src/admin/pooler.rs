@@ -21,6 +21,7 @@ use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
 use crate::limits::Limits;
 use crate::loops::{Loops, Pool};
+use crate::mptcp::usage::MptcpUsage;
 use crate::resolve::HostRow;
 
 /// A future of a trait's method.
@@ -99,6 +100,11 @@ pub trait Pooler: Send + Sync {
 
     /// What does not work on this host and what is done instead, a line each.
     fn fallbacks(&self) -> Vec<String>;
+
+    /// Connections that are MPTCP, and those that were to be.
+    fn mptcp(&self) -> Option<&MptcpUsage> {
+        None
+    }
 
     /// When the process began to serve.
     fn started(&self) -> SystemTime;

@@ -23,6 +23,7 @@ use crate::limits::Limits;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
 use crate::loops::{Loops, Pool};
 use crate::metrics::{Pages, http};
+use crate::mptcp::usage::MptcpUsage;
 use crate::pools::upkeep;
 use crate::resolve::HostRow;
 use crate::service::{Phase, Service};
@@ -275,7 +276,13 @@ impl Pooler for Running {
     }
 
     fn fallbacks(&self) -> Vec<String> {
-        self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut all = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        all.extend(self.service.dialler.mptcp.fallbacks());
+        all
+    }
+
+    fn mptcp(&self) -> Option<&MptcpUsage> {
+        Some(&self.service.dialler.mptcp)
     }
 
     fn started(&self) -> SystemTime {

@@ -3,12 +3,14 @@
 //! # Model
 //! A path that starts with `/` is a unix socket: `/dir` is the directory, the socket in it is
 //! `.s.PGSQL.PORT` as libpq has it; `/dir:PORT` names the port; `/dir/.s.PGSQL.PORT` is the socket.
-//! All else is `host:port`, `host`, `[v6]:port`, `[v6]` or a bare v6 address.
+//! All else is `host:port`, `host`, `[v6]:port`, `[v6]` or a bare v6 address; of a server,
+//! `?mptcp=prefer` or `?mptcp=require` may follow.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
+use super::choice::MptcpUse;
 use super::error::Rejected;
 use super::registry::Setting;
 use super::value::{Context, Raw, SettingType, items};
@@ -61,6 +63,8 @@ pub enum ServerAddress {
         host: String,
         /// Port.
         port: u16,
+        /// Whether over several paths.
+        mptcp: MptcpUse,
     },
     /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.5432`.
     Unix(PathBuf),
@@ -76,7 +80,7 @@ impl ServerAddress {
             return unix_path(host, port).map(Self::Unix);
         }
         check_host(host)?;
-        Ok(Self::Tcp { host: host.to_owned(), port })
+        Ok(Self::Tcp { host: host.to_owned(), port, mptcp: MptcpUse::Off })
     }
 
     /// Parses one entry of `servers`.
@@ -96,9 +100,26 @@ impl ServerAddress {
                         belong in `user` and `password`"
                 .to_owned());
         }
-        let (host, port) = split_port(text)?;
+        let (place, query) = text.split_once('?').unwrap_or((text, ""));
+        let mptcp = match query.split_once('=') {
+            Some(("mptcp", word)) => MptcpUse::from_word(word).ok_or_else(|| {
+                format!("mptcp=`{word}` is not known: allowed is {}", MptcpUse::KIND)
+            })?,
+            None if query.is_empty() => MptcpUse::Off,
+            _ => return Err(format!("`?{query}` is not known: only ?mptcp=... may follow")),
+        };
+        let (host, port) = split_port(place)?;
         check_host(host)?;
-        Ok(Self::Tcp { host: host.to_owned(), port: port.unwrap_or(SERVER_PORT_DEFAULT) })
+        Ok(Self::Tcp { host: host.to_owned(), port: port.unwrap_or(SERVER_PORT_DEFAULT), mptcp })
+    }
+
+    /// Whether connections to it are to be MPTCP.
+    #[must_use]
+    pub fn mptcp(&self) -> MptcpUse {
+        match self {
+            Self::Tcp { mptcp, .. } => *mptcp,
+            Self::Unix(_) => MptcpUse::Off,
+        }
     }
 
     /// Whether the server is on this host: its sockets are, and loopback addresses.
@@ -116,9 +137,13 @@ impl ServerAddress {
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port } => write!(f, "{host}:{port}"),
-            Self::Unix(path) => path.display().fmt(f),
+            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}")?,
+            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}")?,
+            Self::Unix(path) => path.display().fmt(f)?,
+        }
+        match self.mptcp() {
+            MptcpUse::Off => Ok(()),
+            wanted => write!(f, "?mptcp={wanted}"),
         }
     }
 }
@@ -284,7 +309,7 @@ mod tests {
     use super::*;
 
     fn tcp(host: &str, port: u16) -> Result<ServerAddress, String> {
-        Ok(ServerAddress::Tcp { host: host.to_owned(), port })
+        Ok(ServerAddress::Tcp { host: host.to_owned(), port, mptcp: MptcpUse::Off })
     }
 
     fn unix(path: &str) -> Result<ServerAddress, String> {
@@ -302,6 +327,24 @@ mod tests {
         assert_eq!(ServerAddress::parse("/run/pg/.s.PGSQL.7"), unix("/run/pg/.s.PGSQL.7"));
         assert_eq!(ServerAddress::parse("/sql/a:b:c"), unix("/sql/a:b:c/.s.PGSQL.5432"));
         assert_eq!(tcp("::1", 5433).unwrap().to_string(), "[::1]:5433");
+    }
+
+    #[test]
+    fn a_server_may_be_reached_over_several_paths() {
+        for (text, wanted) in [
+            ("db:5433?mptcp=prefer", MptcpUse::Prefer),
+            ("[::1]:5433?mptcp=require", MptcpUse::Require),
+        ] {
+            let server = ServerAddress::parse(text).unwrap();
+            assert_eq!(server.mptcp(), wanted);
+            assert_eq!(server.to_string(), text);
+        }
+        let off = ServerAddress::parse("db:1?mptcp=off").unwrap();
+        assert_eq!(off, ServerAddress::parse("db:1").unwrap());
+        let message = ServerAddress::parse("db:1?mptcp=on").unwrap_err();
+        assert!(message.contains("off, prefer, require"), "{message}");
+        assert!(ServerAddress::parse("db:1?mpctp=prefer").is_err());
+        assert!(ServerAddress::parse("db:1?mptcp").is_err());
     }
 
     #[test]

@@ -105,6 +105,16 @@ choices! {
         Direct = "direct",
     }
 
+    /// Whether connections to a server are Multipath TCP.
+    MptcpUse: "off, prefer, require" {
+        /// Plain TCP.
+        Off = "off",
+        /// MPTCP where both ends and all between speak it, else plain TCP.
+        Prefer = "prefer",
+        /// MPTCP, or no connection.
+        Require = "require",
+    }
+
     /// Which server of several will do; libpq's words.
     TargetSessionAttrs: "any, read-write, read-only, primary, standby, prefer-standby" {
         /// Any that lets us in.

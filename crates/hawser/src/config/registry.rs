@@ -355,6 +355,11 @@ settings! {
         /// Let the kernel hold a TCP connection back until its client has sent something, or for about
         /// a second: port scans then cost nothing.
         tcp_defer_accept: bool = "true", example "false", pgbouncer "tcp_defer_accept";
+        /// Take Multipath TCP on the TCP addresses: one connection over several paths, for clients
+        /// that speak it; plain TCP from all others. Further subflows need endpoints: `hawser mptcp
+        /// setup server`. Where the kernel has no MPTCP, plain TCP is served, and `hawser status`
+        /// says so.
+        mptcp: bool = "false", example "true";
     }
 
     /// Options of every connection, of clients and to servers; those that are open keep theirs.
@@ -642,6 +647,8 @@ settings! {
             pgbouncer "dbname";
         /// Where the database is: `host:port`, `[v6]:port`, or a directory or path of a unix socket. One
         /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`.
+        /// After a TCP address, `?mptcp=prefer` has connections go over Multipath TCP where both ends
+        /// have it, `?mptcp=require` allows nothing else.
         servers: Vec<ServerAddress> = "required", example "[\"db1.example:5432\", \"/run/postgresql\"]";
         /// Log in to the server as this one user, whoever the client is: one pool serves all.
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";

@@ -17,8 +17,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::address::{SERVER_PORT_DEFAULT, ServerAddress};
-use super::choice::{TargetSessionAttrs, TlsMode, TlsNegotiation};
-use super::value::Password;
+use super::choice::{MptcpUse, TargetSessionAttrs, TlsMode, TlsNegotiation};
+use super::value::{Password, SettingType};
 
 /// Where libpq of Debian looks for the server when nobody names a host.
 const SOCKET_DIRECTORY_DEFAULT: &str = "/var/run/postgresql";
@@ -168,6 +168,10 @@ impl ServerUrl {
             "host" | "hostaddr" => {
                 found.hosts = value.split(',').map(|host| (host.to_owned(), None)).collect();
             }
+            "mptcp" => match MptcpUse::from_word(&value) {
+                Some(wanted) => found.mptcp = Some(wanted),
+                None => return refuse("mptcp", MptcpUse::KIND),
+            },
             "port" => found.ports = value.split(',').map(str::to_owned).collect(),
             "sslmode" => match TlsMode::from_word(&value) {
                 Some(mode) => self.tls_mode = Some(mode),
@@ -215,6 +219,8 @@ struct Parts {
     hosts: Vec<(String, Option<String>)>,
     /// Those of `port=` in the query.
     ports: Vec<String>,
+    /// Ours: whether its TCP servers are reached by MPTCP.
+    mptcp: Option<MptcpUse>,
 }
 
 impl Parts {
@@ -235,7 +241,7 @@ impl Parts {
                     .ok_or_else(|| ServerUrlError::Server("a port is 1 to 65535".to_owned()))?,
             };
             let host = if host.is_empty() { SOCKET_DIRECTORY_DEFAULT } else { host };
-            let server = ServerAddress::new(host, port).map_err(|_| {
+            let mut server = ServerAddress::new(host, port).map_err(|_| {
                 // The text may be a password that was not percent-encoded.
                 ServerUrlError::Server(
                     "the host is neither a name, an address nor a socket directory; a /, ?, # or @ \
@@ -243,6 +249,9 @@ impl Parts {
                         .to_owned(),
                 )
             })?;
+            if let (ServerAddress::Tcp { mptcp, .. }, Some(wanted)) = (&mut server, self.mptcp) {
+                *mptcp = wanted;
+            }
             if !servers.contains(&server) {
                 servers.push(server);
             }
@@ -321,7 +330,7 @@ mod tests {
         assert_eq!(url.user.as_deref(), Some("al@ice"));
         assert_eq!(url.password.unwrap().expose(), "p:w/");
         assert_eq!(url.dbname.as_deref(), Some("my db"));
-        assert_eq!(url.servers, [ServerAddress::Tcp { host: "db.example".into(), port: 5433 }]);
+        assert_eq!(url.servers, [ServerAddress::parse("db.example:5433").unwrap()]);
         assert_eq!(url.tls_mode, Some(TlsMode::VerifyFull));
         assert_eq!(url.tls_ca_file, Some(PathBuf::from("/ca.crt")));
         assert_eq!(url.tls_negotiation, Some(TlsNegotiation::Direct));
@@ -339,6 +348,9 @@ mod tests {
         assert_eq!(servers("postgres://u@a:1,b/db"), ["a:1", "b:5432"]);
         assert_eq!(servers("postgres:///db?host=a,b&port=1,2"), ["a:1", "b:2"]);
         assert_eq!(servers("postgres:///db?host=a,b&port=3"), ["a:3", "b:3"]);
+        let both = servers("postgres:///db?host=a,/run/pg&mptcp=prefer");
+        assert_eq!(both, ["a:5432?mptcp=prefer", "/run/pg/.s.PGSQL.5432"]);
+        assert!(ServerUrl::parse("postgres://u@a/db?mptcp=yes").is_err());
     }
 
     #[test]

@@ -78,19 +78,16 @@ pub fn attempts(mode: TlsMode, endpoint: &Endpoint) -> &'static [Encryption] {
     }
 }
 
-/// Connects and encrypts.
+/// Encrypts a connection that was opened a moment ago, as far as is asked for.
 ///
 /// # Errors
 /// See [`DialError`].
 pub async fn open(
+    mut link: Link,
     endpoint: &Endpoint,
     tls: &Connecting,
     encryption: Encryption,
-    options: &TcpOptions,
 ) -> Result<Stream, DialError> {
-    let mut link = connect(endpoint, options)
-        .await
-        .map_err(|source| DialError::Connect { server: endpoint.to_string(), source })?;
     let (Endpoint::Tcp { host, .. }, Some(connector)) = (endpoint, tls.connector()) else {
         return Ok(Stream::Plain(link));
     };

@@ -68,7 +68,7 @@ impl Fake {
                 });
             }
         });
-        ServerAddress::Tcp { host: "localhost".to_owned(), port: address.port() }
+        ServerAddress::new("localhost", address.port()).unwrap()
     }
 
     async fn serve(self, mut stream: TcpStream) -> io::Result<()> {

@@ -7,23 +7,27 @@
 
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_sys::listen::{
-    BoundPath, Passed, SocketFile, listen_tcp, listen_unix, passed_descriptors, set_defer_accept,
+    BoundPath, Passed, SocketFile, accept_tcp, accept_unix, listen_tcp, listen_unix,
+    passed_descriptors, set_defer_accept,
 };
 use hawser_sys::process::{self, SocketFamily};
 use hawser_sys::stream::{peer_uid, set_tcp_options};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 
 use super::Origin;
 use crate::config::{ListenAddress, ListenSettings};
+use crate::mptcp::usage;
 use crate::service::{Phase, Service, tcp_options};
-use crate::socket::stream::Link;
+use crate::socket::stream::{Family, Link};
 
 /// How long a listener waits after accept(2) has failed.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
@@ -72,9 +76,9 @@ impl std::error::Error for ListenError {
 #[derive(Debug)]
 pub enum Listener {
     /// TCP.
-    Tcp(TcpListener),
+    Tcp(AsyncFd<TcpListener>),
     /// A unix socket, and its file, which goes first.
-    Unix(Option<BoundPath>, UnixListener),
+    Unix(Option<BoundPath>, AsyncFd<UnixListener>),
 }
 
 /// Opens all sockets of the configuration, or takes those that the service manager has passed.
@@ -129,15 +133,15 @@ fn passed() -> Result<Vec<Listener>, ListenError> {
 fn from_fd(fd: OwnedFd) -> io::Result<Listener> {
     match process::socket_family(&fd)? {
         SocketFamily::Internet => {
-            let listener = std::net::TcpListener::from(fd);
+            let listener = TcpListener::from(fd);
             listener.set_nonblocking(true)?;
-            Ok(Listener::Tcp(TcpListener::from_std(listener)?))
+            Ok(Listener::Tcp(watched(listener)?))
         }
         SocketFamily::Unix => {
-            let listener = std::os::unix::net::UnixListener::from(fd);
+            let listener = UnixListener::from(fd);
             listener.set_nonblocking(true)?;
             // Its file is the service manager's, who keeps the socket for the next process.
-            Ok(Listener::Unix(None, UnixListener::from_std(listener)?))
+            Ok(Listener::Unix(None, watched(listener)?))
         }
         SocketFamily::Other => {
             Err(io::Error::new(io::ErrorKind::Unsupported, "neither TCP nor unix"))
@@ -150,11 +154,18 @@ fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, 
     let backlog = i32::try_from(settings.backlog).unwrap_or(i32::MAX);
     match address {
         ListenAddress::Tcp(address) => {
-            let listener = listen_tcp(*address, backlog).map_err(failed)?;
+            let listener = match settings.mptcp {
+                true => usage::listen(*address, backlog).map_err(failed)?,
+                false => None,
+            };
+            let listener = match listener {
+                Some(listener) => listener,
+                None => listen_tcp(*address, backlog).map_err(failed)?,
+            };
             if settings.tcp_defer_accept {
                 set_defer_accept(&listener, DEFER_ACCEPT).map_err(failed)?;
             }
-            Ok(Listener::Tcp(TcpListener::from_std(listener).map_err(failed)?))
+            Ok(Listener::Tcp(watched(listener).map_err(failed)?))
         }
         ListenAddress::Unix(path) => {
             let file = socket_file(settings)?;
@@ -163,7 +174,7 @@ fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, 
                     io::ErrorKind::AddrInUse => ListenError::Taken(path.clone()),
                     _ => failed(source),
                 })?;
-            Ok(Listener::Unix(Some(bound), UnixListener::from_std(listener).map_err(failed)?))
+            Ok(Listener::Unix(Some(bound), watched(listener).map_err(failed)?))
         }
     }
 }
@@ -193,13 +204,19 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
 pub async fn accept(service: Arc<Service>, listener: Listener) {
     let mut phase = service.phase.subscribe();
     let mut complained = false;
+    let mptcp = service.config.load().start.listen.mptcp;
+    if let Listener::Tcp(listener) = &listener
+        && mptcp
+    {
+        service.dialler.mptcp.listens(listener.get_ref());
+    }
     loop {
         let accepted = tokio::select! {
             accepted = one(&listener) => accepted,
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
         };
         match accepted {
-            Ok((link, origin)) => {
+            Ok((mut link, origin)) => {
                 if std::mem::take(&mut complained) {
                     tracing::info!("connections can be accepted again");
                 }
@@ -215,6 +232,9 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
                 let permit = service.limits.connect(config.reload.limits.max_client_conn);
                 let Some(permit) = permit else { continue };
                 service.tally.connections.increment();
+                if mptcp && matches!(origin, Origin::Tcp(_)) {
+                    service.dialler.mptcp.accepted(&mut link);
+                }
                 tokio::spawn(super::serve(service.clone(), link, origin, permit));
             }
             Err(error) if is_of_one_connection(&error) => {}
@@ -241,16 +261,22 @@ fn is_of_one_connection(error: &io::Error) -> bool {
     )
 }
 
+#[expect(deprecated, reason = "std's listeners keep their descriptor until they are dropped")]
+fn watched<L: AsFd + AsRawFd>(listener: L) -> io::Result<AsyncFd<L>> {
+    AsyncFd::with_interest(listener, Interest::READABLE)
+}
+
+/// The next connection, of which the runtime knows nothing yet: see [`Link::accepted`].
 async fn one(listener: &Listener) -> io::Result<(Link, Origin)> {
     match listener {
         Listener::Tcp(listener) => {
-            let (stream, address) = listener.accept().await?;
-            Ok((stream.into(), Origin::Tcp(address)))
+            let (fd, address) = listener.async_io(Interest::READABLE, accept_tcp).await?;
+            Ok((Link::accepted(fd, Family::Tcp), Origin::Tcp(address)))
         }
         Listener::Unix(_, listener) => {
-            let (stream, _) = listener.accept().await?;
-            let uid = peer_uid(&stream).ok();
-            Ok((stream.into(), Origin::Unix { uid }))
+            let fd = listener.async_io(Interest::READABLE, accept_unix).await?;
+            let uid = peer_uid(&fd).ok();
+            Ok((Link::accepted(fd, Family::Unix), Origin::Unix { uid }))
         }
     }
 }

@@ -357,6 +357,21 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     ] {
         gauges(encoder, name, help, [([], value)])?;
     }
+    if let Some(mptcp) = pooler.mptcp() {
+        let counts = mptcp.counts();
+        let help = "Connections that were opened to be MPTCP, by what they became";
+        let rows = [
+            ([("side", "client"), ("transport", "mptcp")], counts.accepted),
+            ([("side", "client"), ("transport", "tcp")], counts.accepted_plain),
+            ([("side", "server"), ("transport", "mptcp")], counts.dialled),
+            ([("side", "server"), ("transport", "tcp")], counts.dialled_plain),
+        ];
+        let mut family =
+            encoder.encode_descriptor("mptcp_connections", help, None, MetricType::Counter)?;
+        for (labels, value) in rows {
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+        }
+    }
     for (name, help, value) in [
         ("process_private_memory", "Memory of this process alone", figures.private_bytes),
         ("process_resident_memory", "Memory in RAM", figures.resident_bytes),

@@ -4,8 +4,10 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use hawser_sys::mptcp::watch::{Watch, Watched};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{client, server};
@@ -22,6 +24,8 @@ const READ_AHEAD_BYTES: usize = 512;
 pub struct Link {
     kind: Kind,
     put_back: Vec<u8>,
+    /// Who looks whether its peer is still there, once it is with an event loop.
+    watch: Option<Arc<Watch>>,
 }
 
 #[derive(Debug)]
@@ -44,20 +48,20 @@ pub enum Family {
 
 impl From<TcpStream> for Link {
     fn from(stream: TcpStream) -> Self {
-        Self { kind: Kind::Tcp(stream), put_back: Vec::new() }
+        Self { kind: Kind::Tcp(stream), put_back: Vec::new(), watch: None }
     }
 }
 
 impl From<UnixStream> for Link {
     fn from(stream: UnixStream) -> Self {
-        Self { kind: Kind::Unix(stream), put_back: Vec::new() }
+        Self { kind: Kind::Unix(stream), put_back: Vec::new(), watch: None }
     }
 }
 
 impl Link {
     /// From a descriptor that was accepted, and does not block.
     pub fn accepted(fd: OwnedFd, family: Family) -> Self {
-        Self { kind: Kind::Fresh(fd, family), put_back: Vec::new() }
+        Self { kind: Kind::Fresh(fd, family), put_back: Vec::new(), watch: None }
     }
 
     /// Puts bytes back: they are read next.
@@ -94,11 +98,20 @@ impl Link {
         }
     }
 
-    fn into_fd(self) -> io::Result<(OwnedFd, Vec<u8>)> {
-        let fd = match self.kind {
+    /// Has its peer looked after: for MPTCP, which has no TCP_USER_TIMEOUT.
+    pub fn watch(&mut self, watch: Arc<Watch>) {
+        self.watch = Some(watch);
+    }
+
+    fn into_fd(self) -> io::Result<(Watched, Vec<u8>)> {
+        let fd: OwnedFd = match self.kind {
             Kind::Fresh(fd, _) => fd,
             Kind::Tcp(stream) => stream.into_std()?.into(),
             Kind::Unix(stream) => stream.into_std()?.into(),
+        };
+        let fd = match self.watch {
+            Some(watch) => Watched::new(fd, watch),
+            None => fd.into(),
         };
         Ok((fd, self.put_back))
     }
@@ -232,6 +245,16 @@ impl Stream {
     /// Whether it is encrypted.
     pub fn is_encrypted(&self) -> bool {
         !matches!(self, Self::Plain(_))
+    }
+
+    /// Whether it is MPTCP, of which [`Link::watch`] has been told: no question to the kernel.
+    pub fn is_mptcp(&self) -> bool {
+        let link = match self {
+            Self::Plain(link) => link,
+            Self::FromClient(stream) => stream.get_ref().0,
+            Self::ToServer(stream) => stream.get_ref().0,
+        };
+        link.watch.is_some()
     }
 
     /// What TLS knows of the connection.

@@ -138,7 +138,7 @@ fn balancing(database: &DatabaseConfig) -> Option<String> {
 /// Host as PgBouncer has it: a name, an address, or the directory of a unix socket.
 pub(super) fn host_and_port(server: &ServerAddress) -> (String, u16) {
     match server {
-        ServerAddress::Tcp { host, port } => (host.clone(), *port),
+        ServerAddress::Tcp { host, port, .. } => (host.clone(), *port),
         ServerAddress::Unix(path) => {
             let port = path.extension().and_then(|port| port.to_str()?.parse().ok());
             let directory = path.parent().unwrap_or(path);

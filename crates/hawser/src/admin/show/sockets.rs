@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 
 use hawser_core::engine::Socket;
-use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, ClientState};
+use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, ClientState, PeerAddress};
 use hawser_core::ids::{ClientId, PoolId};
 use hawser_core::session::options::Replication;
 
@@ -16,6 +16,7 @@ use super::Everything;
 use super::pools::host_and_port;
 use crate::admin::command::Topic;
 use crate::admin::table::{Cell, Columns, Table, columns};
+use crate::mptcp::usage::Transport;
 
 /// PgBouncer's columns of a connection, those that only SOCKETS has, and ours.
 macro_rules! socket_columns {
@@ -31,11 +32,11 @@ macro_rules! socket_columns {
     };
 }
 
-pub(super) const COLUMNS: Columns = socket_columns![Text "pins", Int4 "parked"];
+pub(super) const COLUMNS: Columns = socket_columns![Text "pins", Int4 "parked", Text "transport"];
 
 pub(super) const LOW_LEVEL_COLUMNS: Columns = socket_columns![
     Int4 "recv_pos", Int4 "pkt_pos", Int4 "pkt_remain", Int4 "send_pos", Int4 "send_remain",
-    Int4 "pkt_avail", Int4 "send_avail",
+    Int4 "pkt_avail", Int4 "send_avail", Text "transport",
 ];
 
 pub(super) const FDS_COLUMNS: Columns = columns![
@@ -131,8 +132,23 @@ fn server_state(state: BackendState, low_level: bool) -> &'static str {
 }
 
 /// The columns that only SOCKETS has, or ours.
-fn rest(low_level: bool, pins: String, parked: bool) -> Vec<Cell> {
-    if low_level { vec![Cell::Number(0); 7] } else { vec![pins.into(), parked.into()] }
+fn rest(low_level: bool, pins: String, parked: bool, transport: Transport) -> Vec<Cell> {
+    let mut cells =
+        if low_level { vec![Cell::Number(0); 7] } else { vec![pins.into(), parked.into()] };
+    cells.push(transport.name().into());
+    cells
+}
+
+fn client_transport(client: &ClientRow) -> Transport {
+    match (&client.about.peer, client.about.mptcp()) {
+        (PeerAddress::Unix, _) => Transport::Unix,
+        (_, true) => Transport::Mptcp,
+        (_, false) => Transport::Tcp,
+    }
+}
+
+fn server_transport(backend: &BackendRow, all: &Everything<'_>) -> Transport {
+    all.pooler.place(backend.server).map_or(Transport::Tcp, |place| place.transport)
 }
 
 /// Our end of a connection.
@@ -178,7 +194,7 @@ fn client_row(client: &ClientRow, low_level: bool, all: &Everything<'_>) -> Vec<
         client_number(client.id, all.pooler.loops().count()).into(),
     ];
     let pins = if client.pins.is_empty() { String::new() } else { client.pins.to_string() };
-    row.extend(rest(low_level, pins, false));
+    row.extend(rest(low_level, pins, false, client_transport(client)));
     row
 }
 
@@ -213,7 +229,8 @@ fn server_row(
         backend.statements.into(),
         (backend.id.0 & i32::MAX as u64).into(),
     ];
-    row.extend(rest(low_level, String::new(), backend.parked));
+    let transport = server_transport(backend, all);
+    row.extend(rest(low_level, String::new(), backend.parked, transport));
     row
 }
 

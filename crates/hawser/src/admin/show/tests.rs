@@ -15,18 +15,18 @@ const EXPECTED: &[(Topic, &str, &str)] = &[
     ),
     (
         Topic::Clients,
-        "ssssssisiTTiiississii si",
+        "ssssssisiTTiiississii sis",
         "type user database replication state addr port local_addr local_port connect_time \
          request_time wait wait_us close_needed ptr link remote_pid tls application_name \
-         prepared_statements id | pins parked",
+         prepared_statements id | pins parked transport",
     ),
     (
         Topic::Sockets,
-        "ssssssisiTTiiississiiiiiiiii",
+        "ssssssisiTTiiississiiiiiiiiis",
         "type user database replication state addr port local_addr local_port connect_time \
          request_time wait wait_us close_needed ptr link remote_pid tls application_name \
          prepared_statements id recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail \
-         send_avail",
+         send_avail | transport",
     ),
     (
         Topic::Databases,

@@ -1,0 +1,179 @@
+//! What `setup` has made, kept until the machine stops, so that `undo` takes away that and no more.
+//!
+//! # Model
+//! One file for each network namespace, named by its cookie, which no other has until the machine
+//! starts again; then /run is empty, and so are the endpoints. It is written before anything is
+//! made: what was not made after all is not found by `undo`, and that is no error.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use hawser_sys::interfaces::namespace_cookie;
+use hawser_sys::mptcp::endpoint::{Endpoint, EndpointId, Flags, Limits};
+use serde::{Deserialize, Serialize};
+
+use super::plan::Plan;
+
+/// Where records are. Not /run/hawser: that is the pooler's user's, who could have root write
+/// through a symbolic link there.
+pub const DIRECTORY: &str = "/run/hawser-mptcp";
+
+/// What was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    made: Vec<Made>,
+    before: Bounds,
+    set: Bounds,
+    /// Whether `setup` has turned MPTCP on.
+    pub enabled_mptcp: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Made {
+    id: u8,
+    address: IpAddr,
+    port: u16,
+    flags: u32,
+    interface: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Bounds {
+    add_addr_accepted: u32,
+    subflows: u32,
+}
+
+impl From<Limits> for Bounds {
+    fn from(limits: Limits) -> Self {
+        Self { add_addr_accepted: limits.add_addr_accepted, subflows: limits.subflows }
+    }
+}
+
+impl From<Bounds> for Limits {
+    fn from(bounds: Bounds) -> Self {
+        Self { add_addr_accepted: bounds.add_addr_accepted, subflows: bounds.subflows }
+    }
+}
+
+impl Record {
+    /// What will have been made after `plan`, where `limits` are in force and `earlier` was made
+    /// before.
+    pub fn new(plan: &Plan, limits: Limits, earlier: Option<&Self>) -> Self {
+        let kept = earlier.map(Self::endpoints).unwrap_or_default();
+        let kept = kept.into_iter().filter(|made| plan.keep.iter().any(|e| e.id == made.id));
+        let made = kept.chain(plan.add.iter().cloned()).map(|endpoint| Made {
+            id: endpoint.id.0,
+            address: endpoint.address,
+            port: endpoint.port,
+            flags: endpoint.flags.0,
+            interface: endpoint.interface,
+        });
+        Self {
+            made: made.collect(),
+            before: earlier.map_or(limits.into(), |earlier| earlier.before),
+            set: plan.limits.unwrap_or(limits).into(),
+            enabled_mptcp: plan.enable || earlier.is_some_and(|earlier| earlier.enabled_mptcp),
+        }
+    }
+
+    /// The endpoints.
+    pub fn endpoints(&self) -> Vec<Endpoint> {
+        let endpoint = |made: &Made| Endpoint {
+            id: EndpointId(made.id),
+            address: made.address,
+            port: made.port,
+            flags: Flags(made.flags),
+            interface: made.interface,
+        };
+        self.made.iter().map(endpoint).collect()
+    }
+
+    /// The limits before the first `setup`.
+    pub fn limits_before(&self) -> Limits {
+        self.before.into()
+    }
+
+    /// The limits that the last one has set.
+    pub fn limits_set(&self) -> Limits {
+        self.set.into()
+    }
+
+    /// The record of this network namespace, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read, or is none.
+    pub fn load(path: &Path) -> io::Result<Option<Self>> {
+        match fs::read(path) {
+            Ok(bytes) => serde_json::from_slice(&bytes).map(Some).map_err(io::Error::other),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Writes it, whole or not at all.
+    ///
+    /// # Errors
+    /// As open(2), write(2), rename(2).
+    pub fn save(&self, path: &Path) -> io::Result<()> {
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory)?;
+        }
+        let new = path.with_extension("new");
+        fs::write(&new, serde_json::to_vec_pretty(self).map_err(io::Error::other)?)?;
+        fs::rename(&new, path)
+    }
+}
+
+/// Where the record of this network namespace is.
+///
+/// Before Linux 5.14 a namespace has no cookie: it is known by its inode, which a later one may get
+/// once it has gone. `undo` compares what it finds with the record in any case.
+///
+/// # Errors
+/// /proc cannot be read.
+pub fn path() -> io::Result<PathBuf> {
+    use std::os::linux::fs::MetadataExt;
+    let name = match namespace_cookie() {
+        Ok(cookie) => cookie.to_string(),
+        Err(_) => format!("i{}", fs::metadata("/proc/thread-self/ns/net")?.st_ino()),
+    };
+    Ok(Path::new(DIRECTORY).join(format!("mptcp-{name}.json")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_survives_its_file_and_none_is_no_error() {
+        let path = std::env::temp_dir()
+            .join(format!("hawser-record-{}", crate::process::random_u64()))
+            .join("mptcp.json");
+        assert_eq!(Record::load(&path).unwrap(), None);
+        let endpoint = Endpoint {
+            id: EndpointId(4),
+            address: "fd00::1".parse().unwrap(),
+            port: 9,
+            flags: Flags::SIGNAL,
+            interface: 3,
+        };
+        let limits = Limits { add_addr_accepted: 1, subflows: 2 };
+        let plan = Plan {
+            enable: true,
+            remove: Vec::new(),
+            keep: Vec::new(),
+            add: vec![endpoint.clone()],
+            limits: None,
+        };
+        let record = Record::new(&plan, limits, None);
+        record.save(&path).unwrap();
+        let read = Record::load(&path).unwrap().unwrap();
+        assert_eq!(read, record);
+        assert_eq!(read.endpoints(), [endpoint]);
+        fs::write(&path, "{").unwrap();
+        assert!(Record::load(&path).is_err());
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+}

@@ -1,0 +1,194 @@
+//! Ends MPTCP connections whose peer is gone: what TCP_USER_TIMEOUT does for TCP.
+//!
+//! # Model
+//! A connection is dead when bytes have been unacknowledged for `timeout`, none of them was
+//! acknowledged meanwhile, and no subflow has heard anything of the peer for as long. A peer that
+//! is there and does not read answers the probes of its full window: it is slow, not dead.
+//!
+//! # Invariants
+//! * a descriptor is looked at only while it is open: a [`Watched`] leaves the list before it closes
+//! * the list's lock is held over one question to the kernel at a time, which waits for nothing
+//!
+//! # Limits
+//! Linux 5.16, for MPTCP_INFO; before, nothing is ended here.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::net::Shutdown;
+
+use super::socket::{info, subflows};
+
+/// The connections that are looked at.
+#[derive(Debug, Default)]
+pub struct Watch(Mutex<List>);
+
+#[derive(Debug, Default)]
+struct List {
+    entries: HashMap<u64, Entry>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    fd: RawFd,
+    /// The first unacknowledged byte, and since when it has been.
+    stuck: Option<(u64, Instant)>,
+}
+
+/// A descriptor; if it is an MPTCP socket that is looked at, then until it is closed.
+#[derive(Debug)]
+pub struct Watched {
+    fd: OwnedFd,
+    entry: Option<Box<(Arc<Watch>, u64)>>,
+}
+
+impl Watched {
+    /// A descriptor that `watch` looks at from now on.
+    pub fn new(fd: OwnedFd, watch: Arc<Watch>) -> Self {
+        let key = {
+            let mut list = watch.lock();
+            let key = list.next;
+            list.next += 1;
+            list.entries.insert(key, Entry { fd: fd.as_raw_fd(), stuck: None });
+            key
+        };
+        Self { fd, entry: Some(Box::new((watch, key))) }
+    }
+}
+
+impl From<OwnedFd> for Watched {
+    /// A descriptor that nobody looks at.
+    fn from(fd: OwnedFd) -> Self {
+        Self { fd, entry: None }
+    }
+}
+
+impl AsFd for Watched {
+    #[inline]
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        // Before the field `fd` is dropped, which closes it.
+        if let Some(entry) = self.entry.take() {
+            entry.0.lock().entries.remove(&entry.1);
+        }
+    }
+}
+
+impl Watch {
+    fn lock(&self) -> MutexGuard<'_, List> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How many connections are looked at.
+    pub fn count(&self) -> usize {
+        self.lock().entries.len()
+    }
+
+    /// Ends what has been dead for `timeout`: reads give the end of the stream, writes EPIPE.
+    /// Returns how many. To be called several times in a `timeout`.
+    pub fn end_dead(&self, timeout: Duration, now: Instant) -> usize {
+        let keys: Vec<u64> = self.lock().entries.keys().copied().collect();
+        keys.into_iter().filter(|key| self.end_if_dead(*key, timeout, now)).count()
+    }
+
+    fn end_if_dead(&self, key: u64, timeout: Duration, now: Instant) -> bool {
+        let mut list = self.lock();
+        let Some(entry) = list.entries.get_mut(&key) else { return false };
+        // SAFETY: the entry is in the list, so its `Watched` has not been dropped, and cannot be
+        // while the lock is held: the descriptor is open, and the same.
+        let fd = unsafe { BorrowedFd::borrow_raw(entry.fd) };
+        let Ok(info) = info(fd) else { return false };
+        if info.unacked == 0 {
+            entry.stuck = None;
+            return false;
+        }
+        let since = match entry.stuck {
+            Some((from, since)) if from == info.unacked_from => since,
+            _ => {
+                entry.stuck = Some((info.unacked_from, now));
+                return false;
+            }
+        };
+        if now.saturating_duration_since(since) < timeout || is_heard_of(fd, timeout) {
+            return false;
+        }
+        list.entries.remove(&key);
+        // An error means that it has ended already.
+        let _ = rustix::net::shutdown(fd, Shutdown::Both);
+        true
+    }
+}
+
+/// Whether the peer has been heard of on any subflow within `timeout`.
+fn is_heard_of(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
+    // Without an answer it is not known: better too late than wrongly.
+    subflows(fd).map_or(true, |subflows| {
+        subflows
+            .iter()
+            .any(|subflow| Duration::from_millis(subflow.info.last_ack_ms.into()) < timeout)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::mptcp::socket;
+
+    fn connected(listener: &TcpListener) -> OwnedFd {
+        let client = socket::open(false).unwrap();
+        rustix::io::ioctl_fionbio(&client, false).unwrap();
+        rustix::net::connect(&client, &listener.local_addr().unwrap()).unwrap();
+        rustix::io::ioctl_fionbio(&client, true).unwrap();
+        client
+    }
+
+    #[test]
+    fn a_closed_descriptor_is_looked_at_no_more() {
+        let watch = Arc::new(Watch::default());
+        let (near, _far) = std::os::unix::net::UnixStream::pair().unwrap();
+        let watched = Watched::new(near.into(), watch.clone());
+        assert_eq!(watch.count(), 1);
+        assert_eq!(watch.end_dead(Duration::ZERO, Instant::now()), 0, "it is no MPTCP socket");
+        drop(watched);
+        assert_eq!(watch.count(), 0);
+    }
+
+    /// A peer that answers is left alone whether it reads or not, and with MPTCP or without.
+    #[test]
+    fn a_peer_that_is_there_is_left_alone() {
+        if let Err(reason) = socket::probe() {
+            return eprintln!("skipped: {reason}");
+        }
+        let both = socket::listen("127.0.0.1:0".parse().unwrap(), 4).unwrap();
+        both.set_nonblocking(false).unwrap();
+        let plain = TcpListener::bind("127.0.0.1:0").unwrap();
+        for listener in [&both, &plain] {
+            let watch = Arc::new(Watch::default());
+            let watched = Watched::new(connected(listener), watch.clone());
+            let (_reads_nothing, _) = listener.accept().unwrap();
+            crate::stream::send(&watched, b"a little").unwrap();
+            let mut now = Instant::now();
+            std::thread::sleep(Duration::from_millis(50));
+            for _ in 0..3 {
+                assert_eq!(watch.end_dead(Duration::from_secs(1), now), 0);
+                now += Duration::from_secs(60);
+            }
+            // Until its window is full; its probes are answered, the first after 200 ms.
+            while crate::stream::send(&watched, &[0; 65536]).is_ok() {}
+            std::thread::sleep(Duration::from_millis(20));
+            assert_eq!(watch.end_dead(Duration::from_secs(5), now), 0);
+            now += Duration::from_secs(60);
+            assert_eq!(watch.end_dead(Duration::from_secs(5), now), 0);
+        }
+    }
+}
