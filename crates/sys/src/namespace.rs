@@ -123,6 +123,31 @@ pub fn ignore_interrupts() {
     }
 }
 
+/// Asks a process to end (SIGTERM), or ends it (SIGKILL), if `is_it` still says so once its number
+/// can no longer pass to another process.
+///
+/// # Errors
+/// ESRCH where there is none, EPERM; ENOSYS before Linux 5.3.
+pub fn end_process(number: u32, at_once: bool, is_it: impl FnOnce() -> bool) -> io::Result<()> {
+    use rustix::process::{Pid, PidfdFlags, Signal};
+    let number = Pid::from_raw(number.cast_signed()).ok_or(io::ErrorKind::InvalidInput)?;
+    let process = rustix::process::pidfd_open(number, PidfdFlags::empty())?;
+    if is_it() {
+        let signal = if at_once { Signal::KILL } else { Signal::TERM };
+        rustix::process::pidfd_send_signal(&process, signal)?;
+    }
+    Ok(())
+}
+
+/// Makes this process the leader of a session of its own, without a terminal.
+///
+/// # Errors
+/// EPERM where it leads a group of processes.
+pub fn leave_terminal() -> io::Result<()> {
+    rustix::process::setsid()?;
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

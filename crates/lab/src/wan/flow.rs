@@ -78,6 +78,12 @@ impl Flow {
         Self { protocol, from: (from, from_port), to: (to, to_port) }
     }
 
+    /// The ports, from and to.
+    #[must_use]
+    pub fn ports(self) -> (u16, u16) {
+        (self.from.1, self.to.1)
+    }
+
     /// The flow of the answers.
     #[must_use]
     pub fn reverse(self) -> Self {

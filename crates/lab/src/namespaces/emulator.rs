@@ -1,0 +1,210 @@
+//! The thread between the TUN devices.
+//!
+//! # Model
+//! ```text
+//! loop: hand over what is due ─► read what has come, at most BATCH of each device ─► sleep until
+//!       the next is due or a device is readable
+//! ```
+//! A packet's arrival is computed when it is read ([`crate::wan::network`]): a thread that wakes
+//! late delays packets and changes no rate, no queue and no drop. How late each left is counted.
+//!
+//! # Why not     spinning: it takes a processor from the experiment. Real-time priority, where it is
+//!               allowed, and no timer slack wake the thread within tens of microseconds
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hawser_sys::eventfd::EventFd;
+use hawser_sys::precision::{self, Readable};
+use hawser_sys::tun::{HEADER_BYTES, Tun};
+
+use super::lateness::Lateness;
+use crate::wan::direction::{Cause, Counts};
+use crate::wan::flow::Flow;
+use crate::wan::network::{Network, PathCounts, Port};
+use crate::wan::Description;
+
+/// Packets read from a device before what is due is handed over.
+const BATCH: usize = 32;
+/// The largest packet, and its header.
+const PACKET_BYTES_MAX: usize = 65_535 + HEADER_BYTES;
+
+/// What the thread counts and others read.
+#[derive(Debug, Default)]
+pub(super) struct Books {
+    pub(super) lateness: Lateness,
+    /// Packets that the kernel did not take.
+    pub(super) refused: AtomicU64,
+    /// Packets for which there was no room on the way.
+    pub(super) overflows: AtomicU64,
+    /// Whether the thread has real-time priority.
+    pub(super) is_first_in_line: AtomicBool,
+    paths: Vec<PathBooks>,
+}
+
+#[derive(Debug)]
+struct PathBooks {
+    from: Port,
+    path: usize,
+    packets: AtomicU64,
+    bytes: AtomicU64,
+    dropped: [AtomicU64; Cause::ALL.len()],
+}
+
+impl Books {
+    fn new(network: &Network<Vec<u8>>) -> Self {
+        let paths = network.counts().map(|PathCounts { from, path, .. }| PathBooks {
+            from,
+            path,
+            packets: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            dropped: [const { AtomicU64::new(0) }; Cause::ALL.len()],
+        });
+        Self { paths: paths.collect(), ..Self::default() }
+    }
+
+    fn publish(&self, network: &Network<Vec<u8>>) {
+        for (books, PathCounts { counts, .. }) in self.paths.iter().zip(network.counts()) {
+            books.packets.store(counts.packets, Ordering::Relaxed);
+            books.bytes.store(counts.bytes, Ordering::Relaxed);
+            for (to, dropped) in books.dropped.iter().zip(counts.dropped) {
+                to.store(dropped, Ordering::Relaxed);
+            }
+        }
+        self.overflows.store(network.overflows(), Ordering::Relaxed);
+    }
+
+    /// What each direction of each path has carried.
+    pub(super) fn paths(&self) -> impl Iterator<Item = PathCounts> + '_ {
+        self.paths.iter().map(|books| PathCounts {
+            from: books.from,
+            path: books.path,
+            counts: Counts {
+                packets: books.packets.load(Ordering::Relaxed),
+                bytes: books.bytes.load(Ordering::Relaxed),
+                dropped: books.dropped.each_ref().map(|count| count.load(Ordering::Relaxed)),
+            },
+        })
+    }
+}
+
+/// The thread, from outside. Dropping this ends it.
+#[derive(Debug)]
+pub(super) struct Emulator {
+    books: Arc<Books>,
+    end: Arc<EventFd>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Emulator {
+    pub(super) fn start(
+        description: &Description,
+        seed: u64,
+        devices: Vec<(Port, Tun)>,
+        began: Instant,
+    ) -> io::Result<Self> {
+        let network = Network::new(description, seed);
+        let books = Arc::new(Books::new(&network));
+        let end = Arc::new(EventFd::new()?);
+        let (ready, is_ready) = mpsc::channel();
+        let run = {
+            let (books, end) = (Arc::clone(&books), Arc::clone(&end));
+            move || {
+                let first = precision::set_first_in_line().is_ok();
+                books.is_first_in_line.store(first, Ordering::Relaxed);
+                let _ = ready.send(precision::drop_timer_slack());
+                Turns { network, devices: &devices, books: &books, began }.run(&end);
+            }
+        };
+        let thread = std::thread::Builder::new().name("emulator".into()).spawn(run)?;
+        is_ready.recv().map_err(io::Error::other)??;
+        Ok(Self { books, end, thread: Some(thread) })
+    }
+
+    pub(super) fn books(&self) -> &Books {
+        &self.books
+    }
+}
+
+impl Drop for Emulator {
+    fn drop(&mut self) {
+        // Without the signal the thread would be waited for without an end.
+        if self.end.signal().is_ok()
+            && let Some(thread) = self.thread.take()
+        {
+            // A panic has been printed by the thread itself.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Turns<'a> {
+    network: Network<Vec<u8>>,
+    devices: &'a [(Port, Tun)],
+    books: &'a Books,
+    began: Instant,
+}
+
+impl Turns<'_> {
+    fn run(&mut self, end: &EventFd) {
+        let mut descriptors: Vec<BorrowedFd<'_>> =
+            self.devices.iter().map(|(_, device)| device.as_fd()).collect();
+        descriptors.push(end.as_fd());
+        let mut readable = Readable::new(&descriptors);
+        let mut place = vec![0; PACKET_BYTES_MAX];
+        loop {
+            self.hand_over();
+            let is_more = self.take_in(&mut place, &readable);
+            self.books.publish(&self.network);
+            let now = self.began.elapsed();
+            let timeout = match self.network.next_arrival() {
+                _ if is_more => Some(Duration::ZERO),
+                next => next.map(|at| at.saturating_sub(now)),
+            };
+            if readable.wait(timeout).is_err() || readable.is_readable(self.devices.len()) {
+                return;
+            }
+        }
+    }
+
+    fn hand_over(&mut self) {
+        let mut now = self.began.elapsed();
+        while let Some(arrival) = self.network.take_arrival(now) {
+            now = self.began.elapsed();
+            self.books.lateness.record(now.saturating_sub(arrival.at));
+            let device = self.devices.iter().find(|(port, _)| *port == arrival.port);
+            if device.is_none_or(|(_, device)| device.write(&arrival.packet).is_err()) {
+                self.books.refused.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Whether any device may have more.
+    fn take_in(&mut self, place: &mut [u8], readable: &Readable<'_>) -> bool {
+        let mut is_more = false;
+        for (index, (port, device)) in self.devices.iter().enumerate() {
+            if !readable.is_readable(index) {
+                continue;
+            }
+            let mut taken = 0;
+            // An error is `WouldBlock`, or the end of the device, which the next wait tells.
+            while taken < BATCH
+                && let Ok(length) = device.read(place)
+            {
+                taken += 1;
+                let packet = &place[..length];
+                let Some(ip) = packet.get(HEADER_BYTES..) else { continue };
+                let Some(flow) = Flow::of(ip) else { continue };
+                let (now, bytes) = (self.began.elapsed(), ip.len() as u64);
+                self.network.enter(now, *port, flow, bytes, packet.to_vec());
+            }
+            is_more |= taken == BATCH;
+        }
+        is_more
+    }
+}
