@@ -18,6 +18,7 @@
 
 pub mod control;
 pub mod emulator;
+pub mod errand;
 pub mod lateness;
 pub mod probe;
 pub mod report;
@@ -88,6 +89,17 @@ impl Laboratory {
     pub fn addresses(&self, host: usize) -> Vec<IpAddr> {
         let pairs = self.description.ports(host).map(|port| self.description.addresses(port));
         pairs.flat_map(|(v4, v6)| [v4.into(), v6.into()]).collect()
+    }
+
+    /// The congestion control algorithm that sockets of a host get by default.
+    ///
+    /// # Errors
+    /// The host's settings could not be read.
+    ///
+    /// # Panics
+    /// Where there is no such host.
+    pub fn congestion_control(&self, host: usize) -> std::io::Result<String> {
+        setup::congestion_control(&self.hosts[host])
     }
 
     /// The time that outages and the emulator count by.

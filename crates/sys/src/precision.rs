@@ -4,8 +4,8 @@
 //! ppoll(2) counts nanoseconds. The kernel adds a thread's *timer slack* (50 us by default) and
 //! then the time until the thread gets a processor; real-time priority makes that short.
 //!
-//! # Limits      priority: CAP_SYS_NICE or RLIMIT_RTPRIO. The kernel throttles real-time threads at
-//!               95 % of a processor (`kernel.sched_rt_runtime_us`), so a bug here cannot hang a host
+//! # Limits      priority: CAP_SYS_NICE, or RLIMIT_RTPRIO for SCHED_FIFO. The kernel keeps a share of
+//!               each processor for ordinary threads, so a bug here cannot hang a host
 
 use std::io;
 use std::num::NonZeroU64;
@@ -23,18 +23,80 @@ pub fn drop_timer_slack() -> io::Result<()> {
     Ok(rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?)
 }
 
-/// Puts the calling thread before all that have no real-time priority; what it starts does not
-/// inherit it.
+/// How a thread comes before others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Priority {
+    /// As all do.
+    Ordinary,
+    /// SCHED_FIFO: before all ordinary threads, but for the share that the kernel keeps for them.
+    Fifo,
+    /// SCHED_DEADLINE: before SCHED_FIFO, for a share of the processor.
+    Deadline,
+}
+
+/// `struct sched_attr` of linux/sched/types.h, in its first version.
+#[repr(C)]
+struct Attributes {
+    size: u32,
+    policy: u32,
+    flags: u64,
+    nice: i32,
+    priority: u32,
+    runtime_ns: u64,
+    deadline_ns: u64,
+    period_ns: u64,
+}
+
+const SCHED_FIFO: u32 = 1;
+const SCHED_DEADLINE: u32 = 6;
+const FLAG_RESET_ON_FORK: u64 = 1;
+const FLAG_RECLAIM: u64 = 2; // more than its share where nobody else wants it
+
+/// What a deadline thread may use: this much of each [`DEADLINE_PERIOD_NS`].
+const DEADLINE_RUNTIME_NS: u64 = 600_000;
+/// Shorter than what the kernel grants ordinary threads (a share of each second, since Linux 6.12),
+/// and so before them.
+const DEADLINE_PERIOD_NS: u64 = 1_000_000;
+
+/// Puts the calling thread before all ordinary ones. What it starts does not inherit it.
 ///
-/// # Errors
-/// EPERM without the right.
-pub fn set_first_in_line() -> io::Result<()> {
-    // SAFETY: sched_param is plain data, for which zeroes are valid.
-    let mut parameter: libc::sched_param = unsafe { std::mem::zeroed() };
-    parameter.sched_priority = 1;
-    let policy = libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK;
-    // SAFETY: 0 is this thread, and the parameter lives through the call.
-    match unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) } {
+/// SCHED_DEADLINE is tried first: since Linux 6.12 a SCHED_FIFO thread on a busy processor waits up
+/// to 50 ms in each second for ordinary ones. It is refused where other such threads have taken the
+/// processors' time already.
+pub fn come_first() -> Priority {
+    let (runtime_ns, period_ns) = (DEADLINE_RUNTIME_NS, DEADLINE_PERIOD_NS);
+    let flags = FLAG_RESET_ON_FORK | FLAG_RECLAIM;
+    let none = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: SCHED_DEADLINE,
+        flags,
+        nice: 0,
+        priority: 0,
+        runtime_ns,
+        deadline_ns: period_ns,
+        period_ns,
+    };
+    if set_attributes(&none).is_ok() { Priority::Deadline } else { come_before_ordinary() }
+}
+
+/// As [`come_first`], by SCHED_FIFO at its lowest priority.
+pub fn come_before_ordinary() -> Priority {
+    let attributes = Attributes {
+        size: size_of::<Attributes>() as u32,
+        policy: SCHED_FIFO,
+        flags: FLAG_RESET_ON_FORK,
+        nice: 0,
+        priority: 1,
+        runtime_ns: 0,
+        deadline_ns: 0,
+        period_ns: 0,
+    };
+    if set_attributes(&attributes).is_ok() { Priority::Fifo } else { Priority::Ordinary }
+}
+
+fn set_attributes(attributes: &Attributes) -> io::Result<()> {
+    // SAFETY: 0 is this thread, and the structure, which says its own size, lives through the call.
+    match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const *attributes, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

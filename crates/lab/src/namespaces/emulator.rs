@@ -14,13 +14,13 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use hawser_sys::eventfd::EventFd;
-use hawser_sys::precision::{self, Readable};
+use hawser_sys::precision::{self, Priority, Readable};
 use hawser_sys::tun::{HEADER_BYTES, Tun};
 
 use super::lateness::Lateness;
@@ -42,8 +42,6 @@ pub(super) struct Books {
     pub(super) refused: AtomicU64,
     /// Packets for which there was no room on the way.
     pub(super) overflows: AtomicU64,
-    /// Whether the thread has real-time priority.
-    pub(super) is_first_in_line: AtomicBool,
     paths: Vec<PathBooks>,
 }
 
@@ -98,6 +96,7 @@ impl Books {
 pub(super) struct Emulator {
     books: Arc<Books>,
     end: Arc<EventFd>,
+    priority: Priority,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -115,15 +114,19 @@ impl Emulator {
         let run = {
             let (books, end) = (Arc::clone(&books), Arc::clone(&end));
             move || {
-                let first = precision::set_first_in_line().is_ok();
-                books.is_first_in_line.store(first, Ordering::Relaxed);
-                let _ = ready.send(precision::drop_timer_slack());
+                let priority = precision::come_first();
+                let _ = ready.send(precision::drop_timer_slack().map(|()| priority));
                 Turns { network, devices: &devices, books: &books, began }.run(&end);
             }
         };
         let thread = std::thread::Builder::new().name("emulator".into()).spawn(run)?;
-        is_ready.recv().map_err(io::Error::other)??;
-        Ok(Self { books, end, thread: Some(thread) })
+        let priority = is_ready.recv().map_err(io::Error::other)??;
+        Ok(Self { books, end, priority, thread: Some(thread) })
+    }
+
+    /// What the kernel granted the thread.
+    pub(super) fn priority(&self) -> Priority {
+        self.priority
     }
 
     pub(super) fn books(&self) -> &Books {

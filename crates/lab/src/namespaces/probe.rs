@@ -65,7 +65,7 @@ fn socket(laboratory: &Laboratory, port: Port, number: u16) -> io::Result<UdpSoc
 /// Wakes this thread as precisely as it may be.
 fn be_precise() -> io::Result<()> {
     // Without the right the figures are a little worse, and are measured all the same.
-    let _ = precision::set_first_in_line();
+    let _ = precision::come_before_ordinary();
     precision::drop_timer_slack()
 }
 

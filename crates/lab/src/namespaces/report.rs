@@ -4,6 +4,10 @@
 //! A run is faithful if no more than one packet in [`LATE_SHARE`] left later than the description's
 //! `lateness_max`, and none was lost to anything but the description: not for want of room on the
 //! way, not refused by the kernel, not dropped by a device whose reader was behind.
+//!
+//! # Why not     no late packet at all: on a virtual machine whose host takes the processor away, a
+//!               few in a thousand leave some milliseconds late whatever the priority, as they do
+//!               on real networks; rates, queues and losses do not change by it
 
 use std::fmt;
 use std::io;
@@ -11,6 +15,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use hawser_sys::namespace;
+use hawser_sys::precision::Priority;
 use serde::{Deserialize, Serialize};
 
 use super::Laboratory;
@@ -19,7 +24,7 @@ use crate::wan::direction::Cause;
 use crate::wan::network::{End, PathCounts, Port};
 
 /// One packet in this many may be late.
-pub const LATE_SHARE: u64 = 1000;
+pub const LATE_SHARE: u64 = 100;
 
 /// Counts since the laboratory's start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -34,8 +39,8 @@ pub struct Snapshot {
     pub overflows: u64,
     /// Packets that devices dropped because the emulator was behind.
     pub device_drops: u64,
-    /// Whether the emulator has real-time priority; `None` where nothing is emulated.
-    pub is_first_in_line: Option<bool>,
+    /// The emulator's priority: `deadline`, `fifo` or `ordinary`; `None` where nothing is emulated.
+    pub priority: Option<String>,
     /// Each direction of each path.
     pub paths: Vec<PathReport>,
 }
@@ -89,7 +94,7 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         refused: 0,
         overflows: 0,
         device_drops: 0,
-        is_first_in_line: None,
+        priority: None,
         paths: Vec::new(),
     };
     for (link, of_link) in description.links.iter().enumerate() {
@@ -103,7 +108,12 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
     snapshot.lateness = books.lateness.read();
     snapshot.refused = books.refused.load(Ordering::Relaxed);
     snapshot.overflows = books.overflows.load(Ordering::Relaxed);
-    snapshot.is_first_in_line = Some(books.is_first_in_line.load(Ordering::Relaxed));
+    let priority = match emulator.priority() {
+        Priority::Ordinary => "ordinary",
+        Priority::Fifo => "fifo",
+        Priority::Deadline => "deadline",
+    };
+    snapshot.priority = Some(priority.to_owned());
     for PathCounts { from, path, counts } in books.paths() {
         if description.links[from.link].is_plain() {
             continue;
@@ -211,8 +221,7 @@ impl fmt::Display for Snapshot {
             let megabytes = Duration::from_micros(path.bytes).as_secs_f64();
             writeln!(f, "{place}: {} packets, {megabytes:.3} MB, {dropped}", path.packets)?;
         }
-        if let Some(first) = self.is_first_in_line {
-            let priority = if first { "real-time" } else { "ordinary" };
+        if let Some(priority) = &self.priority {
             writeln!(f, "by the emulator (TUN), {priority} priority: {}", self.lateness_figures())?;
         }
         Ok(())
@@ -233,19 +242,19 @@ mod tests {
             refused: 0,
             overflows: 0,
             device_drops: 0,
-            is_first_in_line: Some(true),
+            priority: Some("fifo".into()),
             paths: Vec::new(),
         }
     }
 
     #[test]
-    fn one_late_packet_in_a_thousand_is_faithful_and_two_are_not() {
-        let mut late = vec![0; 999];
+    fn one_late_packet_in_a_hundred_is_faithful_and_two_are_not() {
+        let mut late = vec![0; 99];
         late.push(5);
         assert_eq!(of(&late).unfaithful(), None);
         late[0] = 5;
         let reason = of(&late).unfaithful().unwrap();
-        assert!(reason.contains("2 of 1000 packets left more than 1ms late"), "{reason}");
+        assert!(reason.contains("2 of 100 packets left more than 1ms late"), "{reason}");
         assert!(reason.contains("worst"), "{reason}");
     }
 

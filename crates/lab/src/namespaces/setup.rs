@@ -30,12 +30,15 @@ const DEVICE_QUEUE_PACKETS: u32 = 10_000;
 /// Tables of routes by source, one for each link, begin here; so do their rules' priorities.
 const SOURCE_TABLE: u32 = 1000;
 
+/// The kernel's own default; that of this machine, which namespaces inherit, may be another. It is
+/// set where the kernel lets, and [`congestion_control`] says what came of it.
+const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
+const CONGESTION_CONTROL_DEFAULT: &str = "cubic";
+
 /// Kernel settings of every host, before those of the description.
-const SETTINGS: [(&str, &str); 8] = [
+const SETTINGS: [(&str, &str); 7] = [
     // Else what one run has learnt of a path decides how the next begins.
     ("net.ipv4.tcp_no_metrics_save", "1"),
-    // The kernel's own default; that of this machine may be another.
-    ("net.ipv4.tcp_congestion_control", "cubic"),
     // With several links, answers may take another than questions.
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
@@ -94,7 +97,16 @@ impl fmt::Display for UpError {
                  need neither"
             ),
             Self::Setting { host, name, source } => {
-                write!(f, "host `{host}`: setting `{name}` was refused: {source}")
+                write!(f, "host `{host}`: setting `{name}` was refused: {source}")?;
+                if name == CONGESTION_CONTROL {
+                    write!(
+                        f,
+                        " (a namespace may have what the machine's \
+                         net.ipv4.tcp_allowed_congestion_control names; a program with \
+                         CAP_NET_ADMIN may choose any for its own sockets)"
+                    )?;
+                }
+                Ok(())
             }
             Self::Kernel { step, source } => write!(f, "{step}: {source}"),
         }
@@ -199,10 +211,19 @@ fn set(name: &str, value: &str) -> io::Result<()> {
     std::fs::write(format!("/proc/sys/{}", name.replace('.', "/")), value)
 }
 
+/// The congestion control algorithm that sockets of a namespace get.
+///
+/// # Errors
+/// It cannot be entered, or has none.
+pub(super) fn congestion_control(network: impl AsFd + Sync) -> io::Result<String> {
+    let path = format!("/proc/sys/{}", CONGESTION_CONTROL.replace('.', "/"));
+    Ok(namespace::within(network, || std::fs::read_to_string(path))??.trim().to_owned())
+}
+
 fn prepare(host: &Host) -> Result<(), UpError> {
     for (name, value) in SETTINGS {
         match set(name, value) {
-            // A kernel without IPv6, or without cubic.
+            // A kernel without IPv6.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             outcome => outcome.map_err(|source| UpError::Setting {
                 host: host.name.clone(),
@@ -211,6 +232,8 @@ fn prepare(host: &Host) -> Result<(), UpError> {
             })?,
         }
     }
+    // EPERM where the machine does not allow it to namespaces: the report shows what they have.
+    let _ = set(CONGESTION_CONTROL, CONGESTION_CONTROL_DEFAULT);
     let up = || {
         let mut routing = Routing::open()?;
         let loopback = routing.interface("lo")?;

@@ -122,7 +122,7 @@ pub struct Received {
     first: Option<(Duration, u64)>,
     last: Duration,
     bytes: u64,
-    delays: Duration,
+    delays: Vec<Duration>,
 }
 
 impl Received {
@@ -131,7 +131,7 @@ impl Received {
         self.first.get_or_insert((now, bytes));
         self.last = now;
         self.bytes += bytes;
-        self.delays += now.saturating_sub(sent);
+        self.delays.push(now.saturating_sub(sent));
         self.numbers.push(number);
     }
 
@@ -165,10 +165,13 @@ impl Received {
         if seconds > 0.0 { bits / seconds } else { 0.0 }
     }
 
-    /// Mean time from sending to arrival.
+    /// Time from sending to arrival that half of the packets did not exceed. Of real packets a mean
+    /// would also tell how late a busy machine let the receiver look.
     #[must_use]
-    pub fn mean_delay(&self) -> Duration {
-        u32::try_from(self.numbers.len().max(1)).map_or(Duration::ZERO, |n| self.delays / n)
+    pub fn median_delay(&self) -> Duration {
+        let mut delays = self.delays.clone();
+        delays.sort_unstable();
+        delays.get(delays.len() / 2).copied().unwrap_or_default()
     }
 }
 
@@ -210,7 +213,7 @@ mod tests {
             received.record(ms(100 + n), n, ms(n), 1000);
         }
         assert!((received.goodput_bits_per_second() - 16_000.0 / 0.003).abs() < 1e-3);
-        assert_eq!(received.mean_delay(), ms(100));
+        assert_eq!(received.median_delay(), ms(100));
         assert_eq!(received.missing(5), [2, 4]);
     }
 }
