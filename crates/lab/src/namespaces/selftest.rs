@@ -5,6 +5,9 @@
 //! the description asks, or with what virtual time says of the same description, seed and traffic.
 //! A run whose packets left late is no proof of anything: it is refused, not failed.
 //!
+//! # Limits      waking the emulator and the receiver adds 0.05 to 0.3 ms to a delay, which no
+//!               description asks for: below 15 ms of delay, 2 % cannot be proved everywhere
+//!
 //! # Why not     shares of lost packets measured in seconds: by chance alone they are off by more
 //!               than 2 %. The packets that are lost are the very ones that the model loses, and
 //!               the model is measured over a million
@@ -262,13 +265,14 @@ fn loss(bench: &mut Bench) -> Measured {
     let (again, _) = lost(bench, toml, SEED, traffic)?;
     let (other, _) = lost(bench, toml, SEED + 1, traffic)?;
     let (asked, found) = modelled_loss(toml)?;
-    let mut differs = Check::same("loss, another seed loses other packets", &first, &other);
-    differs.is_right = !differs.is_right && !other.is_empty();
+    let other_chance = first.iter().filter(|n| !other.contains(n)).count();
+    #[expect(clippy::cast_precision_loss, reason = "small")]
+    let (all, differing) = (first.len() as f64, other_chance as f64);
     Ok(vec![
         Check::new("loss, 3 %, the model over a million packets", asked, found, "%"),
         Check::same("loss, the very packets that the model loses", &modelled, &first),
         Check::same("loss, the same seed loses the same packets", &first, &again),
-        differs,
+        Check::new("loss, of these another seed spares 97 %", all * 0.97, differing, "packets"),
     ])
 }
 
@@ -310,11 +314,11 @@ fn classes(bench: &mut Bench) -> Measured {
 }
 
 fn policer(bench: &mut Bench) -> Measured {
-    let toml = "[[link]]\nrtt = \"10ms\"\nlimit = { classes = 1, rate = \"4Mbit/s\", burst = \"8KiB\" }";
+    let toml = "[[link]]\nrtt = \"60ms\"\nlimit = { classes = 1, rate = \"4Mbit/s\", burst = \"8KiB\" }";
     let (outcomes, _) = bench.run(toml, SEED, &[paced(1, 800, 3 * SECONDS)])?;
     Ok(vec![
         Check::new("policer, 4 Mbit/s, payload", payload_share(4.0), megabits(&outcomes[0]), "Mbit/s"),
-        Check::new("policer, nothing waits: the delay of 5 ms", 5.0, milliseconds(&outcomes[0]), "ms"),
+        Check::new("policer, nothing waits: the delay of 30 ms", 30.0, milliseconds(&outcomes[0]), "ms"),
     ])
 }
 
@@ -350,12 +354,12 @@ fn outage(bench: &mut Bench) -> Measured {
 /// The same description, seed and traffic, here and in virtual time.
 fn agreement(bench: &mut Bench) -> Measured {
     let toml = "[[link]]\nrate = \"10Mbit/s\"\nqueue = \"64KiB\"\nrtt = \"50ms\"\njitter = \"5ms\"\n\
-                loss = \"0.5%\"\nreorder = { share = \"1%\", by = \"3ms\" }";
-    let window = Pattern::Window { window: 80, timeout: Duration::from_millis(300) };
+                loss = \"3%\"\nreorder = { share = \"1%\", by = \"3ms\" }";
+    let window = Pattern::Window { window: 100, timeout: Duration::from_millis(300) };
     let mut checks = Vec::new();
     for (name, traffic) in [
         ("paced at 1.25 x the rate", paced(1, 1500, 4 * SECONDS)),
-        ("a window of 80 packets", Traffic { pattern: window, ..paced(1, 1, 4 * SECONDS) }),
+        ("a window of 100 packets", Traffic { pattern: window, ..paced(1, 1, 4 * SECONDS) }),
     ] {
         let (here, _) = bench.run(toml, SEED, &[traffic])?;
         let description = parse("selftest", toml).map_err(SelftestError::Description)?;

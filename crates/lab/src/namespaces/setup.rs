@@ -36,14 +36,13 @@ const CONGESTION_CONTROL: &str = "net.ipv4.tcp_congestion_control";
 const CONGESTION_CONTROL_DEFAULT: &str = "cubic";
 
 /// Kernel settings of every host, before those of the description.
-const SETTINGS: [(&str, &str); 7] = [
+const SETTINGS: [(&str, &str); 6] = [
     // Else what one run has learnt of a path decides how the next begins.
     ("net.ipv4.tcp_no_metrics_save", "1"),
     // With several links, answers may take another than questions.
     ("net.ipv4.conf.all.rp_filter", "0"),
     ("net.ipv4.conf.default.rp_filter", "0"),
     // No packets but those of the experiment.
-    ("net.ipv6.conf.default.addr_gen_mode", "1"),
     ("net.ipv6.conf.default.accept_ra", "0"),
     ("net.ipv6.conf.default.router_solicitations", "0"),
     ("net.ipv6.conf.default.accept_dad", "0"),
@@ -267,6 +266,10 @@ fn connect(description: &Description, host: usize) -> io::Result<()> {
     for port in description.ports(host) {
         let link = &description.links[port.link];
         let interface = routing.interface(&link.name)?;
+        if !link.is_plain() && has_ipv6() {
+            // No link-local address: a TUN device asks nobody for anybody's, as a pair does.
+            set(&format!("net.ipv6.conf.{}.addr_gen_mode", link.name), "1")?;
+        }
         routing.set_sizes(interface, link.mtu_bytes, DEVICE_QUEUE_PACKETS)?;
         for (address, bits) in both(description.addresses(port)) {
             if address.is_ipv4() || has_ipv6() {
