@@ -1,6 +1,8 @@
 //! The laboratory in this kernel: short forms of what `hawser lab selftest` proves at length, and
 //! what hosts can reach. Skipped, and said so, where this user may have no namespaces.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests: a panic is the report")]
+
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::time::{Duration, Instant};

@@ -64,7 +64,8 @@ pub fn within<R: Send>(
             enter(&network)?;
             Ok(work())
         };
-        let thread = std::thread::Builder::new().name("namespace".into()).spawn_scoped(scope, run)?;
+        let thread =
+            std::thread::Builder::new().name("namespace".into()).spawn_scoped(scope, run)?;
         thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     })
 }

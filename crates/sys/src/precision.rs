@@ -108,10 +108,7 @@ pub struct Readable<'a>(Vec<PollFd<'a>>);
 
 impl<'a> Readable<'a> {
     /// Waits for these to be readable.
-    pub fn new<F: AsFd>(of: impl IntoIterator<Item = &'a F>) -> Self
-    where
-        F: 'a,
-    {
+    pub fn new<F: AsFd + 'a>(of: impl IntoIterator<Item = &'a F>) -> Self {
         Self(of.into_iter().map(|fd| PollFd::new(fd, PollFlags::IN)).collect())
     }
 

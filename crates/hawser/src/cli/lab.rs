@@ -163,7 +163,9 @@ impl From<ErrandError> for Failure {
             ErrandError::Control(error) => error.into(),
             ErrandError::Host { .. } => Self(2, error.to_string()),
             // As shells: 127 is a command that is not there, 126 one that may not be run.
-            ErrandError::Start { ref source, .. } if source.kind() == std::io::ErrorKind::NotFound => {
+            ErrandError::Start { ref source, .. }
+                if source.kind() == std::io::ErrorKind::NotFound =>
+            {
                 Self(127, error.to_string())
             }
             ErrandError::Start { .. } => Self(126, error.to_string()),
@@ -200,9 +202,8 @@ fn say(Failure(code, message): &Failure) -> ExitCode {
 
 /// The description, its own name, and where it is from.
 fn description(of: &str) -> Result<(Description, String, String), Failure> {
-    let wrong = |error: hawser_lab::wan::parse::Invalid| {
-        Failure(DESCRIPTION_WRONG, error.to_string())
-    };
+    let wrong =
+        |error: hawser_lab::wan::parse::Invalid| Failure(DESCRIPTION_WRONG, error.to_string());
     if let Some(named) = named(of) {
         let description = parse(of, named.toml).map_err(wrong)?;
         return Ok((description, of.to_owned(), of.to_owned()));

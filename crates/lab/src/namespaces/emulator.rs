@@ -24,10 +24,10 @@ use hawser_sys::precision::{self, Priority, Readable};
 use hawser_sys::tun::{HEADER_BYTES, Tun};
 
 use super::lateness::Lateness;
+use crate::wan::Description;
 use crate::wan::direction::{Cause, Counts};
 use crate::wan::flow::Flow;
 use crate::wan::network::{Network, PathCounts, Port};
-use crate::wan::Description;
 
 /// Packets read from a device before what is due is handed over.
 const BATCH: usize = 32;

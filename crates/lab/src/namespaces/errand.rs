@@ -132,7 +132,7 @@ pub fn run(name: &str, on: Option<&str>, command: &[OsString]) -> Result<Ended, 
     let is_over = Arc::new(AtomicBool::new(false));
     let inodes: Vec<u64> = about.hosts.iter().map(|host| host.inode).collect();
     let watcher = {
-        let is_over = Arc::clone(&is_over);
+        let (is_over, inodes) = (Arc::clone(&is_over), inodes.clone());
         move || {
             watch.wait_for_its_end();
             if !is_over.load(Ordering::Acquire) {
@@ -144,7 +144,10 @@ pub fn run(name: &str, on: Option<&str>, command: &[OsString]) -> Result<Ended, 
 
     let status = child.wait().map_err(start)?;
     is_over.store(true, Ordering::Release);
-    let after = client.report()?;
+    let after = client.report().inspect_err(|_| {
+        // It ended first, and this process is about to: what is inside must not outlive both.
+        control::end_inhabitants(&inodes, Duration::ZERO);
+    })?;
     let code = match (status.code(), status.signal()) {
         (Some(code), _) => code,
         (None, signal) => 128 + signal.unwrap_or(0),

@@ -217,7 +217,8 @@ impl fmt::Display for Snapshot {
                 .filter(|(count, _)| *count > 0)
                 .map(|(count, cause)| format!("{count} dropped by {cause}"))
                 .collect();
-            let dropped = if dropped.is_empty() { "none dropped".into() } else { dropped.join(", ") };
+            let dropped =
+                if dropped.is_empty() { "none dropped".into() } else { dropped.join(", ") };
             let megabytes = Duration::from_micros(path.bytes).as_secs_f64();
             writeln!(f, "{place}: {} packets, {megabytes:.3} MB, {dropped}", path.packets)?;
         }

@@ -116,6 +116,8 @@ impl fmt::Display for SelftestError {
 
 impl std::error::Error for SelftestError {}
 
+/// Brings up what it needs, and compares.
+type Measure = fn(&mut Bench) -> Measured;
 type Measured = Result<Vec<Check>, SelftestError>;
 
 /// Runs all checks; `tell` hears of each as it is made.
@@ -123,7 +125,7 @@ type Measured = Result<Vec<Check>, SelftestError>;
 /// # Errors
 /// There is no laboratory to check.
 pub fn run(mut tell: impl FnMut(&Check)) -> Result<Findings, SelftestError> {
-    let checks: [(&str, fn(&mut Bench) -> Measured); 9] = [
+    let checks: [(&str, Measure); 9] = [
         ("rate", rate),
         ("delay", delay),
         ("loss", loss),
@@ -215,8 +217,18 @@ fn rate(bench: &mut Bench) -> Measured {
     let back = Traffic { from: Port { end: End::Second, ..FORWARD }, ..paced(2, 800, 3 * SECONDS) };
     let (outcomes, _) = bench.run(toml, SEED, &[paced(1, 3000, 3 * SECONDS), back])?;
     Ok(vec![
-        Check::new("rate, 20 Mbit/s forward, payload", payload_share(20.0), megabits(&outcomes[0]), "Mbit/s"),
-        Check::new("rate, 5 Mbit/s backward, payload", payload_share(5.0), megabits(&outcomes[1]), "Mbit/s"),
+        Check::new(
+            "rate, 20 Mbit/s forward, payload",
+            payload_share(20.0),
+            megabits(&outcomes[0]),
+            "Mbit/s",
+        ),
+        Check::new(
+            "rate, 5 Mbit/s backward, payload",
+            payload_share(5.0),
+            megabits(&outcomes[1]),
+            "Mbit/s",
+        ),
     ])
 }
 
@@ -306,7 +318,12 @@ fn classes(bench: &mut Bench) -> Measured {
     let total = found.iter().sum();
     let (alone, _) = bench.run(toml, SEED, &[paced(ports[0], 1000, 3 * SECONDS)])?;
     Ok(vec![
-        Check::new("limits, 8 classes of 2 Mbit/s, one flow alone", one, megabits(&alone[0]), "Mbit/s"),
+        Check::new(
+            "limits, 8 classes of 2 Mbit/s, one flow alone",
+            one,
+            megabits(&alone[0]),
+            "Mbit/s",
+        ),
         Check::new("limits, 8 flows in 8 classes, the slowest", one, slowest, "Mbit/s"),
         Check::new("limits, 8 flows in 8 classes, the fastest", one, fastest, "Mbit/s"),
         Check::new("limits, 8 flows in 8 classes, all", 8.0 * one, total, "Mbit/s"),
@@ -314,11 +331,22 @@ fn classes(bench: &mut Bench) -> Measured {
 }
 
 fn policer(bench: &mut Bench) -> Measured {
-    let toml = "[[link]]\nrtt = \"60ms\"\nlimit = { classes = 1, rate = \"4Mbit/s\", burst = \"8KiB\" }";
+    let toml =
+        "[[link]]\nrtt = \"60ms\"\nlimit = { classes = 1, rate = \"4Mbit/s\", burst = \"8KiB\" }";
     let (outcomes, _) = bench.run(toml, SEED, &[paced(1, 800, 3 * SECONDS)])?;
     Ok(vec![
-        Check::new("policer, 4 Mbit/s, payload", payload_share(4.0), megabits(&outcomes[0]), "Mbit/s"),
-        Check::new("policer, nothing waits: the delay of 30 ms", 30.0, milliseconds(&outcomes[0]), "ms"),
+        Check::new(
+            "policer, 4 Mbit/s, payload",
+            payload_share(4.0),
+            megabits(&outcomes[0]),
+            "Mbit/s",
+        ),
+        Check::new(
+            "policer, nothing waits: the delay of 30 ms",
+            30.0,
+            milliseconds(&outcomes[0]),
+            "ms",
+        ),
     ])
 }
 
@@ -327,8 +355,7 @@ fn paths(bench: &mut Bench) -> Measured {
     let description = parse("selftest", toml).map_err(SelftestError::Description)?;
     let network: Network<()> = Network::new(&description, SEED);
     let port = |path| (1000..).find(|&p| network.place_of(FORWARD, flow(p)).0 == path);
-    let flows: Vec<Traffic> =
-        (0..2).filter_map(port).map(|p| paced(p, 200, 2 * SECONDS)).collect();
+    let flows: Vec<Traffic> = (0..2).filter_map(port).map(|p| paced(p, 200, 2 * SECONDS)).collect();
     let (outcomes, _) = bench.run(toml, SEED, &flows)?;
     Ok(vec![
         Check::new("ECMP, a flow on the path of 20 ms", 20.0, milliseconds(&outcomes[0]), "ms"),
@@ -337,7 +364,8 @@ fn paths(bench: &mut Bench) -> Measured {
 }
 
 fn outage(bench: &mut Bench) -> Measured {
-    let toml = "[[link]]\nrtt = \"10ms\"\noutages = [{ at = \"1s\", lasts = \"500ms\", every = \"1s\" }]";
+    let toml =
+        "[[link]]\nrtt = \"10ms\"\noutages = [{ at = \"1s\", lasts = \"500ms\", every = \"1s\" }]";
     // Ends between the third outage and the fourth.
     let traffic = paced(1, 1000, 3_700 * SECONDS / 1000);
     let (outcomes, snapshot) = bench.run(toml, SEED, &[traffic])?;
@@ -346,14 +374,19 @@ fn outage(bench: &mut Bench) -> Measured {
     #[expect(clippy::cast_precision_loss, reason = "small")]
     let counted = snapshot.paths[0].dropped_by_outage as f64;
     Ok(vec![
-        Check::new("outages of 500 ms each second: packets lost in three", 1500.0, missing, "packets"),
+        Check::new(
+            "outages of 500 ms each second: packets lost in three",
+            1500.0,
+            missing,
+            "packets",
+        ),
         Check::new("outages, the emulator's own count", missing, counted, "packets"),
     ])
 }
 
 /// The same description, seed and traffic, here and in virtual time.
 fn agreement(bench: &mut Bench) -> Measured {
-    let toml = "[[link]]\nrate = \"10Mbit/s\"\nqueue = \"64KiB\"\nrtt = \"50ms\"\njitter = \"5ms\"\n\
+    let toml = "[[link]]\nrate = \"10Mbit/s\"\nqueue = \"128KiB\"\nrtt = \"50ms\"\njitter = \"5ms\"\n\
                 loss = \"3%\"\nreorder = { share = \"1%\", by = \"3ms\" }";
     let window = Pattern::Window { window: 100, timeout: Duration::from_millis(300) };
     let mut checks = Vec::new();
@@ -368,9 +401,24 @@ fn agreement(bench: &mut Bench) -> Measured {
         let dropped = |o: &Outcome| o.received.missing(o.sent).len() as f64;
         let (here, there) = (&here[0], &there[0]);
         checks.extend([
-            Check::new(format!("virtual time, {name}: goodput"), megabits(there), megabits(here), "Mbit/s"),
-            Check::new(format!("virtual time, {name}: delay"), milliseconds(there), milliseconds(here), "ms"),
-            Check::new(format!("virtual time, {name}: drops"), dropped(there), dropped(here), "packets"),
+            Check::new(
+                format!("virtual time, {name}: goodput"),
+                megabits(there),
+                megabits(here),
+                "Mbit/s",
+            ),
+            Check::new(
+                format!("virtual time, {name}: delay"),
+                milliseconds(there),
+                milliseconds(here),
+                "ms",
+            ),
+            Check::new(
+                format!("virtual time, {name}: drops"),
+                dropped(there),
+                dropped(here),
+                "packets",
+            ),
         ]);
     }
     Ok(checks)

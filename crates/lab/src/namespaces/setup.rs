@@ -147,10 +147,11 @@ pub fn obtain_rights() -> Result<bool, UpError> {
     }
 }
 
+/// A device at each end of each link that is emulated.
+pub(super) type Devices = Vec<(Port, Tun)>;
+
 /// The namespaces of the hosts, and a device for each end of a link that is to be emulated.
-pub(super) fn build(
-    description: &Description,
-) -> Result<(Vec<OwnedFd>, Vec<(Port, Tun)>), UpError> {
+pub(super) fn build(description: &Description) -> Result<(Vec<OwnedFd>, Devices), UpError> {
     let mut hosts = Vec::new();
     for host in &description.hosts {
         let made = std::thread::spawn(|| {
@@ -296,14 +297,18 @@ fn route(description: &Description, host: usize) -> io::Result<()> {
         let interface = routing.interface(&description.links[by.link].name)?;
         let there = both(description.addresses(Port { link, end: End::First }));
         let via = both(description.addresses(Port { end: by.end.other(), ..by }));
-        for ((to, bits), (via, _)) in there.into_iter().zip(via).filter(|((to, _), _)| is_usable(to)) {
+        for ((to, bits), (via, _)) in
+            there.into_iter().zip(via).filter(|((to, _), _)| is_usable(to))
+        {
             routing.add_route((network(to), bits), interface, Some(via), MAIN_TABLE)?;
         }
     }
     for port in description.ports(host) {
         let neighbour = |port: Port| description.links[port.link].host(port.end.other());
-        let siblings: Vec<Port> =
-            description.ports(host).filter(|p| *p != port && neighbour(*p) == neighbour(port)).collect();
+        let siblings: Vec<Port> = description
+            .ports(host)
+            .filter(|p| *p != port && neighbour(*p) == neighbour(port))
+            .collect();
         if siblings.is_empty() {
             continue;
         }
@@ -311,7 +316,9 @@ fn route(description: &Description, host: usize) -> io::Result<()> {
         let interface = routing.interface(&description.links[port.link].name)?;
         let own = both(description.addresses(port));
         let via = both(description.addresses(Port { end: port.end.other(), ..port }));
-        for ((own, bits), (via, _)) in own.into_iter().zip(via).filter(|((own, _), _)| is_usable(own)) {
+        for ((own, bits), (via, _)) in
+            own.into_iter().zip(via).filter(|((own, _), _)| is_usable(own))
+        {
             routing.add_route((network(own), bits), interface, None, table)?;
             for sibling in &siblings {
                 let there = both(description.addresses(*sibling));

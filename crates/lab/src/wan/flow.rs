@@ -172,7 +172,8 @@ mod tests {
     fn flows_are_spread_evenly() {
         let mut counts = [0; 8];
         for port in 0..8_000 {
-            counts[Flow::tcp([10, 0, 0, 1].into(), port, [10, 0, 0, 2].into(), 5432).index(1, 8)] +=
+            counts
+                [Flow::tcp([10, 0, 0, 1].into(), port, [10, 0, 0, 2].into(), 5432).index(1, 8)] +=
                 1;
         }
         assert!(counts.iter().all(|count| (900..1_100).contains(count)), "{counts:?}");

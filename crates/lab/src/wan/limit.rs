@@ -106,6 +106,9 @@ mod tests {
             assert!(fate.is_none_or(|at| at == now));
             passed += u32::from(fate.is_some());
         }
-        assert!((1_003..=1_006).contains(&passed), "1,000 by the rate and 5 by the burst: {passed}");
+        assert!(
+            (1_003..=1_006).contains(&passed),
+            "1,000 by the rate and 5 by the burst: {passed}"
+        );
     }
 }

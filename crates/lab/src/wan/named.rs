@@ -28,11 +28,7 @@ pub const NAMED: [Named; 5] = [
         summary: "50 Mbit/s 20 ms and 10 Mbit/s 80 ms, the better one failing now and then",
         toml: include_str!("named/two-isps.toml"),
     },
-    Named {
-        name: "lan",
-        summary: "no limit, no delay",
-        toml: include_str!("named/lan.toml"),
-    },
+    Named { name: "lan", summary: "no limit, no delay", toml: include_str!("named/lan.toml") },
     Named {
         name: "lossy-mobile",
         summary: "60 ms with jitter, 8 Mbit/s up, 30 down, loss in bursts, reordering",

@@ -135,14 +135,7 @@ impl<T> Network<T> {
     ///
     /// # Panics
     /// Where the description has no such link.
-    pub fn enter(
-        &mut self,
-        now: Duration,
-        port: Port,
-        flow: Flow,
-        bytes: u64,
-        packet: T,
-    ) -> Fate {
+    pub fn enter(&mut self, now: Duration, port: Port, flow: Flow, bytes: u64, packet: T) -> Fate {
         let link = &mut self.links[port.link];
         let path = link.path_of(flow, port.end);
         let fate = link.paths[path].directions[port.end as usize].offer(now, flow, bytes);
@@ -277,7 +270,10 @@ mod tests {
         while let Some(arrival) = network.take_arrival(ms(100)) {
             order.push((arrival.packet, arrival.at, arrival.port.end));
         }
-        assert_eq!(order, [(3, ms(4), End::First), (1, ms(10), End::Second), (2, ms(10), End::Second)]);
+        assert_eq!(
+            order,
+            [(3, ms(4), End::First), (1, ms(10), End::Second), (2, ms(10), End::Second)]
+        );
     }
 
     #[test]

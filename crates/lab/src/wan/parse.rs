@@ -232,7 +232,10 @@ impl Keys {
     fn with_rtt(mut self, rtt: Option<Span>, at: &Range<usize>) -> Result<Self, Fault> {
         if let Some(Span(rtt)) = rtt {
             if self.delay.is_some() {
-                return fault(at, "`rtt` and `delay` exclude each other: `rtt` is a `delay` of half of it each way");
+                return fault(
+                    at,
+                    "`rtt` and `delay` exclude each other: `rtt` is a `delay` of half of it each way",
+                );
             }
             self.delay = Some(Span(rtt / 2));
         }
@@ -241,16 +244,26 @@ impl Keys {
 
     fn resolve(self, at: &Range<usize>) -> Result<Wire, Fault> {
         if self.queue.is_some() && self.rate.is_none() {
-            return fault(at, "`queue` without `rate`: nothing would ever wait (a limit has a `queue` of its own)");
+            return fault(
+                at,
+                "`queue` without `rate`: nothing would ever wait (a limit has a `queue` of its own)",
+            );
         }
         let limit = self.limit.map(|limit| limit.resolve(at)).transpose()?;
         let delay = self.delay.unwrap_or_default().0;
         let jitter = self.jitter.unwrap_or_default().0;
         if jitter > delay {
-            return fault(at, format!("`jitter` of {jitter:?} with a `delay` of {delay:?}: no more than the delay is allowed"));
+            return fault(
+                at,
+                format!(
+                    "`jitter` of {jitter:?} with a `delay` of {delay:?}: no more than the delay is allowed"
+                ),
+            );
         }
         let mut outages = Vec::new();
-        for RawOutage { at: Span(begin), lasts: Span(lasts), every } in self.outages.unwrap_or_default() {
+        for RawOutage { at: Span(begin), lasts: Span(lasts), every } in
+            self.outages.unwrap_or_default()
+        {
             let every = every.map(|Span(every)| every);
             if every.is_some_and(|every| every <= lasts) {
                 return fault(at, "an outage's `every` must be longer than it `lasts`");
@@ -280,14 +293,22 @@ impl RawLimit {
             }
             (None, None, Some(rates)) if (1..=CLASSES_MAX).contains(&rates.len()) => rates,
             _ => {
-                return fault(at, format!("a limit has `classes` (1 to {CLASSES_MAX}) and `rate`, or `rates` with one rate for each class"));
+                return fault(
+                    at,
+                    format!(
+                        "a limit has `classes` (1 to {CLASSES_MAX}) and `rate`, or `rates` with one rate for each class"
+                    ),
+                );
             }
         };
         let excess = match (self.queue, self.burst) {
             (queue, None) => Excess::Waits(queue.unwrap_or_default()),
             (None, Some(Size(burst_bytes))) => Excess::Dropped { burst_bytes },
             (Some(_), Some(_)) => {
-                return fault(at, "a limit has a `queue`, in which waits what is too fast, or a `burst`, after which it is dropped");
+                return fault(
+                    at,
+                    "a limit has a `queue`, in which waits what is too fast, or a `burst`, after which it is dropped",
+                );
             }
         };
         Ok(Limit { rates, excess })
@@ -333,7 +354,10 @@ fn resolve_hosts(raw: Vec<Spanned<RawHost>>) -> Result<Vec<Host>, Fault> {
         let at = raw.span();
         let RawHost { name, sysctl } = raw.into_inner();
         if !is_name(&name, 63) {
-            return fault(&at, format!("host `{name}`: a name has 1 to 63 lower-case letters, digits and hyphens"));
+            return fault(
+                &at,
+                format!("host `{name}`: a name has 1 to 63 lower-case letters, digits and hyphens"),
+            );
         }
         if hosts.iter().any(|other| other.name == name) {
             return fault(&at, format!("two hosts are named `{name}`"));
@@ -342,7 +366,10 @@ fn resolve_hosts(raw: Vec<Spanned<RawHost>>) -> Result<Vec<Host>, Fault> {
         for (key, value) in sysctl {
             let proper = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
             if !key.starts_with("net.") || !key.chars().all(proper) || key.contains("..") {
-                return fault(&at, format!("sysctl `{key}`: only names below `net.` belong to a namespace"));
+                return fault(
+                    &at,
+                    format!("sysctl `{key}`: only names below `net.` belong to a namespace"),
+                );
             }
             let value = match value {
                 Setting::Text(text) => text,
@@ -354,7 +381,10 @@ fn resolve_hosts(raw: Vec<Spanned<RawHost>>) -> Result<Vec<Host>, Fault> {
         hosts.push(Host { name, sysctl: settings });
     }
     if hosts.len() < 2 || hosts.len() > HOSTS_MAX {
-        return fault(&(0..0), format!("2 to {HOSTS_MAX} hosts are allowed, or none, which is `near` and `far`"));
+        return fault(
+            &(0..0),
+            format!("2 to {HOSTS_MAX} hosts are allowed, or none, which is `near` and `far`"),
+        );
     }
     Ok(hosts)
 }
@@ -368,11 +398,19 @@ impl RawLink {
     fn resolve(self, index: usize, hosts: &[Host], at: &Range<usize>) -> Result<Link, Fault> {
         let name = self.name.clone().unwrap_or_else(|| format!("link{index}"));
         if !is_name(&name, INTERFACE_NAME_BYTES_MAX) || name == "lo" {
-            return fault(at, format!("link `{name}`: a name, which is its interface's, has 1 to {INTERFACE_NAME_BYTES_MAX} lower-case letters, digits and hyphens, and is not `lo`"));
+            return fault(
+                at,
+                format!(
+                    "link `{name}`: a name, which is its interface's, has 1 to {INTERFACE_NAME_BYTES_MAX} lower-case letters, digits and hyphens, and is not `lo`"
+                ),
+            );
         }
         let mtu_bytes = self.mtu.unwrap_or(1500);
         if !(MTU_MIN_BYTES..=MTU_MAX_BYTES).contains(&mtu_bytes) {
-            return fault(at, format!("mtu {mtu_bytes}: {MTU_MIN_BYTES} to {MTU_MAX_BYTES} is allowed"));
+            return fault(
+                at,
+                format!("mtu {mtu_bytes}: {MTU_MIN_BYTES} to {MTU_MAX_BYTES} is allowed"),
+            );
         }
         let between = self.between(hosts, at)?;
         let general = self.keys().with_rtt(self.rtt, at)?;
@@ -403,7 +441,10 @@ impl RawLink {
         for (index, name) in between.iter_mut().zip(names) {
             let Some(found) = hosts.iter().position(|host| host.name == *name) else {
                 let known: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
-                return fault(at, format!("`between` names `{name}`, the hosts are {}", known.join(", ")));
+                return fault(
+                    at,
+                    format!("`between` names `{name}`, the hosts are {}", known.join(", ")),
+                );
             };
             *index = found;
         }

@@ -150,7 +150,8 @@ mod tests {
 
     #[test]
     fn more_flows_than_one_fill_more_classes() {
-        let description = parse("test", crate::wan::named::named("per-flow").unwrap().toml).unwrap();
+        let description =
+            parse("test", crate::wan::named::named("per-flow").unwrap().toml).unwrap();
         let pattern = Pattern::Window { window: 100, timeout: Duration::from_secs(1) };
         let flows = |count: u16| {
             let of = |port| Traffic {

@@ -14,7 +14,10 @@ fn refused(toml: &str) -> String {
 fn the_least_is_a_link() {
     let description = ok("[[link]]");
     assert_eq!(description.hosts.len(), 2);
-    assert_eq!((description.hosts[0].name.as_str(), description.hosts[1].name.as_str()), ("near", "far"));
+    assert_eq!(
+        (description.hosts[0].name.as_str(), description.hosts[1].name.as_str()),
+        ("near", "far")
+    );
     let link = &description.links[0];
     assert_eq!((link.name.as_str(), link.between, link.mtu_bytes), ("link0", [0, 1], 1500));
     assert!(link.is_plain());
@@ -35,7 +38,8 @@ fn the_special_wins_over_the_general_key_by_key() {
         [link.path.forward]
         rate = "30Mbit/s"
     "#);
-    let of = |wire: &Wire| (wire.rate.unwrap().bits_per_second() / 1_000_000, wire.delay.as_millis());
+    let of =
+        |wire: &Wire| (wire.rate.unwrap().bits_per_second() / 1_000_000, wire.delay.as_millis());
     let paths = &description.links[0].paths;
     assert_eq!((of(&paths[0].forward), of(&paths[0].backward)), ((20, 20), (20, 10)));
     assert_eq!((of(&paths[1].forward), of(&paths[1].backward)), ((30, 50), (10, 50)));
