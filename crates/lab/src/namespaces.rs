@@ -13,8 +13,7 @@
 //! # Why not     netem and HTB: many kernels are built without netem, none repeats a loss by seed,
 //!               and what they do is not what virtual time computes. A measured run says how late
 //!               its packets left instead, and an unfaithful one is refused
-//! # Limits      needs the rights of [`crate::namespaces::setup`]; some hundred thousand packets a
-//!               second for all links together
+//! # Limits      needs the rights of [`crate::namespaces::setup`]; one thread carries all links
 
 pub mod control;
 pub mod emulator;

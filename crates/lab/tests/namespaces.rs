@@ -5,6 +5,7 @@
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hawser_lab::namespaces::{Laboratory, UpError, probe};
@@ -131,6 +132,23 @@ fn a_setting_that_the_kernel_refuses_is_named() {
             assert_eq!((host.as_str(), name.as_str()), ("a", "net.ipv4.no_such_thing"));
         }
         other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_device_that_is_deleted_inside_ends_the_emulation_and_is_told() {
+    let Some(laboratory) = up("[[link]]\nrtt = \"10ms\"", 1) else { return };
+    let cut = namespace::within(laboratory.host(0), || {
+        Command::new("ip").args(["link", "delete", "link0"]).status()
+    });
+    match cut.unwrap() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return eprintln!("SKIPPED: no `ip`: {error}"),
+    }
+    let end = Instant::now() + Duration::from_secs(5);
+    while laboratory.snapshot().unwrap().unfaithful().is_none() {
+        assert!(Instant::now() < end, "nobody is told");
+        std::thread::sleep(Duration::from_millis(10));
     }
 }
 

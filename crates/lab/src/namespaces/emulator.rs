@@ -14,7 +14,7 @@
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -31,6 +31,8 @@ use crate::wan::network::{Network, PathCounts, Port};
 
 /// Packets read from a device before what is due is handed over.
 const BATCH: usize = 32;
+/// EIO, of a write to a device that is down.
+const DEVICE_IS_DOWN: i32 = 5;
 /// The largest packet, and its header.
 const PACKET_BYTES_MAX: usize = 65_535 + HEADER_BYTES;
 
@@ -42,6 +44,8 @@ pub(super) struct Books {
     pub(super) refused: AtomicU64,
     /// Packets for which there was no room on the way.
     pub(super) overflows: AtomicU64,
+    /// A device was deleted by somebody inside: the thread has ended.
+    pub(super) is_over: AtomicBool,
     paths: Vec<PathBooks>,
 }
 
@@ -162,7 +166,10 @@ impl Turns<'_> {
         let mut place = vec![0; PACKET_BYTES_MAX];
         loop {
             self.hand_over();
-            let is_more = self.take_in(&mut place, &readable);
+            let Ok(is_more) = self.take_in(&mut place, &readable) else {
+                self.books.is_over.store(true, Ordering::Relaxed);
+                return;
+            };
             self.books.publish(&self.network);
             let now = self.began.elapsed();
             let timeout = match self.network.next_arrival() {
@@ -181,24 +188,32 @@ impl Turns<'_> {
             now = self.began.elapsed();
             self.books.lateness.record(now.saturating_sub(arrival.at));
             let device = self.devices.iter().find(|(port, _)| *port == arrival.port);
-            if device.is_none_or(|(_, device)| device.write(&arrival.packet).is_err()) {
-                self.books.refused.fetch_add(1, Ordering::Relaxed);
+            let written = device.map(|(_, device)| device.write(&arrival.packet));
+            match written {
+                Some(Ok(())) => {}
+                // The interface was set down inside, which is a way to cut a line.
+                Some(Err(error)) if error.raw_os_error() == Some(DEVICE_IS_DOWN) => {}
+                _ => drop(self.books.refused.fetch_add(1, Ordering::Relaxed)),
             }
         }
     }
 
-    /// Whether any device may have more.
-    fn take_in(&mut self, place: &mut [u8], readable: &Readable<'_>) -> bool {
+    /// Whether any device may have more. An error means that a device is gone, which would be
+    /// reported as readable for ever.
+    fn take_in(&mut self, place: &mut [u8], readable: &Readable<'_>) -> io::Result<bool> {
         let mut is_more = false;
         for (index, (port, device)) in self.devices.iter().enumerate() {
             if !readable.is_readable(index) {
                 continue;
             }
             let mut taken = 0;
-            // An error is `WouldBlock`, or the end of the device, which the next wait tells.
-            while taken < BATCH
-                && let Ok(length) = device.read(place)
-            {
+            while taken < BATCH {
+                let length = match device.read(place) {
+                    Ok(length) => length,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => return Err(error),
+                };
                 taken += 1;
                 let packet = &place[..length];
                 let Some(ip) = packet.get(HEADER_BYTES..) else { continue };
@@ -208,6 +223,6 @@ impl Turns<'_> {
             }
             is_more |= taken == BATCH;
         }
-        is_more
+        Ok(is_more)
     }
 }

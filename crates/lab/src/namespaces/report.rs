@@ -39,6 +39,8 @@ pub struct Snapshot {
     pub overflows: u64,
     /// Packets that devices dropped because the emulator was behind.
     pub device_drops: u64,
+    /// Somebody inside has deleted a device, and nothing is emulated any more.
+    pub is_over: bool,
     /// The emulator's priority: `deadline`, `fifo` or `ordinary`; `None` where nothing is emulated.
     pub priority: Option<String>,
     /// Each direction of each path.
@@ -94,6 +96,7 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         refused: 0,
         overflows: 0,
         device_drops: 0,
+        is_over: false,
         priority: None,
         paths: Vec::new(),
     };
@@ -108,6 +111,7 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
     snapshot.lateness = books.lateness.read();
     snapshot.refused = books.refused.load(Ordering::Relaxed);
     snapshot.overflows = books.overflows.load(Ordering::Relaxed);
+    snapshot.is_over = books.is_over.load(Ordering::Relaxed);
     let priority = match emulator.priority() {
         Priority::Ordinary => "ordinary",
         Priority::Fifo => "fifo",
@@ -166,6 +170,9 @@ impl Snapshot {
     /// Why the run was not faithful; `None` where it was.
     #[must_use]
     pub fn unfaithful(&self) -> Option<String> {
+        if self.is_over {
+            return Some("a device was deleted inside: nothing is emulated any more".into());
+        }
         let limit = Duration::from_micros(self.lateness_max_us);
         let late = self.lateness.later_than(limit);
         if late * LATE_SHARE > self.lateness.packets() {
@@ -243,6 +250,7 @@ mod tests {
             refused: 0,
             overflows: 0,
             device_drops: 0,
+            is_over: false,
             priority: Some("fifo".into()),
             paths: Vec::new(),
         }
