@@ -1,7 +1,10 @@
 //! The command line: what scripts rely on.
 //!
 //! # Exit codes
-//! 0 it is done; 1 it failed, and why is on standard error; 2 the command line is wrong.
+//! 0 it is done; 1 it failed, and why is on standard error; 2 the command line is wrong. `lab` has
+//! more.
+
+mod lab;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -45,6 +48,8 @@ enum Command {
     Import(Import),
     /// Multipath TCP on this machine: what there is, and setting it up.
     Mptcp(mptcp::command::Mptcp),
+    /// A WAN on this machine: rate, delay, loss, queues, limits per flow.
+    Lab(lab::Lab),
 }
 
 #[derive(Debug, Args)]
@@ -120,6 +125,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments),
         Command::Check(arguments) => return check::run(&arguments.config),
+        Command::Lab(arguments) => return lab::run(&arguments),
         Command::Status(arguments) => status_(&arguments),
         Command::Demo(Demo { clients, seconds, pool_size }) => {
             demo::run(&demo::Options { clients, seconds, pool_size })
