@@ -126,12 +126,16 @@ def run_module(module, tests, cluster, directory, direct, report):
         return
     for test in tests:
         run_test(names[test], test, env, report)
-        if not direct and not env.pooler.is_alive():
-            # It has failed its test already; the next one deserves a pooler.
-            env.pooler.process = None
-            env.begin_module()
+        # What a test killed has failed that test already; the next one deserves both processes.
         if not postgres.is_ready(cluster):
             cluster.restart("immediate") if cluster.is_running() else cluster.start()
+        if not direct and not env.pooler.is_alive():
+            env.pooler.process = None
+            try:
+                env.begin_module()
+            except AssertionError as error:
+                report.fail(names[test], f"no pooler afterwards: {error}")
+                return
     try:
         env.end_module()
     except AssertionError as error:

@@ -407,7 +407,7 @@ def test_deeply_nested_statements(env):
 
 
 @limit(90)
-def test_trap_01_to_22_random_mutations_of_valid_traffic(env):
+def test_trap_21_random_mutations_of_valid_traffic(env):
     """Seeded: 300 sessions of valid traffic with bytes flipped, cut, doubled and swapped. The process lives, a bystander
     at work sees its own answers, and afterwards all is served."""
     untouched = bystander(env)

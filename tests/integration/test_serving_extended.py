@@ -152,7 +152,7 @@ def test_parse_of_a_name_in_use_fails(env):
     equal(client.exchange(m.bind("twice"), m.execute(), m.SYNC).value, "1")
 
 
-def test_begin_in_the_extended_protocol_is_sent_at_once(env):
+def test_trap_07_begin_in_the_extended_protocol_is_sent_at_once(env):
     """trap 7: a BEGIN that is delayed or made up breaks drivers in the extended protocol."""
     client = env.connect()
     equal(client.exchange(m.run("begin"), m.SYNC).status, "T")
@@ -185,3 +185,63 @@ def test_many_clients_with_pipelines(env):
                 result = client.exchange(*chunks)
                 equal(result.rows, [(str(number), str(step)) for step in range(30)])
     crowd(16, work)
+
+
+def test_trap_01_no_sync_is_injected_into_a_pipeline(env):
+    """trap 1: a Sync injected before a pipelined Parse commits the client's implicit transaction.
+
+    The text of the Parse is known to the backend, or new, or its statement has to be prepared again; in each case the
+    error at the end takes the INSERT at the beginning with it."""
+    with env.pooler_with(pool_size=1) as target:
+        other, client = env.connect(target), env.connect(target)
+        client.execute("drop table if exists injected; create table injected (i int)")
+        other.exchange(m.parse("select 'known'", "k"), m.SYNC)
+        client.exchange(m.parse("select 'mine'", "mine"), m.SYNC)
+        other.execute("deallocate all")
+        for name, middle in {"a known text": m.parse("select 'known'", "a"), "a new text": m.parse("select 'new'", "b"), "unnamed": m.parse("select 'known'"),
+                             "prepared before": m.bind("mine") + m.execute(), "a Close": m.close_statement("a"), "DEALLOCATE": m.run("deallocate all")}.items():
+            result = client.exchange(m.run("insert into injected values (1)"), middle, m.run("select 1/0"), m.SYNC)
+            equal(result.sqlstate, "22012", name)
+            equal(client.value("select count(*) from injected"), "0", name)
+        client.execute("drop table injected")
+
+
+def test_trap_02_the_server_is_kept_until_the_last_sync_is_answered(env):
+    """trap 2: releasing the server before the last Sync is answered; errors and ReadyForQuery racing.
+
+    Answers are read late, so that the pooler sees several ReadyForQuery at once with more Syncs on their way."""
+    with env.pooler_with(pool_size=2) as target:
+        def work(number):
+            with target.connect() as client:
+                for turn in range(25):
+                    pipeline = []
+                    for step in range(8):
+                        pipeline += [m.run("begin"), m.SYNC, m.run("select $1::int", [number * 100 + step]), m.SYNC]
+                        if step % 3 == 0:
+                            pipeline += [m.run("select 1/0"), m.SYNC, m.run("select 'skipped'"), m.SYNC]
+                        pipeline += [m.run("rollback"), m.SYNC]
+                    data = b"".join(pipeline)
+                    cut = (turn * 37) % len(data)
+                    client.send(data[:cut])
+                    client.send(data[cut:])
+                    result = client.collect(sum(1 for part in pipeline if part == m.SYNC))
+                    equal([row[0] for row in result.rows], [str(number * 100 + step) for step in range(8)])
+                    equal([error["C"] for error in result.errors], ["22012", "25P02"] * 3)
+                    equal(result.status, "I")
+        crowd(6, work)
+
+
+def test_trap_03_an_open_portal_keeps_its_server_over_flush(env):
+    """trap 3: Flush is not Sync. Rows of a portal come in portions, each asked for with a Flush, while other clients want
+    the backend."""
+    with env.pooler_with(pool_size=2) as target:
+        client, others = env.connect(target), [env.connect(target) for _ in range(3)]
+        client.send(m.parse("select generate_series(1, 10)"), m.bind(portal="p"), m.execute("p", 4), m.FLUSH)
+        rows = client.collect(until="sE").rows
+        for _ in range(2):
+            for other in others:
+                other.value("select 1")
+            client.send(m.execute("p", 4), m.FLUSH)
+            rows += client.collect(until="sCE").rows
+        equal([int(row[0]) for row in rows], list(range(1, 11)))
+        equal(client.exchange(m.SYNC).kinds, "Z")

@@ -99,7 +99,7 @@ def test_application_name_of_the_startup_packet_is_reported_and_applied(env):
     equal(client.value("show application_name"), "the startup's name")
 
 
-def test_function_call_passes_in_and_out_of_transactions(env):
+def test_trap_07_function_call_passes_in_and_out_of_transactions(env):
     """trap 7: FunctionCall must pass."""
     client = env.connect()
     oid = int(client.value("select 'int4pl(int4,int4)'::regprocedure::oid"))
