@@ -19,7 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
 use crate::admin::pooler::ErrorCounts;
-use crate::config::Config;
+use crate::config::{Config, DatabaseConfig};
 use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
@@ -121,11 +121,16 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     Ok(())
 }
 
-/// Descriptors that the configured clients and server connections can need.
+/// Descriptors that the configured clients and server connections can need, one pool for each entry:
+/// how many users come is not known. `max_server_connections` is the way to say it.
 pub(crate) fn descriptors(config: &Config) -> u64 {
     let limits = &config.reload.limits;
     let clients = u64::from(limits.max_client_conn);
-    let listed: u64 = config.databases().iter().map(|db| u64::from(db.pool_size)).sum();
+    let of_entry = |db: &DatabaseConfig| {
+        let aside = db.idle_transaction_reserve.unwrap_or(db.pool_size);
+        u64::from(db.pool_size) + u64::from(db.reserve_pool_size) + u64::from(aside)
+    };
+    let listed: u64 = config.databases().iter().map(of_entry).sum();
     let servers = limits.max_server_connections.get().map_or(listed, u64::from);
     let needed = clients.saturating_add(servers);
     needed.max(u64::from(config.start.process.max_open_files))
