@@ -11,6 +11,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 
 from cluster import DATABASE, USER, Unavailable, free_port, stop, unprivileged, wait_for_port
@@ -174,8 +175,9 @@ class Contestant:
         if self.name == "direct":
             return Running(cluster.port)
         port = free_port()
-        own = os.path.join(cluster.directory, f"{self.name}-{port}")
-        os.mkdir(own, 0o755)
+        # Not by the port: the kernel gives the same one again.
+        own = tempfile.mkdtemp(prefix=f"{self.name}-", dir=cluster.directory)
+        os.chmod(own, 0o755)
         values = {
             "own": own,
             "directory": cluster.directory,

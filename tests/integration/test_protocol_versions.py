@@ -84,6 +84,14 @@ def test_trap_20_gssencrequest_is_answered_with_n(env):
     equal(client.value("select 1"), "1")
 
 
+def test_gssencrequest_after_a_refused_sslrequest(env):
+    """PostgreSQL takes each once, in either order, as long as the other has not led to encryption."""
+    client = env.raw(host=env.target.socket_dir)
+    for request in (m.SSL_REQUEST, m.GSSENC_REQUEST):
+        client.send(request)
+        equal(client.receive_raw(1), b"N")
+
+
 @pooler_only
 def test_gssencrequest_then_sslrequest(env):
     client = env.raw()

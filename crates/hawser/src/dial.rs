@@ -420,11 +420,9 @@ impl Dialler {
         match server {
             ServerAddress::Unix(path) => Ok(vec![Endpoint::Unix(path.clone())]),
             ServerAddress::Tcp { host, port, .. } => {
-                let lookup = self.resolver.lookup(host, *port, target.dns_max_ttl);
-                let found = match timeout(target.connect_timeout, lookup).await {
-                    Ok(found) => found,
-                    Err(_) => Err(io::ErrorKind::TimedOut.into()),
-                };
+                let within = target.connect_timeout;
+                let found =
+                    self.resolver.lookup(host, *port, target.dns_max_ttl, within).await;
                 let found =
                     found.map_err(|source| DialError::Resolve { host: host.clone(), source })?;
                 Ok(found

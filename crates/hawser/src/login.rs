@@ -262,6 +262,7 @@ impl Login {
         let mut asked_gss = false;
         let mut first = true;
         loop {
+            let encrypted = self.stream()?.is_encrypted();
             let tls_allowed = first && matches!(self.origin, Origin::Tcp(_));
             first = false;
             match first_packet(self.stream()?, tls_allowed).await? {
@@ -279,7 +280,7 @@ impl Login {
                     asked_ssl = true;
                     self.offer_tls().await?;
                 }
-                First::Packet(Packet::GssEncRequest) if !asked_gss && !asked_ssl => {
+                First::Packet(Packet::GssEncRequest) if !asked_gss && !encrypted => {
                     asked_gss = true;
                     self.refuse_unencrypted(
                         "received unencrypted data after GSSAPI encryption request",
@@ -513,7 +514,7 @@ impl Login {
         let credentials = match (secret, sent) {
             // The client has sent what the stored form does not give.
             (Secret::Md5(_) | Secret::Scram(_), Some(sent)) => {
-                access.credentials_from(user, &Secret::Plain(sent.into()))
+                access.credentials_shown(user, sent, secret)
             }
             _ => access.credentials_from(user, secret),
         };

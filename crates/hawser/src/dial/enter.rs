@@ -27,6 +27,8 @@ use crate::process::random_bytes;
 /// What there is to prove to a server who we are. Never printed.
 pub struct Credentials {
     secret: Secret,
+    /// The stored form that a password was checked against, if a client has shown it.
+    stored: Option<Secret>,
     /// From a client's login, or from an earlier one of our own with the password.
     keys: Mutex<Option<ScramKeys>>,
 }
@@ -40,12 +42,18 @@ impl std::fmt::Debug for Credentials {
 impl Credentials {
     /// From a stored secret, and the keys that a client of this user has shown.
     pub fn new(secret: &Secret, keys: Option<ScramKeys>) -> Self {
-        Self { secret: secret.clone(), keys: Mutex::new(keys) }
+        Self { secret: secret.clone(), stored: None, keys: Mutex::new(keys) }
     }
 
-    /// Whether they are made from this secret.
-    pub fn is_from(&self, secret: &Secret) -> bool {
-        self.secret == *secret
+    /// From the password that a client has sent, and the stored form that it fits.
+    pub fn shown(sent: &str, stored: &Secret) -> Self {
+        let secret = Secret::Plain(sent.into());
+        Self { secret, stored: Some(stored.clone()), keys: Mutex::new(None) }
+    }
+
+    /// Whether they are made from this secret, or know more than it: the password behind it.
+    pub fn cover(&self, secret: &Secret) -> bool {
+        self.secret == *secret || self.stored.as_ref() == Some(secret)
     }
 
     fn password(&self) -> Option<&Password> {

@@ -113,15 +113,31 @@ impl Access {
 
     /// The same for a user whose secret was looked up.
     pub fn credentials_from(&self, user: &str, secret: &Secret) -> Arc<Credentials> {
+        self.keep(user, secret, || Credentials::new(secret, None))
+    }
+
+    /// The same for a user who has sent the password of which `stored` is kept. It is not
+    /// forgotten when the user's next client proves itself in a way that shows none.
+    pub fn credentials_shown(&self, user: &str, sent: &str, stored: &Secret) -> Arc<Credentials> {
+        let secret = Secret::Plain(sent.into());
+        self.keep(user, &secret, || Credentials::shown(sent, stored))
+    }
+
+    fn keep(
+        &self,
+        user: &str,
+        secret: &Secret,
+        make: impl Fn() -> Credentials,
+    ) -> Arc<Credentials> {
         let mut all = self.credentials.lock().unwrap_or_else(PoisonError::into_inner);
-        all.entry(user.to_owned())
-            .and_modify(|known| {
-                if !known.is_from(secret) {
-                    *known = Arc::new(Credentials::new(secret, None));
-                }
-            })
-            .or_insert_with(|| Arc::new(Credentials::new(secret, None)))
-            .clone()
+        match all.get_mut(user) {
+            Some(known) if known.cover(secret) => known.clone(),
+            Some(known) => {
+                *known = Arc::new(make());
+                known.clone()
+            }
+            None => all.entry(user.to_owned()).or_insert_with(|| Arc::new(make())).clone(),
+        }
     }
 
     /// The account that SCRAM checks a user against. Slow if keys have to be derived: off the loops.
@@ -163,4 +179,20 @@ impl Access {
 /// Whether two addresses are one, an IPv4 address in IPv6 clothes being itself.
 pub fn canonical_ip(ip: IpAddr) -> IpAddr {
     ip.to_canonical()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_was_shown_outlives_clients_that_show_none() {
+        let access = Access::default();
+        let md5 = |digit: &str| Secret::parse(Some(&format!("md5{}", digit.repeat(32)))).unwrap();
+        let (stored, changed) = (md5("a"), md5("b"));
+        let shown = access.credentials_shown("ann", "secret", &stored);
+        assert!(Arc::ptr_eq(&shown, &access.credentials_from("ann", &stored)), "by certificate");
+        assert!(Arc::ptr_eq(&shown, &access.credentials_shown("ann", "secret", &stored)));
+        assert!(!Arc::ptr_eq(&shown, &access.credentials_from("ann", &changed)));
+    }
 }
