@@ -89,6 +89,11 @@ pub mod limits {
 /// Non-blocking: [`io::ErrorKind::WouldBlock`] when nothing can be done now, and readiness comes
 /// edge-triggered afterwards. A read that returns fewer bytes than `buf` has drained the socket.
 pub trait Socket: Send {
+    /// What a client holds as long as it is connected; frees its place under the limits when it is
+    /// dropped. Kept by value: tens of thousands hang on each byte, and what a login allocates and
+    /// leaves behind would keep the memory of all that it has freed from being given back.
+    type Permit: Send;
+
     /// Reads what is there. `Ok(0)` is the end of the stream.
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize>;
     /// Writes what fits.

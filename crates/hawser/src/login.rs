@@ -84,7 +84,7 @@ impl Origin {
 }
 
 /// All places that a client holds; dropped when its connection ends.
-struct Permits {
+pub struct Places {
     _connection: ConnectionPermit,
     _pool: PoolPlace,
     _seat: Seat,
@@ -490,7 +490,7 @@ impl Login {
             greeting,
             secret: secret.as_slice().into(),
             about: Box::new(about),
-            permit: Box::new(Permits { _connection: connection, _pool: place, _seat: seat }),
+            permit: Places { _connection: connection, _pool: place, _seat: seat },
             early,
             exclusive: entry.key.replication.is_some(),
         };

@@ -26,6 +26,8 @@ use hawser_core::engine::Socket;
 use hawser_sys::mptcp::watch::Watched;
 use hawser_sys::stream as sys;
 
+use crate::login::Places;
+
 /// Ciphertext that is read at once.
 const SCRATCH_BYTES: usize = 32 * 1024;
 /// Plaintext that is encrypted before the socket is tried: two records.
@@ -215,6 +217,8 @@ impl TlsConn {
 }
 
 impl Socket for Conn {
+    type Permit = Places;
+
     #[inline]
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {

@@ -1,7 +1,6 @@
 //! What comes to a loop from outside: new connections, lent backends, orders of the operator.
 
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6}; // data; std::net is for I/O
-use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -168,7 +167,7 @@ pub struct NewClient<S: Socket> {
     /// Who it is.
     pub about: Box<ClientAbout>,
     /// Frees its place under the limits when it is dropped.
-    pub permit: Box<dyn Any + Send>,
+    pub permit: S::Permit,
     /// Bytes that came behind the login.
     pub early: Vec<u8>,
     /// A replication connection: its backend was opened for it alone and serves nobody else.

@@ -103,6 +103,8 @@ impl Drop for Fake {
 }
 
 impl Socket for Fake {
+    type Permit = ();
+
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut state = self.0.state();
         if state.to_engine.is_empty() {
@@ -259,7 +261,7 @@ impl World {
             greeting: Vec::new(),
             secret: ClientSecret::Short([number as u8; 4]),
             about: Box::new(ClientAbout::new(address_of(number), None, "", self.now)),
-            permit: Box::new(()),
+            permit: (),
             early: Vec::new(),
             exclusive: false,
         };

@@ -40,6 +40,8 @@ impl Plain {
 }
 
 impl Socket for Plain {
+    type Permit = ();
+
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let read = self.0.read(buf)?;
         let poisoned = buf[..read].windows(POISON.len()).any(|bytes| bytes == POISON);
@@ -177,7 +179,7 @@ impl World {
             greeting: message(b'R', &[0; 4]),
             secret: ClientSecret::Short([0; 4]),
             about: Box::new(about),
-            permit: Box::new(()),
+            permit: (),
             early: Vec::new(),
             exclusive: false,
         };

@@ -40,6 +40,8 @@ pub(super) fn delay(rng: &mut Rng, most: Duration) -> Duration {
 pub struct Stream(pub(super) SimSocket);
 
 impl Socket for Stream {
+    type Permit = ();
+
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         self.0.read(buf)
     }

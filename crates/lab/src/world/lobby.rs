@@ -188,7 +188,7 @@ impl Lobby {
             greeting,
             secret: outside.rng.next_u64().to_be_bytes()[..4].into(),
             about: Box::new(ClientAbout::new(PeerAddress::Unix, None, "", moment(outside.now))),
-            permit: Box::new(()),
+            permit: (),
             early: visitor.bytes,
             exclusive: false,
         })

@@ -44,6 +44,8 @@ impl Drop for Fake {
 }
 
 impl Socket for Fake {
+    type Permit = ();
+
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let mut pipe = self.0.lock().unwrap();
         if pipe.to_engine.is_empty() {
@@ -346,7 +348,7 @@ impl World {
             greeting: Vec::new(),
             secret: ClientSecret::Short([9; 4]),
             about: Box::new(ClientAbout::new(PeerAddress::Unix, None, "", self.now)),
-            permit: Box::new(()),
+            permit: (),
             early: Vec::new(),
             exclusive: false,
         };
