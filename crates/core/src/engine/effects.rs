@@ -51,6 +51,18 @@ impl Effects {
         self.pins.is_empty() && !self.spoils && !self.reads_sequences && self.unusual.is_none()
     }
 
+    /// Of a function called by its oid (FunctionCall): there is no text, and `set_config`,
+    /// `pg_advisory_lock`, `setseed` or `currval` can be called like that by anybody.
+    pub(super) fn of_unknown_function() -> Self {
+        let kept = PartSet::of(&[Part::AdvisoryLock, Part::Seed]);
+        Self {
+            pins: PartSet::ANY_SETTING.union(kept),
+            spoils: true,
+            reads_sequences: true,
+            unusual: None,
+        }
+    }
+
     /// From the scan of a text. `reported` says whether the server reports a setting, given in
     /// lower case.
     pub fn of(findings: &Findings, reported: impl Fn(&[u8]) -> bool) -> Self {

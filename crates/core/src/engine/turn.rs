@@ -29,6 +29,17 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
     Some((what, frame::take_string(name)?.0))
 }
 
+/// Whether a FunctionCall (by its body, or the start of it) is of any other function than those on
+/// large objects, for which libpq uses this message. Which function an oid stands for is not known,
+/// but for the server's own: those of pg_proc.dat never change.
+fn calls_unknown_function(body: &[u8]) -> bool {
+    // lo_create, lo_open, lo_close, loread, lowrite, lo_lseek, lo_creat, lo_tell, lo_unlink,
+    // lo_truncate, lo_lseek64, lo_tell64, lo_truncate64
+    const LARGE_OBJECTS: [u32; 13] =
+        [715, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171, 3172];
+    frame::take_u32(body).is_some_and(|(oid, _)| !LARGE_OBJECTS.contains(&oid))
+}
+
 /// One message of a client that has a backend.
 pub(super) struct Turn<'a, 'b, S: Socket> {
     pub(super) client: &'a mut Client<S>,
@@ -173,6 +184,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             }
             frontend::FUNCTION_CALL => {
+                if calls_unknown_function(self.body) {
+                    self.before(&Effects::of_unknown_function(), false)?;
+                }
                 self.pass();
                 self.backend.expect(Expect::Call);
             }

@@ -542,3 +542,39 @@ fn trap_06_a_parse_waits_for_a_query_that_may_set_what_it_reads() {
     world.send(&server, &[answers("C"), told, answers("I")].concat());
     assert_eq!(server.kinds(), "PS");
 }
+
+#[test]
+fn a_function_called_by_its_oid_may_do_anything_to_the_session() {
+    // set_config, pg_advisory_lock, currval, a function of the user's own.
+    for (oid, free) in
+        [(2078u32, false), (2880, false), (1575, false), (20_000, false), (952, true)]
+    {
+        let mut world = World::new(1);
+        let (client, other) = (world.client(), world.client());
+        world.send(&client, &message(b'F', &[&oid.to_be_bytes()[..], &[0; 6]].concat()));
+        let server = world.servers[0].clone();
+        let sent = server.kinds();
+        world.send(&server, &answers(&sent.replace("QF", "CI").replace('F', "VI")));
+        if sent == "QF" {
+            assert_eq!(client.kinds(), "", "the answer to DISCARD SEQUENCES is ours");
+            world.send(&server, &answers("VI"));
+        }
+        assert_eq!(client.kinds(), "VZ");
+        world.send(&other, &query("SELECT 1"));
+        assert_eq!(server.kinds() == "Q", free, "{oid}: lent to another");
+        world.close(&client);
+        assert_eq!(server.is_dropped(), !free, "{oid}");
+    }
+}
+
+#[test]
+fn a_function_called_by_its_oid_costs_session_mode_its_backend_afterwards() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let server = world.servers[0].clone();
+    world.send(&client, &message(b'F', &[&1599u32.to_be_bytes()[..], &[0; 6]].concat()));
+    assert_eq!(server.kinds(), "F", "setseed: no command undoes it");
+    world.send(&server, &answers("VI"));
+    world.close(&client);
+    assert!(server.is_dropped());
+}
