@@ -192,6 +192,8 @@ struct Finder {
     head: Head,
     for_seen: bool,
     hold: bool,
+    /// UPDATE has been read: what follows may be what it updates.
+    update_seen: bool,
     watch: Watch,
     disguised: bool,
     // What the next tokens decide; `careful` if any is under way.
@@ -221,6 +223,7 @@ impl Finder {
             head: Head::default(),
             for_seen: false,
             hold: false,
+            update_seen: false,
             watch: Watch::Nothing,
             disguised: false,
             careful: false,
@@ -316,6 +319,7 @@ impl Finder {
         self.parentheses = 0;
         self.for_seen = false;
         self.hold = false;
+        self.update_seen = false;
         self.watch = Watch::Nothing;
     }
 
@@ -327,6 +331,8 @@ impl Finder {
             Word::Touches => self.found.flags = self.found.flags.union(keyword.parts),
             Word::Runs => self.found.unsure = true,
             Word::SetConfig => self.begin_set_config(),
+            Word::Update => self.update_seen = true,
+            Word::Settings => self.settings(),
             Word::Execute => {
                 let nested = self.first == Word::Explain
                     || (self.first == Word::Create && self.previous == Word::As);
@@ -348,6 +354,13 @@ impl Finder {
                 self.careful = true;
             }
             _ => {}
+        }
+    }
+
+    /// `pg_settings`: its rule `pg_settings_u` makes set_config() of an UPDATE (system_views.sql).
+    fn settings(&mut self) {
+        if self.update_seen {
+            self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
         }
     }
 
@@ -479,6 +492,8 @@ impl Finder {
                 Word::Set | Word::Reset | Word::SetConfig => {
                     self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
                 }
+                Word::Update => self.update_seen = true,
+                Word::Settings => self.settings(),
                 Word::Temporary => self.flag(Part::TemporaryObject),
                 Word::Listen => self.flag(Part::Listen),
                 Word::Prepare => self.flag(Part::SqlStatement),
@@ -507,10 +522,10 @@ impl Sink for Finder {
     }
 
     fn quoted(&mut self, text: &[u8], start: usize) {
-        // In quotes key words are plain names, but functions are still functions.
+        // In quotes key words are plain names, but functions and views are still what they are.
         let keyword = keyword::lookup(text).filter(|keyword| {
-            use Word::{PgTemp, Runs, SetConfig, Touches};
-            matches!(keyword.word, SetConfig | PgTemp | Touches | Runs)
+            use Word::{PgTemp, Runs, SetConfig, Settings, Touches};
+            matches!(keyword.word, SetConfig | Settings | PgTemp | Touches | Runs)
         });
         self.token(keyword, Kind::Quoted, text, start);
     }

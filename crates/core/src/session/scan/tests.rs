@@ -270,6 +270,32 @@ fn set_config_is_read_to_its_third_argument() {
 }
 
 #[test]
+fn an_update_of_pg_settings_sets_them() {
+    for text in [
+        "update pg_settings set setting = '1ms' where name = 'statement_timeout'",
+        "UPDATE ONLY pg_catalog.pg_settings AS s SET setting = 'x'",
+        "update \"pg_catalog\".\"pg_settings\" set setting = 'x'",
+        "with a as (update pg_settings set setting = 'x' returning 1) select 2",
+        "explain analyze update pg_settings set setting = 'x'",
+        "copy (update pg_settings set setting = 'x' returning 1) to stdout",
+        "select 1; update pg_settings set setting = 'x'",
+        "do $$ begin update pg_settings set setting = 'x'; end $$",
+    ] {
+        assert_eq!(find(text).flags, PartSet::ANY_SETTING, "{text}");
+        assert!(!is_plain(text.as_bytes()), "{text}");
+    }
+    for text in [
+        "select setting from pg_settings where name = 'work_mem'",
+        "select * from pg_settings for update",
+        "update t set a = 1; select * from pg_settings",
+        "update t set a = 'pg_settings'",
+        "do $$ declare a int; begin select count(*) into a from pg_settings; end $$",
+    ] {
+        assert!(find(text).flags.is_empty(), "{text}");
+    }
+}
+
+#[test]
 fn words_of_code_in_strings_count() {
     for (text, expected) in [
         ("do $$ begin perform f(); end $$", ""),
