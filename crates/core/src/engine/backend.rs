@@ -13,6 +13,7 @@ use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::ServerParameters;
+use crate::session::scan::ScanOptions;
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
@@ -39,6 +40,11 @@ pub struct BackendSeed<S: Socket> {
     pub opened: Time,
     /// Frees its place under the limits on server connections when it is dropped.
     pub permit: Box<dyn std::any::Any + Send>,
+}
+
+/// How a server reads texts of a session that has set nothing.
+pub(super) fn reading_under(parameters: &ServerParameters) -> ScanOptions {
+    ScanOptions::default().with(|name| parameters.get(name))
 }
 
 /// What a backend does between its clients.
@@ -136,6 +142,11 @@ pub struct Backend<S: Socket> {
     pub(super) applied: Settings,
     /// What the server reported at connect.
     pub(super) parameters: Arc<ServerParameters>,
+    /// How it reads texts by these.
+    pub(super) reading: ScanOptions,
+    /// Since it was last at rest, outside of a transaction, something was sent that may change how
+    /// it reads texts.
+    pub(super) rereading: bool,
     /// Shared prepared statements that the server has.
     pub(super) statements: BackendStatements,
     /// The unnamed statement that the server has.
@@ -213,6 +224,8 @@ impl<S: Socket> Backend<S> {
             output: Kept::EMPTY,
             readable: false,
             applied: Settings::EMPTY,
+            reading: reading_under(&seed.parameters),
+            rereading: false,
             parameters: seed.parameters,
             statements: BackendStatements::new(keep as usize),
             unnamed: None,

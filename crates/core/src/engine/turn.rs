@@ -17,7 +17,7 @@ use super::from_client::{Halt, Passage, bad_length};
 use super::statement::{Statement, Unnamed};
 use super::{Socket, limits, restore};
 use crate::session::part::Part;
-use crate::session::scan::{ScanOptions, Scanner, is_plain, scan};
+use crate::session::scan::{Findings, ScanOptions, Scanner, is_plain, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES, Header};
@@ -274,13 +274,51 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    fn scan_options(&self) -> ScanOptions {
+        self.client.scan_options(self.backend.reading)
+    }
+
+    /// Whether something ahead that is not answered yet may change how texts are read.
+    fn may_be_reread(&self) -> bool {
+        self.backend.rereading && (self.backend.unsynced || self.backend.owes_client())
+    }
+
+    /// The same, for a text of which more than one reading is possible at all.
+    fn is_in_doubt(&self, text: &[u8]) -> bool {
+        self.may_be_reread() && (memchr::memchr(b'\\', text).is_some() || !text.is_ascii())
+    }
+
+    /// What a text does if it is read as the settings say that are known.
     fn effects_of(&self, text: &[u8]) -> Effects {
-        let options = self.client.scan_options();
+        let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+        Effects::of_text(text, self.scan_options(), reported)
+    }
+
+    /// What a text does whose reading is in doubt: all that it may do in any.
+    fn effects_in_doubt(&self, text: &[u8]) -> Effects {
+        let [one, other] = [true, false].map(|standard_conforming_strings| {
+            // Characters of an encoding that is not known cannot be read.
+            let options = ScanOptions { standard_conforming_strings, unsafe_encoding: true };
+            let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+            Effects::of(&scan(text, options), reported)
+        });
+        one.either(other)
+    }
+
+    /// What the text of a Query does, and what was found in it if that is known for certain.
+    /// `None`: nothing at all.
+    fn read_query(&mut self, text: &[u8]) -> Result<Option<(Effects, Option<Findings>)>, Halt> {
+        if self.is_in_doubt(text) {
+            self.hold()?;
+            return Ok(Some((self.effects_in_doubt(text), None)));
+        }
+        let options = self.scan_options();
         if options == ScanOptions::default() && is_plain(text) {
-            return Effects::default();
+            return Ok(None);
         }
         let findings = scan(text, options);
-        Effects::of(&findings, |name| self.backend.parameters.get(name).is_some())
+        let effects = Effects::of(&findings, |name| self.backend.parameters.get(name).is_some());
+        Ok(Some((effects, Some(findings))))
     }
 
     fn query(&mut self) -> Result<bool, Halt> {
@@ -291,8 +329,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.malformed(Expect::Query);
                 return Ok(false);
             };
-            let effects = self.effects_of(text);
-            if !effects.is_none() {
+            if let Some((effects, findings)) = self.read_query(text)?
+                && !effects.is_none()
+            {
                 let mut restored = false;
                 if let Some(unusual) = &effects.unusual {
                     // What it does to the books depends on how what is ahead of it ends.
@@ -305,8 +344,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                     {
                         return Ok(false);
                     }
-                    let findings = scan(text, self.client.scan_options());
-                    if let Some(all) = restore::insertions(&findings, &self.client.record.start) {
+                    let start = &self.client.record.start;
+                    if let Some(all) = findings.and_then(|f| restore::insertions(&f, start)) {
                         restored = true;
                         if self.client.has_start_values() {
                             insertions = all;
@@ -316,7 +355,14 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.before(&effects, restored)?;
             }
         } else {
-            let mut scanner = Box::new(Scanner::new(self.client.scan_options()));
+            let in_doubt = self.may_be_reread();
+            if in_doubt {
+                self.hold()?;
+            }
+            let mut scanner = Box::new(Scanner::new(self.scan_options()));
+            if in_doubt {
+                scanner.doubt();
+            }
             scanner.feed(self.body);
             self.client.extra().scanner = Some(scanner);
         }
@@ -395,7 +441,12 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
             let name_and_rest = frame::take_string(self.body);
             let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
-            let effects = text.map(|(text, _)| self.effects_of(text));
+            let effects = text.map(|(text, _)| {
+                let in_doubt = self.is_in_doubt(text);
+                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) }
+            });
+            // It is not looked at again when it is executed.
+            self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
             if self.client.has_start_values()
                 && let Some((name, _)) = name_and_rest
             {
@@ -432,8 +483,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.malformed(malformed);
             return Ok(());
         }
+        let in_doubt = self.is_in_doubt(text);
         if name.is_empty() {
-            let effects = self.effects_of(text);
+            if in_doubt {
+                self.hold()?;
+            }
+            let effects =
+                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) };
             let unnamed = Arc::new(Unnamed {
                 body: rest.into(),
                 settings: self.client.desired.clone(),
@@ -463,6 +519,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         // Any query ahead may set what this Parse reads, be it within a function.
         self.hold()?;
+        if in_doubt {
+            // What others with the same text share is read for certain.
+            let certain = self.effects_of(text);
+            if self.effects_in_doubt(text) != certain {
+                return self
+                    .parse_unshared("a statement was prepared that may be read in two ways");
+            }
+        }
         let pool = self.backend.pool.clone();
         let desired = &self.client.desired;
         let Some(statement) =
@@ -531,6 +595,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             Part::ProtocolStatement
         });
         // Its text may not have been seen whole: anything may be in it.
+        self.backend.rereading = true;
         self.backend.spoiled.get_or_insert(why);
         if name.is_empty() {
             self.client.unnamed = None;

@@ -23,6 +23,7 @@ use self::keyword::{Keyword, Word};
 pub use self::plain::is_plain;
 pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
 use self::verb::{Head, Kind};
+use super::canonical::is_unsafe_encoding;
 use super::part::{Part, PartSet, REPORTED};
 use super::token::{Lexer, NAME_BYTES_MAX, Sink};
 
@@ -45,6 +46,28 @@ impl Default for ScanOptions {
     }
 }
 
+impl ScanOptions {
+    /// Of a session in which `value` gives some settings; the others are as in `self`.
+    pub fn with<'a>(self, value: impl Fn(&[u8]) -> Option<&'a [u8]>) -> ScanOptions {
+        let strings = value(STRINGS);
+        let encoding = value(ENCODING);
+        ScanOptions {
+            standard_conforming_strings: strings
+                .map_or(self.standard_conforming_strings, |value| value != b"off"),
+            unsafe_encoding: encoding.map_or(self.unsafe_encoding, is_unsafe_encoding),
+        }
+    }
+}
+
+/// The settings that [`ScanOptions`] come from.
+const STRINGS: &[u8] = b"standard_conforming_strings";
+const ENCODING: &[u8] = b"client_encoding";
+
+/// Whether texts are read in another way where this setting has another value.
+fn decides_reading(name: &[u8]) -> bool {
+    name == STRINGS || name == ENCODING
+}
+
 /// One statement of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
@@ -64,6 +87,9 @@ pub struct Findings {
     pub flags: PartSet,
     /// The text cannot be read, or runs what cannot be seen: anything may happen.
     pub unsure: bool,
+    /// It may set what decides how the texts behind it are read, be it up to the end of the
+    /// transaction only: its [`ScanOptions`] may not be theirs.
+    pub rereads: bool,
     /// There are more statements than are listed. `flags` has the parts of their verbs.
     pub truncated: bool,
 }
@@ -77,11 +103,6 @@ impl Findings {
     /// The statement, if there is exactly one.
     pub fn single(&self) -> Option<&Statement> {
         self.first.as_ref().filter(|_| self.rest.is_empty())
-    }
-
-    /// Has the text no statement at all (the server answers EmptyQueryResponse)?
-    pub fn is_empty(&self) -> bool {
-        self.first.is_none() && !self.unsure
     }
 
     /// All parts that the text may change or read. `reported` says whether the server reports a
@@ -133,6 +154,11 @@ impl Scanner {
             self.finder.found.unsure = true;
         }
         self.lexer.feed(chunk, &mut self.finder);
+    }
+
+    /// It is not known how the server will read the text.
+    pub fn doubt(&mut self) {
+        self.finder.found.unsure = true;
     }
 
     /// Ends the text.
@@ -303,6 +329,11 @@ impl Finder {
         {
             self.flag(Part::TemporaryObject);
         }
+        self.found.rereads |= match &verb {
+            Verb::Set { name, .. } | Verb::Reset(name) => decides_reading(name.as_bytes()),
+            Verb::ResetAll | Verb::Discard(Discard::All) | Verb::Execute(_) => true,
+            _ => false,
+        };
         let statement = Statement { range: self.start..end, verb };
         if self.found.first.is_none() {
             self.found.first = Some(statement);
@@ -337,6 +368,7 @@ impl Finder {
                 let nested = self.first == Word::Explain
                     || (self.first == Word::Create && self.previous == Word::As);
                 if nested {
+                    self.found.rereads = true;
                     self.flag(Part::SqlStatement);
                 }
             }
@@ -360,8 +392,14 @@ impl Finder {
     /// `pg_settings`: its rule `pg_settings_u` makes set_config() of an UPDATE (system_views.sql).
     fn settings(&mut self) {
         if self.update_seen {
-            self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
+            self.any_setting();
         }
+    }
+
+    /// A setting of unknown name may be set.
+    fn any_setting(&mut self) {
+        self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
+        self.found.rereads = true;
     }
 
     /// TEMP or TEMPORARY: is it the key word, or somebody's name?
@@ -387,7 +425,7 @@ impl Finder {
     fn begin_set_config(&mut self) {
         if self.set_config.is_some() {
             // A call within a call: nobody writes that, so it need not be read well.
-            self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
+            self.any_setting();
         }
         if self.watch == Watch::Nothing {
             self.watch = Watch::TemporarySchema;
@@ -460,9 +498,13 @@ impl Finder {
         let parts = match call.name {
             Some(mut name) if name.len() < NAME_BYTES_MAX => {
                 name.make_ascii_lowercase();
+                self.found.rereads |= decides_reading(&name);
                 Part::of_setting(&name, is_reported).into_iter().collect()
             }
-            _ => PartSet::ANY_SETTING,
+            _ => {
+                self.found.rereads = true;
+                PartSet::ANY_SETTING
+            }
         };
         // A custom name stays defined when the transaction has ended.
         let lasting = PartSet::of(&[Part::CustomSetting]);
@@ -489,9 +531,7 @@ impl Finder {
         match (self.watch, keyword.word) {
             (_, Word::PgTemp) => self.flag(Part::TemporaryObject),
             (Watch::Everything, word) => match word {
-                Word::Set | Word::Reset | Word::SetConfig => {
-                    self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
-                }
+                Word::Set | Word::Reset | Word::SetConfig => self.any_setting(),
                 Word::Update => self.update_seen = true,
                 Word::Settings => self.settings(),
                 Word::Temporary => self.flag(Part::TemporaryObject),
