@@ -496,6 +496,9 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;
+        if backend.makes_temporary {
+            client.pins = client.pins.union(client.lasting_pins(&backend));
+        }
         client.backend = Some(backend);
         client.state = ClientState::Active;
         let pool = client.pool;
@@ -740,8 +743,10 @@ impl<S: Socket> Client<S> {
         }
         if unusual.discards_all {
             // What no command undoes is left on the server by this one, too.
+            let lasting = self.lasting_pins(backend);
             let stays =
-                self.pins.iter().filter(|part| part.row().undo == Undo::CloseBackend).collect();
+                |part: &Part| part.row().undo == Undo::CloseBackend || lasting.contains(*part);
+            let stays = self.pins.iter().filter(stays).collect();
             let ends = std::mem::replace(&mut self.pins, stays);
             let extra = self.extra();
             extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::super::Socket;
-use super::super::backend::reading_under;
 use super::super::client::Resetting;
 use super::{Fate, Relay};
 use crate::session::settings::SettingsBuilder;
@@ -39,8 +38,7 @@ impl<S: Socket> Relay<'_, S> {
             // Nobody asked: the server's own value has changed (a reload, a promotion).
             let mut parameters = (*backend.parameters).clone();
             parameters.set(name, value);
-            backend.reading = reading_under(&parameters);
-            backend.parameters = Arc::new(parameters);
+            backend.take_parameters(Arc::new(parameters));
         }
         if !fixed {
             let own = backend.parameters.get(name) == Some(value);

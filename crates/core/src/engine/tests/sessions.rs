@@ -578,3 +578,36 @@ fn a_function_called_by_its_oid_costs_session_mode_its_backend_afterwards() {
     world.close(&client);
     assert!(server.is_dropped());
 }
+
+#[test]
+fn a_start_value_that_makes_plain_tables_temporary_pins() {
+    let temporary = [("search_path", "app, pg_temp")];
+    let harmless = [("search_path", "app, public")];
+    for (own, start, free) in [
+        ("", &temporary[..], false),
+        ("", &harmless[..], true),
+        ("pg_temp", &[][..], false),
+        ("pg_temp", &harmless[..], true),
+    ] {
+        let mut world = World::new(1);
+        if !own.is_empty() {
+            world.own = vec![("search_path", own)]; // PostgreSQL 18 reports it
+        }
+        let client = world.client_of(LoopId(0), PoolMode::Transaction, start);
+        for text in ["CREATE TABLE t AS SELECT 'A' x", "DISCARD ALL", "CREATE TABLE t ()"] {
+            world.send(&client, &query(text));
+            let server = world.servers[0].clone();
+            // Its settings go ahead where they have been discarded.
+            let sent = server.kinds();
+            for _ in 0..sent.len() {
+                world.send(&server, &answers("CI"));
+            }
+            server.received();
+            assert_eq!(client.kinds(), "CZ", "{text}");
+            assert_eq!(world.idle_backends() == 1, free, "{own} {start:?} behind {text}");
+        }
+        world.close(&client);
+        let server = world.servers[0].clone();
+        assert_eq!(server.received() == query("DISCARD ALL"), !free);
+    }
+}
