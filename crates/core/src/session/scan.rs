@@ -536,7 +536,8 @@ impl Finder {
                 Word::Settings => self.settings(),
                 Word::Temporary => self.flag(Part::TemporaryObject),
                 Word::Listen => self.flag(Part::Listen),
-                Word::Prepare => self.flag(Part::SqlStatement),
+                // DEALLOCATE ALL takes the shared statements of others away as well.
+                Word::Prepare | Word::Deallocate => self.flag(Part::SqlStatement),
                 Word::Hold => self.flag(Part::HeldCursor),
                 Word::Load => self.flag(Part::LoadedLibrary),
                 Word::Seed => self.flag(Part::Seed),
