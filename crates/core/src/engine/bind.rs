@@ -16,7 +16,7 @@ use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed, same_parse_settings};
-use crate::session::settings::{self, Change, Settings};
+use crate::session::settings::{self, Change, Settings, is_custom};
 use crate::wire::{TransactionStatus, build};
 
 /// Name of the statement that changes settings within a pipeline.
@@ -50,6 +50,7 @@ impl<S: Socket> Backend<S> {
         }
         let before = std::mem::replace(&mut self.applied, desired.clone());
         let changes: Vec<_> = before.diff(desired).collect();
+        self.define(&changes);
         // A query is read in the client_encoding in force: that comes first, by itself, where
         // the others are not plain ASCII.
         let (encoding, others): (Vec<_>, Vec<_>) =
@@ -66,6 +67,13 @@ impl<S: Socket> Backend<S> {
         } else {
             settings::write_set_query(encoding.into_iter().chain(others), &mut text);
             self.made_query(&text, out);
+        }
+    }
+
+    /// Custom names among the changes stay defined on the server (see [`is_custom`]).
+    fn define(&mut self, changes: &[Change<'_>]) {
+        if changes.iter().any(|change| is_custom(change.name())) {
+            self.spoiled.get_or_insert("a custom setting was given at the start of a session");
         }
     }
 
@@ -155,7 +163,9 @@ impl<S: Socket> Backend<S> {
     /// transaction only.)
     fn set_within_pipeline(&mut self, desired: &Settings, within: bool, out: &mut Vec<u8>) {
         let before = std::mem::replace(&mut self.applied, desired.clone());
-        for change in before.diff(desired) {
+        let changes: Vec<_> = before.diff(desired).collect();
+        self.define(&changes);
+        for change in changes {
             let mut body = Vec::new();
             if self.status == TransactionStatus::InTransaction {
                 settings::write_set_local(change, &mut body);

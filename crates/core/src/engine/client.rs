@@ -13,7 +13,7 @@ use super::statement::{Keyed, Statement, Unnamed};
 use super::{Socket, limits};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
-use crate::session::settings::Settings;
+use crate::session::settings::{Settings, is_custom};
 use crate::time::Time;
 
 /// What a RESET that is under way goes back to the client's start values.
@@ -50,6 +50,9 @@ pub(super) fn parts_of_start(start: &Settings) -> PartSet {
     let mut parts = PartSet::EMPTY;
     if start.get(b"search_path").is_some_and(names_temporary_schema) {
         parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+    }
+    if start.iter().any(|(name, _)| is_custom(name)) {
+        parts.insert(Part::CustomSetting);
     }
     parts
 }

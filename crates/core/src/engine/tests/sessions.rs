@@ -611,3 +611,23 @@ fn a_start_value_that_makes_plain_tables_temporary_pins() {
         assert_eq!(server.received() == query("DISCARD ALL"), !free);
     }
 }
+
+#[test]
+fn a_custom_name_among_the_start_values_is_never_known_to_the_next_client() {
+    for mode in [PoolMode::Transaction, PoolMode::Session] {
+        let mut world = World::new(1);
+        let client = world.client_of(LoopId(0), mode, &[("my.tenant", "7")]);
+        world.send(&client, &query("SELECT 1"));
+        let server = world.servers[0].clone();
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert!(sent.contains("\"my\".\"tenant\""), "{sent}");
+        world.send(&server, &answers("CICI"));
+        assert_eq!(world.idle_backends(), 0, "it keeps it");
+        // DISCARD ALL leaves the name defined.
+        world.send(&client, &query("DISCARD ALL"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(world.idle_backends(), 0, "it still keeps it");
+        world.close(&client);
+        assert!(server.is_dropped(), "{mode:?}");
+    }
+}

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::keyword::Word;
 use crate::session::part::{Part, PartSet};
+use crate::session::settings::is_custom;
 use crate::session::token::NAME_BYTES_MAX;
 
 /// Tokens after the first word that are kept of a statement whose verb needs them.
@@ -195,7 +196,7 @@ impl Verb {
                 let lasts = !local && *value != SetValue::Default;
                 part.filter(|&part| lasts || part == Part::CustomSetting)
             }
-            Verb::Reset(name) if name.as_bytes().contains(&b'.') => Some(Part::CustomSetting),
+            Verb::Reset(name) if is_custom(name.as_bytes()) => Some(Part::CustomSetting),
             Verb::SetSessionCharacteristics { local: false } => Some(Part::Setting),
             Verb::Prepare(_) | Verb::Execute(_) => Some(Part::SqlStatement),
             Verb::Listen(_) => Some(Part::Listen),
