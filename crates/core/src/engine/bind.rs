@@ -101,6 +101,34 @@ impl<S: Socket> Backend<S> {
         }
     }
 
+    /// Whether the server may have statements of other clients than the one that it serves.
+    pub(super) fn has_statements_of_others(&self) -> bool {
+        self.uncertain || !self.statements.is_empty()
+    }
+
+    /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
+    /// the texts of others, with the literals in them. Those that it still needs are prepared again.
+    pub(super) fn deallocate_all(&mut self, out: &mut Vec<u8>) {
+        const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
+        if self.status == TransactionStatus::Failed && !self.unsynced {
+            // No command is carried out there but ROLLBACK, behind which the client's may stand.
+            // Close is.
+            for name in self.statements.names() {
+                build::close_statement(out, &name);
+                self.expect(Expect::Made);
+            }
+            out.extend_from_slice(&build::SYNC);
+            self.expect(Expect::MadeSync);
+        } else if self.unsynced {
+            self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
+            self.uncertain = true; // it may be ignored
+        } else {
+            self.made_query(DEALLOCATE_ALL, out);
+            self.uncertain = false; // if it fails, the connection is closed
+        }
+        self.statements.clear();
+    }
+
     /// Sees to it that the server has a shared statement, appending what is needed.
     pub(super) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
         if self.statements.touch(statement.id) {

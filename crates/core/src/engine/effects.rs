@@ -111,6 +111,7 @@ impl Effects {
         };
         if findings.unsure {
             effects.pins = effects.pins.union(PartSet::ANY_SETTING);
+            effects.pins.insert(Part::SessionCatalog);
         }
         if parts.contains(Part::SequenceValue) {
             // Not a reason to keep the backend: see `bind`.

@@ -340,6 +340,9 @@ impl<S: Socket> Engine<S> {
         let Some(backend) = &mut client.backend else { return };
         let process = backend.process;
         let mut out = Vec::new();
+        if backend.has_statements_of_others() {
+            backend.deallocate_all(&mut out); // clients of transaction mode have had it
+        }
         if !client.exclusive {
             backend.apply_settings(&client.desired, &mut out);
         }

@@ -355,6 +355,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.before(&effects, restored)?;
             }
         } else {
+            // What it has further on is not known until it has gone.
+            self.clear_catalog()?;
             let in_doubt = self.may_be_reread();
             if in_doubt {
                 self.hold()?;
@@ -400,6 +402,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// What a statement with effects needs ahead of it; and takes note of them.
     fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
+        self.before_catalog(effects)?;
         self.client.undergo(self.backend, effects, restored);
         if !self.client.is_native()
             && effects.reads_sequences
@@ -410,6 +413,28 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.passage.cut(self.backend)?;
             self.backend.discard_sequences(&mut self.passage.out);
         }
+        Ok(())
+    }
+
+    /// Sees to it that a statement which may look at what is prepared on the server finds nothing of
+    /// other clients'. Once is enough: the client keeps the backend then.
+    fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
+        let looks = effects.pins.contains(Part::SessionCatalog);
+        if looks && !self.client.pins.contains(Part::SessionCatalog) {
+            self.clear_catalog()?;
+            self.client.pins.insert(Part::SessionCatalog);
+        }
+        Ok(())
+    }
+
+    fn clear_catalog(&mut self) -> Result<(), Halt> {
+        if self.client.is_native() || !self.backend.has_statements_of_others() {
+            return Ok(());
+        }
+        self.hold()?;
+        self.passage.cut(self.backend)?;
+        self.backend.deallocate_all(&mut self.passage.out);
+        self.backend.replay.forget();
         Ok(())
     }
 
@@ -468,7 +493,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let malformed = Expect::Parse { serial: 0, statement: 0 };
         if !self.is_whole() {
-            return self.parse_unshared("a statement too long to be looked at was prepared");
+            return self.parse_unshared("a statement too long to be looked at was prepared", true);
         }
         let Some((name, rest)) = frame::take_string(self.body) else {
             self.malformed(malformed);
@@ -524,7 +549,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let certain = self.effects_of(text);
             if self.effects_in_doubt(text) != certain {
                 return self
-                    .parse_unshared("a statement was prepared that may be read in two ways");
+                    .parse_unshared("a statement was prepared that may be read in two ways", true);
             }
         }
         let pool = self.backend.pool.clone();
@@ -532,7 +557,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         let Some(statement) =
             pool.statements.intern_if_room(rest, desired, || self.effects_of(text))
         else {
-            return self.parse_unshared("prepared_statements_memory is full");
+            let looks = self.effects_of(text).pins.contains(Part::SessionCatalog);
+            return self.parse_unshared("prepared_statements_memory is full", looks);
         };
         let named = ClientStatement {
             statement: statement.clone(),
@@ -579,8 +605,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
-    /// reason for which the backend is closed after it.
-    fn parse_unshared(&mut self, why: &'static str) -> Result<(), Halt> {
+    /// reason for which the backend is closed after it. `looks`: it may look at what else is prepared.
+    fn parse_unshared(&mut self, why: &'static str, looks: bool) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
         if let Some(named) = self.client.statement(name) {
             let existing = named.statement.clone();
@@ -588,6 +614,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             let rest = self.header.body - self.body.len();
             self.client.extra().discard = rest;
             return Ok(());
+        }
+        if looks {
+            self.clear_catalog()?;
         }
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
@@ -677,6 +706,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if statement.effects.unusual.is_some() {
             self.hold()?;
         }
+        self.before_catalog(&statement.effects)?; // it may take this one away
         let old = portal.len() + 1 + name.len() + 1;
         let first = !self.backend.owes_client()
             && !self.backend.unsynced
@@ -729,15 +759,18 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sees to it that the server's unnamed statement is the client's, or none.
     fn bring_unnamed(&mut self) -> Result<(), Halt> {
+        let effects = self.client.unnamed.clone();
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
+            self.hold()?;
+        }
+        if let Some(unnamed) = &effects {
+            self.before_catalog(&unnamed.effects)?; // it may take the server's away
+        }
         let same = match (&self.client.unnamed, &self.backend.unnamed) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             _ => false,
         };
-        let effects = self.client.unnamed.clone();
-        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
-            self.hold()?;
-        }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;

@@ -631,3 +631,70 @@ fn a_custom_name_among_the_start_values_is_never_known_to_the_next_client() {
         assert!(server.is_dropped(), "{mode:?}");
     }
 }
+
+/// A world in which somebody has prepared a statement with a secret in it, and another client.
+fn world_with_a_secret() -> (World, Peer, Peer) {
+    let mut world = World::new(1);
+    let (_, server) = world.client_with("s", "SELECT 'secret'");
+    let client = world.client();
+    (world, client, server)
+}
+
+const CATALOG: &str = "SELECT statement FROM pg_prepared_statements";
+
+#[test]
+fn pg_prepared_statements_never_shows_what_others_have_prepared() {
+    let look = |name: &str| [parse(name, CATALOG), bind(name), execute(), sync()].concat();
+    for (sent, kinds) in [
+        (query(CATALOG), "QQ"),
+        (query("DO LANGUAGE plperl 'anything'"), "QQ"),
+        (query(&format!("SELECT '{}'; {CATALOG}", "x".repeat(20_000))), "QQ"),
+        (look(""), "PPBECCBES"),
+        (look("c"), "PPBECCCPBES"),
+    ] {
+        let (mut world, client, server) = world_with_a_secret();
+        world.send(&client, &sent);
+        let bytes = server.received();
+        assert_eq!(self::kinds(&bytes), kinds);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains("DEALLOCATE ALL"), "{kinds}");
+        let answer = match kinds {
+            "QQ" => "CICI",
+            "PPBECCBES" => "112C332CI",
+            _ => "112C33312CI",
+        };
+        world.send(&server, &answers(answer));
+        assert!(["CZ", "12CZ"].contains(&client.kinds().as_str()), "{kinds}");
+        world.send(&client, &query(CATALOG));
+        assert_eq!(server.received(), query(CATALOG), "nothing else can have come meanwhile");
+    }
+}
+
+#[test]
+fn pg_prepared_statements_shows_nothing_in_a_failed_transaction_either() {
+    let (mut world, client, server) = world_with_a_secret();
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 1/0"));
+    world.send(&server, &answers("EF"));
+    server.received();
+    client.received();
+    let text = format!("ROLLBACK; {CATALOG}");
+    world.send(&client, &query(&text));
+    assert_eq!(server.kinds(), "CSQ");
+    world.send(&server, &answers("3FCCI"));
+    assert_eq!(client.kinds(), "CCZ");
+}
+
+#[test]
+fn a_client_of_session_mode_finds_no_statements_of_others() {
+    let (mut world, _, server) = world_with_a_secret();
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    assert_eq!(server.received(), query("DEALLOCATE ALL"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "KZ");
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    assert_eq!(world.servers[0].kinds(), "", "there are none");
+    assert_eq!(client.kinds(), "KZ");
+}
