@@ -150,6 +150,9 @@ fn each_spelling_of_set_names_its_setting() {
         ("set transaction read only", "SetTransaction"),
         ("set local transaction isolation level serializable", "SetTransaction"),
         ("set transaction snapshot 'x'", "SetTransaction"),
+        ("SET CONSTRAINTS ALL DEFERRED", "SetTransaction"),
+        ("set constraints s.a, \"B\" immediate", "SetTransaction"),
+        ("set constraints to 1", "\"constraints\" = 1"),
         (
             "set session characteristics as transaction read only",
             "SetSessionCharacteristics { local: false }",

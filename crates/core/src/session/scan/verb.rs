@@ -141,7 +141,7 @@ pub enum Verb {
         /// To what.
         value: SetValue,
     },
-    /// SET TRANSACTION, with SNAPSHOT or not: ends with the transaction.
+    /// SET TRANSACTION, with SNAPSHOT or not, and SET CONSTRAINTS: ends with the transaction.
     SetTransaction,
     /// SET SESSION CHARACTERISTICS AS TRANSACTION: sets `default_transaction_...`.
     SetSessionCharacteristics {
@@ -470,7 +470,7 @@ fn read_set(head: &Head, end: usize) -> Option<Verb> {
     }
     if !assigns(i + 1) && !head.is(i + 1, "from") && head.kind(i) == Some(Kind::Word) {
         match head.text(i) {
-            b"transaction" => return Some(Verb::SetTransaction),
+            b"transaction" | b"constraints" => return Some(Verb::SetTransaction),
             b"time" if head.is(i + 1, "zone") => {
                 return set("timezone", i + 2, &["default", "local"]);
             }
