@@ -196,7 +196,6 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(false)
     }
 
-    /// The message goes nowhere, nor does what has not come of it yet.
     /// Makes the message at hand wait until the queries and pipelines ahead of its own are
     /// answered: how they end decides what it means.
     ///
@@ -231,6 +230,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    /// The message goes nowhere, nor does what has not come of it yet.
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());

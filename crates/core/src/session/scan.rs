@@ -5,7 +5,8 @@
 //!           locks, `set_config`, TEMPORARY where an object is created, `pg_temp` and so on. Where
 //!           a string is run as code (DO, CALL) its words count as well, wherever they stand.
 //! # Invariants  never a false negative for what the text itself says: what cannot be read is
-//!           `unsure`. A false positive costs a pin; a column that is called `temp` is none.
+//!           `unsure`. That holds for the [`ScanOptions`] under which the server reads it, which
+//!           are the caller's to know. A false positive costs a pin; a column that is called `temp` is none.
 //!           The findings do not depend on where the chunks end.
 //! # Limits  [`STATEMENTS_MAX`] statements are listed, the flags are of all. What functions,
 //!           triggers and procedures do inside is not in the text. A text that the server would
