@@ -303,8 +303,11 @@ def test_an_unbounded_number_of_different_statements_does_not_grow_the_server(en
                 for n in range(30):
                     prepare(client, f"s{n}", f"select {number}, {n}")
         client = env.connect(target)
-        count = int(client.value("select count(*) from pg_prepared_statements"))
-        assert count <= 20, f"{count} statements on the server"
+        # Within a function: Hawser takes all away ahead of a text that looks at them.
+        client.execute("create function prepared_here() returns bigint language sql as 'select count(*) from pg_prepared_statements'")
+        count = int(client.value("select prepared_here()"))
+        client.execute("drop function prepared_here")
+        assert 0 < count <= 20, f"{count} statements on the server"
 
 
 def test_describe_tells_the_clients_own_types(env):

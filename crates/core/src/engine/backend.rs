@@ -13,6 +13,7 @@ use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::ServerParameters;
+use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
@@ -39,6 +40,16 @@ pub struct BackendSeed<S: Socket> {
     pub opened: Time,
     /// Frees its place under the limits on server connections when it is dropped.
     pub permit: Box<dyn std::any::Any + Send>,
+}
+
+/// How a server reads texts of a session that has set nothing.
+fn reading_under(parameters: &ServerParameters) -> ScanOptions {
+    ScanOptions::default().with(|name| parameters.get(name))
+}
+
+/// Whether a plain CREATE TABLE of such a session may make a temporary table.
+fn makes_temporary_under(parameters: &ServerParameters) -> bool {
+    parameters.get(b"search_path").is_some_and(names_temporary_schema)
 }
 
 /// What a backend does between its clients.
@@ -136,6 +147,13 @@ pub struct Backend<S: Socket> {
     pub(super) applied: Settings,
     /// What the server reported at connect.
     pub(super) parameters: Arc<ServerParameters>,
+    /// By these, a plain CREATE TABLE may make a temporary one.
+    pub(super) makes_temporary: bool,
+    /// How it reads texts by these.
+    pub(super) reading: ScanOptions,
+    /// Since it was last at rest, outside of a transaction, something was sent that may change how
+    /// it reads texts.
+    pub(super) rereading: bool,
     /// Shared prepared statements that the server has.
     pub(super) statements: BackendStatements,
     /// The unnamed statement that the server has.
@@ -213,6 +231,9 @@ impl<S: Socket> Backend<S> {
             output: Kept::EMPTY,
             readable: false,
             applied: Settings::EMPTY,
+            makes_temporary: makes_temporary_under(&seed.parameters),
+            reading: reading_under(&seed.parameters),
+            rereading: false,
             parameters: seed.parameters,
             statements: BackendStatements::new(keep as usize),
             unnamed: None,
@@ -280,6 +301,13 @@ impl<S: Socket> Backend<S> {
     /// Its place in its home loop's table.
     pub fn place(&self) -> Slot {
         self.place
+    }
+
+    /// The server's own values have changed.
+    pub(super) fn take_parameters(&mut self, parameters: Arc<ServerParameters>) {
+        self.makes_temporary = makes_temporary_under(&parameters);
+        self.reading = reading_under(&parameters);
+        self.parameters = parameters;
     }
 
     /// Whether the server owes nothing, is in no transaction, and no message is half sent.

@@ -16,7 +16,7 @@ use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed, same_parse_settings};
-use crate::session::settings::{self, Change, Settings};
+use crate::session::settings::{self, Change, Settings, is_custom};
 use crate::wire::{TransactionStatus, build};
 
 /// Name of the statement that changes settings within a pipeline.
@@ -50,6 +50,7 @@ impl<S: Socket> Backend<S> {
         }
         let before = std::mem::replace(&mut self.applied, desired.clone());
         let changes: Vec<_> = before.diff(desired).collect();
+        self.define(&changes);
         // A query is read in the client_encoding in force: that comes first, by itself, where
         // the others are not plain ASCII.
         let (encoding, others): (Vec<_>, Vec<_>) =
@@ -66,6 +67,13 @@ impl<S: Socket> Backend<S> {
         } else {
             settings::write_set_query(encoding.into_iter().chain(others), &mut text);
             self.made_query(&text, out);
+        }
+    }
+
+    /// Custom names among the changes stay defined on the server (see [`is_custom`]).
+    fn define(&mut self, changes: &[Change<'_>]) {
+        if changes.iter().any(|change| is_custom(change.name())) {
+            self.spoiled.get_or_insert("a custom setting was given at the start of a session");
         }
     }
 
@@ -91,6 +99,34 @@ impl<S: Socket> Backend<S> {
             self.made_query(b"DISCARD SEQUENCES", out);
             self.sequences_discarded = true;
         }
+    }
+
+    /// Whether the server may have statements of other clients than the one that it serves.
+    pub(super) fn has_statements_of_others(&self) -> bool {
+        self.uncertain || !self.statements.is_empty()
+    }
+
+    /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
+    /// the texts of others, with the literals in them. Those that it still needs are prepared again.
+    pub(super) fn deallocate_all(&mut self, out: &mut Vec<u8>) {
+        const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
+        if self.status == TransactionStatus::Failed && !self.unsynced {
+            // No command is carried out there but ROLLBACK, behind which the client's may stand.
+            // Close is.
+            for name in self.statements.names() {
+                build::close_statement(out, &name);
+                self.expect(Expect::Made);
+            }
+            out.extend_from_slice(&build::SYNC);
+            self.expect(Expect::MadeSync);
+        } else if self.unsynced {
+            self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
+            self.uncertain = true; // it may be ignored
+        } else {
+            self.made_query(DEALLOCATE_ALL, out);
+            self.uncertain = false; // if it fails, the connection is closed
+        }
+        self.statements.clear();
     }
 
     /// Sees to it that the server has a shared statement, appending what is needed.
@@ -155,7 +191,9 @@ impl<S: Socket> Backend<S> {
     /// transaction only.)
     fn set_within_pipeline(&mut self, desired: &Settings, within: bool, out: &mut Vec<u8>) {
         let before = std::mem::replace(&mut self.applied, desired.clone());
-        for change in before.diff(desired) {
+        let changes: Vec<_> = before.diff(desired).collect();
+        self.define(&changes);
+        for change in changes {
             let mut body = Vec::new();
             if self.status == TransactionStatus::InTransaction {
                 settings::write_set_local(change, &mut body);

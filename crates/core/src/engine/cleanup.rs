@@ -78,6 +78,7 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
+        backend.rereading = false;
         backend.unbroken = 0;
         backend.tidying = Tidying::No;
         if backend.parked {

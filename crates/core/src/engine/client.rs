@@ -10,9 +10,9 @@ use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::replay::Seen;
 use super::statement::{Keyed, Statement, Unnamed};
 use super::{Socket, limits};
-use crate::session::part::PartSet;
-use crate::session::scan::Scanner;
-use crate::session::settings::Settings;
+use crate::session::part::{Part, PartSet};
+use crate::session::scan::{Scanner, names_temporary_schema};
+use crate::session::settings::{Settings, is_custom};
 use crate::time::Time;
 
 /// What a RESET that is under way goes back to the client's start values.
@@ -43,6 +43,18 @@ pub(super) struct ClientStatement {
 
 /// A client's names for prepared statements.
 pub(super) type ClientStatements = HashMap<Box<[u8]>, ClientStatement, Keyed>;
+
+/// Parts that a session has by its start values alone, and that stay with a backend.
+pub(super) fn parts_of_start(start: &Settings) -> PartSet {
+    let mut parts = PartSet::EMPTY;
+    if start.get(b"search_path").is_some_and(names_temporary_schema) {
+        parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+    }
+    if start.iter().any(|(name, _)| is_custom(name)) {
+        parts.insert(Part::CustomSetting);
+    }
+    parts
+}
 
 /// What is seldom needed of a client, out of the way of what is needed always.
 pub(super) struct Record<S: Socket> {
@@ -149,6 +161,20 @@ impl<S: Socket> Client<S> {
         self.mode == PoolMode::Session
             || !self.pins.is_empty()
             || self.extra.as_ref().is_some_and(|extra| extra.discarding.is_some())
+    }
+
+    /// Parts that pin it to this backend whatever it does: by its own start values, or by the
+    /// server's where that reports its search_path (PostgreSQL 18).
+    pub(super) fn lasting_pins(&self, backend: &Backend<S>) -> PartSet {
+        if self.is_native() {
+            return PartSet::EMPTY;
+        }
+        let start = &self.record.start;
+        let mut parts = parts_of_start(start);
+        if backend.makes_temporary && start.get(b"search_path").is_none() {
+            parts.insert(Part::TemporaryObject);
+        }
+        parts
     }
 
     /// Whether something is under way on whose outcome the reading of later messages depends.

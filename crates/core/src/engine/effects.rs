@@ -9,7 +9,9 @@
 
 use super::client::Resetting;
 use crate::session::part::{Part, PartSet, Policy};
-use crate::session::scan::{Discard, Findings, OneOrAll, SetValue, Verb};
+use crate::session::scan::{
+    Discard, Findings, OneOrAll, ScanOptions, SetValue, Verb, is_plain, scan,
+};
 
 /// What a text may do to the session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -20,6 +22,8 @@ pub struct Effects {
     pub spoils: bool,
     /// Asks for currval or lastval.
     pub reads_sequences: bool,
+    /// How texts behind it are to be read is known once it is answered.
+    pub rereads: bool,
     /// Anything of the following: the rest need not be looked at otherwise.
     pub unusual: Option<Box<Unusual>>,
 }
@@ -48,7 +52,50 @@ pub struct Unusual {
 impl Effects {
     /// Whether there is none.
     pub fn is_none(&self) -> bool {
-        self.pins.is_empty() && !self.spoils && !self.reads_sequences && self.unusual.is_none()
+        self.pins.is_empty()
+            && !self.spoils
+            && !self.reads_sequences
+            && !self.rereads
+            && self.unusual.is_none()
+    }
+
+    /// Of a function called by its oid (FunctionCall): there is no text, and `set_config`,
+    /// `pg_advisory_lock`, `setseed` or `currval` can be called like that by anybody.
+    pub(super) fn of_unknown_function() -> Self {
+        let kept = PartSet::of(&[Part::AdvisoryLock, Part::Seed]);
+        Self {
+            pins: PartSet::ANY_SETTING.union(kept),
+            spoils: true,
+            reads_sequences: true,
+            rereads: true,
+            unusual: None,
+        }
+    }
+
+    /// Of a text that the server reads like that.
+    pub(super) fn of_text(
+        text: &[u8],
+        options: ScanOptions,
+        reported: impl Fn(&[u8]) -> bool,
+    ) -> Self {
+        if options == ScanOptions::default() && is_plain(text) {
+            return Self::default();
+        }
+        Self::of(&scan(text, options), reported)
+    }
+
+    /// Of a text that the server reads in the one way or in the other.
+    pub(super) fn either(self, other: Self) -> Self {
+        if self == other {
+            return self;
+        }
+        Self {
+            pins: self.pins.union(other.pins).union(PartSet::ANY_SETTING),
+            spoils: true,
+            reads_sequences: self.reads_sequences || other.reads_sequences,
+            rereads: true,
+            unusual: self.unusual.or(other.unusual),
+        }
     }
 
     /// From the scan of a text. `reported` says whether the server reports a setting, given in
@@ -59,10 +106,12 @@ impl Effects {
         let mut effects = Self {
             pins: policy.pinning(parts),
             spoils: findings.unsure || policy.must_close(parts),
+            rereads: findings.unsure || findings.rereads,
             ..Self::default()
         };
         if findings.unsure {
             effects.pins = effects.pins.union(PartSet::ANY_SETTING);
+            effects.pins.insert(Part::SessionCatalog);
         }
         if parts.contains(Part::SequenceValue) {
             // Not a reason to keep the backend: see `bind`.
@@ -135,7 +184,13 @@ mod tests {
 
     #[test]
     fn plain_statements_have_none() {
-        for text in ["SELECT 1", "", "BEGIN; UPDATE t SET a = 1; COMMIT", "SELECT nextval('s')"] {
+        for text in [
+            "SELECT 1",
+            "",
+            "BEGIN; UPDATE t SET a = 1; COMMIT",
+            "SELECT nextval('s')",
+            "SET CONSTRAINTS ALL DEFERRED",
+        ] {
             assert!(effects(text).is_none(), "{text}");
         }
     }

@@ -1,7 +1,7 @@
 //! Entry points of the engine: readiness of connections, and messages.
 
 use super::backend::{Backend, Tidying};
-use super::client::{Client, Extra, Record};
+use super::client::{Client, Extra, Record, parts_of_start};
 use super::kept::Kept;
 use super::message::{
     BackendRow, BackendState, ClientRow, ClientState, Event, NewClient, PoolMode, PoolRef, Scope,
@@ -251,6 +251,8 @@ impl<S: Socket> Engine<S> {
     fn adopt<H: Host<S>>(&mut self, host: &mut H, new: NewClient<S>, now: Time) {
         let pool = self.view_of(&new.pool);
         let early = !new.early.is_empty();
+        let shares = new.mode != PoolMode::Session;
+        let pins = if shares { parts_of_start(&new.start) } else { PartSet::EMPTY };
         let slot = self.clients.insert_with(|_| Client {
             socket: new.socket,
             backend: None,
@@ -273,7 +275,7 @@ impl<S: Socket> Engine<S> {
             armed: 0,
             unnamed_serial: 0,
             pool,
-            pins: PartSet::EMPTY,
+            pins,
             state: ClientState::Idle,
             mode: new.mode,
             exclusive: new.exclusive,
@@ -338,6 +340,9 @@ impl<S: Socket> Engine<S> {
         let Some(backend) = &mut client.backend else { return };
         let process = backend.process;
         let mut out = Vec::new();
+        if backend.has_statements_of_others() {
+            backend.deallocate_all(&mut out); // clients of transaction mode have had it
+        }
         if !client.exclusive {
             backend.apply_settings(&client.desired, &mut out);
         }

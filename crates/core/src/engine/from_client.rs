@@ -496,6 +496,9 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;
+        if backend.makes_temporary {
+            client.pins = client.pins.union(client.lasting_pins(&backend));
+        }
         client.backend = Some(backend);
         client.state = ClientState::Active;
         let pool = client.pool;
@@ -679,26 +682,23 @@ fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Box<[u8
     if !text[first..].get(..10)?.eq_ignore_ascii_case(b"deallocate") {
         return None;
     }
-    let effects = Effects::of(&scan(text, client.scan_options()), |_| false);
+    // Nothing is at hand that says how the server would read any other.
+    if !text.is_ascii() || memchr::memchr(b'\\', text).is_some() {
+        return None;
+    }
+    let effects = Effects::of(&scan(text, ScanOptions::default()), |_| false);
     let name = effects.unusual?.deallocates?;
     client.statement(&name).map(|_| name)
 }
 
 impl<S: Socket> Client<S> {
-    /// How this client's statements are to be read.
-    pub(super) fn scan_options(&self) -> ScanOptions {
-        let settings = &self.desired;
-        if settings.is_empty() {
-            return ScanOptions::default();
+    /// How this client's statements are to be read, once everything is answered, by a backend that
+    /// reads them like `own` where it has set nothing.
+    pub(super) fn scan_options(&self, own: ScanOptions) -> ScanOptions {
+        if self.desired.is_empty() {
+            return own;
         }
-        ScanOptions {
-            standard_conforming_strings: settings.get(b"standard_conforming_strings")
-                != Some(b"off"),
-            unsafe_encoding: settings.get(b"client_encoding").is_some_and(|encoding| {
-                [&b"SJIS"[..], b"BIG5", b"GBK", b"UHC", b"GB18030", b"JOHAB", b"SHIFT_JIS_2004"]
-                    .contains(&encoding)
-            }),
-        }
+        own.with(|name| self.desired.get(name))
     }
 
     /// A statement with these effects is on its way to the server.
@@ -707,6 +707,7 @@ impl<S: Socket> Client<S> {
         if effects.is_none() {
             return;
         }
+        backend.rereading |= effects.rereads;
         if self.is_native() {
             if effects.spoils {
                 backend.spoiled.get_or_insert("a client changed what cannot be undone");
@@ -742,8 +743,10 @@ impl<S: Socket> Client<S> {
         }
         if unusual.discards_all {
             // What no command undoes is left on the server by this one, too.
+            let lasting = self.lasting_pins(backend);
             let stays =
-                self.pins.iter().filter(|part| part.row().undo == Undo::CloseBackend).collect();
+                |part: &Part| part.row().undo == Undo::CloseBackend || lasting.contains(*part);
+            let stays = self.pins.iter().filter(stays).collect();
             let ends = std::mem::replace(&mut self.pins, stays);
             let extra = self.extra();
             extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));

@@ -1,9 +1,11 @@
-//! "cached plan must not change result type": healed where no client can notice.
+//! "cached plan must not change result type", and shared statements that the server has lost: healed
+//! where no client can notice.
 //!
 //! # The trap
 //! After DDL a statement prepared before it may give other columns; the server then refuses to
 //! run it (`RevalidateCachedQuery`, plancache.c). A client that shares it, and prepared it after
-//! the DDL or never looked at its columns, has done nothing wrong (trap 6).
+//! the DDL or never looked at its columns, has done nothing wrong (trap 6). Nor has one whose shared
+//! statement was taken away unseen: by a DEALLOCATE ALL within a function, for example.
 //!
 //! # Model
 //! A pipeline that begins with a Bind of a shared statement outside a transaction is kept as the
@@ -89,9 +91,15 @@ pub(super) fn hash_of_parameters(body: &[u8]) -> u64 {
     hasher.finish().clamp(2, u64::MAX - 1)
 }
 
-/// Whether an error says that a statement was prepared before its result changed.
-pub(super) fn is_stale_plan(error: &[u8]) -> bool {
-    field(error, b'C') == Some(b"0A000") && field(error, b'R') == Some(b"RevalidateCachedQuery")
+/// Whether an error about a shared statement says that it was prepared before its result changed,
+/// or that the server does not have it. Its name is ours alone: something has taken it away unseen,
+/// and the next to use it must not find that again.
+pub(super) fn is_stale_or_lost(error: &[u8]) -> bool {
+    match field(error, b'C') {
+        Some(b"0A000") => field(error, b'R') == Some(b"RevalidateCachedQuery"),
+        Some(b"26000") => true,
+        _ => false,
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]

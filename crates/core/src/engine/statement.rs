@@ -531,6 +531,13 @@ impl BackendStatements {
         }
     }
 
+    /// The names of all, sorted.
+    pub fn names(&self) -> Vec<Box<[u8]>> {
+        let mut names: Vec<_> = self.by_id.values().map(|p| p.statement.name.clone()).collect();
+        names.sort_unstable();
+        names
+    }
+
     /// Notes that the backend has none any more.
     pub fn clear(&mut self) {
         self.by_id.clear();

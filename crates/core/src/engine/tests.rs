@@ -8,6 +8,7 @@ mod faults;
 mod harness;
 mod limits;
 mod pipelines;
+mod reading;
 mod replay;
 mod restoring;
 mod sessions;

@@ -17,7 +17,7 @@ use super::from_client::{Halt, Passage, bad_length};
 use super::statement::{Statement, Unnamed};
 use super::{Socket, limits, restore};
 use crate::session::part::Part;
-use crate::session::scan::{ScanOptions, Scanner, is_plain, scan};
+use crate::session::scan::{Findings, ScanOptions, Scanner, is_plain, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES, Header};
@@ -27,6 +27,17 @@ use crate::wire::{TransactionStatus, build, frontend};
 fn target(body: &[u8]) -> Option<(u8, &[u8])> {
     let (&what, name) = body.split_first()?;
     Some((what, frame::take_string(name)?.0))
+}
+
+/// Whether a FunctionCall (by its body, or the start of it) is of any other function than those on
+/// large objects, for which libpq uses this message. Which function an oid stands for is not known,
+/// but for the server's own: those of pg_proc.dat never change.
+fn calls_unknown_function(body: &[u8]) -> bool {
+    // lo_create, lo_open, lo_close, loread, lowrite, lo_lseek, lo_creat, lo_tell, lo_unlink,
+    // lo_truncate, lo_lseek64, lo_tell64, lo_truncate64
+    const LARGE_OBJECTS: [u32; 13] =
+        [715, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171, 3172];
+    frame::take_u32(body).is_some_and(|(oid, _)| !LARGE_OBJECTS.contains(&oid))
 }
 
 /// One message of a client that has a backend.
@@ -173,6 +184,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             }
             frontend::FUNCTION_CALL => {
+                if calls_unknown_function(self.body) {
+                    self.before(&Effects::of_unknown_function(), false)?;
+                }
                 self.pass();
                 self.backend.expect(Expect::Call);
             }
@@ -182,7 +196,6 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(false)
     }
 
-    /// The message goes nowhere, nor does what has not come of it yet.
     /// Makes the message at hand wait until the queries and pipelines ahead of its own are
     /// answered: how they end decides what it means.
     ///
@@ -217,6 +230,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    /// The message goes nowhere, nor does what has not come of it yet.
     fn drop_message(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
@@ -260,13 +274,51 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    fn scan_options(&self) -> ScanOptions {
+        self.client.scan_options(self.backend.reading)
+    }
+
+    /// Whether something ahead that is not answered yet may change how texts are read.
+    fn may_be_reread(&self) -> bool {
+        self.backend.rereading && (self.backend.unsynced || self.backend.owes_client())
+    }
+
+    /// The same, for a text of which more than one reading is possible at all.
+    fn is_in_doubt(&self, text: &[u8]) -> bool {
+        self.may_be_reread() && (memchr::memchr(b'\\', text).is_some() || !text.is_ascii())
+    }
+
+    /// What a text does if it is read as the settings say that are known.
     fn effects_of(&self, text: &[u8]) -> Effects {
-        let options = self.client.scan_options();
+        let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+        Effects::of_text(text, self.scan_options(), reported)
+    }
+
+    /// What a text does whose reading is in doubt: all that it may do in any.
+    fn effects_in_doubt(&self, text: &[u8]) -> Effects {
+        let [one, other] = [true, false].map(|standard_conforming_strings| {
+            // Characters of an encoding that is not known cannot be read.
+            let options = ScanOptions { standard_conforming_strings, unsafe_encoding: true };
+            let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+            Effects::of(&scan(text, options), reported)
+        });
+        one.either(other)
+    }
+
+    /// What the text of a Query does, and what was found in it if that is known for certain.
+    /// `None`: nothing at all.
+    fn read_query(&mut self, text: &[u8]) -> Result<Option<(Effects, Option<Findings>)>, Halt> {
+        if self.is_in_doubt(text) {
+            self.hold()?;
+            return Ok(Some((self.effects_in_doubt(text), None)));
+        }
+        let options = self.scan_options();
         if options == ScanOptions::default() && is_plain(text) {
-            return Effects::default();
+            return Ok(None);
         }
         let findings = scan(text, options);
-        Effects::of(&findings, |name| self.backend.parameters.get(name).is_some())
+        let effects = Effects::of(&findings, |name| self.backend.parameters.get(name).is_some());
+        Ok(Some((effects, Some(findings))))
     }
 
     fn query(&mut self) -> Result<bool, Halt> {
@@ -277,8 +329,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.malformed(Expect::Query);
                 return Ok(false);
             };
-            let effects = self.effects_of(text);
-            if !effects.is_none() {
+            if let Some((effects, findings)) = self.read_query(text)?
+                && !effects.is_none()
+            {
                 let mut restored = false;
                 if let Some(unusual) = &effects.unusual {
                     // What it does to the books depends on how what is ahead of it ends.
@@ -291,8 +344,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                     {
                         return Ok(false);
                     }
-                    let findings = scan(text, self.client.scan_options());
-                    if let Some(all) = restore::insertions(&findings, &self.client.record.start) {
+                    let start = &self.client.record.start;
+                    if let Some(all) = findings.and_then(|f| restore::insertions(&f, start)) {
                         restored = true;
                         if self.client.has_start_values() {
                             insertions = all;
@@ -302,7 +355,16 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.before(&effects, restored)?;
             }
         } else {
-            let mut scanner = Box::new(Scanner::new(self.client.scan_options()));
+            // What it has further on is not known until it has gone.
+            self.clear_catalog()?;
+            let in_doubt = self.may_be_reread();
+            if in_doubt {
+                self.hold()?;
+            }
+            let mut scanner = Box::new(Scanner::new(self.scan_options()));
+            if in_doubt {
+                scanner.doubt();
+            }
             scanner.feed(self.body);
             self.client.extra().scanner = Some(scanner);
         }
@@ -340,6 +402,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// What a statement with effects needs ahead of it; and takes note of them.
     fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
+        self.before_catalog(effects)?;
         self.client.undergo(self.backend, effects, restored);
         if !self.client.is_native()
             && effects.reads_sequences
@@ -350,6 +413,28 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.passage.cut(self.backend)?;
             self.backend.discard_sequences(&mut self.passage.out);
         }
+        Ok(())
+    }
+
+    /// Sees to it that a statement which may look at what is prepared on the server finds nothing of
+    /// other clients'. Once is enough: the client keeps the backend then.
+    fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
+        let looks = effects.pins.contains(Part::SessionCatalog);
+        if looks && !self.client.pins.contains(Part::SessionCatalog) {
+            self.clear_catalog()?;
+            self.client.pins.insert(Part::SessionCatalog);
+        }
+        Ok(())
+    }
+
+    fn clear_catalog(&mut self) -> Result<(), Halt> {
+        if self.client.is_native() || !self.backend.has_statements_of_others() {
+            return Ok(());
+        }
+        self.hold()?;
+        self.passage.cut(self.backend)?;
+        self.backend.deallocate_all(&mut self.passage.out);
+        self.backend.replay.forget();
         Ok(())
     }
 
@@ -381,7 +466,12 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
             let name_and_rest = frame::take_string(self.body);
             let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
-            let effects = text.map(|(text, _)| self.effects_of(text));
+            let effects = text.map(|(text, _)| {
+                let in_doubt = self.is_in_doubt(text);
+                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) }
+            });
+            // It is not looked at again when it is executed.
+            self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
             if self.client.has_start_values()
                 && let Some((name, _)) = name_and_rest
             {
@@ -403,7 +493,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let malformed = Expect::Parse { serial: 0, statement: 0 };
         if !self.is_whole() {
-            return self.parse_unshared("a statement too long to be looked at was prepared");
+            return self.parse_unshared("a statement too long to be looked at was prepared", true);
         }
         let Some((name, rest)) = frame::take_string(self.body) else {
             self.malformed(malformed);
@@ -418,8 +508,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.malformed(malformed);
             return Ok(());
         }
+        let in_doubt = self.is_in_doubt(text);
         if name.is_empty() {
-            let effects = self.effects_of(text);
+            if in_doubt {
+                self.hold()?;
+            }
+            let effects =
+                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) };
             let unnamed = Arc::new(Unnamed {
                 body: rest.into(),
                 settings: self.client.desired.clone(),
@@ -449,12 +544,21 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         // Any query ahead may set what this Parse reads, be it within a function.
         self.hold()?;
+        if in_doubt {
+            // What others with the same text share is read for certain.
+            let certain = self.effects_of(text);
+            if self.effects_in_doubt(text) != certain {
+                return self
+                    .parse_unshared("a statement was prepared that may be read in two ways", true);
+            }
+        }
         let pool = self.backend.pool.clone();
         let desired = &self.client.desired;
         let Some(statement) =
             pool.statements.intern_if_room(rest, desired, || self.effects_of(text))
         else {
-            return self.parse_unshared("prepared_statements_memory is full");
+            let looks = self.effects_of(text).pins.contains(Part::SessionCatalog);
+            return self.parse_unshared("prepared_statements_memory is full", looks);
         };
         let named = ClientStatement {
             statement: statement.clone(),
@@ -501,8 +605,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
-    /// reason for which the backend is closed after it.
-    fn parse_unshared(&mut self, why: &'static str) -> Result<(), Halt> {
+    /// reason for which the backend is closed after it. `looks`: it may look at what else is prepared.
+    fn parse_unshared(&mut self, why: &'static str, looks: bool) -> Result<(), Halt> {
         let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
         if let Some(named) = self.client.statement(name) {
             let existing = named.statement.clone();
@@ -511,12 +615,16 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.extra().discard = rest;
             return Ok(());
         }
+        if looks {
+            self.clear_catalog()?;
+        }
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
         } else {
             Part::ProtocolStatement
         });
         // Its text may not have been seen whole: anything may be in it.
+        self.backend.rereading = true;
         self.backend.spoiled.get_or_insert(why);
         if name.is_empty() {
             self.client.unnamed = None;
@@ -598,6 +706,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if statement.effects.unusual.is_some() {
             self.hold()?;
         }
+        self.before_catalog(&statement.effects)?; // it may take this one away
         let old = portal.len() + 1 + name.len() + 1;
         let first = !self.backend.owes_client()
             && !self.backend.unsynced
@@ -650,15 +759,18 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sees to it that the server's unnamed statement is the client's, or none.
     fn bring_unnamed(&mut self) -> Result<(), Halt> {
+        let effects = self.client.unnamed.clone();
+        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
+            self.hold()?;
+        }
+        if let Some(unnamed) = &effects {
+            self.before_catalog(&unnamed.effects)?; // it may take the server's away
+        }
         let same = match (&self.client.unnamed, &self.backend.unnamed) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             _ => false,
         };
-        let effects = self.client.unnamed.clone();
-        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
-            self.hold()?;
-        }
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;

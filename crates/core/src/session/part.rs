@@ -11,6 +11,8 @@
 
 use std::fmt;
 
+use super::settings::is_custom;
+
 /// One kind of state that a session can have on its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -368,7 +370,7 @@ impl Part {
     /// The part that a setting of this name (in lower case) belongs to, or `None` where it lasts
     /// no longer than a transaction. `reported` says whether this server reports the name.
     pub fn of_setting(name: &[u8], reported: impl FnOnce(&[u8]) -> bool) -> Option<Part> {
-        if name.contains(&b'.') {
+        if is_custom(name) {
             return Some(Part::CustomSetting);
         }
         Some(match name {

@@ -5,7 +5,8 @@
 //!           locks, `set_config`, TEMPORARY where an object is created, `pg_temp` and so on. Where
 //!           a string is run as code (DO, CALL) its words count as well, wherever they stand.
 //! # Invariants  never a false negative for what the text itself says: what cannot be read is
-//!           `unsure`. A false positive costs a pin; a column that is called `temp` is none.
+//!           `unsure`. That holds for the [`ScanOptions`] under which the server reads it, which
+//!           are the caller's to know. A false positive costs a pin; a column that is called `temp` is none.
 //!           The findings do not depend on where the chunks end.
 //! # Limits  [`STATEMENTS_MAX`] statements are listed, the flags are of all. What functions,
 //!           triggers and procedures do inside is not in the text. A text that the server would
@@ -23,6 +24,7 @@ use self::keyword::{Keyword, Word};
 pub use self::plain::is_plain;
 pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
 use self::verb::{Head, Kind};
+use super::canonical::is_unsafe_encoding;
 use super::part::{Part, PartSet, REPORTED};
 use super::token::{Lexer, NAME_BYTES_MAX, Sink};
 
@@ -45,6 +47,28 @@ impl Default for ScanOptions {
     }
 }
 
+impl ScanOptions {
+    /// Of a session in which `value` gives some settings; the others are as in `self`.
+    pub fn with<'a>(self, value: impl Fn(&[u8]) -> Option<&'a [u8]>) -> ScanOptions {
+        let strings = value(STRINGS);
+        let encoding = value(ENCODING);
+        ScanOptions {
+            standard_conforming_strings: strings
+                .map_or(self.standard_conforming_strings, |value| value != b"off"),
+            unsafe_encoding: encoding.map_or(self.unsafe_encoding, is_unsafe_encoding),
+        }
+    }
+}
+
+/// The settings that [`ScanOptions`] come from.
+const STRINGS: &[u8] = b"standard_conforming_strings";
+const ENCODING: &[u8] = b"client_encoding";
+
+/// Whether texts are read in another way where this setting has another value.
+fn decides_reading(name: &[u8]) -> bool {
+    name == STRINGS || name == ENCODING
+}
+
 /// One statement of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
@@ -64,6 +88,9 @@ pub struct Findings {
     pub flags: PartSet,
     /// The text cannot be read, or runs what cannot be seen: anything may happen.
     pub unsure: bool,
+    /// It may set what decides how the texts behind it are read, be it up to the end of the
+    /// transaction only: its [`ScanOptions`] may not be theirs.
+    pub rereads: bool,
     /// There are more statements than are listed. `flags` has the parts of their verbs.
     pub truncated: bool,
 }
@@ -77,11 +104,6 @@ impl Findings {
     /// The statement, if there is exactly one.
     pub fn single(&self) -> Option<&Statement> {
         self.first.as_ref().filter(|_| self.rest.is_empty())
-    }
-
-    /// Has the text no statement at all (the server answers EmptyQueryResponse)?
-    pub fn is_empty(&self) -> bool {
-        self.first.is_none() && !self.unsure
     }
 
     /// All parts that the text may change or read. `reported` says whether the server reports a
@@ -133,6 +155,11 @@ impl Scanner {
             self.finder.found.unsure = true;
         }
         self.lexer.feed(chunk, &mut self.finder);
+    }
+
+    /// It is not known how the server will read the text.
+    pub fn doubt(&mut self) {
+        self.finder.found.unsure = true;
     }
 
     /// Ends the text.
@@ -192,6 +219,8 @@ struct Finder {
     head: Head,
     for_seen: bool,
     hold: bool,
+    /// UPDATE has been read: what follows may be what it updates.
+    update_seen: bool,
     watch: Watch,
     disguised: bool,
     // What the next tokens decide; `careful` if any is under way.
@@ -221,6 +250,7 @@ impl Finder {
             head: Head::default(),
             for_seen: false,
             hold: false,
+            update_seen: false,
             watch: Watch::Nothing,
             disguised: false,
             careful: false,
@@ -300,6 +330,11 @@ impl Finder {
         {
             self.flag(Part::TemporaryObject);
         }
+        self.found.rereads |= match &verb {
+            Verb::Set { name, .. } | Verb::Reset(name) => decides_reading(name.as_bytes()),
+            Verb::ResetAll | Verb::Discard(Discard::All) | Verb::Execute(_) => true,
+            _ => false,
+        };
         let statement = Statement { range: self.start..end, verb };
         if self.found.first.is_none() {
             self.found.first = Some(statement);
@@ -316,6 +351,7 @@ impl Finder {
         self.parentheses = 0;
         self.for_seen = false;
         self.hold = false;
+        self.update_seen = false;
         self.watch = Watch::Nothing;
     }
 
@@ -327,10 +363,13 @@ impl Finder {
             Word::Touches => self.found.flags = self.found.flags.union(keyword.parts),
             Word::Runs => self.found.unsure = true,
             Word::SetConfig => self.begin_set_config(),
+            Word::Update => self.update_seen = true,
+            Word::Settings => self.settings(),
             Word::Execute => {
                 let nested = self.first == Word::Explain
                     || (self.first == Word::Create && self.previous == Word::As);
                 if nested {
+                    self.found.rereads = true;
                     self.flag(Part::SqlStatement);
                 }
             }
@@ -349,6 +388,19 @@ impl Finder {
             }
             _ => {}
         }
+    }
+
+    /// `pg_settings`: its rule `pg_settings_u` makes set_config() of an UPDATE (system_views.sql).
+    fn settings(&mut self) {
+        if self.update_seen {
+            self.any_setting();
+        }
+    }
+
+    /// A setting of unknown name may be set.
+    fn any_setting(&mut self) {
+        self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
+        self.found.rereads = true;
     }
 
     /// TEMP or TEMPORARY: is it the key word, or somebody's name?
@@ -374,7 +426,7 @@ impl Finder {
     fn begin_set_config(&mut self) {
         if self.set_config.is_some() {
             // A call within a call: nobody writes that, so it need not be read well.
-            self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
+            self.any_setting();
         }
         if self.watch == Watch::Nothing {
             self.watch = Watch::TemporarySchema;
@@ -447,9 +499,13 @@ impl Finder {
         let parts = match call.name {
             Some(mut name) if name.len() < NAME_BYTES_MAX => {
                 name.make_ascii_lowercase();
+                self.found.rereads |= decides_reading(&name);
                 Part::of_setting(&name, is_reported).into_iter().collect()
             }
-            _ => PartSet::ANY_SETTING,
+            _ => {
+                self.found.rereads = true;
+                PartSet::ANY_SETTING
+            }
         };
         // A custom name stays defined when the transaction has ended.
         let lasting = PartSet::of(&[Part::CustomSetting]);
@@ -476,12 +532,13 @@ impl Finder {
         match (self.watch, keyword.word) {
             (_, Word::PgTemp) => self.flag(Part::TemporaryObject),
             (Watch::Everything, word) => match word {
-                Word::Set | Word::Reset | Word::SetConfig => {
-                    self.found.flags = self.found.flags.union(PartSet::ANY_SETTING);
-                }
+                Word::Set | Word::Reset | Word::SetConfig => self.any_setting(),
+                Word::Update => self.update_seen = true,
+                Word::Settings => self.settings(),
                 Word::Temporary => self.flag(Part::TemporaryObject),
                 Word::Listen => self.flag(Part::Listen),
-                Word::Prepare => self.flag(Part::SqlStatement),
+                // DEALLOCATE ALL takes the shared statements of others away as well.
+                Word::Prepare | Word::Deallocate => self.flag(Part::SqlStatement),
                 Word::Hold => self.flag(Part::HeldCursor),
                 Word::Load => self.flag(Part::LoadedLibrary),
                 Word::Seed => self.flag(Part::Seed),
@@ -507,10 +564,10 @@ impl Sink for Finder {
     }
 
     fn quoted(&mut self, text: &[u8], start: usize) {
-        // In quotes key words are plain names, but functions are still functions.
+        // In quotes key words are plain names, but functions and views are still what they are.
         let keyword = keyword::lookup(text).filter(|keyword| {
-            use Word::{PgTemp, Runs, SetConfig, Touches};
-            matches!(keyword.word, SetConfig | PgTemp | Touches | Runs)
+            use Word::{PgTemp, Runs, SetConfig, Settings, Touches};
+            matches!(keyword.word, SetConfig | Settings | PgTemp | Touches | Runs)
         });
         self.token(keyword, Kind::Quoted, text, start);
     }

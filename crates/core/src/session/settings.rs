@@ -60,6 +60,12 @@ fn is_parsed(name: &[u8]) -> bool {
     !logging && !network && !NOT_PARSED.contains(&name)
 }
 
+/// Is this the name of a setting that the server makes up on first use? It knows it for good then:
+/// `current_setting()` of it gives an empty string after a RESET, and no longer NULL.
+pub fn is_custom(name: &[u8]) -> bool {
+    name.contains(&b'.')
+}
+
 /// One setting: its name in lower case and its value, without terminating NUL.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Entry {

@@ -2,7 +2,7 @@
 
 use super::super::Socket;
 use super::super::expect::Expect;
-use super::super::replay::is_stale_plan;
+use super::super::replay::is_stale_or_lost;
 use super::super::restore::count_back;
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};
@@ -17,7 +17,7 @@ impl<S: Socket> Relay<'_, S> {
     ) -> Result<Fate, &'static str> {
         let mut healing = false;
         if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
-            (owed, is_stale_plan(body))
+            (owed, is_stale_or_lost(body))
         {
             // Whoever uses it next prepares it anew.
             self.backend.statements.mark_stale(statement);

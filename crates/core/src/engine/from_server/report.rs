@@ -38,7 +38,7 @@ impl<S: Socket> Relay<'_, S> {
             // Nobody asked: the server's own value has changed (a reload, a promotion).
             let mut parameters = (*backend.parameters).clone();
             parameters.set(name, value);
-            backend.parameters = Arc::new(parameters);
+            backend.take_parameters(Arc::new(parameters));
         }
         if !fixed {
             let own = backend.parameters.get(name) == Some(value);

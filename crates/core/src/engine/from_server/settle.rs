@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::super::Socket;
 use super::super::backend::Backend;
 use super::super::client::{Client, Resetting};
+use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::message::PoolMode;
 use super::super::statement::{Unnamed, same_parse_settings};
@@ -13,7 +14,7 @@ use crate::session::part::Part;
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
-use crate::wire::{TransactionStatus, build};
+use crate::wire::{TransactionStatus, build, frame};
 
 impl<S: Socket> Relay<'_, S> {
     /// The server has come to the end of a query or pipeline.
@@ -52,6 +53,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         if self.backend.expected.is_empty() {
             self.backend.since = now;
+            if status == TransactionStatus::Idle && !self.backend.unsynced {
+                self.backend.rereading = false;
+            }
         }
         if status == TransactionStatus::Idle {
             self.backend.transactions += 1;
@@ -128,7 +132,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         named.statement = backend
             .pool
             .statements
-            .intern(&before.body, &backend.applied, || before.effects.clone());
+            .intern(&before.body, &backend.applied, || backend.effects_of_body(&before.body));
     }
     if ended < backend.unnamed_follows
         && let Some(unnamed) = &client.unnamed
@@ -137,10 +141,19 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         let again = Arc::new(Unnamed {
             body: unnamed.body.clone(),
             settings: backend.applied.clone(),
-            effects: unnamed.effects.clone(),
+            effects: backend.effects_of_body(&unnamed.body),
         });
         client.unnamed = Some(again.clone());
         backend.unnamed = Some(again);
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// What the text in the body of a Parse does under the settings in force.
+    fn effects_of_body(&self, body: &[u8]) -> Effects {
+        let text = frame::take_string(body).map_or(body, |(text, _)| text);
+        let options = self.reading.with(|name| self.applied.get(name));
+        Effects::of_text(text, options, |name| self.parameters.get(name).is_some())
     }
 }
 

@@ -169,6 +169,8 @@ pub(super) struct World {
     /// What servers say that they are.
     pub(super) server_version: &'static str,
     pub(super) in_hot_standby: &'static str,
+    /// What else servers that are opened from now on report.
+    pub(super) own: Vec<(&'static str, &'static str)>,
 }
 
 impl World {
@@ -190,6 +192,7 @@ impl World {
             now: Time::from_micros(1_000_000),
             server_version: "",
             in_hot_standby: "",
+            own: Vec::new(),
         }
     }
 
@@ -239,6 +242,9 @@ impl World {
                     if !value.is_empty() {
                         parameters.set(name, value.as_bytes());
                     }
+                }
+                for (name, value) in &self.own {
+                    parameters.set(name.as_bytes(), value.as_bytes());
                 }
                 let seed = BackendSeed {
                     id: BackendId(u64::from(number)),

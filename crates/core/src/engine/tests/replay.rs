@@ -251,3 +251,49 @@ fn trap_06_a_client_that_leaves_meanwhile_leaves_nothing_behind() {
         assert_eq!(other.kinds(), "CZ");
     }
 }
+
+/// The server's answer to a Bind of a statement that it does not have.
+fn lost() -> Vec<u8> {
+    message(b'E', b"SERROR\0VERROR\0C26000\0Mprepared statement \"hw1\" does not exist\0\0")
+}
+
+#[test]
+fn trap_06_a_statement_that_a_function_has_deallocated_is_prepared_again() {
+    let (mut world, client, server) = described();
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "BES");
+    world.send(&server, &[lost(), answers("I")].concat());
+    assert_eq!(server.kinds(), "CPDS");
+    assert_eq!(client.kinds(), "");
+    let same = [parameters(INT4), rows("a", INT4, 0), answers("I")].concat();
+    world.send(&server, &[answers("31"), same].concat());
+    assert_eq!(server.kinds(), "BES");
+    world.send(&server, &answers("2DCI"));
+    assert_eq!(client.kinds(), "2DCZ");
+}
+
+#[test]
+fn trap_06_a_statement_that_is_lost_where_nothing_can_be_healed_fails_once() {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &run("s"));
+    world.send(&server, &[lost(), answers("F")].concat());
+    world.send(&client, &query("ROLLBACK"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZEZCZ");
+    server.received();
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "CPBES", "and is prepared again for whoever is next");
+}
+
+#[test]
+fn trap_06_a_deallocate_in_a_do_block_pins_until_the_books_are_right_again() {
+    let (mut world, client, server) = prepared();
+    world.send(&client, &query("DO $$ begin deallocate all; end $$"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 0);
+    server.received();
+    world.close(&client);
+    assert_eq!(server.received(), query("DISCARD ALL"));
+}

@@ -542,3 +542,159 @@ fn trap_06_a_parse_waits_for_a_query_that_may_set_what_it_reads() {
     world.send(&server, &[answers("C"), told, answers("I")].concat());
     assert_eq!(server.kinds(), "PS");
 }
+
+#[test]
+fn a_function_called_by_its_oid_may_do_anything_to_the_session() {
+    // set_config, pg_advisory_lock, currval, a function of the user's own.
+    for (oid, free) in
+        [(2078u32, false), (2880, false), (1575, false), (20_000, false), (952, true)]
+    {
+        let mut world = World::new(1);
+        let (client, other) = (world.client(), world.client());
+        world.send(&client, &message(b'F', &[&oid.to_be_bytes()[..], &[0; 6]].concat()));
+        let server = world.servers[0].clone();
+        let sent = server.kinds();
+        world.send(&server, &answers(&sent.replace("QF", "CI").replace('F', "VI")));
+        if sent == "QF" {
+            assert_eq!(client.kinds(), "", "the answer to DISCARD SEQUENCES is ours");
+            world.send(&server, &answers("VI"));
+        }
+        assert_eq!(client.kinds(), "VZ");
+        world.send(&other, &query("SELECT 1"));
+        assert_eq!(server.kinds() == "Q", free, "{oid}: lent to another");
+        world.close(&client);
+        assert_eq!(server.is_dropped(), !free, "{oid}");
+    }
+}
+
+#[test]
+fn a_function_called_by_its_oid_costs_session_mode_its_backend_afterwards() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let server = world.servers[0].clone();
+    world.send(&client, &message(b'F', &[&1599u32.to_be_bytes()[..], &[0; 6]].concat()));
+    assert_eq!(server.kinds(), "F", "setseed: no command undoes it");
+    world.send(&server, &answers("VI"));
+    world.close(&client);
+    assert!(server.is_dropped());
+}
+
+#[test]
+fn a_start_value_that_makes_plain_tables_temporary_pins() {
+    let temporary = [("search_path", "app, pg_temp")];
+    let harmless = [("search_path", "app, public")];
+    for (own, start, free) in [
+        ("", &temporary[..], false),
+        ("", &harmless[..], true),
+        ("pg_temp", &[][..], false),
+        ("pg_temp", &harmless[..], true),
+    ] {
+        let mut world = World::new(1);
+        if !own.is_empty() {
+            world.own = vec![("search_path", own)]; // PostgreSQL 18 reports it
+        }
+        let client = world.client_of(LoopId(0), PoolMode::Transaction, start);
+        for text in ["CREATE TABLE t AS SELECT 'A' x", "DISCARD ALL", "CREATE TABLE t ()"] {
+            world.send(&client, &query(text));
+            let server = world.servers[0].clone();
+            // Its settings go ahead where they have been discarded.
+            let sent = server.kinds();
+            for _ in 0..sent.len() {
+                world.send(&server, &answers("CI"));
+            }
+            server.received();
+            assert_eq!(client.kinds(), "CZ", "{text}");
+            assert_eq!(world.idle_backends() == 1, free, "{own} {start:?} behind {text}");
+        }
+        world.close(&client);
+        let server = world.servers[0].clone();
+        assert_eq!(server.received() == query("DISCARD ALL"), !free);
+    }
+}
+
+#[test]
+fn a_custom_name_among_the_start_values_is_never_known_to_the_next_client() {
+    for mode in [PoolMode::Transaction, PoolMode::Session] {
+        let mut world = World::new(1);
+        let client = world.client_of(LoopId(0), mode, &[("my.tenant", "7")]);
+        world.send(&client, &query("SELECT 1"));
+        let server = world.servers[0].clone();
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert!(sent.contains("\"my\".\"tenant\""), "{sent}");
+        world.send(&server, &answers("CICI"));
+        assert_eq!(world.idle_backends(), 0, "it keeps it");
+        // DISCARD ALL leaves the name defined.
+        world.send(&client, &query("DISCARD ALL"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(world.idle_backends(), 0, "it still keeps it");
+        world.close(&client);
+        assert!(server.is_dropped(), "{mode:?}");
+    }
+}
+
+/// A world in which somebody has prepared a statement with a secret in it, and another client.
+fn world_with_a_secret() -> (World, Peer, Peer) {
+    let mut world = World::new(1);
+    let (_, server) = world.client_with("s", "SELECT 'secret'");
+    let client = world.client();
+    (world, client, server)
+}
+
+const CATALOG: &str = "SELECT statement FROM pg_prepared_statements";
+
+#[test]
+fn pg_prepared_statements_never_shows_what_others_have_prepared() {
+    let look = |name: &str| [parse(name, CATALOG), bind(name), execute(), sync()].concat();
+    for (sent, kinds) in [
+        (query(CATALOG), "QQ"),
+        (query("DO LANGUAGE plperl 'anything'"), "QQ"),
+        (query(&format!("SELECT '{}'; {CATALOG}", "x".repeat(20_000))), "QQ"),
+        (look(""), "PPBECCBES"),
+        (look("c"), "PPBECCCPBES"),
+    ] {
+        let (mut world, client, server) = world_with_a_secret();
+        world.send(&client, &sent);
+        let bytes = server.received();
+        assert_eq!(self::kinds(&bytes), kinds);
+        let text = String::from_utf8_lossy(&bytes);
+        assert!(text.contains("DEALLOCATE ALL"), "{kinds}");
+        let answer = match kinds {
+            "QQ" => "CICI",
+            "PPBECCBES" => "112C332CI",
+            _ => "112C33312CI",
+        };
+        world.send(&server, &answers(answer));
+        assert!(["CZ", "12CZ"].contains(&client.kinds().as_str()), "{kinds}");
+        world.send(&client, &query(CATALOG));
+        assert_eq!(server.received(), query(CATALOG), "nothing else can have come meanwhile");
+    }
+}
+
+#[test]
+fn pg_prepared_statements_shows_nothing_in_a_failed_transaction_either() {
+    let (mut world, client, server) = world_with_a_secret();
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 1/0"));
+    world.send(&server, &answers("EF"));
+    server.received();
+    client.received();
+    let text = format!("ROLLBACK; {CATALOG}");
+    world.send(&client, &query(&text));
+    assert_eq!(server.kinds(), "CSQ");
+    world.send(&server, &answers("3FCCI"));
+    assert_eq!(client.kinds(), "CCZ");
+}
+
+#[test]
+fn a_client_of_session_mode_finds_no_statements_of_others() {
+    let (mut world, _, server) = world_with_a_secret();
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    assert_eq!(server.received(), query("DEALLOCATE ALL"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "KZ");
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    assert_eq!(world.servers[0].kinds(), "", "there are none");
+    assert_eq!(client.kinds(), "KZ");
+}

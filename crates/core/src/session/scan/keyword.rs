@@ -58,6 +58,8 @@ pub(super) enum Word {
     Select,
     Set,
     SetConfig,
+    /// The view `pg_settings`, whose UPDATE is a SET.
+    Settings,
     Start,
     Temporary,
     True,
@@ -92,7 +94,7 @@ const fn touches(text: &'static str, part: Part) -> Keyword {
     Keyword { text: text.as_bytes(), word: Word::Touches, parts: PartSet::of(&[part]) }
 }
 
-const KEYWORDS: [Keyword; 100] = [
+const KEYWORDS: [Keyword; 101] = [
     word("abort", Word::Abort),
     word("alter", Word::Alter),
     word("as", Word::As),
@@ -156,6 +158,7 @@ const KEYWORDS: [Keyword; 100] = [
     word("values", Word::Rows),
     word("with", Word::With),
     // Functions and views of the server.
+    word("pg_settings", Word::Settings),
     touches("currval", Part::SequenceValue),
     touches("lastval", Part::SequenceValue),
     touches("setseed", Part::Seed),

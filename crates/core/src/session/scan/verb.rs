@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::keyword::Word;
 use crate::session::part::{Part, PartSet};
+use crate::session::settings::is_custom;
 use crate::session::token::NAME_BYTES_MAX;
 
 /// Tokens after the first word that are kept of a statement whose verb needs them.
@@ -140,7 +141,7 @@ pub enum Verb {
         /// To what.
         value: SetValue,
     },
-    /// SET TRANSACTION, with SNAPSHOT or not: ends with the transaction.
+    /// SET TRANSACTION, with SNAPSHOT or not, and SET CONSTRAINTS: ends with the transaction.
     SetTransaction,
     /// SET SESSION CHARACTERISTICS AS TRANSACTION: sets `default_transaction_...`.
     SetSessionCharacteristics {
@@ -195,7 +196,7 @@ impl Verb {
                 let lasts = !local && *value != SetValue::Default;
                 part.filter(|&part| lasts || part == Part::CustomSetting)
             }
-            Verb::Reset(name) if name.as_bytes().contains(&b'.') => Some(Part::CustomSetting),
+            Verb::Reset(name) if is_custom(name.as_bytes()) => Some(Part::CustomSetting),
             Verb::SetSessionCharacteristics { local: false } => Some(Part::Setting),
             Verb::Prepare(_) | Verb::Execute(_) => Some(Part::SqlStatement),
             Verb::Listen(_) => Some(Part::Listen),
@@ -469,7 +470,7 @@ fn read_set(head: &Head, end: usize) -> Option<Verb> {
     }
     if !assigns(i + 1) && !head.is(i + 1, "from") && head.kind(i) == Some(Kind::Word) {
         match head.text(i) {
-            b"transaction" => return Some(Verb::SetTransaction),
+            b"transaction" | b"constraints" => return Some(Verb::SetTransaction),
             b"time" if head.is(i + 1, "zone") => {
                 return set("timezone", i + 2, &["default", "local"]);
             }
