@@ -18,11 +18,13 @@
 //! * a backend goes back to the pool only when the server has answered everything that was sent
 //!   to it, reports no transaction, and no message is half sent in either direction
 //! * buffers are bounded: see [`limits`]
+//! * what one event may lead to is bounded, however much a connection has to say: see `again`
 //!
 //! # Order of work when a transaction ends
 //! The next waiter's first message is sent to the server before the finished client is answered:
 //! the server, which is the slowest, starts soonest.
 
+mod again;
 mod answer;
 pub mod backend;
 mod bind;
@@ -66,6 +68,8 @@ pub mod limits {
     pub const EVENTS_BEHIND_MAX: usize = 32;
     /// No bound of the configuration is below this: shorter messages are not measured.
     pub const PACKET_BYTES_MIN: usize = 1024;
+    /// Reads that one event may lead to. Who has more to say is seen to again in the next turn.
+    pub const READS_AN_EVENT_MAX: u32 = 16;
     /// What is looked at of a longer message from a server: an error's severity and code.
     pub const ERROR_START_BYTES: usize = 1024;
     /// Unsent bytes for one connection from which its other side is no longer read.

@@ -27,8 +27,16 @@ use crate::ids::Slot;
 use crate::time::Time;
 
 impl<S: Socket> Client<S> {
-    /// Sends the client something of ours, where nothing of a server's can be under way.
+    /// Sends the client something of ours, where nothing of a server's can be under way: at the
+    /// end of the turn if it is small, with all else that one read of it leads to. Whoever calls
+    /// this sees to it that the client is among [`Engine::late`] then, or pushes it out.
     pub(super) fn reply(&mut self, bytes: &[u8]) {
+        let untried = self.late || self.output.is_empty();
+        if untried && self.output.len() + bytes.len() <= limits::LATE_BYTES_MAX {
+            self.output.extend_from_slice(bytes);
+            self.late = true;
+            return;
+        }
         // A broken connection shows in its next event.
         let _ = self.push_out(&mut Spare::default());
         let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);

@@ -190,7 +190,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Keeps a backend that has no client with this loop.
-    fn keep(&mut self, backend: Box<Backend<S>>) {
+    pub(super) fn keep(&mut self, backend: Box<Backend<S>>) {
         let place = backend.place;
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Engine(backend);

@@ -122,11 +122,20 @@ impl<S: Socket> Engine<S> {
             if client.is_leaving() {
                 break;
             }
+            if client.output.len() > limits::OUTPUT_HIGH_BYTES && !client.is_native() {
+                // What is answered here goes there: whoever takes no answers asks for none.
+                client.readable = true;
+                break;
+            }
             if let Some(backend) = &client.backend
                 && (backend.output.len() > limits::OUTPUT_HIGH_BYTES
                     || backend.is_full()
                     || client.held)
             {
+                client.readable = true;
+                break;
+            }
+            if !self.again.may_read(Token::Client(slot)) {
                 client.readable = true;
                 break;
             }
@@ -193,8 +202,12 @@ impl<S: Socket> Engine<S> {
         let mut passage =
             Passage { input: bytes, run: 0, at: 0, out: std::mem::take(&mut self.to_server) };
         passage.out.clear();
+        let waits = self.clients.get(slot).is_some_and(|client| client.late);
         let mut halt = self.walk(host, slot, &mut passage, now);
         let Some(client) = self.clients.get_mut(slot) else { return false };
+        if client.late && !waits {
+            self.late.push(slot);
+        }
         if let Some(backend) = &mut client.backend {
             let sent = passage.cut(backend).and_then(|()| {
                 if passage.out.is_empty() { Ok(()) } else { backend.send(&passage.out) }

@@ -102,12 +102,18 @@ impl<S: Socket> Engine<S> {
 
     /// How long the host may sleep at most.
     pub fn next_tick(&self) -> Duration {
+        if !self.again.is_empty() {
+            return Duration::ZERO;
+        }
         let busy = self.wheel.armed > 0 || self.pools.iter().any(|v| v.pool.anybody_waits());
         if busy { Duration::from_micros(TICK_US) } else { Duration::from_secs(1) }
     }
 
-    /// To be called now and then, best at [`Engine::next_tick`].
+    /// To be called once a turn, ahead of [`Engine::flush`], and at [`Engine::next_tick`] at the
+    /// latest.
     pub fn tick<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        self.see_again(host, now);
+        self.again.begin();
         let tick = Wheel::tick(now);
         if tick <= self.wheel.done {
             return;

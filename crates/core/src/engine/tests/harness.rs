@@ -30,6 +30,8 @@ struct Pipe {
     dropped: bool,
     /// Bytes that the other side still takes.
     room: usize,
+    /// Writes of the engine's.
+    writes: usize,
     /// Watched by this loop under this token.
     watch: Option<(LoopId, Token)>,
 }
@@ -58,6 +60,7 @@ impl Socket for Fake {
 
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let mut pipe = self.0.lock().unwrap();
+        pipe.writes += 1;
         let count = buf.len().min(pipe.room);
         if count == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -137,6 +140,16 @@ impl Peer {
     /// Whether the engine has closed the connection.
     pub(super) fn is_dropped(&self) -> bool {
         self.0.lock().unwrap().dropped
+    }
+
+    /// How often the engine has written.
+    pub(super) fn writes(&self) -> usize {
+        self.0.lock().unwrap().writes
+    }
+
+    /// How much has been sent that the engine has not read.
+    pub(super) fn unread(&self) -> usize {
+        self.0.lock().unwrap().to_engine.len()
     }
 
     /// Takes only this many bytes from now on.
@@ -252,11 +265,22 @@ impl World {
                 };
                 let message = ToLoop::Opened(Box::new(seed));
                 self.asked.messages.push_back((home, message));
+            } else if let Some(id) = self.unread_loop() {
+                self.with_engine(id, |engine, host, now| engine.tick(host, now));
             } else {
                 self.check_books();
                 return;
             }
         }
+    }
+
+    /// A loop that must not sleep.
+    fn unread_loop(&self) -> Option<LoopId> {
+        (0..)
+            .map(LoopId)
+            .zip(&self.engines)
+            .find(|(_, e)| e.next_tick().is_zero())
+            .map(|(id, _)| id)
     }
 
     /// With no message under way, the pool's figures are those of the loops' own tables, and
@@ -358,6 +382,24 @@ impl World {
         peer
     }
 
+    /// Tells a loop of a connection, and sees to nothing else: one event.
+    pub(super) fn only_raise(&mut self, peer: &Peer) {
+        let watch = peer.0.lock().unwrap().watch;
+        let Some((home, token)) = watch else { return };
+        let ready = Readiness { readable: true, ..Readiness::default() };
+        self.with_engine(home, |engine, host, now| engine.on_event(host, token, ready, now));
+    }
+
+    /// What a peer sends, before anybody looks.
+    pub(super) fn put(&self, peer: &Peer, bytes: &[u8]) {
+        peer.0.lock().unwrap().to_engine.extend(bytes);
+    }
+
+    /// How long loop 0 may sleep.
+    pub(super) fn next_tick(&self) -> std::time::Duration {
+        self.engines[0].next_tick()
+    }
+
     fn raise(&mut self, peer: &Peer, ready: Readiness) {
         let watch = peer.0.lock().unwrap().watch;
         if let Some((home, token)) = watch {
@@ -372,9 +414,24 @@ impl World {
         self.raise(peer, Readiness { readable: true, ..Readiness::default() });
     }
 
+    /// Bytes that wait in loop 0 for this client.
+    pub(super) fn kept_for(&self, peer: &Peer) -> usize {
+        match peer.0.lock().unwrap().watch {
+            Some((_, Token::Client(slot))) => {
+                self.engines[0].clients.get(slot).map_or(0, |client| client.output.len())
+            }
+            _ => 0,
+        }
+    }
+
     /// A peer takes everything again.
     pub(super) fn take_all(&mut self, peer: &Peer) {
-        peer.0.lock().unwrap().room = usize::MAX;
+        peer.take_only(usize::MAX);
+        self.takes(peer);
+    }
+
+    /// A peer takes something again.
+    pub(super) fn takes(&mut self, peer: &Peer) {
         self.raise(peer, Readiness { writable: true, ..Readiness::default() });
     }
 
