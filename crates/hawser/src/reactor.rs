@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! ```text
-//!   a turn:  rest? ─► epoll_wait ─► clock ─► up to 256 events ─► messages ─► answers ─► tick
+//!   a turn:  rest? ─► epoll_wait ─► clock ─► up to 256 events ─► messages ─► tick ─► answers
 //!              │ messages are there: wait 0
 //!              └ none: wait until the engine's next tick
 //! ```
@@ -10,9 +10,9 @@
 //! # Invariants
 //! * a loop that has nothing to do sleeps; whatever gives it something to do wakes it
 //! * a loop sleeps only after it has found its mailbox empty ([`crate::mailbox`])
-//! * a turn is bounded: the events of one wait, the messages that were there, those that the
-//!   loop has sent to itself meanwhile; then epoll is asked again, so that neither events nor
-//!   messages starve the others
+//! * a turn is bounded: the events of one wait, each with a bounded number of reads, the messages
+//!   that were there, those that the loop has sent to itself meanwhile, connections that had more
+//!   to say in the turn before; then epoll is asked again, so that none of them starves the others
 //! * in the steady state a turn allocates nothing: events and messages come into memory that is
 //!   used again
 //!
@@ -273,8 +273,9 @@ impl<S: Socket + AsFd> Reactor<S> {
         self.inbox.reverse();
         self.see_to_messages(now);
         self.about = None;
-        self.engine.flush(&mut self.host, now);
+        // What becomes due may lead to answers.
         self.engine.tick(&mut self.host, now);
+        self.engine.flush(&mut self.host, now);
     }
 
     fn see_to_messages(&mut self, now: Time) {

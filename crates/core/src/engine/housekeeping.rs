@@ -102,7 +102,7 @@ impl<S: Socket> Engine<S> {
 
     /// How long the host may sleep at most.
     pub fn next_tick(&self) -> Duration {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || !self.late.is_empty() {
             return Duration::ZERO;
         }
         let busy = self.wheel.armed > 0 || self.pools.iter().any(|v| v.pool.anybody_waits());

@@ -233,3 +233,23 @@ fn a_statement_beyond_the_memory_for_texts_pins_its_client() {
     world.close(&other);
     assert!(server.is_dropped(), "nobody else finds that name");
 }
+
+#[test]
+fn an_answer_that_comes_of_time_alone_is_not_slept_upon() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| {
+        settings.server_reset_query = Box::default();
+        settings.client_idle_timeout = Duration::from_secs(1);
+    });
+    let mode = crate::engine::PoolMode::Session;
+    let (idle, next) =
+        (world.client_of(LoopId(0), mode, &[]), world.client_of(LoopId(0), mode, &[]));
+    assert_eq!((&*idle.kinds(), &*next.kinds()), ("KZ", ""));
+    world.send(&idle, &query("SELECT 1"));
+    world.send(&world.servers[0].clone(), &answers("CI"));
+    let sleep = world.only_tick(1_100);
+    assert!(idle.is_dropped(), "it has sat idle");
+    assert!(sleep.is_zero() || next.kinds() == "KZ", "the next one is greeted after {sleep:?}");
+    world.settle();
+    assert_eq!(next.kinds(), "KZ");
+}
