@@ -157,6 +157,9 @@ pub struct Backend<S: Socket> {
     /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
     /// if the server would have ignored the Close, behind an error.
     pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
+    /// Names that its client has given, one for each entry in `expected` that does: they are taken
+    /// back if the Parse fails. A client may have very many names: they are not searched.
+    pub(super) naming: VecDeque<Box<[u8]>>,
     /// Where is noted what the client is told, one for each `noted` in `expected`.
     pub(super) describing: VecDeque<Arc<Seen>>,
     /// The pipeline under way, in case it must be sent again.
@@ -226,6 +229,7 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            naming: VecDeque::new(),
             displaced: VecDeque::new(),
             describing: VecDeque::new(),
             replay: Replay::default(),

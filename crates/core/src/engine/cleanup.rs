@@ -37,7 +37,10 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         loop {
             match backend.expected.front() {
-                Some(Expect::ParseKnown { .. }) => out.extend_from_slice(&build::PARSE_COMPLETE),
+                Some(Expect::ParseKnown { .. }) => {
+                    backend.naming.pop_front();
+                    out.extend_from_slice(&build::PARSE_COMPLETE);
+                }
                 Some(Expect::CloseKnown { told }) => {
                     backend.closing.pop_front();
                     if *told {

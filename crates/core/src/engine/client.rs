@@ -227,19 +227,21 @@ impl<S: Socket> Client<S> {
         Ok(())
     }
 
-    /// Takes back the name that a Parse gave which has failed.
-    pub(super) fn unname_failed(&mut self, serial: u32) {
+    /// Takes the unnamed statement back, if it is of this Parse, which has failed.
+    pub(super) fn unname_unnamed(&mut self, serial: u32) {
         if self.unnamed_serial == serial {
             self.unnamed = None;
             self.unnamed_serial = 0;
-            return;
         }
+    }
+
+    /// Takes back a name, if it is still what this Parse gave, which has failed.
+    pub(super) fn unname_failed(&mut self, name: &[u8], serial: u32) {
         // It may be among those that a DISCARD ALL or DEALLOCATE ALL behind it has taken away.
         let forgotten = self.extra.as_mut().and_then(|extra| extra.forgotten.as_mut());
         for names in self.statements.as_deref_mut().into_iter().chain(forgotten) {
-            let name = names.iter().find(|(_, s)| s.serial == serial).map(|(name, _)| name.clone());
-            if let Some(name) = name {
-                names.remove(&name);
+            if names.get(name).is_some_and(|named| named.serial == serial) {
+                names.remove(name);
             }
         }
     }

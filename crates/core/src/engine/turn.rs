@@ -475,6 +475,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .hint("Close the statements that are no longer needed."),
             ));
         }
+        self.backend.naming.push_back(name.into());
         let known = self.backend.statements.touch(statement.id);
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;

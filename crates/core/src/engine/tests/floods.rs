@@ -140,3 +140,48 @@ fn the_end_of_a_stream_is_seen_behind_more_than_one_share() {
     assert!(client.is_dropped());
     assert_eq!(client.unread(), 0);
 }
+
+/// Names of statements, in a number that may be given.
+fn name(number: usize) -> String {
+    format!("s{number}")
+}
+
+#[test]
+fn names_of_a_failed_pipeline_are_taken_back_in_linear_time() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("a", "SELECT 1");
+    let parses = |from: usize, to: usize| -> Vec<u8> {
+        (from..to).flat_map(|number| parse(&name(number), "SELECT 1")).collect()
+    };
+    let many = limits::CLIENT_STATEMENTS_MAX - 10_000;
+    for from in (0..many).step_by(2_000) {
+        let to = many.min(from + 2_000);
+        world.send(&client, &[parses(from, to), sync()].concat());
+        world.send(&server, &answers("I"));
+    }
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    client.received();
+    server.received();
+    // One pipeline with many, and many with one each: none may cost a walk over all names.
+    let began = std::time::Instant::now();
+    let failing = [parse("x", "SELEC"), parses(many, many + 8_000), sync()].concat();
+    world.send(&client, &failing);
+    world.send(&server, &answers("EF"));
+    world.send(&client, &query("ROLLBACK"));
+    world.send(&server, &answers("CI"));
+    for _ in 0..2_000 {
+        world.send(&client, &[parse("x", "SELEC"), sync()].concat());
+        world.send(&server, &answers("EI"));
+    }
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(4), "{took:?}");
+    client.received();
+    server.received();
+    // What failed has no name; what went before has.
+    let asks = [message(b'D', b"Sx\0"), sync(), message(b'D', b"Ss0\0"), sync()].concat();
+    world.send(&client, &asks);
+    let sent = server.received();
+    assert!(sent.windows(3).any(|bytes| bytes == b"Sx\0"), "left to the server to refuse");
+    assert!(!sent.windows(4).any(|bytes| bytes == b"Ss0\0"), "known, and renamed");
+}

@@ -304,6 +304,8 @@ impl World {
                     .filter(|e| matches!(e, Expect::CloseKnown { .. }))
                     .count();
                 assert_eq!(backend.closing.len(), closes);
+                let named = backend.expected.iter().filter(|e| e.names()).count();
+                assert_eq!(backend.naming.len(), named);
             }
             for (_, resident) in engine.resident.iter() {
                 if let Holder::Engine(backend) = &resident.holder {
