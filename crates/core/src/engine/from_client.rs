@@ -550,7 +550,10 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
         client.held = false;
-        if backend.is_full() {
+        // Whoever has had its query cancelled must not lose the next one to the signal.
+        let cancelled = backend.cancels_in_flight > 0 && backend.expected.is_empty();
+        if backend.is_full() || cancelled {
+            client.held = cancelled;
             client.backend = Some(backend);
             return Err(Halt::Full);
         }

@@ -253,3 +253,49 @@ fn an_answer_that_comes_of_time_alone_is_not_slept_upon() {
     world.settle();
     assert_eq!(next.kinds(), "KZ");
 }
+
+#[test]
+fn trap_16_a_query_behind_a_cancelled_one_waits_until_the_signal_has_been_sent() {
+    for mode in [crate::engine::PoolMode::Session, crate::engine::PoolMode::Transaction] {
+        let mut world = World::new(1);
+        let client = world.client_of(LoopId(0), mode, &[]);
+        world.send(&client, &query("BEGIN"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CT"));
+        world.send(&client, &query("SELECT pg_sleep(9)"));
+        let process = if mode == crate::engine::PoolMode::Session { 101 } else { PROCESS_ID_FIRST };
+        world.deliver(LoopId(0), ToLoop::Cancel { process, key: [9; 4].into() });
+        assert_eq!(world.asked.cancels.len(), 1);
+        // It has ended by itself, and the request is still on its way.
+        world.send(&server, &answers("CT"));
+        client.received();
+        server.received();
+        world.send(&client, &query("COMMIT"));
+        assert_eq!(server.kinds(), "", "{mode:?}: the signal may hit it");
+        world.send(&client, &query("SELECT 2"));
+        let place = world.asked.cancels[0].backend;
+        world.deliver(LoopId(0), ToLoop::CancelDone(place));
+        assert_eq!(server.kinds(), "QQ");
+        world.send(&server, &answers("CICI"));
+        assert_eq!(client.kinds(), "CZCZ");
+    }
+}
+
+#[test]
+fn what_is_sent_behind_a_cancelled_query_goes_on_with_it_until_it_is_answered() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
+    world.deliver(LoopId(0), cancel);
+    server.received();
+    world.send(&client, &message(b'd', b"1"));
+    assert_eq!(server.kinds(), "d", "a copy reads on until it is told of the cancel");
+    world.send(&client, &message(b'X', b""));
+    let place = world.asked.cancels[0].backend;
+    world.send(&server, &answers("EI"));
+    world.deliver(LoopId(0), ToLoop::CancelDone(place));
+    assert!(client.is_dropped());
+}
