@@ -36,6 +36,11 @@ impl<S: Socket> Engine<S> {
     }
 
     fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
+        if ready.broken && self.clients.get(slot).is_some_and(|c| c.is_leaving()) {
+            // It has gone without waiting for its answers, and has said so: what it asked for is
+            // carried out. The first answer that cannot be written ends that, as in PostgreSQL.
+            return;
+        }
         if ready.broken {
             // What it had sent before may still be there to be read, and is of no use to anyone.
             self.close_client(host, slot, "client's connection broke", now);

@@ -374,14 +374,13 @@ impl<S: Socket> Client<S> {
     /// Whether it keeps its backend from those who wait by taking or sending nothing.
     fn is_stalled(&self, timeout: Duration, now: Time) -> bool {
         let Some(backend) = &self.backend else { return false };
-        if self.is_leaving() {
-            // It may have gone without waiting for what is still to come.
-            return true;
-        }
         let half_sent = backend.sending_rest > 0 && !self.readable;
-        let unread = !self.output.is_empty() || half_sent;
+        // A query with a goodbye behind it is carried out, as by PostgreSQL, which reads the goodbye
+        // when it is done. But its client may have gone: nobody may wait for the answer.
+        let leaving = self.is_leaving();
+        let unread = !self.output.is_empty() || half_sent || leaving;
         unread
-            && self.mode != PoolMode::Session
+            && (self.mode != PoolMode::Session || leaving)
             && !timeout.is_zero()
             && now.since(backend.progress) >= timeout
     }

@@ -443,6 +443,13 @@ impl World {
         self.raise(peer, Readiness { readable: true, hangup: true, ..Readiness::default() });
     }
 
+    /// A peer's connection is reset.
+    pub(super) fn breaks(&mut self, peer: &Peer) {
+        peer.0.lock().unwrap().closed = true;
+        let ready = Readiness { readable: true, writable: true, hangup: true, broken: true };
+        self.raise(peer, ready);
+    }
+
     /// A peer sends bytes and closes its connection before anybody looks.
     pub(super) fn say_and_close(&mut self, peer: &Peer, bytes: &[u8]) {
         peer.0.lock().unwrap().to_engine.extend(bytes);
