@@ -62,6 +62,9 @@ pub mod limits {
     pub const UNATTACHED_READ_BYTES: usize = 16 * 1024;
     /// A message up to this size is passed on only when it is complete; a longer one streams.
     pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
+    /// A longer one must come at this rate, in bytes a second, while others wait for its backend
+    /// and `client_write_timeout` is over: less is no transfer.
+    pub const STREAM_BYTES_A_SECOND_MIN: u64 = 64 * 1024;
     /// An answer up to this size waits for the end of the turn.
     pub const LATE_BYTES_MAX: usize = 4 * 1024;
     /// Further events that may be seen to before waiting answers are written.

@@ -123,6 +123,9 @@ pub struct Backend<S: Socket> {
     pub(super) status: TransactionStatus,
     /// A message from the client is half sent: bytes of it still to come.
     pub(super) sending_rest: usize,
+    /// The length of the message that was half sent last, and when its start was passed on.
+    pub(super) sending: usize,
+    pub(super) sending_since: Time,
     /// A message from the server is half passed on: bytes of it still to come.
     pub(super) receiving_rest: usize,
     /// Start of a message from the server that is not complete yet.
@@ -211,6 +214,8 @@ impl<S: Socket> Backend<S> {
             syncs_in_doubt: 0,
             status: TransactionStatus::Idle,
             sending_rest: 0,
+            sending: 0,
+            sending_since: seed.opened,
             receiving_rest: 0,
             input: Vec::new(),
             output: Kept::EMPTY,

@@ -570,6 +570,10 @@ impl<S: Socket> Engine<S> {
             Turn { client, backend: &mut backend, passage, header, body, hash_key, serial, stats };
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
+        if backend.sending_rest > 0 {
+            backend.sending = header.total();
+            backend.sending_since = now;
+        }
         if let Some(client) = self.clients.get_mut(slot) {
             client.backend = Some(backend);
         }

@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
+use super::backend::Backend;
 use super::client::Client;
 use super::message::{ClientState, PoolMode};
 use super::table::{Engine, Holder};
-use super::{Host, Socket};
+use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
@@ -335,7 +336,12 @@ impl<S: Socket> Engine<S> {
             ),
             Overdue::Write => {
                 // It reads nothing: an error behind the unread bytes would not reach it.
-                self.close_client(host, slot, "client_write_timeout: it took no byte", now);
+                self.close_client(
+                    host,
+                    slot,
+                    "client_write_timeout: it took or sent nothing, or too little",
+                    now,
+                );
                 return;
             }
             Overdue::Goodbye => {
@@ -382,7 +388,20 @@ impl<S: Socket> Client<S> {
         unread
             && (self.mode != PoolMode::Session || leaving)
             && !timeout.is_zero()
-            && now.since(backend.progress) >= timeout
+            && (now.since(backend.progress) >= timeout
+                || (half_sent && backend.crawls(timeout, now)))
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Whether the message that is half sent has taken longer than a message may. A byte now and
+    /// then is none the less a client that keeps its backend from others.
+    fn crawls(&self, timeout: Duration, now: Time) -> bool {
+        let sent = self.sending.saturating_sub(self.sending_rest) as u64;
+        let allowed = Duration::from_micros(
+            sent.saturating_mul(1_000_000) / limits::STREAM_BYTES_A_SECOND_MIN,
+        );
+        now.since(self.sending_since) >= timeout + allowed
     }
 }
 

@@ -148,6 +148,34 @@ fn trap_24_a_client_that_stalls_in_its_own_message_is_cut_off_when_others_wait()
 }
 
 #[test]
+fn a_message_that_crawls_is_cut_off_when_others_wait_and_one_that_flows_is_not() {
+    for (a_second, cut) in [(1, true), (100_000, false)] {
+        let mut world = World::new(1);
+        world.change_settings(|settings| settings.client_write_timeout = Duration::from_secs(2));
+        let (client, other) = (world.client(), world.client());
+        let long = query(&"x".repeat(2_000_000));
+        let mut at = 20_000;
+        world.send(&client, &long[..at]);
+        world.send(&other, &query("SELECT 2"));
+        for _ in 0..10 {
+            world.wait_ms(1_000);
+            let part = &long[at..at + a_second];
+            world.send(&client, part);
+            at += a_second;
+        }
+        assert_eq!(client.is_dropped(), cut, "{a_second}");
+        if !cut {
+            world.send(&client, &long[at..]);
+            let server = world.servers[0].clone();
+            assert_eq!(server.received(), long);
+            world.send(&server, &answers("CI"));
+            assert_eq!(client.kinds(), "CZ");
+        }
+        assert_eq!(world.servers.last().unwrap().kinds(), "Q", "the other is served");
+    }
+}
+
+#[test]
 fn a_client_that_leaves_its_place_in_the_queue_frees_it() {
     let mut world = World::new(1);
     let (one, two, three) = (world.client(), world.client(), world.client());
