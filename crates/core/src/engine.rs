@@ -86,6 +86,12 @@ pub mod limits {
     pub const UNBROKEN_QUERIES_MAX: u32 = 512;
     /// Prepared statements that one client may name.
     pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
+    /// Bytes of a name by which PostgreSQL tells statements and portals apart (`NAMEDATALEN` - 1,
+    /// prepare.c and portalmem.c): what stands behind them is not kept here either.
+    pub const NAME_BYTES_MAX: usize = 63;
+    /// Portals of a RESET, DISCARD or DEALLOCATE that one client may make in a transaction, and
+    /// statements of these that it may name to a server connection of its own.
+    pub const UNUSUAL_PORTALS_MAX: usize = 1024;
     /// A pipeline up to this size is kept until its first answer, so that it can be sent again
     /// when a shared statement turns out to be stale.
     pub const REPLAY_BYTES: usize = 8 * 1024;

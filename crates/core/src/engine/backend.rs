@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::client::ClientStatement;
+use super::client::{ClientStatement, significant};
 use super::expect::Expect;
 use super::kept::Kept;
 use super::message::PoolRef;
@@ -339,6 +339,7 @@ impl<S: Socket> Backend<S> {
 
     /// The pipeline that changed what this name means, if a Close of it is not answered yet.
     pub(super) fn closing_since(&self, name: &[u8]) -> Option<u64> {
+        let name = significant(name);
         let closed = self.closing.iter().rev().find(|(closed, _)| **closed == *name)?;
         Some(closed.1.pipeline)
     }

@@ -1,11 +1,12 @@
 //! A client: what it has asked for, and what is under way for it.
 
 use std::any::Any;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::backend::Backend;
 use super::effects::Unusual;
+use super::from_client::Halt;
 use super::kept::Kept;
 use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::replay::Seen;
@@ -15,6 +16,7 @@ use crate::session::part::PartSet;
 use crate::session::scan::Scanner;
 use crate::session::settings::Settings;
 use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
 
 /// What a RESET that is under way goes back to the client's start values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,9 +79,9 @@ pub(super) struct Extra {
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
-    pub(super) native_statements: Vec<(Box<[u8]>, Box<Unusual>)>,
+    pub(super) native_statements: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// Portals of statements whose execution changes the books: see [`super::restore`].
-    pub(super) unusual_portals: Vec<(Box<[u8]>, Box<Unusual>)>,
+    pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
     /// Scan of a Query that streams.
@@ -209,7 +211,7 @@ impl<S: Socket> Client<S> {
     }
 
     pub(super) fn statement(&self, name: &[u8]) -> Option<&ClientStatement> {
-        self.statements.as_ref()?.get(name)
+        self.statements.as_ref()?.get(significant(name))
     }
 
     /// Gives a statement a name. `Err` if the client has named too many.
@@ -223,8 +225,13 @@ impl<S: Socket> Client<S> {
         if names.len() >= limits::CLIENT_STATEMENTS_MAX {
             return Err(TooManyStatements);
         }
-        names.insert(name.into(), statement);
+        names.insert(significant(name).into(), statement);
         Ok(())
+    }
+
+    /// Takes a name away. What it was, and stood for.
+    pub(super) fn take_statement(&mut self, name: &[u8]) -> Option<(Box<[u8]>, ClientStatement)> {
+        self.statements.as_mut()?.remove_entry(significant(name))
     }
 
     /// Takes the unnamed statement back, if it is of this Parse, which has failed.
@@ -275,6 +282,28 @@ impl<S: Socket> Client<S> {
             names.extend(*since);
         }
         self.statements = Some(Box::new(names));
+    }
+}
+
+/// As much of a statement's or portal's name as tells it apart.
+pub(super) fn significant(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(limits::NAME_BYTES_MAX)]
+}
+
+/// A client has made more portals or statements than it may of those that are noted.
+#[derive(Debug)]
+pub(super) struct TooManyPortals;
+
+impl From<TooManyPortals> for Halt {
+    fn from(_: TooManyPortals) -> Self {
+        let error = ClientError::fatal(
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+            format!(
+                "more than {} portals of RESET, DISCARD or DEALLOCATE in one transaction",
+                limits::UNUSUAL_PORTALS_MAX
+            ),
+        );
+        Self::Refused(error)
     }
 }
 

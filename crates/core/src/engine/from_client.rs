@@ -392,8 +392,7 @@ impl<S: Socket> Engine<S> {
                 let Some((name, _)) = frame::take_string(name) else {
                     return Answered::NeedsBackend;
                 };
-                let named = client.statements.as_mut().and_then(|names| names.remove(name));
-                if named.is_none() {
+                if client.take_statement(name).is_none() {
                     return Answered::NeedsBackend;
                 }
                 client.reply(&build::CLOSE_COMPLETE);
@@ -407,9 +406,7 @@ impl<S: Socket> Engine<S> {
                 let Some(effects) = deallocates_own(client, body) else {
                     return Answered::NeedsBackend;
                 };
-                if let Some(names) = &mut client.statements {
-                    names.remove(&effects);
-                }
+                client.take_statement(&effects);
                 let mut answer = Vec::with_capacity(32);
                 build::command_complete(&mut answer, b"DEALLOCATE");
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);

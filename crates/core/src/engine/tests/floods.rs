@@ -185,3 +185,46 @@ fn names_of_a_failed_pipeline_are_taken_back_in_linear_time() {
     assert!(sent.windows(3).any(|bytes| bytes == b"Sx\0"), "left to the server to refuse");
     assert!(!sent.windows(4).any(|bytes| bytes == b"Ss0\0"), "known, and renamed");
 }
+
+#[test]
+fn of_a_long_name_as_much_is_kept_as_tells_it_apart() {
+    let mut world = World::new(1);
+    let long = "n".repeat(10_000);
+    let (client, server) = world.client_with(&long, "SELECT 1");
+    let slot = world.slot_of(&client);
+    assert_eq!(world.names_of(slot), [&long.as_bytes()[..limits::NAME_BYTES_MAX]]);
+    // To PostgreSQL these are one name.
+    let other = format!("{}x", "n".repeat(limits::NAME_BYTES_MAX));
+    world.send(&client, &[bind(&other), execute(), sync()].concat());
+    world.send(&server, &answers("2CI"));
+    assert_eq!(client.kinds(), "2CZ");
+    let bound = server.received();
+    assert!(!bound.windows(2).any(|bytes| bytes == b"nn"), "under the shared name");
+    world.send(&client, &[message(b'C', format!("S{other}\0").as_bytes()), sync()].concat());
+    assert_eq!(client.kinds(), "3Z");
+    assert!(world.names_of(slot).is_empty());
+}
+
+#[test]
+fn portals_that_are_noted_are_bounded_and_found_without_a_search() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    world.send(&client, &[parse("d", "DEALLOCATE s"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    let binds = |range: std::ops::Range<usize>| -> Vec<u8> {
+        let mut out = Vec::new();
+        for number in range {
+            crate::wire::build::bind_plain(&mut out, name(number).as_bytes(), b"d");
+        }
+        out
+    };
+    client.received();
+    world.send(&client, &binds(0..limits::UNUSUAL_PORTALS_MAX));
+    assert!(!client.is_dropped());
+    world.send(&client, &binds(0..1));
+    assert!(!client.is_dropped(), "the same name again");
+    let one_more = limits::UNUSUAL_PORTALS_MAX;
+    world.send(&client, &binds(one_more..one_more + 1));
+    assert!(client.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("53400"));
+}

@@ -416,6 +416,20 @@ impl World {
         self.raise(peer, Readiness { readable: true, ..Readiness::default() });
     }
 
+    /// A client's place in its loop.
+    pub(super) fn slot_of(&self, peer: &Peer) -> crate::ids::Slot {
+        match peer.0.lock().unwrap().watch {
+            Some((_, Token::Client(slot))) => slot,
+            _ => panic!("not a client that is watched"),
+        }
+    }
+
+    /// The names that a client of loop 0 has given.
+    pub(super) fn names_of(&self, slot: crate::ids::Slot) -> Vec<Vec<u8>> {
+        let names = self.engines[0].clients.get(slot).and_then(|client| client.statements.as_ref());
+        names.map_or_else(Vec::new, |names| names.keys().map(|name| name.to_vec()).collect())
+    }
+
     /// Bytes that wait in loop 0 for this client.
     pub(super) fn kept_for(&self, peer: &Peer) -> usize {
         match peer.0.lock().unwrap().watch {
