@@ -345,7 +345,7 @@ impl<S: Socket> Engine<S> {
             && client.state == ClientState::Waiting
         {
             // If it is not there any more, a backend is on its way; it is given back on arrival.
-            self.pool_of(client).pool.lock().forget_waiter(id);
+            self.pool_of(client).pool.lock().forget_waiter(id, client.since);
         }
     }
 

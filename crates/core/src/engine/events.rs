@@ -479,7 +479,7 @@ impl<S: Socket> Engine<S> {
         if client.is_native() {
             return; // it waits for its session to begin
         }
-        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id) {
+        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
             return; // a backend is on its way: too late
         }
         client.state = ClientState::Idle;
