@@ -18,11 +18,13 @@
 //! * a backend goes back to the pool only when the server has answered everything that was sent
 //!   to it, reports no transaction, and no message is half sent in either direction
 //! * buffers are bounded: see [`limits`]
+//! * what one event may lead to is bounded, however much a connection has to say: see `again`
 //!
 //! # Order of work when a transaction ends
 //! The next waiter's first message is sent to the server before the finished client is answered:
 //! the server, which is the slowest, starts soonest.
 
+mod again;
 mod answer;
 pub mod backend;
 mod bind;
@@ -60,12 +62,17 @@ pub mod limits {
     pub const UNATTACHED_READ_BYTES: usize = 16 * 1024;
     /// A message up to this size is passed on only when it is complete; a longer one streams.
     pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
+    /// A longer one must come at this rate, in bytes a second, while others wait for its backend
+    /// and `client_write_timeout` is over: less is no transfer.
+    pub const STREAM_BYTES_A_SECOND_MIN: u64 = 64 * 1024;
     /// An answer up to this size waits for the end of the turn.
     pub const LATE_BYTES_MAX: usize = 4 * 1024;
     /// Further events that may be seen to before waiting answers are written.
     pub const EVENTS_BEHIND_MAX: usize = 32;
     /// No bound of the configuration is below this: shorter messages are not measured.
     pub const PACKET_BYTES_MIN: usize = 1024;
+    /// Reads that one event may lead to. Who has more to say is seen to again in the next turn.
+    pub const READS_AN_EVENT_MAX: u32 = 16;
     /// What is looked at of a longer message from a server: an error's severity and code.
     pub const ERROR_START_BYTES: usize = 1024;
     /// Unsent bytes for one connection from which its other side is no longer read.
@@ -79,6 +86,12 @@ pub mod limits {
     pub const UNBROKEN_QUERIES_MAX: u32 = 512;
     /// Prepared statements that one client may name.
     pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
+    /// Bytes of a name by which PostgreSQL tells statements and portals apart (`NAMEDATALEN` - 1,
+    /// prepare.c and portalmem.c): what stands behind them is not kept here either.
+    pub const NAME_BYTES_MAX: usize = 63;
+    /// Portals of a RESET, DISCARD or DEALLOCATE that one client may make in a transaction, and
+    /// statements of these that it may name to a server connection of its own.
+    pub const UNUSUAL_PORTALS_MAX: usize = 1024;
     /// A pipeline up to this size is kept until its first answer, so that it can be sent again
     /// when a shared statement turns out to be stale.
     pub const REPLAY_BYTES: usize = 8 * 1024;

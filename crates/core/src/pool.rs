@@ -62,6 +62,10 @@ pub struct Waiter {
     pub since: Time,
     /// How many that came later have been served before it.
     pub overtaken: u32,
+    /// By this the queue is in order: loops do not read their clocks at the same moment.
+    order: Time,
+    /// It has left. It is never the first of the queue.
+    gone: bool,
 }
 
 /// A backend that nobody uses.
@@ -113,6 +117,10 @@ pub struct Pool<B> {
     limits: Limits,
     idle: Vec<Idle<B>>,
     waiting: VecDeque<Waiter>,
+    /// Those in `waiting` that have left.
+    gone: usize,
+    /// The most by which a loop's clock has been behind another's when its client came.
+    clocks_apart: Duration,
     lent: u32,
     opening: u32,
     parked: u32,
@@ -130,6 +138,8 @@ impl<B> Pool<B> {
             limits,
             idle: Vec::new(),
             waiting: VecDeque::new(),
+            gone: 0,
+            clocks_apart: Duration::ZERO,
             lent: 0,
             opening: 0,
             parked: 0,
@@ -177,7 +187,7 @@ impl<B> Pool<B> {
 
     /// Clients in the queue.
     pub fn waiting_count(&self) -> u32 {
-        u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.waiting.len() - self.gone).unwrap_or(u32::MAX)
     }
 
     /// The client that has waited longest.
@@ -187,7 +197,7 @@ impl<B> Pool<B> {
 
     /// Those who wait, in the order in which they came.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiting.iter()
+        self.waiting.iter().filter(|waiter| !waiter.gone)
     }
 
     /// Whether PAUSE is in force.
@@ -265,7 +275,9 @@ impl<B> Pool<B> {
                 return Acquired::Backend { backend: idle.backend, home: idle.home };
             }
         }
-        self.waiting.push_back(Waiter { client, since: now, overtaken: 0 });
+        let order = self.waiting.back().map_or(now, |last| last.order.max(now));
+        self.clocks_apart = self.clocks_apart.max(order.since(now));
+        self.waiting.push_back(Waiter { client, since: now, overtaken: 0, order, gone: false });
         let open = self.may_open(now);
         if open {
             self.opening += 1;
@@ -278,20 +290,38 @@ impl<B> Pool<B> {
         let bound = self.limits.size.max(1);
         let mut chosen = 0;
         for (at, waiter) in self.waiting.iter().take(OWN_WAITER_WINDOW).enumerate() {
+            if waiter.gone {
+                continue;
+            }
             if waiter.client.home == home {
                 chosen = at;
                 break;
             }
             if waiter.overtaken >= bound {
-                // Nobody may pass it any more; those before it have been passed less often, so
-                // the choice of the head stands.
+                // Nobody may pass it any more; those before it have been passed as often at least,
+                // so the choice of the head stands.
                 break;
             }
         }
         for passed in self.waiting.iter_mut().take(chosen) {
             passed.overtaken += 1;
         }
-        self.waiting.remove(chosen)
+        let next = self.waiting.remove(chosen);
+        self.forget_gone();
+        next
+    }
+
+    /// Whoever has left does not stay the first of the queue.
+    fn forget_gone(&mut self) {
+        while self.waiting.front().is_some_and(|first| first.gone) {
+            self.waiting.pop_front();
+            self.gone -= 1;
+        }
+        // Nor do those who have left outnumber those who wait.
+        if self.gone > 64 && self.gone > self.waiting.len() / 2 {
+            self.waiting.retain(|waiter| !waiter.gone);
+            self.gone = 0;
+        }
     }
 
     /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
@@ -355,16 +385,22 @@ impl<B> Pool<B> {
         self.parked = self.parked.saturating_sub(1);
     }
 
-    /// Takes a client out of the queue: it left, or gave up. Whether it was there; if not, a
-    /// backend may be on its way to it.
-    pub fn forget_waiter(&mut self, client: ClientId) -> bool {
-        match self.waiting.iter().position(|waiter| waiter.client == client) {
-            Some(at) => {
-                self.waiting.remove(at);
-                true
-            }
-            None => false,
-        }
+    /// Takes a client out of the queue that has waited since this moment: it left, or gave up.
+    /// Whether it was there; if not, a backend may be on its way to it.
+    ///
+    /// Thousands may leave at once, in any order: it is not searched among all, and its place is
+    /// only marked.
+    pub fn forget_waiter(&mut self, client: ClientId, since: Time) -> bool {
+        let first = self.waiting.partition_point(|waiter| waiter.order < since);
+        let last = since.after(self.clocks_apart);
+        let mut there = self.waiting.range_mut(first..).take_while(|waiter| waiter.order <= last);
+        let Some(waiter) = there.find(|waiter| waiter.client == client && !waiter.gone) else {
+            return false;
+        };
+        waiter.gone = true;
+        self.gone += 1;
+        self.forget_gone();
+        true
     }
 
     /// Takes a certain idle backend out, e.g. because its server has closed it.
@@ -419,7 +455,7 @@ impl<B> Pool<B> {
     pub fn resume(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
         self.paused = false;
         let mut handed = Vec::new();
-        while !self.waiting.is_empty()
+        while self.waiting_count() > 0
             && let Some(idle) = self.idle.pop()
         {
             if let Some(waiter) = self.next_waiter(idle.home) {

@@ -6,10 +6,12 @@
 //! session mode clients have the server's own process id, which is below: all loops are asked.
 //!
 //! # Invariants
-//! * at most [`IN_FLIGHT_MAX`] cancel connections at a time; more are closed unread: a cancel
-//!   request is never answered, so a client cannot tell
+//! * at most [`IN_FLIGHT_MAX`] cancel connections to servers at a time; others wait for theirs, for
+//!   `cancel_wait_timeout` at most
 //! * the connection is closed once the request is with the loop, as PostgreSQL does after it has
-//!   signalled; whoever waits for that knows that a later query is not hit
+//!   signalled; whoever waits for that knows that a later query is not hit: the loop sees to the
+//!   request before it reads that query, and sends no query to a server connection while a request
+//!   for it is under way
 
 use std::sync::Arc;
 
@@ -22,7 +24,7 @@ use crate::service::Service;
 
 pub use hawser_core::engine::PROCESS_ID_FIRST as PROCESS_BASE;
 
-/// Cancel requests of clients, and to servers, that are under way at a time.
+/// Cancel requests to servers that are under way at a time.
 pub const IN_FLIGHT_MAX: usize = 256;
 /// How long a cancel request may take if the configuration sets no bound.
 const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);

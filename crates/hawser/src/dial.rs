@@ -421,8 +421,7 @@ impl Dialler {
             ServerAddress::Unix(path) => Ok(vec![Endpoint::Unix(path.clone())]),
             ServerAddress::Tcp { host, port, .. } => {
                 let within = target.connect_timeout;
-                let found =
-                    self.resolver.lookup(host, *port, target.dns_max_ttl, within).await;
+                let found = self.resolver.lookup(host, *port, target.dns_max_ttl, within).await;
                 let found =
                     found.map_err(|source| DialError::Resolve { host: host.clone(), source })?;
                 Ok(found

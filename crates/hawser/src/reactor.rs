@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! ```text
-//!   a turn:  rest? ─► epoll_wait ─► clock ─► up to 256 events ─► messages ─► answers ─► tick
+//!   a turn:  rest? ─► epoll_wait ─► clock ─► messages ─► up to 256 events ─► tick ─► answers
 //!              │ messages are there: wait 0
 //!              └ none: wait until the engine's next tick
 //! ```
@@ -10,9 +10,11 @@
 //! # Invariants
 //! * a loop that has nothing to do sleeps; whatever gives it something to do wakes it
 //! * a loop sleeps only after it has found its mailbox empty ([`crate::mailbox`])
-//! * a turn is bounded: the events of one wait, the messages that were there, those that the
-//!   loop has sent to itself meanwhile; then epoll is asked again, so that neither events nor
-//!   messages starve the others
+//! * a turn is bounded: the events of one wait, each with a bounded number of reads, the messages
+//!   that were there, those that the loop has sent to itself meanwhile, connections that had more
+//!   to say in the turn before; then epoll is asked again, so that none of them starves the others
+//! * a message that was sent before something happened on a connection is seen to before that: a
+//!   cancel request never hits a query that its sender sends behind it
 //! * in the steady state a turn allocates nothing: events and messages come into memory that is
 //!   used again
 //!
@@ -245,6 +247,12 @@ impl<S: Socket + AsFd> Reactor<S> {
 
     /// Sees to all that has come. Goes on where it was when called again after a panic.
     fn work(&mut self, now: Time) {
+        // Those that have come while the loop asked for events go ahead of these: a client that
+        // knows its cancel request to be dealt with may send a query at once.
+        self.see_to_messages(now);
+        self.mailbox.take(&mut self.inbox);
+        self.inbox.reverse();
+        self.see_to_messages(now);
         while let Some(event) = self.events.get(self.next) {
             self.next += 1;
             if event.data == WAKE {
@@ -263,18 +271,14 @@ impl<S: Socket + AsFd> Reactor<S> {
                 self.engine.flush(&mut self.host, now);
             }
         }
-        if self.inbox.is_empty() {
-            self.mailbox.take(&mut self.inbox);
-            self.inbox.reverse();
-        }
-        self.see_to_messages(now);
         // Once: what it sends to itself while it sees to these comes in the next turn.
         std::mem::swap(&mut self.inbox, &mut self.host.own);
         self.inbox.reverse();
         self.see_to_messages(now);
         self.about = None;
-        self.engine.flush(&mut self.host, now);
+        // What becomes due may lead to answers.
         self.engine.tick(&mut self.host, now);
+        self.engine.flush(&mut self.host, now);
     }
 
     fn see_to_messages(&mut self, now: Time) {

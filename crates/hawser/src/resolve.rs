@@ -105,10 +105,7 @@ impl Resolver {
                     }
                 }
                 if addresses.is_empty() {
-                    return Err(io::Error::new(
-                        io::ErrorKind::NotFound,
-                        "the name has no address",
-                    ));
+                    return Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
                 }
                 if !entry.addresses.is_empty() && entry.addresses != addresses {
                     tracing::info!(host, ?addresses, "the name has other addresses now");

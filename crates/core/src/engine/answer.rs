@@ -13,6 +13,7 @@
 //!
 //! # Invariants
 //! * a client's bytes keep their order: whatever is written goes behind what waits
+//! * while an answer waits the host does not sleep, whatever the answer came of: a message, time
 //! * an answer waits for at most [`limits::EVENTS_BEHIND_MAX`] further events of its turn
 //! * at most [`limits::LATE_BYTES_MAX`] of a client's bytes wait that have not been tried
 
@@ -27,8 +28,16 @@ use crate::ids::Slot;
 use crate::time::Time;
 
 impl<S: Socket> Client<S> {
-    /// Sends the client something of ours, where nothing of a server's can be under way.
+    /// Sends the client something of ours, where nothing of a server's can be under way: at the
+    /// end of the turn if it is small, with all else that one read of it leads to. Whoever calls
+    /// this sees to it that the client is among [`Engine::late`] then, or pushes it out.
     pub(super) fn reply(&mut self, bytes: &[u8]) {
+        let untried = self.late || self.output.is_empty();
+        if untried && self.output.len() + bytes.len() <= limits::LATE_BYTES_MAX {
+            self.output.extend_from_slice(bytes);
+            self.late = true;
+            return;
+        }
         // A broken connection shows in its next event.
         let _ = self.push_out(&mut Spare::default());
         let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);
@@ -91,8 +100,8 @@ impl<S: Socket> Engine<S> {
         self.answered(host, slot, &written, now);
     }
 
-    /// Writes the answers that have waited. To be called at the end of each turn, before the loop
-    /// sleeps, and after [`limits::EVENTS_BEHIND_MAX`] events of one.
+    /// Writes the answers that have waited. To be called at the end of each turn, behind
+    /// [`Engine::tick`] and before the loop sleeps, and after [`limits::EVENTS_BEHIND_MAX`] events of one.
     pub fn flush<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         // Each stays in the list until all are through: a panic on the way must not lose one.
         let mut next = 0;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::client::ClientStatement;
+use super::client::{ClientStatement, significant};
 use super::expect::Expect;
 use super::kept::Kept;
 use super::message::PoolRef;
@@ -134,6 +134,9 @@ pub struct Backend<S: Socket> {
     pub(super) status: TransactionStatus,
     /// A message from the client is half sent: bytes of it still to come.
     pub(super) sending_rest: usize,
+    /// The length of the message that was half sent last, and when its start was passed on.
+    pub(super) sending: usize,
+    pub(super) sending_since: Time,
     /// A message from the server is half passed on: bytes of it still to come.
     pub(super) receiving_rest: usize,
     /// Start of a message from the server that is not complete yet.
@@ -175,6 +178,9 @@ pub struct Backend<S: Socket> {
     /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
     /// if the server would have ignored the Close, behind an error.
     pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
+    /// Names that its client has given, one for each entry in `expected` that does: they are taken
+    /// back if the Parse fails. A client may have very many names: they are not searched.
+    pub(super) naming: VecDeque<Box<[u8]>>,
     /// Where is noted what the client is told, one for each `noted` in `expected`.
     pub(super) describing: VecDeque<Arc<Seen>>,
     /// The pipeline under way, in case it must be sent again.
@@ -226,6 +232,8 @@ impl<S: Socket> Backend<S> {
             syncs_in_doubt: 0,
             status: TransactionStatus::Idle,
             sending_rest: 0,
+            sending: 0,
+            sending_since: seed.opened,
             receiving_rest: 0,
             input: Vec::new(),
             output: Kept::EMPTY,
@@ -247,6 +255,7 @@ impl<S: Socket> Backend<S> {
             progress: seed.opened,
             transactions: 0,
             closing: VecDeque::new(),
+            naming: VecDeque::new(),
             displaced: VecDeque::new(),
             describing: VecDeque::new(),
             replay: Replay::default(),
@@ -358,6 +367,7 @@ impl<S: Socket> Backend<S> {
 
     /// The pipeline that changed what this name means, if a Close of it is not answered yet.
     pub(super) fn closing_since(&self, name: &[u8]) -> Option<u64> {
+        let name = significant(name);
         let closed = self.closing.iter().rev().find(|(closed, _)| **closed == *name)?;
         Some(closed.1.pipeline)
     }

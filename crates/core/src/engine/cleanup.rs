@@ -37,7 +37,10 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         loop {
             match backend.expected.front() {
-                Some(Expect::ParseKnown { .. }) => out.extend_from_slice(&build::PARSE_COMPLETE),
+                Some(Expect::ParseKnown { .. }) => {
+                    backend.naming.pop_front();
+                    out.extend_from_slice(&build::PARSE_COMPLETE);
+                }
                 Some(Expect::CloseKnown { told }) => {
                     backend.closing.pop_front();
                     if *told {
@@ -191,7 +194,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Keeps a backend that has no client with this loop.
-    fn keep(&mut self, backend: Box<Backend<S>>) {
+    pub(super) fn keep(&mut self, backend: Box<Backend<S>>) {
         let place = backend.place;
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Engine(backend);
@@ -343,7 +346,7 @@ impl<S: Socket> Engine<S> {
             && client.state == ClientState::Waiting
         {
             // If it is not there any more, a backend is on its way; it is given back on arrival.
-            self.pool_of(client).pool.lock().forget_waiter(id);
+            self.pool_of(client).pool.lock().forget_waiter(id, client.since);
         }
     }
 

@@ -1,10 +1,11 @@
 //! A client: what it has asked for, and what is under way for it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::backend::Backend;
 use super::effects::Unusual;
+use super::from_client::Halt;
 use super::kept::Kept;
 use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::replay::Seen;
@@ -14,6 +15,7 @@ use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::{Settings, is_custom};
 use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
 
 /// What a RESET that is under way goes back to the client's start values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -88,9 +90,9 @@ pub(super) struct Extra {
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
-    pub(super) native_statements: Vec<(Box<[u8]>, Box<Unusual>)>,
+    pub(super) native_statements: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// Portals of statements whose execution changes the books: see [`super::restore`].
-    pub(super) unusual_portals: Vec<(Box<[u8]>, Box<Unusual>)>,
+    pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
     /// Scan of a Query that streams.
@@ -234,7 +236,7 @@ impl<S: Socket> Client<S> {
     }
 
     pub(super) fn statement(&self, name: &[u8]) -> Option<&ClientStatement> {
-        self.statements.as_ref()?.get(name)
+        self.statements.as_ref()?.get(significant(name))
     }
 
     /// Gives a statement a name. `Err` if the client has named too many.
@@ -248,23 +250,30 @@ impl<S: Socket> Client<S> {
         if names.len() >= limits::CLIENT_STATEMENTS_MAX {
             return Err(TooManyStatements);
         }
-        names.insert(name.into(), statement);
+        names.insert(significant(name).into(), statement);
         Ok(())
     }
 
-    /// Takes back the name that a Parse gave which has failed.
-    pub(super) fn unname_failed(&mut self, serial: u32) {
+    /// Takes a name away. What it was, and stood for.
+    pub(super) fn take_statement(&mut self, name: &[u8]) -> Option<(Box<[u8]>, ClientStatement)> {
+        self.statements.as_mut()?.remove_entry(significant(name))
+    }
+
+    /// Takes the unnamed statement back, if it is of this Parse, which has failed.
+    pub(super) fn unname_unnamed(&mut self, serial: u32) {
         if self.unnamed_serial == serial {
             self.unnamed = None;
             self.unnamed_serial = 0;
-            return;
         }
+    }
+
+    /// Takes back a name, if it is still what this Parse gave, which has failed.
+    pub(super) fn unname_failed(&mut self, name: &[u8], serial: u32) {
         // It may be among those that a DISCARD ALL or DEALLOCATE ALL behind it has taken away.
         let forgotten = self.extra.as_mut().and_then(|extra| extra.forgotten.as_mut());
         for names in self.statements.as_deref_mut().into_iter().chain(forgotten) {
-            let name = names.iter().find(|(_, s)| s.serial == serial).map(|(name, _)| name.clone());
-            if let Some(name) = name {
-                names.remove(&name);
+            if names.get(name).is_some_and(|named| named.serial == serial) {
+                names.remove(name);
             }
         }
     }
@@ -298,6 +307,28 @@ impl<S: Socket> Client<S> {
             names.extend(*since);
         }
         self.statements = Some(Box::new(names));
+    }
+}
+
+/// As much of a statement's or portal's name as tells it apart.
+pub(super) fn significant(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(limits::NAME_BYTES_MAX)]
+}
+
+/// A client has made more portals or statements than it may of those that are noted.
+#[derive(Debug)]
+pub(super) struct TooManyPortals;
+
+impl From<TooManyPortals> for Halt {
+    fn from(_: TooManyPortals) -> Self {
+        let error = ClientError::fatal(
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+            format!(
+                "more than {} portals of RESET, DISCARD or DEALLOCATE in one transaction",
+                limits::UNUSUAL_PORTALS_MAX
+            ),
+        );
+        Self::Refused(error)
     }
 }
 

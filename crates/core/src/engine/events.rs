@@ -28,6 +28,7 @@ impl<S: Socket> Engine<S> {
         ready: Readiness,
         now: Time,
     ) {
+        self.again.begin();
         match token {
             Token::Client(slot) => self.client_event(host, slot, ready, now),
             Token::Backend(slot) => self.backend_event(host, slot, ready, now),
@@ -35,6 +36,11 @@ impl<S: Socket> Engine<S> {
     }
 
     fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
+        if ready.broken && self.clients.get(slot).is_some_and(|c| c.is_leaving()) {
+            // It has gone without waiting for its answers, and has said so: what it asked for is
+            // carried out. The first answer that cannot be written ends that, as in PostgreSQL.
+            return;
+        }
         if ready.broken {
             // What it had sent before may still be there to be read, and is of no use to anyone.
             self.close_client(host, slot, "client's connection broke", now);
@@ -60,6 +66,9 @@ impl<S: Socket> Engine<S> {
                     if unread {
                         self.read_backend(host, slot, now);
                     }
+                    if took {
+                        self.go_on_reading(host, slot, now);
+                    }
                 }
                 Err(_) => {
                     self.close_client(host, slot, "client's connection broke", now);
@@ -80,8 +89,21 @@ impl<S: Socket> Engine<S> {
             if ready.hangup && !self.clients.get(slot).is_some_and(Client::is_leaving) {
                 // The end of the stream may stand behind bytes that are not read now: a client
                 // that has hung up does not keep its backend.
-                self.client_hung_up(host, slot, now);
+                if !self.again.hangs_up(Token::Client(slot)) {
+                    self.client_hung_up(host, slot, now);
+                    self.again.hangs_up(Token::Client(slot));
+                }
             }
+        }
+    }
+
+    /// Goes on with a client that was not read because it did not take its answers.
+    fn go_on_reading<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        if let Some(client) = self.clients.get(slot)
+            && client.readable
+            && matches!(client.state, ClientState::Idle | ClientState::Active)
+        {
+            self.resume_client(host, slot, now);
         }
     }
 
@@ -187,6 +209,7 @@ impl<S: Socket> Engine<S> {
 
     /// A message has come.
     pub fn on_message<H: Host<S>>(&mut self, host: &mut H, message: ToLoop<S>, now: Time) {
+        self.again.begin();
         match message {
             ToLoop::Adopt(client) => self.adopt(host, *client, now),
             ToLoop::Lend { client, mut backend } => {
@@ -461,7 +484,7 @@ impl<S: Socket> Engine<S> {
         if client.is_native() {
             return; // it waits for its session to begin
         }
-        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id) {
+        if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
             return; // a backend is on its way: too late
         }
         client.state = ClientState::Idle;
@@ -510,6 +533,9 @@ impl<S: Socket> Engine<S> {
                     && let Some(backend) = &mut client.backend
                 {
                     backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
+                    if backend.cancels_in_flight == 0 && client.held {
+                        self.resume_client(host, slot, now);
+                    }
                 }
             }
             Holder::Engine(backend) => {

@@ -100,6 +100,13 @@ impl Expect {
             || matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
     }
 
+    /// Whether it gives a shared statement the client's name for it: that has an entry in
+    /// [`super::backend::Backend::naming`].
+    pub(super) fn names(self) -> bool {
+        matches!(self, Self::ParseKnown { .. })
+            || matches!(self, Self::Parse { serial, statement } if serial != 0 && statement != 0)
+    }
+
     /// Whether it ends with ReadyForQuery.
     pub(super) fn ends_with_ready(self) -> bool {
         matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery | Self::MadeSync)

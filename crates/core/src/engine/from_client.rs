@@ -122,11 +122,20 @@ impl<S: Socket> Engine<S> {
             if client.is_leaving() {
                 break;
             }
+            if client.output.len() > limits::OUTPUT_HIGH_BYTES && !client.is_native() {
+                // What is answered here goes there: whoever takes no answers asks for none.
+                client.readable = true;
+                break;
+            }
             if let Some(backend) = &client.backend
                 && (backend.output.len() > limits::OUTPUT_HIGH_BYTES
                     || backend.is_full()
                     || client.held)
             {
+                client.readable = true;
+                break;
+            }
+            if !self.again.may_read(Token::Client(slot)) {
                 client.readable = true;
                 break;
             }
@@ -193,8 +202,12 @@ impl<S: Socket> Engine<S> {
         let mut passage =
             Passage { input: bytes, run: 0, at: 0, out: std::mem::take(&mut self.to_server) };
         passage.out.clear();
+        let waits = self.clients.get(slot).is_some_and(|client| client.late);
         let mut halt = self.walk(host, slot, &mut passage, now);
         let Some(client) = self.clients.get_mut(slot) else { return false };
+        if client.late && !waits {
+            self.late.push(slot);
+        }
         if let Some(backend) = &mut client.backend {
             let sent = passage.cut(backend).and_then(|()| {
                 if passage.out.is_empty() { Ok(()) } else { backend.send(&passage.out) }
@@ -379,8 +392,7 @@ impl<S: Socket> Engine<S> {
                 let Some((name, _)) = frame::take_string(name) else {
                     return Answered::NeedsBackend;
                 };
-                let named = client.statements.as_mut().and_then(|names| names.remove(name));
-                if named.is_none() {
+                if client.take_statement(name).is_none() {
                     return Answered::NeedsBackend;
                 }
                 client.reply(&build::CLOSE_COMPLETE);
@@ -394,9 +406,7 @@ impl<S: Socket> Engine<S> {
                 let Some(effects) = deallocates_own(client, body) else {
                     return Answered::NeedsBackend;
                 };
-                if let Some(names) = &mut client.statements {
-                    names.remove(&effects);
-                }
+                client.take_statement(&effects);
                 let mut answer = Vec::with_capacity(32);
                 build::command_complete(&mut answer, b"DEALLOCATE");
                 build::ready_for_query(&mut answer, TransactionStatus::Idle);
@@ -540,7 +550,10 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
         client.held = false;
-        if backend.is_full() {
+        // Whoever has had its query cancelled must not lose the next one to the signal.
+        let cancelled = backend.cancels_in_flight > 0 && backend.expected.is_empty();
+        if backend.is_full() || cancelled {
+            client.held = cancelled;
             client.backend = Some(backend);
             return Err(Halt::Full);
         }
@@ -557,6 +570,10 @@ impl<S: Socket> Engine<S> {
             Turn { client, backend: &mut backend, passage, header, body, hash_key, serial, stats };
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
+        if backend.sending_rest > 0 {
+            backend.sending = header.total();
+            backend.sending_since = now;
+        }
         if let Some(client) = self.clients.get_mut(slot) {
             client.backend = Some(backend);
         }

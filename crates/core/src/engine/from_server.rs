@@ -200,7 +200,10 @@ impl<S: Socket> Relay<'_, S> {
     fn answer_made(&mut self, run: &mut usize, at: usize) {
         loop {
             let answer = match self.backend.expected.front() {
-                Some(Expect::ParseKnown { .. }) => &build::PARSE_COMPLETE[..],
+                Some(Expect::ParseKnown { .. }) => {
+                    self.backend.naming.pop_front();
+                    &build::PARSE_COMPLETE[..]
+                }
                 Some(&Expect::CloseKnown { told }) => {
                     self.backend.closing.pop_front();
                     if told { &build::CLOSE_COMPLETE[..] } else { &[] }
@@ -384,6 +387,9 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.expected.pop_front();
             if owed.displaces_unnamed() {
                 self.backend.displaced.pop_front();
+            }
+            if owed.names() {
+                self.backend.naming.pop_front();
             }
             if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
                 self.backend.statements.prove(statement);

@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
+use super::backend::Backend;
 use super::client::Client;
 use super::message::{ClientState, PoolMode};
 use super::table::{Engine, Holder};
-use super::{Host, Socket};
+use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
@@ -102,12 +103,18 @@ impl<S: Socket> Engine<S> {
 
     /// How long the host may sleep at most.
     pub fn next_tick(&self) -> Duration {
+        if !self.again.is_empty() || !self.late.is_empty() {
+            return Duration::ZERO;
+        }
         let busy = self.wheel.armed > 0 || self.pools.iter().any(|v| v.pool.anybody_waits());
         if busy { Duration::from_micros(TICK_US) } else { Duration::from_secs(1) }
     }
 
-    /// To be called now and then, best at [`Engine::next_tick`].
+    /// To be called once a turn, ahead of [`Engine::flush`], and at [`Engine::next_tick`] at the
+    /// latest.
     pub fn tick<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        self.see_again(host, now);
+        self.again.begin();
         let tick = Wheel::tick(now);
         if tick <= self.wheel.done {
             return;
@@ -329,7 +336,12 @@ impl<S: Socket> Engine<S> {
             ),
             Overdue::Write => {
                 // It reads nothing: an error behind the unread bytes would not reach it.
-                self.close_client(host, slot, "client_write_timeout: it took no byte", now);
+                self.close_client(
+                    host,
+                    slot,
+                    "client_write_timeout: it took or sent nothing, or too little",
+                    now,
+                );
                 return;
             }
             Overdue::Goodbye => {
@@ -368,16 +380,28 @@ impl<S: Socket> Client<S> {
     /// Whether it keeps its backend from those who wait by taking or sending nothing.
     fn is_stalled(&self, timeout: Duration, now: Time) -> bool {
         let Some(backend) = &self.backend else { return false };
-        if self.is_leaving() {
-            // It may have gone without waiting for what is still to come.
-            return true;
-        }
         let half_sent = backend.sending_rest > 0 && !self.readable;
-        let unread = !self.output.is_empty() || half_sent;
+        // A query with a goodbye behind it is carried out, as by PostgreSQL, which reads the goodbye
+        // when it is done. But its client may have gone: nobody may wait for the answer.
+        let leaving = self.is_leaving();
+        let unread = !self.output.is_empty() || half_sent || leaving;
         unread
-            && self.mode != PoolMode::Session
+            && (self.mode != PoolMode::Session || leaving)
             && !timeout.is_zero()
-            && now.since(backend.progress) >= timeout
+            && (now.since(backend.progress) >= timeout
+                || (half_sent && backend.crawls(timeout, now)))
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Whether the message that is half sent has taken longer than a message may. A byte now and
+    /// then is none the less a client that keeps its backend from others.
+    fn crawls(&self, timeout: Duration, now: Time) -> bool {
+        let sent = self.sending.saturating_sub(self.sending_rest) as u64;
+        let allowed = Duration::from_micros(
+            sent.saturating_mul(1_000_000) / limits::STREAM_BYTES_A_SECOND_MIN,
+        );
+        now.since(self.sending_since) >= timeout + allowed
     }
 }
 

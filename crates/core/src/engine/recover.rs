@@ -27,7 +27,7 @@ impl<S: Socket> Engine<S> {
         }
         self.to_server.clear();
         self.to_client.clear();
-        match about {
+        match about.or(self.again.take_at()) {
             None => {}
             Some(Token::Client(slot)) => self.end_client(host, slot, now),
             Some(Token::Backend(place)) => {

@@ -23,11 +23,13 @@
 //! are listed, or that cannot be read for certain, nothing is put: the start values are back when it
 //! has ended. What functions reset (also `set_config(name, NULL, false)`) is not seen.
 
-use super::Socket;
+use std::collections::BTreeMap;
+
 use super::backend::Backend;
-use super::client::{Client, Resetting};
+use super::client::{Client, Resetting, TooManyPortals, significant};
 use super::effects::Unusual;
 use super::expect::Expect;
+use super::{Socket, limits};
 use crate::session::scan::{Discard, Findings, SetValue, Verb};
 use crate::session::settings::{self, Change, Settings};
 use crate::wire::build;
@@ -153,6 +155,19 @@ pub(super) fn count_back(error: &[u8], longer: &[Longer]) -> Option<Vec<u8>> {
     })
 }
 
+/// Notes what stands under a name, if there is room.
+fn note(
+    known: &mut BTreeMap<Box<[u8]>, Box<Unusual>>,
+    name: &[u8],
+    unusual: &Unusual,
+) -> Result<(), TooManyPortals> {
+    if known.len() >= limits::UNUSUAL_PORTALS_MAX {
+        return Err(TooManyPortals);
+    }
+    known.insert(name.into(), Box::new(unusual.clone()));
+    Ok(())
+}
+
 impl<S: Socket> Backend<S> {
     /// Notes what a Query owes into which something was put.
     pub(super) fn expect_with(&mut self, text: &[u8], insertions: &[Insertion], utf8: bool) {
@@ -176,38 +191,50 @@ impl<S: Socket> Client<S> {
     }
 
     /// A statement of its own names has been prepared, which the server knows by that name.
-    pub(super) fn note_native_statement(&mut self, name: &[u8], unusual: Option<&Unusual>) {
+    pub(super) fn note_native_statement(
+        &mut self,
+        name: &[u8],
+        unusual: Option<&Unusual>,
+    ) -> Result<(), TooManyPortals> {
+        let name = significant(name);
         if let Some(extra) = &mut self.extra {
-            extra.native_statements.retain(|(known, _)| **known != *name);
+            extra.native_statements.remove(name);
         }
-        if let Some(unusual) = unusual.filter(|unusual| unusual.takes_start_values()) {
-            self.extra().native_statements.push((name.into(), Box::new(unusual.clone())));
+        match unusual.filter(|unusual| unusual.takes_start_values()) {
+            Some(unusual) => note(&mut self.extra().native_statements, name, unusual),
+            None => Ok(()),
         }
     }
 
     /// What was noted of such a statement.
     pub(super) fn native_statement(&self, name: &[u8]) -> Option<Box<Unusual>> {
         let known = &self.extra.as_ref()?.native_statements;
-        known.iter().find(|(known, _)| **known == *name).map(|(_, unusual)| unusual.clone())
+        known.get(significant(name)).cloned()
     }
 
     /// A portal has been made of a statement.
-    pub(super) fn note_portal(&mut self, portal: &[u8], unusual: Option<&Unusual>) {
+    pub(super) fn note_portal(
+        &mut self,
+        portal: &[u8],
+        unusual: Option<&Unusual>,
+    ) -> Result<(), TooManyPortals> {
+        let portal = significant(portal);
         if let Some(extra) = &mut self.extra {
-            extra.unusual_portals.retain(|(known, _)| **known != *portal);
+            extra.unusual_portals.remove(portal);
         }
         let restores = self.has_start_values();
-        if let Some(unusual) = unusual.filter(|unusual| {
+        match unusual.filter(|unusual| {
             unusual.deallocates.is_some() || (restores && unusual.takes_start_values())
         }) {
-            self.extra().unusual_portals.push((portal.into(), Box::new(unusual.clone())));
+            Some(unusual) => note(&mut self.extra().unusual_portals, portal, unusual),
+            None => Ok(()),
         }
     }
 
     /// What was noted of a portal.
     pub(super) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
         let known = &self.extra.as_ref()?.unusual_portals;
-        known.iter().find(|(known, _)| **known == *portal).map(|(_, unusual)| unusual.clone())
+        known.get(significant(portal)).cloned()
     }
 
     /// Appends what puts the start values back behind an Execute.

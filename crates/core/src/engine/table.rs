@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::again::Again;
 use super::backend::Backend;
 use super::client::Client;
 use super::housekeeping::Wheel;
@@ -157,6 +158,7 @@ pub struct Engine<S: Socket> {
     pub(super) pools: Vec<PoolView<S>>,
     pool_index: HashMap<PoolId, u32, std::hash::BuildHasherDefault<IdHasher>>,
     pub(super) wheel: Wheel,
+    pub(super) again: Again,
     /// Clients are told goodbye with this as soon as they are in no transaction.
     pub(super) draining: Option<ClientError>,
     pub(super) next_serial: u32,
@@ -185,6 +187,7 @@ impl<S: Socket> Engine<S> {
             pools: Vec::new(),
             pool_index: HashMap::default(),
             wheel: Wheel::new(),
+            again: Again::default(),
             draining: None,
             next_serial: 1,
             server_input: buffer(),

@@ -5,6 +5,7 @@
 
 mod direct;
 mod faults;
+mod floods;
 mod harness;
 mod limits;
 mod pipelines;

@@ -10,7 +10,7 @@ mod portal;
 use std::sync::Arc;
 
 use super::backend::Backend;
-use super::client::{Client, ClientStatement};
+use super::client::{Client, ClientStatement, significant};
 use super::effects::Effects;
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
@@ -447,9 +447,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         {
             return Ok(false);
         }
-        if let Some(names) = &mut self.client.statements {
-            names.remove(name);
-        }
+        self.client.take_statement(name);
         let mut answer = Vec::with_capacity(32);
         build::command_complete(&mut answer, b"DEALLOCATE");
         build::ready_for_query(&mut answer, self.backend.status);
@@ -476,7 +474,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 && let Some((name, _)) = name_and_rest
             {
                 let unusual = effects.as_ref().and_then(|effects| effects.unusual.as_deref());
-                self.client.note_native_statement(name, unusual);
+                self.client.note_native_statement(name, unusual)?;
             }
             if self.client.is_native() {
                 // What no command can undo must not be left to the next session.
@@ -579,6 +577,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .hint("Close the statements that are no longer needed."),
             ));
         }
+        self.backend.naming.push_back(significant(name).into());
         let known = self.backend.statements.touch(statement.id);
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
@@ -687,7 +686,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 if self.binds_deallocate(portal, unusual.as_deref())? {
                     return self.bind_instead(portal, name);
                 }
-                self.client.note_portal(portal, unusual.as_deref());
+                self.client.note_portal(portal, unusual.as_deref())?;
             } else {
                 self.bind_native(portal, name)?;
             }
@@ -728,7 +727,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.binds_deallocate(portal, unusual)? {
             return self.bind_instead(portal, name);
         }
-        self.client.note_portal(portal, unusual);
+        self.client.note_portal(portal, unusual)?;
         self.pass_with(old, |out| {
             build::string(out, portal);
             build::string(out, &statement.name);
@@ -839,8 +838,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         };
         if what == b'S' && !self.client.is_native() {
             self.hold_for_name(name)?;
-            let closed = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
-            if let Some(mut closed) = closed {
+            if let Some(mut closed) = self.client.take_statement(name) {
                 closed.1.pipeline = self.backend.pipeline;
                 self.backend.closing.push_back(closed);
                 self.passage.cut(self.backend)?;

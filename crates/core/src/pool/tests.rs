@@ -151,8 +151,8 @@ fn a_pause_keeps_backends_and_resume_hands_them_to_waiters() {
 fn a_waiter_that_left_gets_nothing() {
     let mut pool = lent_out(1);
     pool.acquire(client(0, 5), T0);
-    assert!(pool.forget_waiter(client(0, 5)));
-    assert!(!pool.forget_waiter(client(0, 5)));
+    assert!(pool.forget_waiter(client(0, 5), T0));
+    assert!(!pool.forget_waiter(client(0, 5), T0));
     assert!(matches!(pool.release(BackendId(0), 0, LoopId(0), T0), Released::Kept));
 }
 
@@ -194,4 +194,36 @@ fn one_backend_is_given_up_for_another_pool_though_clients_wait() {
     pool.give_up_one(T0.after(Duration::from_millis(100)));
     let late = T0.after(Duration::from_millis(100));
     assert!(matches!(pool.release(BackendId(1), 1, LoopId(0), late), Released::Next { .. }));
+}
+
+#[test]
+fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
+    const MANY: u32 = 40_000;
+    let began = std::time::Instant::now();
+    let mut pool = lent_out(1);
+    let at = |n: u32| Time::from_micros(1_000 + u64::from(n) * 10);
+    // Each other loop's clock is behind.
+    let since = |n: u32| if n % 2 == 0 { at(n) } else { at(n.saturating_sub(30)) };
+    let waiter = |n: u32| client((n % 2) as u16, n);
+    for n in 0..MANY {
+        assert!(matches!(pool.acquire(waiter(n), since(n)), Acquired::Wait { open: false }));
+    }
+    // The last first, but for each hundredth.
+    for n in (0..MANY).rev().filter(|n| n % 100 != 0) {
+        assert!(pool.forget_waiter(waiter(n), since(n)), "{n}");
+        assert!(!pool.forget_waiter(waiter(n), since(n)), "{n} a second time");
+    }
+    assert_eq!(pool.waiting_count(), MANY / 100);
+    assert_eq!(pool.waiters().count(), MANY as usize / 100);
+    for n in (0..MANY).step_by(100) {
+        assert_eq!(pool.oldest_waiter().map(|waiter| waiter.client), Some(waiter(n)));
+        let Released::Next { waiter: next, .. } = pool.release(BackendId(0), 0, LoopId(0), T0)
+        else {
+            panic!("somebody waits")
+        };
+        assert_eq!(next.client, waiter(n));
+    }
+    assert!(matches!(pool.release(BackendId(0), 0, LoopId(0), T0), Released::Kept));
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(5), "{took:?}");
 }

@@ -522,6 +522,7 @@ impl Play {
             let faulty = self.faulty_servers();
             let before = self.world.undone();
             let mut moved = self.raise_all() || before != Undone::default();
+            moved |= self.world.go_on();
             for number in 0..self.clients.len() {
                 if self.clients[number].open && !self.clients[number].unsent.is_empty() {
                     self.push_out(number, usize::MAX);

@@ -388,6 +388,18 @@ impl World {
         }
     }
 
+    /// Lets the loops go on that must not sleep. Whether there were any.
+    pub(crate) fn go_on(&mut self) -> bool {
+        let mut any = false;
+        for id in 0..self.engines.len() as u16 {
+            if self.engines[usize::from(id)].next_tick().is_zero() {
+                any = true;
+                self.with_engine(LoopId(id), |engine, host, now| engine.tick(host, now));
+            }
+        }
+        any
+    }
+
     fn snapshot(&mut self, id: LoopId) -> Snapshot {
         let (reply, snapshot) = mpsc::channel();
         let message = ToLoop::Snapshot(

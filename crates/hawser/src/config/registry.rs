@@ -579,7 +579,10 @@ settings! {
         transaction_timeout: Timeout = "0", example "\"10min\"", unit Seconds,
             pgbouncer "transaction_timeout";
         /// How long a client may accept no byte of its result while another waits for that pool; it is
-        /// then cut off, and its server connection closed. Never in session mode or replication.
+        /// then cut off, and its server connection closed. Never in session mode or replication. A
+        /// client that has said goodbye behind a query gets as long for the answer, in session mode too;
+        /// then the query is cancelled.
+        /// A message of more than 16 KiB must come within this, and a second more for each 64 KiB.
         client_write_timeout: Timeout = "30s", example "\"10s\"", unit Seconds;
     }
 

@@ -127,11 +127,20 @@ impl Client {
 struct World {
     reactors: Reactors<Plain>,
     pool: PoolRef<Plain>,
+    /// Cancel requests that the loops have asked for.
+    cancels: Arc<AtomicU64>,
 }
 
-fn open_backends(orders: &mut UnboundedReceiver<Order<Plain>>, loops: &Loops<Plain>) {
+fn open_backends(
+    orders: &mut UnboundedReceiver<Order<Plain>>,
+    loops: &Loops<Plain>,
+    cancels: &AtomicU64,
+) {
     let mut opened = 0;
     while let Some(order) = orders.blocking_recv() {
+        if matches!(order, Order::Cancel(_)) {
+            cancels.fetch_add(1, Ordering::Relaxed);
+        }
         let Order::Open { pool, home } = order else { continue };
         let (socket, far) = Plain::pair();
         std::thread::spawn(move || serve(far));
@@ -163,8 +172,10 @@ impl World {
         let pool =
             Arc::new(SharedPool::new(PoolId(1), "db", "me", settings, usize::from(loops), 1));
         let handle = reactors.loops().clone();
-        std::thread::spawn(move || open_backends(&mut orders, &handle));
-        Self { reactors, pool }
+        let cancels = Arc::new(AtomicU64::new(0));
+        let counted = cancels.clone();
+        std::thread::spawn(move || open_backends(&mut orders, &handle, &counted));
+        Self { reactors, pool, cancels }
     }
 
     /// A client of this loop, greeted.
@@ -249,6 +260,30 @@ fn a_message_ends_a_sleep() {
         // The loop would look of itself after a second.
         assert!(before.elapsed() < Duration::from_millis(500), "{:?}", before.elapsed());
     }
+}
+
+#[test]
+fn a_cancel_that_came_before_a_query_does_not_hit_it() {
+    let world = World::new(1, 1);
+    let mut client = world.client(0);
+    for _ in 0..20 {
+        // The loop is busy while both come: it finds them together.
+        let (go_on, wait) = mpsc::channel::<()>();
+        let (busy, is_busy) = mpsc::channel::<()>();
+        let hold = Box::new(move |_| {
+            busy.send(()).unwrap();
+            wait.recv().unwrap();
+        });
+        let loops = world.reactors.loops();
+        loops.send(LoopId(0), ToLoop::Snapshot(Scope::Clients, hold));
+        is_busy.recv_timeout(SOON).unwrap();
+        let process = hawser_core::engine::PROCESS_ID_FIRST;
+        loops.send(LoopId(0), ToLoop::Cancel { process, key: vec![0; 4].into() });
+        client.0.write_all(&query("SELECT 1")).unwrap();
+        go_on.send(()).unwrap();
+        assert_eq!(client.until_ready().unwrap().len(), 1);
+    }
+    assert_eq!(world.cancels.load(Ordering::Relaxed), 0);
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! An error: what the server ignores behind it, and what that undoes in the books.
 
+use std::collections::BTreeSet;
+
 use super::super::Socket;
 use super::super::expect::Expect;
 use super::super::replay::is_stale_or_lost;
@@ -71,6 +73,7 @@ impl<S: Socket> Relay<'_, S> {
         // Nothing that was sent since has taken the place of what is ignored.
         let mut still_unnamed = false;
         let mut touches_unnamed = false;
+        let mut failed = BTreeSet::new();
         while let Some(next) = self.backend.expected.front().copied() {
             if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
@@ -106,16 +109,27 @@ impl<S: Socket> Relay<'_, S> {
                     self.backend.statements.remove(statement, pipeline);
                     still_unnamed |= serial != 0
                         && self.client.as_ref().is_some_and(|c| c.unnamed_serial == serial);
-                    self.unname(serial);
+                    if next.names() {
+                        self.unname(serial);
+                        failed.insert(serial);
+                    } else if serial != 0
+                        && let Some(client) = &mut self.client
+                    {
+                        client.unname_unnamed(serial);
+                    }
                 }
                 Expect::Unnaming { serial } => {
                     let client = self.client.as_ref();
                     still_unnamed |= client.is_some_and(|c| c.unnamed_serial == serial);
                 }
-                Expect::ParseKnown { serial } => self.unname(serial),
+                Expect::ParseKnown { serial } => {
+                    self.unname(serial);
+                    failed.insert(serial);
+                }
                 Expect::CloseKnown { .. } => {
                     if let Some((name, statement)) = self.backend.closing.pop_front()
                         && statement.serial != 0
+                        && !failed.contains(&statement.serial)
                         && let Some(client) = &mut self.client
                     {
                         client.rename_closed(name, statement);
@@ -141,6 +155,14 @@ impl<S: Socket> Relay<'_, S> {
                     }
                 }
                 _ => {}
+            }
+        }
+        if !failed.is_empty() {
+            // Nor is any of them given back by a Close behind it.
+            for (_, closed) in &mut self.backend.closing {
+                if failed.contains(&closed.serial) {
+                    closed.serial = 0;
+                }
             }
         }
         if !found {
@@ -187,15 +209,12 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
-    /// A Parse has failed or been ignored: its name stands for nothing, also where a Close behind
-    /// it is about to be taken back.
+    /// A Parse that gave a name has failed or been ignored: the name stands for nothing.
     fn unname(&mut self, serial: u32) {
-        let Some(client) = &mut self.client else { return };
-        if serial != 0 {
-            client.unname_failed(serial);
-            for (_, closed) in self.backend.closing.iter_mut().filter(|(_, c)| c.serial == serial) {
-                closed.serial = 0;
-            }
+        if let Some(name) = self.backend.naming.pop_front()
+            && let Some(client) = &mut self.client
+        {
+            client.unname_failed(&name, serial);
         }
     }
 

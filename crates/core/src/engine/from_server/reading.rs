@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use super::super::backend::Backend;
 use super::super::message::ClientState;
 use super::super::table::{Engine, Holder};
-use super::super::{Host, Socket, limits};
+use super::super::{Host, Socket, Token, limits};
 use super::{LOOKED_AT_BYTES_MAX, Relay};
 use crate::ids::Slot;
 use crate::time::Time;
@@ -22,8 +22,14 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let mut out = std::mem::take(&mut self.to_client);
-        while let Some(client) = self.clients.get(slot) {
-            let kept = client.backend.as_ref().map_or(0, |backend| backend.input.len());
+        while let Some(client) = self.clients.get_mut(slot)
+            && let Some(backend) = &mut client.backend
+        {
+            if !self.again.may_read(Token::Backend(backend.place)) {
+                backend.readable = true;
+                break;
+            }
+            let kept = backend.input.len();
             let mut buffer = self.take_buffer(kept);
             let more = self.read_backend_once(host, slot, &mut buffer, &mut out, now);
             self.put_buffer(buffer);
@@ -189,7 +195,12 @@ impl<S: Socket> Engine<S> {
         // What its client has not been given comes first.
         let kept = std::mem::take(&mut backend.input);
         let mut relayed = relay_to_nobody(&mut backend, &kept, now);
+        let mut unread = false;
         while relayed.is_ok() {
+            if !self.again.may_read(Token::Backend(place)) {
+                unread = true;
+                break;
+            }
             let mut buffer = self.take_buffer(backend.input.len());
             let read = read_into(&mut backend, &mut buffer);
             if let Read::Bytes(filled) = read {
@@ -209,10 +220,14 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        backend.readable = false;
+        backend.readable = unread;
         backend.cancel_if_due(host, self.id);
         if backend.copying_in && backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
+            return;
+        }
+        if unread {
+            self.keep(backend);
             return;
         }
         self.tidy_on(host, backend, now);

@@ -30,6 +30,8 @@ struct Pipe {
     dropped: bool,
     /// Bytes that the other side still takes.
     room: usize,
+    /// Writes of the engine's.
+    writes: usize,
     /// Watched by this loop under this token.
     watch: Option<(LoopId, Token)>,
 }
@@ -60,6 +62,7 @@ impl Socket for Fake {
 
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let mut pipe = self.0.lock().unwrap();
+        pipe.writes += 1;
         let count = buf.len().min(pipe.room);
         if count == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -139,6 +142,16 @@ impl Peer {
     /// Whether the engine has closed the connection.
     pub(super) fn is_dropped(&self) -> bool {
         self.0.lock().unwrap().dropped
+    }
+
+    /// How often the engine has written.
+    pub(super) fn writes(&self) -> usize {
+        self.0.lock().unwrap().writes
+    }
+
+    /// How much has been sent that the engine has not read.
+    pub(super) fn unread(&self) -> usize {
+        self.0.lock().unwrap().to_engine.len()
     }
 
     /// Takes only this many bytes from now on.
@@ -260,11 +273,22 @@ impl World {
                 };
                 let message = ToLoop::Opened(Box::new(seed));
                 self.asked.messages.push_back((home, message));
+            } else if let Some(id) = self.unread_loop() {
+                self.with_engine(id, |engine, host, now| engine.tick(host, now));
             } else {
                 self.check_books();
                 return;
             }
         }
+    }
+
+    /// A loop that must not sleep.
+    fn unread_loop(&self) -> Option<LoopId> {
+        (0..)
+            .map(LoopId)
+            .zip(&self.engines)
+            .find(|(_, e)| e.next_tick().is_zero())
+            .map(|(id, _)| id)
     }
 
     /// With no message under way, the pool's figures are those of the loops' own tables, and
@@ -288,6 +312,8 @@ impl World {
                     .filter(|e| matches!(e, Expect::CloseKnown { .. }))
                     .count();
                 assert_eq!(backend.closing.len(), closes);
+                let named = backend.expected.iter().filter(|e| e.names()).count();
+                assert_eq!(backend.naming.len(), named);
             }
             for (_, resident) in engine.resident.iter() {
                 if let Holder::Engine(backend) = &resident.holder {
@@ -366,6 +392,24 @@ impl World {
         peer
     }
 
+    /// Tells a loop of a connection, and sees to nothing else: one event.
+    pub(super) fn only_raise(&mut self, peer: &Peer) {
+        let watch = peer.0.lock().unwrap().watch;
+        let Some((home, token)) = watch else { return };
+        let ready = Readiness { readable: true, ..Readiness::default() };
+        self.with_engine(home, |engine, host, now| engine.on_event(host, token, ready, now));
+    }
+
+    /// What a peer sends, before anybody looks.
+    pub(super) fn put(&self, peer: &Peer, bytes: &[u8]) {
+        peer.0.lock().unwrap().to_engine.extend(bytes);
+    }
+
+    /// How long loop 0 may sleep.
+    pub(super) fn next_tick(&self) -> std::time::Duration {
+        self.engines[0].next_tick()
+    }
+
     fn raise(&mut self, peer: &Peer, ready: Readiness) {
         let watch = peer.0.lock().unwrap().watch;
         if let Some((home, token)) = watch {
@@ -380,9 +424,38 @@ impl World {
         self.raise(peer, Readiness { readable: true, ..Readiness::default() });
     }
 
+    /// A client's place in its loop.
+    pub(super) fn slot_of(&self, peer: &Peer) -> crate::ids::Slot {
+        match peer.0.lock().unwrap().watch {
+            Some((_, Token::Client(slot))) => slot,
+            _ => panic!("not a client that is watched"),
+        }
+    }
+
+    /// The names that a client of loop 0 has given.
+    pub(super) fn names_of(&self, slot: crate::ids::Slot) -> Vec<Vec<u8>> {
+        let names = self.engines[0].clients.get(slot).and_then(|client| client.statements.as_ref());
+        names.map_or_else(Vec::new, |names| names.keys().map(|name| name.to_vec()).collect())
+    }
+
+    /// Bytes that wait in loop 0 for this client.
+    pub(super) fn kept_for(&self, peer: &Peer) -> usize {
+        match peer.0.lock().unwrap().watch {
+            Some((_, Token::Client(slot))) => {
+                self.engines[0].clients.get(slot).map_or(0, |client| client.output.len())
+            }
+            _ => 0,
+        }
+    }
+
     /// A peer takes everything again.
     pub(super) fn take_all(&mut self, peer: &Peer) {
-        peer.0.lock().unwrap().room = usize::MAX;
+        peer.take_only(usize::MAX);
+        self.takes(peer);
+    }
+
+    /// A peer takes something again.
+    pub(super) fn takes(&mut self, peer: &Peer) {
         self.raise(peer, Readiness { writable: true, ..Readiness::default() });
     }
 
@@ -390,6 +463,13 @@ impl World {
     pub(super) fn close(&mut self, peer: &Peer) {
         peer.0.lock().unwrap().closed = true;
         self.raise(peer, Readiness { readable: true, hangup: true, ..Readiness::default() });
+    }
+
+    /// A peer's connection is reset.
+    pub(super) fn breaks(&mut self, peer: &Peer) {
+        peer.0.lock().unwrap().closed = true;
+        let ready = Readiness { readable: true, writable: true, hangup: true, broken: true };
+        self.raise(peer, ready);
     }
 
     /// A peer sends bytes and closes its connection before anybody looks.
@@ -408,6 +488,14 @@ impl World {
     pub(super) fn wait_ms(&mut self, ms: u64) {
         self.now = Time::from_micros(self.now.as_micros() + ms * 1000);
         self.tick();
+    }
+
+    /// Time passes for loop 0, whose host writes no answers. Gives how long it may sleep then.
+    pub(super) fn only_tick(&mut self, ms: u64) -> std::time::Duration {
+        self.now = Time::from_micros(self.now.as_micros() + ms * 1000);
+        let mut host = FakeHost { id: LoopId(0), asked: &mut self.asked };
+        self.engines[0].tick(&mut host, self.now);
+        self.next_tick()
     }
 
     fn tick(&mut self) {

@@ -148,6 +148,34 @@ fn trap_24_a_client_that_stalls_in_its_own_message_is_cut_off_when_others_wait()
 }
 
 #[test]
+fn a_message_that_crawls_is_cut_off_when_others_wait_and_one_that_flows_is_not() {
+    for (a_second, cut) in [(1, true), (100_000, false)] {
+        let mut world = World::new(1);
+        world.change_settings(|settings| settings.client_write_timeout = Duration::from_secs(2));
+        let (client, other) = (world.client(), world.client());
+        let long = query(&"x".repeat(2_000_000));
+        let mut at = 20_000;
+        world.send(&client, &long[..at]);
+        world.send(&other, &query("SELECT 2"));
+        for _ in 0..10 {
+            world.wait_ms(1_000);
+            let part = &long[at..at + a_second];
+            world.send(&client, part);
+            at += a_second;
+        }
+        assert_eq!(client.is_dropped(), cut, "{a_second}");
+        if !cut {
+            world.send(&client, &long[at..]);
+            let server = world.servers[0].clone();
+            assert_eq!(server.received(), long);
+            world.send(&server, &answers("CI"));
+            assert_eq!(client.kinds(), "CZ");
+        }
+        assert_eq!(world.servers.last().unwrap().kinds(), "Q", "the other is served");
+    }
+}
+
+#[test]
 fn a_client_that_leaves_its_place_in_the_queue_frees_it() {
     let mut world = World::new(1);
     let (one, two, three) = (world.client(), world.client(), world.client());
@@ -232,4 +260,70 @@ fn a_statement_beyond_the_memory_for_texts_pins_its_client() {
     world.send(&server, &answers("2CI"));
     world.close(&other);
     assert!(server.is_dropped(), "nobody else finds that name");
+}
+
+#[test]
+fn an_answer_that_comes_of_time_alone_is_not_slept_upon() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| {
+        settings.server_reset_query = Box::default();
+        settings.client_idle_timeout = Duration::from_secs(1);
+    });
+    let mode = crate::engine::PoolMode::Session;
+    let (idle, next) =
+        (world.client_of(LoopId(0), mode, &[]), world.client_of(LoopId(0), mode, &[]));
+    assert_eq!((&*idle.kinds(), &*next.kinds()), ("KZ", ""));
+    world.send(&idle, &query("SELECT 1"));
+    world.send(&world.servers[0].clone(), &answers("CI"));
+    let sleep = world.only_tick(1_100);
+    assert!(idle.is_dropped(), "it has sat idle");
+    assert!(sleep.is_zero() || next.kinds() == "KZ", "the next one is greeted after {sleep:?}");
+    world.settle();
+    assert_eq!(next.kinds(), "KZ");
+}
+
+#[test]
+fn trap_16_a_query_behind_a_cancelled_one_waits_until_the_signal_has_been_sent() {
+    for mode in [crate::engine::PoolMode::Session, crate::engine::PoolMode::Transaction] {
+        let mut world = World::new(1);
+        let client = world.client_of(LoopId(0), mode, &[]);
+        world.send(&client, &query("BEGIN"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CT"));
+        world.send(&client, &query("SELECT pg_sleep(9)"));
+        let process = if mode == crate::engine::PoolMode::Session { 101 } else { PROCESS_ID_FIRST };
+        world.deliver(LoopId(0), ToLoop::Cancel { process, key: [9; 4].into() });
+        assert_eq!(world.asked.cancels.len(), 1);
+        // It has ended by itself, and the request is still on its way.
+        world.send(&server, &answers("CT"));
+        client.received();
+        server.received();
+        world.send(&client, &query("COMMIT"));
+        assert_eq!(server.kinds(), "", "{mode:?}: the signal may hit it");
+        world.send(&client, &query("SELECT 2"));
+        let place = world.asked.cancels[0].backend;
+        world.deliver(LoopId(0), ToLoop::CancelDone(place));
+        assert_eq!(server.kinds(), "QQ");
+        world.send(&server, &answers("CICI"));
+        assert_eq!(client.kinds(), "CZCZ");
+    }
+}
+
+#[test]
+fn what_is_sent_behind_a_cancelled_query_goes_on_with_it_until_it_is_answered() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
+    world.deliver(LoopId(0), cancel);
+    server.received();
+    world.send(&client, &message(b'd', b"1"));
+    assert_eq!(server.kinds(), "d", "a copy reads on until it is told of the cancel");
+    world.send(&client, &message(b'X', b""));
+    let place = world.asked.cancels[0].backend;
+    world.send(&server, &answers("EI"));
+    world.deliver(LoopId(0), ToLoop::CancelDone(place));
+    assert!(client.is_dropped());
 }

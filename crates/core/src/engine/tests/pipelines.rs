@@ -454,14 +454,36 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     world.send(&server, &answers("DCI"));
     assert_eq!(client.kinds(), "DCZ");
     assert!(client.is_dropped());
-    // But not for long when others wait: it may have gone without waiting for an answer.
+    // Also when others wait; but not for long: nobody may be there for the answer.
     let client = world.client();
-    world.send(&client, &[query("SELECT pg_sleep(99)"), message(b'X', b"")].concat());
+    world.send(&client, &[query("INSERT"), message(b'X', b"")].concat());
     world.close(&client);
-    assert_eq!(world.asked.cancels.len(), 0);
     world.send(&other, &query("SELECT 1"));
-    world.wait_ms(100);
+    let timeout = world.pool.settings().client_write_timeout.as_millis() as u64;
+    world.wait_ms(timeout - 100);
+    world.breaks(&client);
+    assert_eq!(world.asked.cancels.len(), 0, "it would be carried out without a pooler");
+    world.wait_ms(200);
     assert_eq!(world.asked.cancels.len(), 1);
+}
+
+#[test]
+fn a_query_with_a_goodbye_behind_it_is_carried_out_though_others_wait() {
+    for mode in [PoolMode::Session, PoolMode::Transaction] {
+        let mut world = World::new(1);
+        let client = world.client_of(LoopId(0), mode, &[]);
+        let other = world.client();
+        world.send(&client, &[query("INSERT"), message(b'X', b"")].concat());
+        world.close(&client);
+        world.send(&other, &query("SELECT 1"));
+        for _ in 0..20 {
+            world.wait_ms(1_000);
+        }
+        assert_eq!(world.asked.cancels.len(), 0, "{mode:?}");
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        assert!(client.is_dropped());
+    }
 }
 
 #[test]

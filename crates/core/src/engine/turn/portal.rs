@@ -31,8 +31,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// The Execute at hand takes one of the client's names away, if it works.
     pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
-        let named = self.client.statements.as_mut().and_then(|names| names.remove_entry(name));
-        if let Some(mut closed) = named {
+        if let Some(mut closed) = self.client.take_statement(name) {
             closed.1.pipeline = self.backend.pipeline;
             self.backend.closing.push_back(closed);
             self.backend.expect(Expect::CloseKnown { told: false });
@@ -57,7 +56,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let effects = Effects { unusual: Some(unusual.clone()), ..Effects::default() };
             self.before(&effects, true)?;
         }
-        self.client.note_portal(portal, unusual.as_deref());
+        self.client.note_portal(portal, unusual.as_deref())?;
         Ok(())
     }
 
@@ -84,7 +83,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::Made);
             self.backend.expect(Expect::MadeParse { statement: 0 });
         }
-        self.client.note_portal(portal, Some(unusual));
+        self.client.note_portal(portal, Some(unusual))?;
         Ok(true)
     }
 

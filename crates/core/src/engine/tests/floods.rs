@@ -1,0 +1,230 @@
+//! One client, or one server, that has more to say than its share.
+
+use super::harness::*;
+use crate::engine::limits;
+use crate::ids::LoopId;
+
+/// What may wait for a client that reads nothing: the mark, and what one read may lead to.
+const KEPT_BYTES_MAX: usize = limits::OUTPUT_HIGH_BYTES + 2 * limits::READ_BYTES;
+
+#[test]
+fn syncs_without_end_of_a_client_that_reads_nothing_are_left_unread() {
+    let mut world = World::new(1);
+    let client = world.client();
+    client.take_only(0);
+    let count = 500_000;
+    world.send(&client, &sync().repeat(count));
+    assert!(client.unread() > 4 * count, "{} bytes are unread", client.unread());
+    assert!(world.kept_for(&client) <= KEPT_BYTES_MAX, "{}", world.kept_for(&client));
+    let mut told = 0;
+    while told < count {
+        client.take_only(6 * 16_000);
+        world.takes(&client);
+        let kinds = client.received().len() / 6;
+        assert!(kinds > 0, "after {told} it was forgotten");
+        told += kinds;
+    }
+    assert_eq!((told, client.unread()), (count, 0));
+}
+
+#[test]
+fn statements_that_are_named_and_closed_without_end_are_left_unread_within_a_transaction_too() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("a", "SELECT 1");
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    client.received();
+    client.take_only(0);
+    let round = [parse("b", "SELECT 1"), message(b'C', b"Sb\0")].concat();
+    let count = 100_000;
+    world.send(&client, &round.repeat(count));
+    assert!(client.unread() > round.len() * count / 2, "{} bytes are unread", client.unread());
+    assert!(world.kept_for(&client) <= KEPT_BYTES_MAX, "{}", world.kept_for(&client));
+    world.take_all(&client);
+    assert_eq!(client.unread(), 0);
+    assert_eq!(client.received().len(), count * 10);
+    world.send(&client, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZ");
+}
+
+#[test]
+fn answers_made_here_are_collected() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let before = client.writes();
+    world.send(&client, &sync().repeat(600));
+    assert_eq!(client.received().len(), 3600);
+    assert_eq!(client.writes() - before, 1);
+}
+
+#[test]
+fn a_client_that_sends_without_a_pause_gets_its_share_of_a_turn() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.put(&client, &sync().repeat(500_000));
+    let before = client.unread();
+    world.only_raise(&client);
+    let read = before - client.unread();
+    let share = limits::READS_AN_EVENT_MAX as usize * limits::READ_BYTES;
+    assert!(read > 0 && read <= share, "{read}");
+    assert!(world.next_tick().is_zero(), "there is more");
+    world.settle();
+    assert_eq!((client.unread(), client.received().len()), (0, 3_000_000));
+    assert!(!world.next_tick().is_zero());
+}
+
+#[test]
+fn copy_data_without_a_pause_get_their_share_of_a_turn() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    server.received();
+    let data = message(b'd', &[b'x'; 8000]);
+    world.put(&client, &[data.repeat(1000), message(b'c', b"")].concat());
+    let before = client.unread();
+    world.only_raise(&client);
+    let share = limits::READS_AN_EVENT_MAX as usize * limits::READ_BYTES;
+    assert!(before - client.unread() <= share);
+    world.settle();
+    assert_eq!(server.received().len(), before);
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "GCZ");
+}
+
+#[test]
+fn rows_without_a_pause_get_their_share_of_a_turn() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT"));
+    let server = world.servers[0].clone();
+    let row = message(b'D', &[0; 995]);
+    world.put(&server, &[row.repeat(10_000), answers("CI")].concat());
+    let before = server.unread();
+    world.only_raise(&server);
+    let share = limits::READS_AN_EVENT_MAX as usize * limits::READ_BYTES;
+    assert!(before - server.unread() <= share, "{}", before - server.unread());
+    assert!(world.next_tick().is_zero(), "there is more");
+    world.settle();
+    assert_eq!(client.received().len(), before);
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn rows_that_nobody_waits_for_get_their_share_of_a_turn() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT"));
+    let server = world.servers[0].clone();
+    world.close(&client);
+    let row = message(b'D', &[0; 995]);
+    world.put(&server, &[row.repeat(10_000), answers("EI")].concat());
+    let before = server.unread();
+    world.only_raise(&server);
+    let share = limits::READS_AN_EVENT_MAX as usize * limits::READ_BYTES;
+    assert!(before - server.unread() <= share);
+    world.settle();
+    assert_eq!(server.unread(), 0);
+    let place = world.asked.cancels[0].backend;
+    world.deliver(LoopId(0), crate::engine::ToLoop::CancelDone(place));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn the_end_of_a_stream_is_seen_behind_more_than_one_share() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.say_and_close(&client, &sync().repeat(500_000));
+    assert!(client.is_dropped());
+    assert_eq!(client.unread(), 0);
+}
+
+/// Names of statements, in a number that may be given.
+fn name(number: usize) -> String {
+    format!("s{number}")
+}
+
+#[test]
+fn names_of_a_failed_pipeline_are_taken_back_in_linear_time() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("a", "SELECT 1");
+    let parses = |from: usize, to: usize| -> Vec<u8> {
+        (from..to).flat_map(|number| parse(&name(number), "SELECT 1")).collect()
+    };
+    let many = limits::CLIENT_STATEMENTS_MAX - 10_000;
+    for from in (0..many).step_by(2_000) {
+        let to = many.min(from + 2_000);
+        world.send(&client, &[parses(from, to), sync()].concat());
+        world.send(&server, &answers("I"));
+    }
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    client.received();
+    server.received();
+    // One pipeline with many, and many with one each: none may cost a walk over all names.
+    let began = std::time::Instant::now();
+    let failing = [parse("x", "SELEC"), parses(many, many + 8_000), sync()].concat();
+    world.send(&client, &failing);
+    world.send(&server, &answers("EF"));
+    world.send(&client, &query("ROLLBACK"));
+    world.send(&server, &answers("CI"));
+    for _ in 0..2_000 {
+        world.send(&client, &[parse("x", "SELEC"), sync()].concat());
+        world.send(&server, &answers("EI"));
+    }
+    let took = began.elapsed();
+    assert!(took < std::time::Duration::from_secs(4), "{took:?}");
+    client.received();
+    server.received();
+    // What failed has no name; what went before has.
+    let asks = [message(b'D', b"Sx\0"), sync(), message(b'D', b"Ss0\0"), sync()].concat();
+    world.send(&client, &asks);
+    let sent = server.received();
+    assert!(sent.windows(3).any(|bytes| bytes == b"Sx\0"), "left to the server to refuse");
+    assert!(!sent.windows(4).any(|bytes| bytes == b"Ss0\0"), "known, and renamed");
+}
+
+#[test]
+fn of_a_long_name_as_much_is_kept_as_tells_it_apart() {
+    let mut world = World::new(1);
+    let long = "n".repeat(10_000);
+    let (client, server) = world.client_with(&long, "SELECT 1");
+    let slot = world.slot_of(&client);
+    assert_eq!(world.names_of(slot), [&long.as_bytes()[..limits::NAME_BYTES_MAX]]);
+    // To PostgreSQL these are one name.
+    let other = format!("{}x", "n".repeat(limits::NAME_BYTES_MAX));
+    world.send(&client, &[bind(&other), execute(), sync()].concat());
+    world.send(&server, &answers("2CI"));
+    assert_eq!(client.kinds(), "2CZ");
+    let bound = server.received();
+    assert!(!bound.windows(2).any(|bytes| bytes == b"nn"), "under the shared name");
+    world.send(&client, &[message(b'C', format!("S{other}\0").as_bytes()), sync()].concat());
+    assert_eq!(client.kinds(), "3Z");
+    assert!(world.names_of(slot).is_empty());
+}
+
+#[test]
+fn portals_that_are_noted_are_bounded_and_found_without_a_search() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    world.send(&client, &[parse("d", "DEALLOCATE s"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    let binds = |range: std::ops::Range<usize>| -> Vec<u8> {
+        let mut out = Vec::new();
+        for number in range {
+            crate::wire::build::bind_plain(&mut out, name(number).as_bytes(), b"d");
+        }
+        out
+    };
+    client.received();
+    world.send(&client, &binds(0..limits::UNUSUAL_PORTALS_MAX));
+    assert!(!client.is_dropped());
+    world.send(&client, &binds(0..1));
+    assert!(!client.is_dropped(), "the same name again");
+    let one_more = limits::UNUSUAL_PORTALS_MAX;
+    world.send(&client, &binds(one_more..one_more + 1));
+    assert!(client.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("53400"));
+}
