@@ -1,0 +1,288 @@
+/*
+ * compat.c: everything that differs between PostgreSQL 14 and 18.
+ */
+#include "postgres.h"
+
+#include "compat.h"
+
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/ipc.h"
+#include "storage/lwlock.h"
+#include "storage/pg_shmem.h"
+#include "storage/dsm.h"
+#include "storage/proc.h"
+#include "utils/memutils.h"
+#if PG_VERSION_NUM >= 160000
+#include "lib/ilist.h"
+#endif
+
+#if PG_VERSION_NUM < 160000
+
+/*
+ * 14 and 15: the server's own array, always current. A walk costs 0.3 us, and
+ * the number of settings tells whether there is a new name.
+ */
+static int	settings_known = -1;
+
+Setting   **
+settings_all(int *count)
+{
+	Setting   **own;
+
+	*count = settings_known = GetNumConfigOptions();
+	own = palloc(*count * sizeof(Setting *));
+	memcpy(own, get_guc_variables(), *count * sizeof(Setting *));
+	return own;
+}
+
+/*
+ * Whether this transaction has touched a setting, or a name has come since
+ * settings_all(). Whatever SET changes within a transaction has an entry on
+ * its stack up to AtEOXact_GUC, which is after the callbacks.
+ */
+bool
+settings_touched(void)
+{
+	int			count = GetNumConfigOptions();
+	Setting   **all = get_guc_variables();
+
+	if (count != settings_known)
+		return true;
+	for (int i = 0; i < count; i++)
+		if (all[i]->stack != NULL)
+			return true;
+	return false;
+}
+
+void
+settings_name_used(const char *name)
+{
+}
+
+void
+settings_names_unknown(void)
+{
+}
+
+Setting *
+settings_find(const char *name)
+{
+	int			count = GetNumConfigOptions();
+	Setting   **all = get_guc_variables();
+
+	for (int i = 0; i < count; i++)
+		if (pg_strcasecmp(all[i]->name, name) == 0)
+			return all[i];
+	return NULL;
+}
+
+#else
+
+/*
+ * 16 and later: settings are in a hash table that only get_guc_variables()
+ * gives, which allocates and sorts (32 us). So pointers to those that are no
+ * placeholders are kept: these records are never freed. Placeholders are kept
+ * by name. A new name is learned from who makes it: SET, set_config() and
+ * functions with a SET clause, by the hooks in track.c.
+ *
+ * Limits: another extension's C code that gives a value to a new custom name
+ * by SetConfigOption() is seen with the next name that SQL sets.
+ */
+static Setting **kept = NULL;
+static int	kept_count = 0;
+static char **placeholders = NULL;
+static int	placeholder_count = 0;
+static bool names_stale = true;
+
+static void
+refresh(void)
+{
+	int			count;
+	Setting   **all = get_guc_variables(&count);
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+	Setting   **fresh = palloc(count * sizeof(Setting *));
+	char	  **names = palloc(count * sizeof(char *));
+	int			fresh_count = 0;
+	int			name_count = 0;
+
+	for (int i = 0; i < count; i++)
+	{
+		if (all[i]->flags & GUC_CUSTOM_PLACEHOLDER)
+			names[name_count++] = pstrdup(all[i]->name);
+		else
+			fresh[fresh_count++] = all[i];
+	}
+	MemoryContextSwitchTo(old);
+	if (kept != NULL)
+	{
+		for (int i = 0; i < placeholder_count; i++)
+			pfree(placeholders[i]);
+		pfree(placeholders);
+		pfree(kept);
+	}
+	kept = fresh;
+	kept_count = fresh_count;
+	placeholders = names;
+	placeholder_count = name_count;
+	names_stale = false;
+	pfree(all);
+}
+
+Setting *
+settings_find(const char *name)
+{
+	return find_option(name, false, true, 0);
+}
+
+static int
+by_name(const void *a, const void *b)
+{
+	return strcmp((*(Setting *const *) a)->name, (*(Setting *const *) b)->name);
+}
+
+Setting   **
+settings_all(int *count)
+{
+	Setting   **own;
+	int			n;
+
+	if (names_stale)
+		refresh();
+	own = palloc((kept_count + placeholder_count) * sizeof(Setting *));
+	memcpy(own, kept, kept_count * sizeof(Setting *));
+	n = kept_count;
+	for (int i = 0; i < placeholder_count; i++)
+	{
+		Setting    *setting = settings_find(placeholders[i]);
+
+		if (setting == NULL)
+			continue;
+		own[n++] = setting;
+	}
+	/* kept is sorted: only a placeholder can be out of its place */
+	if (n > kept_count)
+		qsort(own, n, sizeof(Setting *), by_name);
+	*count = n;
+	return own;
+}
+
+bool
+settings_touched(void)
+{
+	if (names_stale)
+		return true;
+	for (int i = 0; i < kept_count; i++)
+		if (kept[i]->stack != NULL)
+			return true;
+	for (int i = 0; i < placeholder_count; i++)
+	{
+		Setting    *setting = settings_find(placeholders[i]);
+
+		if (setting != NULL && setting->stack != NULL)
+			return true;
+	}
+	return false;
+}
+
+void
+settings_name_used(const char *name)
+{
+	Setting    *setting;
+
+	if (names_stale || strchr(name, '.') == NULL)
+		return;
+	for (int i = 0; i < placeholder_count; i++)
+		if (pg_strcasecmp(placeholders[i], name) == 0)
+			return;
+	setting = settings_find(name);
+	for (int i = 0; setting != NULL && i < kept_count; i++)
+		if (kept[i] == setting)
+			return;
+	names_stale = true;
+}
+
+void
+settings_names_unknown(void)
+{
+	names_stale = true;
+}
+
+#endif
+
+/*
+ * How many user locks this process has. Outside a transaction these are
+ * session-level locks: the shared table does not tell one from the other, but
+ * the end of a transaction has released its own.
+ *
+ * A list without entries is read without its lock, as LockReleaseAll() does:
+ * nobody else adds a user lock to it.
+ */
+int
+user_locks_held(void)
+{
+	int			held = 0;
+
+	for (int i = 0; i < NUM_LOCK_PARTITIONS; i++)
+	{
+		LWLock	   *partition = LockHashPartitionLockByIndex(i);
+#if PG_VERSION_NUM < 160000
+		SHM_QUEUE  *list = &MyProc->myProcLocks[i];
+		PROCLOCK   *lock;
+
+		if (SHMQueueNext(list, list, offsetof(PROCLOCK, procLink)) == NULL)
+			continue;
+		LWLockAcquire(partition, LW_SHARED);
+		for (lock = (PROCLOCK *) SHMQueueNext(list, list, offsetof(PROCLOCK, procLink));
+			 lock != NULL;
+			 lock = (PROCLOCK *) SHMQueueNext(list, &lock->procLink, offsetof(PROCLOCK, procLink)))
+			if (PROCLOCK_LOCKMETHOD(*lock) == USER_LOCKMETHOD && lock->holdMask != 0)
+				held++;
+#else
+		dlist_head *list = &MyProc->myProcLocks[i];
+		dlist_iter	at;
+
+		if (dlist_is_empty(list))
+			continue;
+		LWLockAcquire(partition, LW_SHARED);
+		dlist_foreach(at, list)
+		{
+			PROCLOCK   *lock = dlist_container(PROCLOCK, procLink, at.cur);
+
+			if (PROCLOCK_LOCKMETHOD(*lock) == USER_LOCKMETHOD && lock->holdMask != 0)
+				held++;
+		}
+#endif
+		LWLockRelease(partition);
+	}
+	return held;
+}
+
+PgBackendStatus *
+backend_status(int index)
+{
+	LocalPgBackendStatus *local;
+
+	if (index >= pgstat_fetch_stat_numbackends())
+		return NULL;
+#if PG_VERSION_NUM < 160000
+	local = pgstat_fetch_stat_local_beentry(index + 1);
+#else
+	local = pgstat_get_local_beentry_by_index(index + 1);
+#endif
+	return local == NULL ? NULL : &local->backendStatus;
+}
+
+bool
+backup_is_running(void)
+{
+	/* 14 has a third state, of an exclusive backup, which no session owns */
+	return get_backup_status() == SESSION_BACKUP_RUNNING;
+}
+
+bool
+is_regular_backend(void)
+{
+	return IsUnderPostmaster && MyBackendType == B_BACKEND;
+}

@@ -1,0 +1,52 @@
+/*
+ * compat.h: everything that differs between PostgreSQL 14 and 18.
+ *
+ * The other files name no version.
+ */
+#ifndef HAWSER_COMPAT_H
+#define HAWSER_COMPAT_H
+
+#include "postgres.h"
+
+#include "storage/lock.h"
+#include "utils/backend_status.h"
+#include "utils/guc_tables.h"
+
+#if PG_VERSION_NUM < 140000 || PG_VERSION_NUM >= 190000
+#error "hawser is for PostgreSQL 14 to 18"
+#endif
+
+typedef struct config_generic Setting;
+
+/*
+ * Settings.
+ *
+ * A custom name (my.user) is a placeholder: a record that the server makes at
+ * the first SET, never takes away, and frees when a library defines the name.
+ */
+extern Setting **settings_all(int *count);	/* palloc'd, sorted by name */
+extern bool settings_touched(void);
+extern void settings_name_used(const char *name);
+extern void settings_names_unknown(void);
+extern Setting *settings_find(const char *name);
+
+/* User (advisory) locks of this process, as the shared table has them. */
+extern int	user_locks_held(void);
+
+/* Others' rows of the table of backends; NULL past the last. */
+extern PgBackendStatus *backend_status(int index);
+
+/* Functions that have other names or numbers of arguments. */
+extern bool backup_is_running(void);
+
+/* May this process go from shared memory and leave the server as it was? */
+extern void worker_leave_shared_memory(void);
+extern int	worker_flags(void);
+
+extern bool is_regular_backend(void);
+
+#if PG_VERSION_NUM < 150000
+#define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)
+#endif
+
+#endif							/* HAWSER_COMPAT_H */

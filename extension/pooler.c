@@ -1,0 +1,4 @@
+#include "postgres.h"
+#include "hawser.h"
+void pooler_define(void) {}
+void pooler_register(void) {}

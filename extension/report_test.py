@@ -1,0 +1,260 @@
+#!/usr/bin/env python3
+"""What hawser.state says, message by message: with a server of its own, over the wire.
+
+    extension/report_test.py [--pg-config PG_CONFIG]      (the extension is installed there: make install)
+
+pg_regress sees only what SHOW gives; this sees which ReadyForQuery a report precedes, and that none is sent when
+nothing changed. The last line is "N passed, N failed, N skipped".
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tests"))
+
+from harness.postgres import SERVER_USER, free_port  # noqa: E402
+from harness.wire import Target  # noqa: E402
+
+NOTHING = object()
+
+# Run by a session of its own, before all cases.
+SETUP = "create function sets_a_name() returns int language plpgsql set my.setup = 1 as 'begin return 1; end'"
+
+# Each case is a session of its own: (statement, what is reported ahead of its ReadyForQuery).
+CASES = {
+    "a_setting_of_the_session": [
+        ("select 1", NOTHING),
+        ("set work_mem = '5MB'", "1 set=work_mem:5MB"),
+        ("select 1", NOTHING),
+        ("set work_mem = '5MB'", NOTHING),
+        ("set work_mem = '6MB'", "1 set=work_mem:6MB"),
+        ("reset work_mem", "1"),
+    ],
+    "a_rollback_takes_a_setting_back": [
+        ("begin; set work_mem = '6MB'; rollback", NOTHING),
+        ("begin; set local work_mem = '7MB'; commit", NOTHING),
+        ("begin; savepoint a; set work_mem = '8MB'; rollback to a; commit", NOTHING),
+        ("begin; set work_mem = '5MB'; savepoint a; set work_mem = '8MB'; rollback to a; commit", "1 set=work_mem:5MB"),
+        ("begin; set work_mem = '9MB'; select 1/0", NOTHING),
+        ("rollback", NOTHING),
+        ("begin; set work_mem = '9MB'; set local work_mem = '5MB'; commit", "1 set=work_mem:9MB"),
+    ],
+    "nothing_is_said_within_a_transaction": [
+        ("begin", NOTHING),
+        ("set work_mem = '5MB'", NOTHING),
+        ("commit", "1 set=work_mem:5MB"),
+    ],
+    "values_are_escaped": [
+        ("set search_path = \"$user\", 'a b'", "1 set=search_path:%22%24user%22%2C%20%22a%20b%22"),
+        ("set application_name = ''", "1 set=application_name:,search_path:%22%24user%22%2C%20%22a%20b%22"),
+    ],
+    "settings_of_functions_without_a_word_in_the_text": [
+        ("create function pg_temp.f() returns void language plpgsql as $$ begin "
+         "perform set_config('my.y', '1', false); set application_name = 'z'; end $$", "1 temp"),
+        ("select pg_temp.f()", "1 temp set=application_name:z,my.y:1 names=my.y"),
+    ],
+    "a_custom_name_stays": [
+        ("begin; set my.x = 1; rollback", "1 names=my.x"),
+        ("begin; set local my.zz = 1; commit", "1 names=my.x,my.zz"),
+        ("discard all", NOTHING),
+    ],
+    "a_custom_name_of_a_functions_set_clause": [
+        ("create function pg_temp.f() returns int language sql set my.clause = 1 as 'select 1'", "1 temp names=my.clause"),
+        ("select pg_temp.f()", NOTHING),
+    ],
+    "a_custom_name_of_another_sessions_function": [
+        ("select sets_a_name()", "1 names=my.setup"),
+        ("select sets_a_name()", NOTHING),
+    ],
+    "a_custom_name_that_the_session_began_with_is_no_state": [
+        ("set mine.start = 2", "1 set=mine.start:2"),
+        ("reset mine.start", "1"),
+    ],
+    "a_value_too_long_is_named_without_it": [
+        ("select set_config('my.long', repeat('x', 2000), false)", "1 set=my.long names=my.long"),
+    ],
+    "role": [
+        ("set role pg_monitor", "1 set=role:pg_monitor"),
+        ("reset role", "1"),
+        ("set session authorization pg_monitor", "1 set=role:none,session_authorization:pg_monitor"),
+        ("reset session authorization", "1"),
+    ],
+    "temporary_objects_of_every_kind": [
+        ("create temp table t (i int)", "1 temp"),
+        ("insert into t values (1)", NOTHING),
+        ("drop table t", "1"),
+        ("create temp view v as select 1", "1 temp"),
+        ("drop view v", "1"),
+        ("create temp sequence s", "1 temp"),
+        ("drop sequence s", "1"),
+        ("create function pg_temp.f() returns int language sql as 'select 1'", "1 temp"),
+        ("drop function pg_temp.f()", "1"),
+        ("create type pg_temp.t as (i int)", "1 temp"),
+        ("drop type pg_temp.t", "1"),
+        ("select 1 as i into temp t", "1 temp"),
+        ("discard temp", "1"),
+    ],
+    "temporary_objects_in_transactions": [
+        ("begin; create temp table t (i int) on commit drop; commit", NOTHING),
+        ("begin; create temp table t (i serial) on commit drop; create temp view v as select * from t; commit", NOTHING),
+        ("begin; create temp table t (i int); rollback", NOTHING),
+        ("create temp table t (i int)", "1 temp"),
+        ("begin; drop table t; rollback", NOTHING),
+        ("begin; create temp table u (i int) on commit drop; commit", NOTHING),
+        ("begin; drop table t; create temp table u (i int) on commit drop; commit", "1"),
+    ],
+    "advisory_locks": [
+        ("select pg_advisory_lock(1)", "1 locks=1"),
+        ("select pg_advisory_lock(1)", NOTHING),
+        ("select pg_advisory_lock(2)", "1 locks=2"),
+        ("begin; select pg_advisory_unlock(2), pg_advisory_xact_lock(9); commit", "1 locks=1"),
+        ("begin; select pg_advisory_lock(7); select 1/0", "1 locks=2"),
+        ("rollback", NOTHING),
+        ("select pg_advisory_unlock_all()", "1"),
+        ("begin; select pg_advisory_xact_lock(3); commit", NOTHING),
+        ("commit; begin; select pg_advisory_xact_lock(3)", NOTHING),
+        ("commit", NOTHING),
+    ],
+    "held_cursors": [
+        ("declare c cursor with hold for select 1", "1 cursors=c"),
+        ("select 1", NOTHING),
+        ("close c", "1"),
+        ("begin; declare c cursor with hold for select 1; rollback", NOTHING),
+        ("begin; declare c cursor for select 1; commit", NOTHING),
+        ('declare "C x" cursor with hold for select 1', "1 cursors=C%20x"),
+        ("close all", "1"),
+    ],
+    "statements_of_sql": [
+        ("prepare p as select 1", "1 statements=p"),
+        ("execute p", NOTHING),
+        ("begin; prepare q as select 1; rollback", "1 statements=p,q"),
+        ("deallocate p", "1 statements=q"),
+        ("deallocate all", "1"),
+    ],
+    "channels": [
+        ("listen foo", "1 listen=foo"),
+        ("begin; listen bar; rollback", NOTHING),
+        ("begin; listen bar; commit", "1 listen=foo,bar"),
+        ("unlisten foo", "1 listen=bar"),
+        ("unlisten *", "1"),
+    ],
+    "sequences": [
+        ("create temp sequence s", "1 temp"),
+        ("select nextval('s')", "1 temp sequences"),
+        ("select nextval('s')", NOTHING),
+        ("discard sequences", "1 temp"),
+        ("create temp table i (a int generated always as identity, b int)", NOTHING),
+        ("insert into i (b) values (1)", "1 temp sequences"),
+        ("discard sequences", "1 temp"),
+        ("create temp table n (a serial, b int); insert into n (b) values (1)", "1 temp sequences"),
+        ("discard all", "1"),
+    ],
+    "what_cannot_be_undone": [
+        ("select setseed(0.5)", "1 seed"),
+        ("load 'plpgsql'", "1 seed library"),
+        ("discard all", NOTHING),
+    ],
+    "a_text_too_long_is_cut_at_an_item": [
+        ("do $$ begin for i in 1..30 loop perform set_config('long.v' || i, repeat('x', 1000), false); end loop; end $$",
+         lambda text: len(text) < 17000 and text.startswith("1 set=long.v1:x") and text.endswith("x more")),
+    ],
+    "nobody_can_set_it": [
+        ("set hawser.state = 'x'", NOTHING),
+        ("set hawser.report = off", NOTHING),
+    ],
+}
+
+
+class Server:
+    """A cluster in a directory that is removed at the end."""
+
+    def __init__(self, pg_config):
+        def asked(what):
+            return subprocess.run([pg_config, what], check=True, capture_output=True, text=True).stdout.strip()
+        self.bin = pathlib.Path(asked("--bindir"))
+        self.version = asked("--version")
+        self.directory = pathlib.Path(tempfile.mkdtemp(prefix="hawser-extension-"))
+        self.port = free_port()
+        self.target = Target(self.port, str(self.directory), {})
+
+    def program(self, name, *arguments):
+        command = [str(self.bin / name), *arguments]
+        if os.geteuid() == 0:
+            command = ["runuser", "-u", SERVER_USER, "--", *command]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=self.directory)
+
+    def __enter__(self):
+        if os.geteuid() == 0:
+            shutil.chown(self.directory, SERVER_USER)
+        data = str(self.directory / "data")
+        self.program("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N")
+        with open(f"{data}/postgresql.conf", "a", encoding="utf-8") as settings:
+            settings.write(f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nfsync = off\n"
+                           f"unix_socket_directories = '{self.directory}'\nshared_preload_libraries = 'hawser'\n")
+        self.program("pg_ctl", "-D", data, "-l", str(self.directory / "log"), "-w", "start")
+        return self
+
+    def __exit__(self, *_):
+        self.program("pg_ctl", "-D", str(self.directory / "data"), "-m", "immediate", "-w", "stop")
+        shutil.rmtree(self.directory)
+
+
+def reported(result):
+    """The texts of hawser.state in a result, in their order."""
+    prefix = b"hawser.state\0"
+    return [message.body[len(prefix):-1].decode() for message in result.messages
+            if message.kind == "S" and message.body.startswith(prefix)]
+
+
+def run(target, steps):
+    """The first difference, or None."""
+    options = {"hawser.report": "on", "mine.start": "1"}
+    with target.connect("postgres", "postgres", **options) as client:
+        if client.parameters.get("hawser.state") != "1":
+            return f"at the start: {client.parameters.get('hawser.state')!r}"
+        for statement, expected in steps:
+            got = reported(client.attempt(statement))
+            if expected is NOTHING:
+                right = got == []
+            elif callable(expected):
+                right = len(got) == 1 and expected(got[0])
+            else:
+                right = got == [expected]
+            if not right:
+                return f"{statement}: reported {got}, expected {'nothing' if expected is NOTHING else expected!r}"
+    return None
+
+
+def silent_without_being_asked(target):
+    with target.connect("postgres", "postgres") as client:
+        if "hawser.state" in client.parameters:
+            return "reported to a client that did not ask"
+        return "reported later" if reported(client.attempt("set work_mem = '5MB'")) else None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"))
+    arguments = parser.parse_args()
+    failures = 0
+    with Server(arguments.pg_config) as server:
+        print(server.version)
+        with server.target.connect("postgres", "postgres") as client:
+            client.execute(SETUP)
+        checks = {name: lambda steps=steps: run(server.target, steps) for name, steps in CASES.items()}
+        checks["silent_without_being_asked"] = lambda: silent_without_being_asked(server.target)
+        for name, check in checks.items():
+            difference = check()
+            failures += difference is not None
+            print(f"{'FAILED ' if difference else 'ok     '} {name}" + (f": {difference}" if difference else ""))
+    print(f"{len(checks) - failures} passed, {failures} failed, 0 skipped")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

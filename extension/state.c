@@ -1,0 +1,395 @@
+/*
+ * state.c: the text of hawser.state, and when it is sent.
+ *
+ * Model       hawser.state is a parameter that nobody can set, with GUC_REPORT
+ *             and a show hook that computes it. The end of a transaction marks
+ *             it as changed if anything may have changed; the server then calls
+ *             the hook just ahead of ReadyForQuery, and sends a ParameterStatus
+ *             if the text differs from the one it sent last.
+ * Text        README.md, "The text of hawser.state"
+ * Invariants  The hook reads no catalog and raises no error: it runs outside
+ *             transactions.
+ *             A session that did not ask (hawser.report) gets no message, and
+ *             pays for a test of one variable in each hook.
+ * Why not     Computing in the transaction callback: that runs before
+ *             AtEOXact_GUC, and would report what SET LOCAL has set.
+ *             Marking at every end: setting a parameter costs 1 us, most of it
+ *             the server's search through all settings for those changed.
+ */
+#include "postgres.h"
+
+#include "hawser.h"
+#include "compat.h"
+
+#include "access/xact.h"
+#include "commands/async.h"
+#include "executor/executor.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "replication/origin.h"
+#include "replication/slot.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/fmgrprotos.h"
+#include "utils/memutils.h"
+
+/* A longer value is left out: its setting is named without one. */
+#define VALUE_BYTES_MAX 1024
+/* A longer text is cut at an item, and says "more". */
+#define STATE_BYTES_MAX (16 * 1024)
+
+static char *state_variable = NULL; /* the parameter's own value: of no meaning */
+static StringInfoData state_text;		/* the last that was computed */
+static StringInfoData channels; /* its item of LISTENed channels */
+static bool in_mid_session = false; /* loaded after the session's start */
+static bool started = false;	/* the names of the start are known */
+static bool pending = true;		/* marked, and not computed since */
+static char **start_names = NULL;	/* custom names that the session began with */
+static int	start_name_count = 0;
+
+/* The flags and count of the last text: what changes without a list. */
+typedef struct Facts
+{
+	bool		temporary;
+	bool		sequences;
+	bool		seed;
+	bool		library;
+	bool		backup;
+	bool		origin;
+	int			locks;
+} Facts;
+
+static Facts last;
+
+static Facts
+facts_now(void)
+{
+	Facts		now = {
+		.temporary = temporary_present(),
+		.sequences = traces.sequences,
+		.seed = traces.seed,
+		.library = traces.library,
+		.backup = backup_is_running(),
+		.origin = replorigin_session_origin != InvalidRepOriginId,
+		.locks = user_locks_held(),
+	};
+
+	return now;
+}
+
+static bool
+facts_differ(const Facts *a, const Facts *b)
+{
+	return a->temporary != b->temporary || a->sequences != b->sequences ||
+		a->seed != b->seed || a->library != b->library || a->backup != b->backup ||
+		a->origin != b->origin || a->locks != b->locks;
+}
+
+/* Letters, digits and _.-/ as they are, other bytes as %XX: ASCII in any encoding. */
+void
+state_append_escaped(StringInfo out, const char *source, size_t length_max)
+{
+	static const char hex[] = "0123456789ABCDEF";
+
+	for (size_t i = 0; source[i] != '\0' && i < length_max; i++)
+	{
+		unsigned char c = (unsigned char) source[i];
+
+		if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+			c == '_' || c == '.' || c == '-' || c == '/')
+			appendStringInfoChar(out, c);
+		else
+		{
+			appendStringInfoChar(out, '%');
+			appendStringInfoChar(out, hex[c >> 4]);
+			appendStringInfoChar(out, hex[c & 15]);
+		}
+	}
+}
+
+static bool
+is_custom_name(const Setting *setting)
+{
+	return (setting->flags & GUC_CUSTOM_PLACEHOLDER) != 0 &&
+		strncmp(setting->name, "hawser.", strlen("hawser.")) != 0;
+}
+
+/* What the session began with is no state of it. */
+static void
+remember_start(void)
+{
+	int			count;
+	Setting   **all = settings_all(&count);
+
+	for (int i = 0; i < count; i++)
+	{
+		if (!is_custom_name(all[i]))
+			continue;
+		if (start_name_count % 16 == 0)
+		{
+			Size		size = (start_name_count + 16) * sizeof(char *);
+
+			start_names = start_names == NULL
+				? MemoryContextAlloc(TopMemoryContext, size)
+				: repalloc(start_names, size);
+		}
+		start_names[start_name_count++] = MemoryContextStrdup(TopMemoryContext, all[i]->name);
+	}
+	pfree(all);
+	started = true;
+}
+
+static bool
+is_start_name(const char *name)
+{
+	for (int i = 0; i < start_name_count; i++)
+		if (pg_strcasecmp(start_names[i], name) == 0)
+			return true;
+	return false;
+}
+
+/*
+ * " set=name:value,..." and " names=name,...".
+ *
+ * A value that only some roles may see is left out, as one that is too long:
+ * whoever reads this knows then that there is a value, not which.
+ */
+static void
+append_settings(StringInfo out)
+{
+	int			count;
+	Setting   **all = settings_all(&count);
+	bool		first = true;
+
+	for (int i = 0; i < count; i++)
+	{
+		Setting    *setting = all[i];
+		char	   *value;
+
+		if (setting->source != PGC_S_SESSION || setting->context == PGC_INTERNAL ||
+			strcmp(setting->name, "seed") == 0)
+			continue;
+		appendStringInfoString(out, first ? " set=" : ",");
+		first = false;
+		state_append_escaped(out, setting->name, VALUE_BYTES_MAX);
+		if (setting->flags & GUC_SUPERUSER_ONLY)
+			continue;
+		value = GetConfigOptionByName(setting->name, NULL, true);
+		if (value == NULL)
+			continue;
+		if (strlen(value) <= VALUE_BYTES_MAX)
+		{
+			appendStringInfoChar(out, ':');
+			state_append_escaped(out, value, VALUE_BYTES_MAX);
+		}
+		pfree(value);
+	}
+	first = true;
+	for (int i = 0; i < count; i++)
+	{
+		if (!is_custom_name(all[i]) || is_start_name(all[i]->name))
+			continue;
+		appendStringInfoString(out, first ? " names=" : ",");
+		first = false;
+		state_append_escaped(out, all[i]->name, VALUE_BYTES_MAX);
+	}
+	pfree(all);
+}
+
+/*
+ * The list itself is static in async.c; its function reads it without any
+ * catalog, and gives one name a call.
+ */
+static void
+read_channels(void)
+{
+	FmgrInfo	function;
+	ExprContext *context = CreateStandaloneExprContext();
+	ReturnSetInfo result = {.type = T_ReturnSetInfo};
+
+	LOCAL_FCINFO(call, 0);
+
+	resetStringInfo(&channels);
+	memset(&function, 0, sizeof(function));
+	function.fn_addr = pg_listening_channels;
+	function.fn_oid = F_PG_LISTENING_CHANNELS;
+	function.fn_strict = true;
+	function.fn_retset = true;
+	function.fn_mcxt = CurrentMemoryContext;
+	result.econtext = context;
+	result.allowedModes = SFRM_ValuePerCall;
+	result.returnMode = SFRM_ValuePerCall;
+	InitFunctionCallInfoData(*call, &function, 0, InvalidOid, NULL, (Node *) &result);
+	for (;;)
+	{
+		Datum		name = pg_listening_channels(call);
+		char	   *channel;
+
+		if (result.isDone != ExprMultipleResult)
+			break;
+		channel = TextDatumGetCString(name);
+		appendStringInfoString(&channels, channels.len == 0 ? " listen=" : ",");
+		state_append_escaped(&channels, channel, NAMEDATALEN);
+		pfree(channel);
+	}
+	FreeExprContext(context, true);
+	traces.listen = false;
+}
+
+static bool
+has_temporary_slot(void)
+{
+	bool		found = false;
+
+	LWLockAcquire(ReplicationSlotControlLock, LW_SHARED);
+	for (int i = 0; i < max_replication_slots && !found; i++)
+	{
+		ReplicationSlot *slot = &ReplicationSlotCtl->replication_slots[i];
+
+		found = slot->in_use && slot->data.persistency == RS_TEMPORARY &&
+			slot->active_pid == MyProcPid;
+	}
+	LWLockRelease(ReplicationSlotControlLock);
+	return found;
+}
+
+static void
+compute(void)
+{
+	last = facts_now();
+	(void) track_statements_changed();
+	(void) track_cursors_changed();
+	if (traces.listen)
+		read_channels();
+	if (traces.slots)
+		traces.slots = has_temporary_slot();
+
+	resetStringInfo(&state_text);
+	appendStringInfoString(&state_text, STATE_VERSION);
+	if (in_mid_session)
+		appendStringInfoString(&state_text, " late");
+	if (last.temporary)
+		appendStringInfoString(&state_text, " temp");
+	if (last.locks > 0)
+		appendStringInfo(&state_text, " locks=%d", last.locks);
+	if (last.sequences)
+		appendStringInfoString(&state_text, " sequences");
+	if (last.seed)
+		appendStringInfoString(&state_text, " seed");
+	if (last.library)
+		appendStringInfoString(&state_text, " library");
+	if (last.backup)
+		appendStringInfoString(&state_text, " backup");
+	if (last.origin)
+		appendStringInfoString(&state_text, " origin");
+	if (traces.slots)
+		appendStringInfoString(&state_text, " slots");
+	track_append_cursors(&state_text);
+	appendStringInfoString(&state_text, channels.data);
+	track_append_statements(&state_text);
+	append_settings(&state_text);
+	if (state_text.len > STATE_BYTES_MAX)
+	{
+		/* what can be cut without half a name: everything behind the last comma or space */
+		int			end = STATE_BYTES_MAX;
+
+		while (end > 0 && state_text.data[end] != ',' && state_text.data[end] != ' ')
+			end--;
+		state_text.len = end;
+		state_text.data[end] = '\0';
+		appendStringInfoString(&state_text, " more");
+	}
+	pending = false;
+}
+
+/*
+ * The show hook.
+ *
+ * Within a transaction (SHOW, or ReadyForQuery behind "COMMIT; BEGIN") it
+ * gives what was true at the last end: now there are locks and values that
+ * are the transaction's own. The next end marks again.
+ */
+static const char *
+show_state(void)
+{
+	if (!hawser_report || !is_regular_backend())
+		return "";
+	if (!started)
+		remember_start();
+	if (pending && !IsTransactionState())
+		compute();
+	return state_text.data;
+}
+
+static void
+at_transaction_end(XactEvent event, void *arg)
+{
+	Facts		now;
+
+	if (!hawser_report || !is_regular_backend())
+		return;
+	switch (event)
+	{
+		case XACT_EVENT_PRE_COMMIT:
+			temporary_before_commit();
+			return;
+		case XACT_EVENT_COMMIT:
+			(void) temporary_committed();
+			break;
+		case XACT_EVENT_ABORT:
+		case XACT_EVENT_PREPARE:
+			temporary_aborted();
+			break;
+		default:
+			return;
+	}
+	if (!pending)
+	{
+		now = facts_now();
+		/* user locks of now may be the transaction's own, in place of others */
+		pending = facts_differ(&now, &last) || now.locks > 0;
+	}
+	/* each of these must be asked, for some of them take note of the answer */
+	pending |= track_statements_changed();
+	pending |= track_cursors_changed();
+	pending |= settings_touched() || traces.listen || traces.slots;
+	if (pending)
+		SetConfigOption(STATE_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
+}
+
+/* The session has asked for it: from now on the parameter is reported. */
+void
+state_report_to_client(void)
+{
+	Setting    *setting = settings_find(STATE_NAME);
+
+	if (setting != NULL)
+		setting->flags |= GUC_REPORT;
+}
+
+void
+state_define(void)
+{
+	DefineCustomStringVariable(STATE_NAME,
+							   "What this session has that a pooler must know of.",
+							   "Sent to clients that started with hawser.report = on.",
+							   &state_variable, "", PGC_INTERNAL,
+							   GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, NULL, show_state);
+}
+
+void
+state_install(bool in_the_middle)
+{
+	MemoryContext old = MemoryContextSwitchTo(TopMemoryContext);
+
+	initStringInfo(&state_text);
+	appendStringInfoString(&state_text, STATE_VERSION);
+	initStringInfo(&channels);
+	MemoryContextSwitchTo(old);
+	in_mid_session = in_the_middle;
+	RegisterXactCallback(at_transaction_end, NULL);
+}

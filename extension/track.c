@@ -1,0 +1,395 @@
+/*
+ * track.c: what can only be learned while it happens.
+ *
+ * The server has no way to ask which prepared statements, held cursors or
+ * sequences a session has, or none that may be used between transactions. So
+ * hooks note the moment at which such state can begin; whether it still
+ * exists is then asked of the server by name.
+ *
+ * A note errs to one side: state may be noted that did not come about (EXPLAIN
+ * of an INSERT notes its sequence), never the other way round.
+ *
+ * Limits      C code of other extensions that calls nextval_internal(),
+ *             StorePreparedStatement() or the like itself is not seen.
+ */
+#include "postgres.h"
+
+#include "hawser.h"
+#include "compat.h"
+
+#include "access/htup_details.h"
+#include "access/table.h"
+#include "catalog/objectaccess.h"
+#include "catalog/pg_proc.h"
+#include "commands/prepare.h"
+#include "executor/executor.h"
+#include "fmgr.h"
+#include "nodes/execnodes.h"
+#include "tcop/utility.h"
+#include "utils/array.h"
+#include "utils/builtins.h"
+#include "utils/fmgroids.h"
+#include "utils/memutils.h"
+#include "utils/portal.h"
+#include "utils/rel.h"
+#include "utils/syscache.h"
+
+Traces		traces;
+
+static ProcessUtility_hook_type next_utility = NULL;
+static ExecutorStart_hook_type next_executor_start = NULL;
+static object_access_hook_type next_object_access = NULL;
+
+/* Names of things that SQL made; those that are gone are taken out. */
+typedef struct Names
+{
+	char	  **names;
+	int			count;
+	int			room;
+	bool		grown;			/* since names_changed() */
+} Names;
+
+static Names statements;
+static Names cursors;
+
+static void
+names_add(Names *list, const char *name)
+{
+	for (int i = 0; i < list->count; i++)
+		if (strcmp(list->names[i], name) == 0)
+			return;
+	if (list->count == list->room)
+	{
+		int			room = Max(8, list->room * 2);
+		Size		size = room * sizeof(char *);
+
+		list->names = list->names == NULL
+			? MemoryContextAlloc(TopMemoryContext, size)
+			: repalloc(list->names, size);
+		list->room = room;
+	}
+	list->names[list->count++] = MemoryContextStrdup(TopMemoryContext, name);
+	list->grown = true;
+}
+
+/* Takes out what is gone; whether the list has changed since the last call. */
+static bool
+names_changed(Names *list, bool (*exists) (const char *name))
+{
+	bool		changed = list->grown;
+	int			left = 0;
+
+	for (int i = 0; i < list->count; i++)
+	{
+		if (exists(list->names[i]))
+			list->names[left++] = list->names[i];
+		else
+		{
+			pfree(list->names[i]);
+			changed = true;
+		}
+	}
+	list->count = left;
+	list->grown = false;
+	return changed;
+}
+
+static void
+names_append(StringInfo out, const char *word, const Names *list)
+{
+	for (int i = 0; i < list->count; i++)
+	{
+		appendStringInfo(out, "%s", i == 0 ? word : ",");
+		state_append_escaped(out, list->names[i], NAMEDATALEN);
+	}
+}
+
+/* A statement of the protocol with the same name is not SQL's. */
+static bool
+statement_exists(const char *name)
+{
+	PreparedStatement *statement = FetchPreparedStatement(name, false);
+
+	return statement != NULL && statement->from_sql;
+}
+
+/* Held: it has outlived the transaction that declared it. */
+static bool
+cursor_exists(const char *name)
+{
+	Portal		portal = GetPortalByName(name);
+
+	return PortalIsValid(portal) && (portal->cursorOptions & CURSOR_OPT_HOLD) != 0 &&
+		portal->createSubid == InvalidSubTransactionId;
+}
+
+bool
+track_statements_changed(void)
+{
+	return names_changed(&statements, statement_exists);
+}
+
+bool
+track_cursors_changed(void)
+{
+	return names_changed(&cursors, cursor_exists);
+}
+
+void
+track_append_statements(StringInfo out)
+{
+	names_append(out, " statements=", &statements);
+}
+
+void
+track_append_cursors(StringInfo out)
+{
+	names_append(out, " cursors=", &cursors);
+}
+
+static bool
+has_identity(Relation relation)
+{
+	TupleDesc	columns = RelationGetDescr(relation);
+
+	for (int i = 0; i < columns->natts; i++)
+		if (TupleDescAttr(columns, i)->attidentity != '\0')
+			return true;
+	return false;
+}
+
+/* Before the command, since one that fails may have had its effect. */
+static void
+note_before(Node *statement)
+{
+	if (IsA(statement, VariableSetStmt))
+	{
+		VariableSetStmt *set = (VariableSetStmt *) statement;
+
+		if (set->name != NULL)
+		{
+			settings_name_used(set->name);
+			if (strcmp(set->name, "seed") == 0)
+				traces.seed = true;
+		}
+	}
+	else if (IsA(statement, CreateFunctionStmt))
+		settings_names_unknown();	/* its SET clauses hold while its body is checked */
+	else if (IsA(statement, LoadStmt))
+	{
+		traces.library = true;
+		settings_names_unknown();
+	}
+	else if (IsA(statement, ListenStmt) || IsA(statement, UnlistenStmt))
+		traces.listen = true;
+	else if (IsA(statement, AlterTableStmt))
+	{
+		ListCell   *cell;
+
+		/* a new identity column numbers the rows that are there */
+		foreach(cell, ((AlterTableStmt *) statement)->cmds)
+			if (((AlterTableCmd *) lfirst(cell))->subtype == AT_AddColumn)
+				traces.sequences = true;
+	}
+}
+
+static void
+note_after(Node *statement)
+{
+	if (IsA(statement, PrepareStmt))
+		names_add(&statements, ((PrepareStmt *) statement)->name);
+	else if (IsA(statement, DeclareCursorStmt))
+	{
+		DeclareCursorStmt *declare = (DeclareCursorStmt *) statement;
+
+		if (declare->options & CURSOR_OPT_HOLD)
+			names_add(&cursors, declare->portalname);
+	}
+	else if (IsA(statement, CopyStmt))
+	{
+		CopyStmt   *copy = (CopyStmt *) statement;
+
+		/* identity columns are filled without the executor; COPY still holds the lock */
+		if (copy->is_from && copy->relation != NULL)
+		{
+			Relation	relation = table_openrv_extended(copy->relation, RowExclusiveLock, true);
+
+			if (relation != NULL)
+			{
+				if (has_identity(relation))
+					traces.sequences = true;
+				table_close(relation, NoLock);
+			}
+		}
+	}
+}
+
+static void
+on_utility(PlannedStmt *planned, const char *text, bool read_only_tree,
+		   ProcessUtilityContext context, ParamListInfo parameters,
+		   QueryEnvironment *environment, DestReceiver *receiver,
+		   QueryCompletion *completion)
+{
+	/* DISCARD ALL may free its own tree, and CALL with a COMMIT: nothing of those is read after */
+	Node	   *after = NULL;
+	bool		discards_sequences = false;
+
+	if (hawser_report)
+	{
+		Node	   *statement = planned->utilityStmt;
+
+		note_before(statement);
+		if (IsA(statement, PrepareStmt) || IsA(statement, DeclareCursorStmt) ||
+			IsA(statement, CopyStmt))
+			after = statement;
+		else if (IsA(statement, DiscardStmt))
+		{
+			DiscardMode what = ((DiscardStmt *) statement)->target;
+
+			discards_sequences = what == DISCARD_ALL || what == DISCARD_SEQUENCES;
+			if (what == DISCARD_ALL)
+				traces.listen = true;
+		}
+	}
+	if (next_utility)
+		next_utility(planned, text, read_only_tree, context, parameters, environment,
+					 receiver, completion);
+	else
+		standard_ProcessUtility(planned, text, read_only_tree, context, parameters,
+								environment, receiver, completion);
+	if (after != NULL)
+		note_after(after);
+	if (discards_sequences)
+		traces.sequences = false;
+}
+
+/* Identity columns call their sequence without a function that hooks see. */
+static void
+on_executor_start(QueryDesc *query, int flags)
+{
+	if (next_executor_start)
+		next_executor_start(query, flags);
+	else
+		standard_ExecutorStart(query, flags);
+	if (hawser_report && !traces.sequences)
+	{
+		ListCell   *cell;
+
+		foreach(cell, query->estate->es_opened_result_relations)
+			if (has_identity(((ResultRelInfo *) lfirst(cell))->ri_RelationDesc))
+				traces.sequences = true;
+	}
+}
+
+/* The expression with this function is about to be set up for execution. */
+static void
+note_function(Oid function)
+{
+	switch (function)
+	{
+		case F_SET_CONFIG:
+			settings_names_unknown();
+			break;
+		case F_NEXTVAL:
+		case F_SETVAL_REGCLASS_INT8:
+		case F_SETVAL_REGCLASS_INT8_BOOL:
+			traces.sequences = true;
+			break;
+		case F_SETSEED:
+			traces.seed = true;
+			break;
+		case F_PG_CREATE_PHYSICAL_REPLICATION_SLOT:
+		case F_PG_CREATE_LOGICAL_REPLICATION_SLOT:
+		case F_PG_COPY_PHYSICAL_REPLICATION_SLOT_NAME_NAME_BOOL:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME_BOOL:
+		case F_PG_COPY_LOGICAL_REPLICATION_SLOT_NAME_NAME_BOOL_NAME:
+			traces.slots = true;
+			break;
+		default:
+			break;
+	}
+}
+
+static void
+on_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_id, void *arg)
+{
+	if (next_object_access)
+		next_object_access(access, class_id, object_id, sub_id, arg);
+	if (!hawser_report)
+		return;
+	switch (access)
+	{
+		case OAT_FUNCTION_EXECUTE:
+			note_function(object_id);
+			break;
+		case OAT_POST_CREATE:
+			temporary_created();
+			break;
+		case OAT_DROP:
+			if (sub_id == 0)
+				temporary_dropping(class_id, object_id);
+			break;
+		default:
+			break;
+	}
+}
+
+#if PG_VERSION_NUM >= 160000
+static fmgr_hook_type next_fmgr = NULL;
+
+/*
+ * A function with a SET clause makes the name without any command. The hook is
+ * called for those, and for functions that are SECURITY DEFINER.
+ */
+static void
+on_function(FmgrHookEventType event, FmgrInfo *function, Datum *arg)
+{
+	if (next_fmgr)
+		next_fmgr(event, function, arg);
+	if (hawser_report && event == FHET_START)
+	{
+		HeapTuple	row = SearchSysCache1(PROCOID, ObjectIdGetDatum(function->fn_oid));
+		bool		is_null = true;
+		Datum		settings = (Datum) 0;
+
+		if (!HeapTupleIsValid(row))
+			return;
+		settings = SysCacheGetAttr(PROCOID, row, Anum_pg_proc_proconfig, &is_null);
+		if (!is_null)
+		{
+			Datum	   *elements;
+			int			count;
+
+			deconstruct_array_builtin(DatumGetArrayTypeP(settings), TEXTOID,
+									  &elements, NULL, &count);
+			for (int i = 0; i < count; i++)
+			{
+				char	   *name = TextDatumGetCString(elements[i]);
+				char	   *equals = strchr(name, '=');
+
+				if (equals != NULL)
+				{
+					*equals = '\0';
+					settings_name_used(name);
+				}
+			}
+		}
+		ReleaseSysCache(row);
+	}
+}
+#endif
+
+void
+track_install(void)
+{
+	next_utility = ProcessUtility_hook;
+	ProcessUtility_hook = on_utility;
+	next_executor_start = ExecutorStart_hook;
+	ExecutorStart_hook = on_executor_start;
+	next_object_access = object_access_hook;
+	object_access_hook = on_object_access;
+#if PG_VERSION_NUM >= 160000
+	next_fmgr = fmgr_hook;
+	fmgr_hook = on_function;
+#endif
+}
