@@ -8,10 +8,7 @@
 #include "access/xlog.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "storage/ipc.h"
 #include "storage/lwlock.h"
-#include "storage/pg_shmem.h"
-#include "storage/dsm.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
 #if PG_VERSION_NUM >= 160000
@@ -285,4 +282,15 @@ bool
 is_regular_backend(void)
 {
 	return IsUnderPostmaster && MyBackendType == B_BACKEND;
+}
+
+/* 15 and later start no worker without this flag. */
+int
+worker_flags(void)
+{
+#if PG_VERSION_NUM < 150000
+	return 0;
+#else
+	return BGWORKER_SHMEM_ACCESS;
+#endif
 }

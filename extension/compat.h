@@ -39,8 +39,7 @@ extern PgBackendStatus *backend_status(int index);
 /* Functions that have other names or numbers of arguments. */
 extern bool backup_is_running(void);
 
-/* May this process go from shared memory and leave the server as it was? */
-extern void worker_leave_shared_memory(void);
+/* What a background worker must ask for, at the least. */
 extern int	worker_flags(void);
 
 extern bool is_regular_backend(void);

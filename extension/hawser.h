@@ -71,6 +71,6 @@ extern void pooler_define(void);
 extern void pooler_register(void);
 
 /* supervisor.c */
-extern void supervise(char *const arguments[], int postmaster_pipe);
+extern void supervise(char *arguments[], int postmaster_pipe);
 
 #endif							/* HAWSER_H */

@@ -173,7 +173,8 @@ CASES = {
 class Server:
     """A cluster in a directory that is removed at the end."""
 
-    def __init__(self, pg_config):
+    def __init__(self, pg_config, preload=True):
+        self.preload = "shared_preload_libraries = 'hawser'\n" if preload else ""
         def asked(what):
             return subprocess.run([pg_config, what], check=True, capture_output=True, text=True).stdout.strip()
         self.bin = pathlib.Path(asked("--bindir"))
@@ -195,7 +196,7 @@ class Server:
         self.program("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N")
         with open(f"{data}/postgresql.conf", "a", encoding="utf-8") as settings:
             settings.write(f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nfsync = off\n"
-                           f"unix_socket_directories = '{self.directory}'\nshared_preload_libraries = 'hawser'\n")
+                           f"unix_socket_directories = '{self.directory}'\n{self.preload}")
         self.program("pg_ctl", "-D", data, "-l", str(self.directory / "log"), "-w", "start")
         return self
 

@@ -1,0 +1,64 @@
+#!/usr/bin/env python3
+"""What the report costs: CPU time of a server process for each transaction, with and without it, in turns.
+
+    extension/cost.py [--pg-config PG_CONFIG] [--rounds N] [--transactions N]
+
+The transaction is pgbench -S's (one row by primary key, a prepared statement), one at a time. The time is the server
+process's own, in the kernel's count (/proc/PID/schedstat), so that a busy machine disturbs less than by the clock.
+`without` is a server that has not loaded the library; `off` has, and did not ask; `on` asked.
+"""
+
+import argparse
+import os
+import statistics
+import sys
+
+from report_test import Server
+from harness import messages as m  # its path was set by report_test
+
+
+def cpu_ns(pid):
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[0])
+
+
+def measure(client, transactions):
+    request = m.bind(statement="s", values=["17"]) + m.execute() + m.SYNC
+    start = cpu_ns(client.pid)
+    for _ in range(transactions):
+        client.send(request)
+        client.collect()
+    return (cpu_ns(client.pid) - start) / transactions / 1000
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"))
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--transactions", type=int, default=3000)
+    arguments = parser.parse_args()
+    figures = {}
+    with Server(arguments.pg_config) as loaded, Server(arguments.pg_config, preload=False) as bare:
+        print(loaded.version)
+        clients = {}
+        for kind, server, parameters in (("without", bare, {}), ("off", loaded, {}), ("on", loaded, {"hawser.report": "on"})):
+            with server.target.connect("postgres", "postgres") as owner:
+                owner.execute("create table if not exists rows as select g as id, 0 as balance "
+                              "from generate_series(1, 100000) g; create index if not exists i on rows (id); analyze rows")
+            client = clients[kind] = server.target.connect("postgres", "postgres", **parameters)
+            client.exchange(m.parse("select balance from rows where id = $1", "s"), m.SYNC)
+            measure(client, 200)
+        for _ in range(arguments.rounds):
+            for kind, client in clients.items():
+                figures.setdefault(kind, []).append(measure(client, arguments.transactions))
+        for client in clients.values():
+            client.close()
+    for kind, values in figures.items():
+        print(f"{kind:8} median {statistics.median(values):6.2f} us a transaction, least {min(values):6.2f}")
+    added = [on - off for on, off in zip(figures["on"], figures["off"])]
+    print(f"on - off median {statistics.median(added):6.2f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
