@@ -173,14 +173,16 @@ CASES = {
 class Server:
     """A cluster in a directory that is removed at the end."""
 
-    def __init__(self, pg_config, preload=True):
-        self.preload = "shared_preload_libraries = 'hawser'\n" if preload else ""
+    def __init__(self, pg_config, preload=True, settings=""):
+        self.settings = ("shared_preload_libraries = 'hawser'\n" if preload else "") + settings
         def asked(what):
             return subprocess.run([pg_config, what], check=True, capture_output=True, text=True).stdout.strip()
         self.bin = pathlib.Path(asked("--bindir"))
         self.version = asked("--version")
         self.directory = pathlib.Path(tempfile.mkdtemp(prefix="hawser-extension-"))
         self.port = free_port()
+        self.data = self.directory / "data"
+        self.log = self.directory / "log"
         self.target = Target(self.port, str(self.directory), {})
 
     def program(self, name, *arguments):
@@ -192,16 +194,26 @@ class Server:
     def __enter__(self):
         if os.geteuid() == 0:
             shutil.chown(self.directory, SERVER_USER)
-        data = str(self.directory / "data")
+        data = str(self.data)
         self.program("initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N")
         with open(f"{data}/postgresql.conf", "a", encoding="utf-8") as settings:
             settings.write(f"port = {self.port}\nlisten_addresses = '127.0.0.1'\nfsync = off\n"
-                           f"unix_socket_directories = '{self.directory}'\n{self.preload}")
-        self.program("pg_ctl", "-D", data, "-l", str(self.directory / "log"), "-w", "start")
+                           f"unix_socket_directories = '{self.directory}'\n{self.settings}")
+        self.start()
         return self
 
+    def start(self):
+        self.program("pg_ctl", "-D", str(self.data), "-l", str(self.log), "-w", "start")
+
+    def stop(self, mode="immediate"):
+        self.program("pg_ctl", "-D", str(self.data), "-m", mode, "-w", "stop")
+
     def __exit__(self, *_):
-        self.program("pg_ctl", "-D", str(self.directory / "data"), "-m", "immediate", "-w", "stop")
+        try:
+            if (self.data / "postmaster.pid").exists():
+                self.stop()
+        except subprocess.CalledProcessError as error:
+            print(f"the server did not stop: {error}", file=sys.stderr)
         shutil.rmtree(self.directory)
 
 

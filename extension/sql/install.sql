@@ -12,6 +12,7 @@ SELECT attname, atttypid::regtype FROM pg_attribute
 WHERE attrelid = 'hawser.pg_stat_mptcp'::regclass AND attnum > 0 ORDER BY attnum;
 RESET search_path;
 -- A schema that is there already is not taken over.
+\set SHOW_CONTEXT never
 DROP EXTENSION hawser;
 CREATE SCHEMA hawser;
 CREATE EXTENSION hawser;
