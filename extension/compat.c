@@ -18,8 +18,8 @@
 #if PG_VERSION_NUM < 160000
 
 /*
- * 14 and 15: the server's own array, always current. A walk costs 0.3 us, and
- * the number of settings tells whether there is a new name.
+ * 14 and 15: the server's own array, always current. The number of settings
+ * tells whether there is a new name.
  */
 static int	settings_known = -1;
 
@@ -34,10 +34,17 @@ settings_all(int *count)
 	return own;
 }
 
+/* Whether a name has come since settings_all(). */
+bool
+settings_names_changed(void)
+{
+	return GetNumConfigOptions() != settings_known;
+}
+
 /*
- * Whether this transaction has touched a setting, or a name has come since
- * settings_all(). Whatever SET changes within a transaction has an entry on
- * its stack up to AtEOXact_GUC, which is after the callbacks.
+ * Whether this transaction has touched a setting. Whatever SET changes within
+ * a transaction has an entry on its stack up to AtEOXact_GUC, which is after
+ * the callbacks.
  */
 bool
 settings_touched(void)
@@ -45,8 +52,6 @@ settings_touched(void)
 	int			count = GetNumConfigOptions();
 	Setting   **all = get_guc_variables();
 
-	if (count != settings_known)
-		return true;
 	for (int i = 0; i < count; i++)
 		if (all[i]->stack != NULL)
 			return true;
@@ -166,10 +171,14 @@ settings_all(int *count)
 }
 
 bool
+settings_names_changed(void)
+{
+	return names_stale;
+}
+
+bool
 settings_touched(void)
 {
-	if (names_stale)
-		return true;
 	for (int i = 0; i < kept_count; i++)
 		if (kept[i]->stack != NULL)
 			return true;

@@ -26,6 +26,7 @@ typedef struct config_generic Setting;
  */
 extern Setting **settings_all(int *count);	/* palloc'd, sorted by name */
 extern bool settings_touched(void);
+extern bool settings_names_changed(void);
 extern void settings_name_used(const char *name);
 extern void settings_names_unknown(void);
 extern Setting *settings_find(const char *name);

@@ -46,10 +46,13 @@ typedef struct Traces
 	bool		library;		/* LOAD */
 	bool		slots;			/* a replication slot was made by this session */
 	bool		listen;			/* LISTEN or UNLISTEN since channels were read */
+	bool		settings;		/* SQL has set or reset one since they were read */
+	bool		foreign;		/* C code runs here that may set any, at any time */
 } Traces;
 
 extern Traces traces;
 extern void track_install(void);
+extern void track_begin(void);
 extern bool track_statements_changed(void);
 extern bool track_cursors_changed(void);
 extern void track_append_statements(StringInfo out);

@@ -115,6 +115,30 @@ socket_directory(void)
 	return first[0] == '/' ? first : NULL;
 }
 
+/* Rules of pg_hba.conf may ask for TLS: it is the server's own certificate that clients know. */
+static void
+append_tls(StringInfo out)
+{
+	static const char *const files[][2] = {
+		{"ssl_cert_file", "client_tls_cert_file"},
+		{"ssl_key_file", "client_tls_key_file"},
+		{"ssl_ca_file", "client_tls_ca_file"},
+	};
+	const char *on = GetConfigOption("ssl", true, false);
+
+	if (on == NULL || strcmp(on, "on") != 0)
+		return;
+	appendStringInfoString(out, "\n[tls]\nclient_tls_sslmode = \"allow\"\n");
+	for (int i = 0; i < lengthof(files); i++)
+	{
+		const char *file = GetConfigOption(files[i][0], true, false);
+
+		/* relative ones begin at the data directory, for both */
+		if (file != NULL && file[0] != '\0')
+			append_string(out, files[i][1], file);
+	}
+}
+
 /*
  * Clients log in by the server's own rules, with the secrets of pg_authid:
  * the program logs in as the user that the server runs as to look them up.
@@ -143,6 +167,7 @@ append_configuration(StringInfo out)
 	append_string(out, "hba_file", HbaFileName);
 	append_string(out, "ident_file", IdentFileName);
 	append_string(out, "auth_user", user);
+	append_tls(out);
 	appendStringInfoString(out, "\n[process]\nshutdown_timeout = \"10s\"\n\n[admin]\nhttp_address = \"\"\n");
 	if (directory != NULL)
 		append_string(out, "control_socket", psprintf("%s/.s.HAWSER.%d", directory, PostPortNumber));
@@ -183,6 +208,11 @@ hawser_pooler_main(Datum argument)
 	pid_t		supervisor;
 
 	BackgroundWorkerUnblockSignals();
+	if (PostmasterPid == 1)
+		ereport(WARNING,
+				(errmsg("hawser: a kill of the hawser program's supervisor will restart this server"),
+				 errdetail("The server is process 1, and takes orphans that are killed for crashes of its own."),
+				 errhint("Give the container an init, as by docker run --init.")));
 	arguments[count++] = hawser_program;
 	arguments[count++] = "serve";
 	arguments[count++] = "-c";

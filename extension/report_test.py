@@ -21,6 +21,7 @@ from harness.postgres import SERVER_USER, free_port  # noqa: E402
 from harness.wire import Target  # noqa: E402
 
 NOTHING = object()
+SKIP = object()
 
 # Run by a session of its own, before all cases.
 SETUP = "create function sets_a_name() returns int language plpgsql set my.setup = 1 as 'begin return 1; end'"
@@ -151,6 +152,12 @@ CASES = {
         ("create temp table i (a int generated always as identity, b int)", NOTHING),
         ("insert into i (b) values (1)", "1 temp sequences"),
         ("discard sequences", "1 temp"),
+        ("update i set b = 2", NOTHING),
+        ("update i set a = default", "1 temp sequences"),
+        ("discard sequences", "1 temp"),
+        ("delete from i", NOTHING),
+        ("with w as (insert into i (b) values (3) returning a) select * from w", "1 temp sequences"),
+        ("discard sequences", "1 temp"),
         ("create temp table n (a serial, b int); insert into n (b) values (1)", "1 temp sequences"),
         ("discard all", "1"),
     ],
@@ -250,22 +257,41 @@ def silent_without_being_asked(target):
         return "reported later" if reported(client.attempt("set work_mem = '5MB'")) else None
 
 
+def other_extensions_in_c(target):
+    """pg_trgm's set_limit() changes a setting by itself, without any command."""
+    with target.connect("postgres", "postgres") as owner:
+        if owner.attempt("create extension if not exists pg_trgm").errors:
+            return SKIP
+    return run(target, [
+        ("select 1", NOTHING),
+        ("select set_limit(0.5)", "1 set=pg_trgm.similarity_threshold:0.5"),
+        ("begin; select set_limit(0.6); rollback", NOTHING),
+        ("select show_limit()", NOTHING),
+        ("begin; select set_limit(0.7); commit", "1 set=pg_trgm.similarity_threshold:0.7"),
+    ])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"))
     arguments = parser.parse_args()
-    failures = 0
+    failures = skipped = 0
     with Server(arguments.pg_config) as server:
         print(server.version)
         with server.target.connect("postgres", "postgres") as client:
             client.execute(SETUP)
         checks = {name: lambda steps=steps: run(server.target, steps) for name, steps in CASES.items()}
         checks["silent_without_being_asked"] = lambda: silent_without_being_asked(server.target)
+        checks["other_extensions_in_c"] = lambda: other_extensions_in_c(server.target)
         for name, check in checks.items():
             difference = check()
+            if difference is SKIP:
+                skipped += 1
+                print(f"skipped {name}: pg_trgm is not installed")
+                continue
             failures += difference is not None
             print(f"{'FAILED ' if difference else 'ok     '} {name}" + (f": {difference}" if difference else ""))
-    print(f"{len(checks) - failures} passed, {failures} failed, 0 skipped")
+    print(f"{len(checks) - failures - skipped} passed, {failures} failed, {skipped} skipped")
     return 1 if failures else 0
 
 

@@ -50,7 +50,7 @@ static bool pending = true;		/* marked, and not computed since */
 static char **start_names = NULL;	/* custom names that the session began with */
 static int	start_name_count = 0;
 
-/* The flags and count of the last text: what changes without a list. */
+/* The flags and the count of the last text: what is no list. */
 typedef struct Facts
 {
 	bool		temporary;
@@ -139,6 +139,7 @@ remember_start(void)
 		start_names[start_name_count++] = MemoryContextStrdup(TopMemoryContext, all[i]->name);
 	}
 	pfree(all);
+	track_begin();
 	started = true;
 }
 
@@ -260,6 +261,7 @@ static void
 compute(void)
 {
 	last = facts_now();
+	traces.settings = false;
 	(void) track_statements_changed();
 	(void) track_cursors_changed();
 	if (traces.listen)
@@ -355,7 +357,8 @@ at_transaction_end(XactEvent event, void *arg)
 	/* each of these must be asked, for some of them take note of the answer */
 	pending |= track_statements_changed();
 	pending |= track_cursors_changed();
-	pending |= settings_touched() || traces.listen || traces.slots;
+	pending |= traces.settings || settings_names_changed() || traces.listen || traces.slots ||
+		(traces.foreign && settings_touched());
 	if (pending)
 		SetConfigOption(STATE_NAME, "", PGC_INTERNAL, PGC_S_OVERRIDE);
 }

@@ -9,6 +9,12 @@
  * A note errs to one side: state may be noted that did not come about (EXPLAIN
  * of an INSERT notes its sequence), never the other way round.
  *
+ * Settings    SQL changes them by SET, RESET, DISCARD ALL and set_config(), which
+ *             hooks see. C code of other libraries may do as it likes: once such
+ *             a library may be loaded (`foreign`), the settings themselves are
+ *             looked at, at each end of a transaction. That is not done always
+ *             because there are 350 of them, each in a cache line of its own:
+ *             2 us behind a transaction that has used the cache for itself.
  * Limits      C code of other extensions that calls nextval_internal(),
  *             StorePreparedStatement() or the like itself is not seen.
  */
@@ -18,12 +24,16 @@
 #include "compat.h"
 
 #include "access/htup_details.h"
+#include "access/sysattr.h"
 #include "access/table.h"
 #include "catalog/objectaccess.h"
+#include "catalog/pg_language.h"
 #include "catalog/pg_proc.h"
+#include "catalog/pg_type.h"
 #include "commands/prepare.h"
 #include "executor/executor.h"
 #include "fmgr.h"
+#include "miscadmin.h"
 #include "nodes/execnodes.h"
 #include "tcop/utility.h"
 #include "utils/array.h"
@@ -33,6 +43,7 @@
 #include "utils/portal.h"
 #include "utils/rel.h"
 #include "utils/syscache.h"
+#include "utils/varlena.h"
 
 Traces		traces;
 
@@ -51,6 +62,7 @@ typedef struct Names
 
 static Names statements;
 static Names cursors;
+static Names libraries;			/* of C functions that were called: never shorter */
 
 static void
 names_add(Names *list, const char *name)
@@ -166,6 +178,7 @@ note_before(Node *statement)
 	{
 		VariableSetStmt *set = (VariableSetStmt *) statement;
 
+		traces.settings = true;
 		if (set->name != NULL)
 		{
 			settings_name_used(set->name);
@@ -177,7 +190,7 @@ note_before(Node *statement)
 		settings_names_unknown();	/* its SET clauses hold while its body is checked */
 	else if (IsA(statement, LoadStmt))
 	{
-		traces.library = true;
+		traces.library = traces.foreign = true;
 		settings_names_unknown();
 	}
 	else if (IsA(statement, ListenStmt) || IsA(statement, UnlistenStmt))
@@ -248,7 +261,7 @@ on_utility(PlannedStmt *planned, const char *text, bool read_only_tree,
 
 			discards_sequences = what == DISCARD_ALL || what == DISCARD_SEQUENCES;
 			if (what == DISCARD_ALL)
-				traces.listen = true;
+				traces.listen = traces.settings = true;
 		}
 	}
 	if (next_utility)
@@ -263,6 +276,23 @@ on_utility(PlannedStmt *planned, const char *text, bool read_only_tree,
 		traces.sequences = false;
 }
 
+/* UPDATE ... SET identity = DEFAULT. */
+static bool
+updates_identity(ResultRelInfo *target, EState *estate)
+{
+	TupleDesc	columns = RelationGetDescr(target->ri_RelationDesc);
+	Bitmapset  *updated;
+
+	if (!has_identity(target->ri_RelationDesc))
+		return false;
+	updated = ExecGetUpdatedCols(target, estate);
+	for (int i = 0; i < columns->natts; i++)
+		if (TupleDescAttr(columns, i)->attidentity != '\0' &&
+			bms_is_member(i + 1 - FirstLowInvalidHeapAttributeNumber, updated))
+			return true;
+	return false;
+}
+
 /* Identity columns call their sequence without a function that hooks see. */
 static void
 on_executor_start(QueryDesc *query, int flags)
@@ -273,11 +303,17 @@ on_executor_start(QueryDesc *query, int flags)
 		standard_ExecutorStart(query, flags);
 	if (hawser_report && !traces.sequences)
 	{
+		bool		inserts = (query->operation != CMD_UPDATE && query->operation != CMD_DELETE) ||
+			query->plannedstmt->hasModifyingCTE;
 		ListCell   *cell;
 
 		foreach(cell, query->estate->es_opened_result_relations)
-			if (has_identity(((ResultRelInfo *) lfirst(cell))->ri_RelationDesc))
+		{
+			ResultRelInfo *target = lfirst(cell);
+
+			if (inserts ? has_identity(target->ri_RelationDesc) : updates_identity(target, query->estate))
 				traces.sequences = true;
+		}
 	}
 }
 
@@ -288,6 +324,7 @@ note_function(Oid function)
 	switch (function)
 	{
 		case F_SET_CONFIG:
+			traces.settings = true;
 			settings_names_unknown();
 			break;
 		case F_NEXTVAL:
@@ -334,13 +371,79 @@ on_object_access(ObjectAccessType access, Oid class_id, Oid object_id, int sub_i
 	}
 }
 
-#if PG_VERSION_NUM >= 160000
+static needs_fmgr_hook_type next_needs_fmgr = NULL;
 static fmgr_hook_type next_fmgr = NULL;
 
-/*
- * A function with a SET clause makes the name without any command. The hook is
- * called for those, and for functions that are SECURITY DEFINER.
- */
+/* C code that is neither the server's nor this library's: it may set, and loading it may define, any setting. */
+static void
+note_library(HeapTuple function)
+{
+	Datum		library;
+	bool		is_null;
+	char	   *name;
+
+	if (((Form_pg_proc) GETSTRUCT(function))->prolang != ClanguageId)
+		return;
+	library = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_probin, &is_null);
+	if (is_null)
+		return;
+	name = TextDatumGetCString(library);
+	if (strcmp(name, "$libdir/hawser") != 0 && strcmp(name, "$libdir/plpgsql") != 0)
+	{
+		libraries.grown = false;
+		names_add(&libraries, name);
+		if (libraries.grown)
+			settings_names_unknown();
+		traces.foreign = true;
+	}
+	pfree(name);
+}
+
+/* Asked for each function that is not built in, when a call of it is set up. */
+static bool
+on_function_lookup(Oid function)
+{
+	if (hawser_report)
+	{
+		HeapTuple	row = SearchSysCache1(PROCOID, ObjectIdGetDatum(function));
+
+		if (HeapTupleIsValid(row))
+		{
+			note_library(row);
+			ReleaseSysCache(row);
+		}
+	}
+	return next_needs_fmgr != NULL && next_needs_fmgr(function);
+}
+
+/* The names of a function's SET clauses: they come about without any command. */
+static void
+note_clauses(HeapTuple function)
+{
+	bool		is_null;
+	Datum		clauses = SysCacheGetAttr(PROCOID, function, Anum_pg_proc_proconfig, &is_null);
+	Datum	   *elements;
+	int			count;
+
+	if (is_null)
+		return;
+	deconstruct_array(DatumGetArrayTypeP(clauses), TEXTOID, -1, false, TYPALIGN_INT,
+					  &elements, NULL, &count);
+	for (int i = 0; i < count; i++)
+	{
+		char	   *name = TextDatumGetCString(elements[i]);
+		char	   *equals = strchr(name, '=');
+
+		if (equals != NULL)
+		{
+			*equals = '\0';
+			settings_name_used(name);
+		}
+		pfree(name);
+	}
+}
+
+/* Called for functions that have SET clauses or are SECURITY DEFINER, which are not looked up above. */
 static void
 on_function(FmgrHookEventType event, FmgrInfo *function, Datum *arg)
 {
@@ -349,35 +452,54 @@ on_function(FmgrHookEventType event, FmgrInfo *function, Datum *arg)
 	if (hawser_report && event == FHET_START)
 	{
 		HeapTuple	row = SearchSysCache1(PROCOID, ObjectIdGetDatum(function->fn_oid));
-		bool		is_null = true;
-		Datum		settings = (Datum) 0;
 
 		if (!HeapTupleIsValid(row))
 			return;
-		settings = SysCacheGetAttr(PROCOID, row, Anum_pg_proc_proconfig, &is_null);
-		if (!is_null)
-		{
-			Datum	   *elements;
-			int			count;
-
-			deconstruct_array_builtin(DatumGetArrayTypeP(settings), TEXTOID,
-									  &elements, NULL, &count);
-			for (int i = 0; i < count; i++)
-			{
-				char	   *name = TextDatumGetCString(elements[i]);
-				char	   *equals = strchr(name, '=');
-
-				if (equals != NULL)
-				{
-					*equals = '\0';
-					settings_name_used(name);
-				}
-			}
-		}
+		note_clauses(row);
+		note_library(row);
 		ReleaseSysCache(row);
 	}
 }
-#endif
+
+/*
+ * Whether libraries are preloaded that may have hooks of their own, in which
+ * they change settings. Those in the list do not.
+ */
+static bool
+foreign_is_preloaded(const char *libraries)
+{
+	static const char *const harmless[] = {"hawser", "plpgsql", "pg_stat_statements", "auto_explain",
+	"auth_delay", "passwordcheck"};
+	char	   *copy = pstrdup(libraries);
+	List	   *names = NIL;
+	ListCell   *cell;
+
+	if (!SplitDirectoriesString(copy, ',', &names))
+		return true;
+	foreach(cell, names)
+	{
+		const char *name = lfirst(cell);
+		bool		known = false;
+
+		if (strncmp(name, "$libdir/", strlen("$libdir/")) == 0)
+			name += strlen("$libdir/");
+		for (int i = 0; i < lengthof(harmless); i++)
+			known |= strcmp(name, harmless[i]) == 0;
+		if (!known)
+			return true;
+	}
+	return false;
+}
+
+/* At the start of a session that is reported. */
+void
+track_begin(void)
+{
+	if (foreign_is_preloaded(shared_preload_libraries_string) ||
+		foreign_is_preloaded(session_preload_libraries_string) ||
+		foreign_is_preloaded(local_preload_libraries_string))
+		traces.foreign = true;
+}
 
 void
 track_install(void)
@@ -388,8 +510,8 @@ track_install(void)
 	ExecutorStart_hook = on_executor_start;
 	next_object_access = object_access_hook;
 	object_access_hook = on_object_access;
-#if PG_VERSION_NUM >= 160000
+	next_needs_fmgr = needs_fmgr_hook;
+	needs_fmgr_hook = on_function_lookup;
 	next_fmgr = fmgr_hook;
 	fmgr_hook = on_function;
-#endif
 }
