@@ -25,13 +25,18 @@ def cpu_ns(pid):
         return int(file.read().split()[0])
 
 
-def measure(client, transactions):
+SELECT = m.bind(statement="s", values=["17"]) + m.execute() + m.SYNC
+# As a pooler does at hand-over: settings that differ, ahead of the first message.
+SETTINGS = [m.query(f"set application_name = 'client {n}'; set work_mem = '{n + 4}MB'; set my.user = '{n}'") + SELECT
+            for n in range(2)]
+
+
+def measure(client, transactions, first, second):
     """Pipelined, so that less of the time is that of system calls and of switching processes."""
-    one = m.bind(statement="s", values=["17"]) + m.execute() + m.SYNC
     start = cpu_ns(client.pid)
     for _ in range(transactions // PIPELINED):
-        client.send(one * PIPELINED)
-        client.collect(PIPELINED)
+        client.send((first + second) * (PIPELINED // 2))
+        client.collect(PIPELINED * (1 if first is SELECT else 2))
     return (cpu_ns(client.pid) - start) / transactions / 1000
 
 
@@ -41,7 +46,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--transactions", type=int, default=5000)
     arguments = parser.parse_args()
-    figures = {}
+    loads = {"select": (SELECT, SELECT), "settings and select": SETTINGS}
     with Server(arguments.pg_config) as loaded, Server(arguments.pg_config, preload=False) as bare:
         print(loaded.version)
         clients = {}
@@ -51,16 +56,20 @@ def main():
                               "from generate_series(1, 100000) g; create index if not exists i on rows (id); analyze rows")
             client = clients[kind] = server.target.connect("postgres", "postgres", **parameters)
             client.exchange(m.parse("select balance from rows where id = $1", "s"), m.SYNC)
-            measure(client, 200)
-        for _ in range(arguments.rounds):
-            for kind, client in clients.items():
-                figures.setdefault(kind, []).append(measure(client, arguments.transactions))
+        for load, (first, second) in loads.items():
+            figures = {kind: [] for kind in clients}
+            for turn in range(arguments.rounds + 1):
+                for kind, client in clients.items():
+                    figure = measure(client, arguments.transactions, first, second)
+                    if turn > 0:  # the first one warms up
+                        figures[kind].append(figure)
+            print(f"{load}: CPU us a transaction, median (least)")
+            for kind, values in figures.items():
+                print(f"  {kind:8} {statistics.median(values):6.2f} ({min(values):.2f})")
+            added = [on - off for on, off in zip(figures["on"], figures["off"])]
+            print(f"  on - off {statistics.median(added):6.2f} (of pairs)")
         for client in clients.values():
             client.close()
-    for kind, values in figures.items():
-        print(f"{kind:8} median {statistics.median(values):6.2f} us a transaction, least {min(values):6.2f}")
-    added = [on - off for on, off in zip(figures["on"], figures["off"])]
-    print(f"on - off median {statistics.median(added):6.2f} us")
     return 0
 
 
