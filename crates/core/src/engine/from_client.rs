@@ -506,6 +506,9 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;
+        if client.basis != backend.basis {
+            client.rebase(&backend);
+        }
         if backend.makes_temporary {
             client.pins = client.pins.union(client.lasting_pins(&backend));
         }
