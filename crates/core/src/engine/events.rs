@@ -10,7 +10,6 @@ use super::message::{
 use super::table::{Engine, Holder};
 use super::{BackendSeed, Host, Readiness, Socket, Token, limits, write_kept};
 use crate::ids::{ClientId, LoopId, Slot};
-use crate::pool::Basis;
 use crate::session::part::PartSet;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -300,7 +299,7 @@ impl<S: Socket> Engine<S> {
             unnamed_serial: 0,
             pool,
             pins,
-            basis: new.pool.parameters().map_or(Basis::UNKNOWN, |own| new.pool.basis_of(&own)),
+            basis: new.pool.basis(),
             state: ClientState::Idle,
             mode: new.mode,
             exclusive: new.exclusive,

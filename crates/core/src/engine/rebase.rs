@@ -60,10 +60,11 @@ impl<S: Socket> Client<S> {
         for named in self.statements.iter_mut().flat_map(|names| names.values_mut()) {
             let statement = named.statement.clone();
             let settings = moved(&statement.settings);
-            if settings != statement.settings {
-                named.statement = pool.statements.intern(&statement.body, &settings, || {
-                    backend.effects_of_body(&statement.body, &settings)
-                });
+            if statement.basis != backend.basis {
+                named.statement =
+                    pool.statements.intern(&statement.body, backend.basis, &settings, || {
+                        backend.effects_of_body(&statement.body, &settings)
+                    });
             }
         }
         if let Some(unnamed) = &self.unnamed {

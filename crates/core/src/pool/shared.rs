@@ -234,6 +234,11 @@ impl<B> SharedPool<B> {
         *unpoisoned(self.parameters.write()) = Some(parameters);
     }
 
+    /// The number of the values that servers say at connect.
+    pub fn basis(&self) -> Basis {
+        self.parameters().map_or(Basis::UNKNOWN, |own| self.basis_of(&own))
+    }
+
     /// The number of these values of a server's own.
     pub fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
         self.bases.of(parameters)

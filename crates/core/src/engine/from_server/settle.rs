@@ -129,9 +129,10 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     for named in names.filter(|named| named.behind && named.pipeline == ended) {
         let before = named.statement.clone();
-        named.statement = backend.pool.statements.intern(&before.body, &backend.applied, || {
-            backend.effects_of_body(&before.body, &backend.applied)
-        });
+        named.statement =
+            backend.pool.statements.intern(&before.body, backend.basis, &backend.applied, || {
+                backend.effects_of_body(&before.body, &backend.applied)
+            });
     }
     if ended < backend.unnamed_follows
         && let Some(unnamed) = &client.unnamed

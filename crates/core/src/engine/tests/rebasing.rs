@@ -80,6 +80,24 @@ fn statements_keep_the_settings_of_their_parse() {
 }
 
 #[test]
+fn a_text_is_read_anew_for_clients_of_the_new_values() {
+    // A call where backslashes escape in any string.
+    let text = r"SELECT '\'', set_config('statement_timeout','1',false) --'";
+    let mut world = World::new(1);
+    world.own = vec![("standard_conforming_strings", "on")];
+    let (_, server) = world.client_with("s", text);
+    assert_eq!(world.idle_backends(), 1);
+    world.close(&server);
+    world.own = vec![("standard_conforming_strings", "off")];
+    world.pool.begin_epoch();
+    let client = world.client();
+    world.send(&client, &[parse("s", text), bind("s"), execute(), sync()].concat());
+    world.send(&world.servers[1].clone(), &answers("12CI"));
+    assert_eq!(client.kinds(), "12CZ");
+    assert_eq!(world.idle_backends(), 0, "it pins, as it did not before");
+}
+
+#[test]
 fn what_a_session_cannot_set_is_no_reason_to_set_anything() {
     let mut world = World::new(1);
     world.server_version = "15.4";
