@@ -406,7 +406,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.undergo(self.backend, effects, restored);
         if !self.client.is_native()
             && effects.reads_sequences
-            && self.backend.expected.is_empty()
+            && !self.backend.owes_client()
             && !self.backend.unsynced
             && self.backend.status == TransactionStatus::Idle
         {
