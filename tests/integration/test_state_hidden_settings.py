@@ -131,7 +131,8 @@ def test_roles_do_not_leak(env):
 
 
 def test_role_and_database_defaults_reach_new_clients(env):
-    """ALTER ROLE ... SET reaches clients that connect after it, as without a pooler; older clients keep theirs."""
+    """ALTER ROLE ... SET reaches clients that connect after it, as without a pooler. (What older clients of a pooler have of
+    settings that the server does not report changes with their server connection.)"""
     server = env.server()
     before = env.connect()
     equal(before.value("show work_mem"), "4MB")
@@ -141,12 +142,31 @@ def test_role_and_database_defaults_reach_new_clients(env):
     try:
         after = env.connect()
         equal(after.value("show work_mem"), "13MB")
-        if not env.pooler:  # older clients of a pooler move to server connections with the new defaults
+        if not env.pooler:
             equal(before.value("show work_mem"), "4MB")
         after.execute("set work_mem to '1MB'; reset work_mem")
         equal(after.value("show work_mem"), "13MB")
     finally:
         server.execute("alter role app in database app reset work_mem")
+
+
+def test_older_clients_keep_the_reported_settings_with_which_they_began(env):
+    server = env.server()
+    before, asked = env.connect(), env.connect(timezone="UTC")
+    zone = before.value("show timezone")
+    server.execute("alter role app in database app set timezone to 'Asia/Tokyo'")
+    if env.pooler:
+        time.sleep(0.1)  # it looks for such changes every 50 ms
+    try:
+        after = env.connect()
+        equal(after.value("show timezone"), "Asia/Tokyo")
+        for _ in range(2):
+            equal(before.value("show timezone"), zone)
+            equal(asked.value("show timezone"), "UTC")
+            before.execute("set timezone to 'Europe/Berlin'; reset timezone")
+            asked.execute("reset all")
+    finally:
+        server.execute("alter role app in database app reset timezone")
 
 
 def test_session_characteristics_and_names(env):

@@ -38,6 +38,7 @@ mod from_server;
 mod housekeeping;
 mod kept;
 pub mod message;
+mod rebase;
 mod recover;
 mod replay;
 mod restore;

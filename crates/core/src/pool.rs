@@ -21,9 +21,11 @@
 //! before a client may be told to wait. One short lock (a few dozen instructions, never held
 //! over a system call) gives it by construction; see docs/decisions/0001.
 
+mod basis;
 mod shared;
 mod stats;
 
+pub use basis::{BASES_MAX, Basis};
 pub use shared::{Parameter, PoolSettings, ServerParameters, SharedPool};
 pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, LoopStats, PoolStats};
 

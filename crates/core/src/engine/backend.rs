@@ -12,7 +12,7 @@ use super::restore::Longer;
 use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
-use crate::pool::ServerParameters;
+use crate::pool::{Basis, ServerParameters};
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
@@ -150,6 +150,8 @@ pub struct Backend<S: Socket> {
     pub(super) applied: Settings,
     /// What the server reported at connect.
     pub(super) parameters: Arc<ServerParameters>,
+    /// Their number.
+    pub(super) basis: Basis,
     /// By these, a plain CREATE TABLE may make a temporary one.
     pub(super) makes_temporary: bool,
     /// How it reads texts by these.
@@ -207,7 +209,6 @@ impl<S: Socket> Backend<S> {
         Self {
             id: seed.id,
             socket: seed.socket,
-            pool: seed.pool,
             process: seed.process,
             key: seed.key,
             server: seed.server,
@@ -239,10 +240,12 @@ impl<S: Socket> Backend<S> {
             output: Kept::EMPTY,
             readable: false,
             applied: Settings::EMPTY,
+            basis: seed.pool.basis_of(&seed.parameters),
             makes_temporary: makes_temporary_under(&seed.parameters),
             reading: reading_under(&seed.parameters),
             rereading: false,
             parameters: seed.parameters,
+            pool: seed.pool,
             statements: BackendStatements::new(keep as usize),
             unnamed: None,
             spoiled: None,
@@ -314,6 +317,7 @@ impl<S: Socket> Backend<S> {
 
     /// The server's own values have changed.
     pub(super) fn take_parameters(&mut self, parameters: Arc<ServerParameters>) {
+        self.basis = self.pool.basis_of(&parameters);
         self.makes_temporary = makes_temporary_under(&parameters);
         self.reading = reading_under(&parameters);
         self.parameters = parameters;

@@ -11,6 +11,7 @@ use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::replay::Seen;
 use super::statement::{Keyed, Statement, Unnamed};
 use super::{Socket, limits};
+use crate::pool::Basis;
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::{Settings, is_custom};
@@ -136,6 +137,8 @@ pub(super) struct Client<S: Socket> {
     pub(super) pool: u32,
     /// Why it keeps its backend between transactions.
     pub(super) pins: PartSet,
+    /// What `desired` differs from.
+    pub(super) basis: Basis,
     pub(super) state: ClientState,
     pub(super) mode: PoolMode,
     /// Its backend was opened for it alone and serves nobody else.

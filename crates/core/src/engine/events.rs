@@ -299,6 +299,7 @@ impl<S: Socket> Engine<S> {
             unnamed_serial: 0,
             pool,
             pins,
+            basis: new.pool.basis(),
             state: ClientState::Idle,
             mode: new.mode,
             exclusive: new.exclusive,

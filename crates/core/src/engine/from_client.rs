@@ -19,7 +19,7 @@ use super::table::{Engine, Holder};
 use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
-use crate::pool::Acquired;
+use crate::pool::{Acquired, Basis};
 use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
@@ -434,7 +434,12 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         let pool = &self.pools[client.pool as usize].pool;
-        let Some(statement) = pool.statements.find_proven(text_and_types, &client.desired) else {
+        if client.basis == Basis::UNKNOWN {
+            client.basis = pool.basis();
+        }
+        let Some(statement) =
+            pool.statements.find_proven(text_and_types, client.basis, &client.desired)
+        else {
             return false;
         };
         let named = super::client::ClientStatement {
@@ -506,6 +511,9 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;
+        if client.basis != backend.basis {
+            client.rebase(&backend);
+        }
         if backend.makes_temporary {
             client.pins = client.pins.union(client.lasting_pins(&backend));
         }

@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use siphasher::sip::SipHasher13;
 
+use crate::pool::Basis;
 use crate::session::settings::Settings;
 
 /// A hasher for keys that come from outside: SipHash under a secret of the process.
@@ -94,6 +95,8 @@ pub struct Statement {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
+    /// What these differ from.
+    pub basis: Basis,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
     /// A server has prepared it.
@@ -103,6 +106,11 @@ pub struct Statement {
 }
 
 impl Statement {
+    /// Whether it is the one of this text and types, prepared under these settings.
+    fn is(&self, body: &[u8], basis: Basis, settings: &Settings) -> bool {
+        *self.body == *body && self.basis == basis && same_parse_settings(&self.settings, settings)
+    }
+
     /// Whether a server had something to say when it prepared it.
     pub(super) fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Relaxed)
@@ -261,17 +269,19 @@ impl StatementTable {
     }
 
     /// The statement with this body under these settings, if a server has prepared it once.
-    pub fn find_proven(&self, body: &[u8], settings: &Settings) -> Option<Arc<Statement>> {
+    pub fn find_proven(
+        &self,
+        body: &[u8],
+        basis: Basis,
+        settings: &Settings,
+    ) -> Option<Arc<Statement>> {
         let hash = self.hash(body, settings);
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let statement = &inner
             .by_hash
             .get(&hash)?
             .iter()
-            .find(|kept| {
-                *kept.statement.body == *body
-                    && same_parse_settings(&kept.statement.settings, settings)
-            })?
+            .find(|kept| kept.statement.is(body, basis, settings))?
             .statement;
         let silent = !statement.is_noted();
         (silent && statement.proven.load(Ordering::Relaxed)).then(|| statement.clone())
@@ -282,14 +292,15 @@ impl StatementTable {
     pub fn intern(
         &self,
         body: &[u8],
+        basis: Basis,
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Arc<Statement> {
         let hash = self.hash(body, settings);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        match inner.find(hash, body, settings) {
+        match inner.find(hash, body, basis, settings) {
             Some(statement) => statement,
-            None => self.insert(&mut inner, hash, body, settings, effects()),
+            None => self.insert(&mut inner, hash, body, basis, settings, effects()),
         }
     }
 
@@ -297,12 +308,13 @@ impl StatementTable {
     pub fn intern_if_room(
         &self,
         body: &[u8],
+        basis: Basis,
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Option<Arc<Statement>> {
         let hash = self.hash(body, settings);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(statement) = inner.find(hash, body, settings) {
+        if let Some(statement) = inner.find(hash, body, basis, settings) {
             return Some(statement);
         }
         if self.memory.excess() > 0 && !inner.nothing_to_spare {
@@ -311,7 +323,7 @@ impl StatementTable {
         if self.memory.excess() > 0 {
             return None;
         }
-        Some(self.insert(&mut inner, hash, body, settings, effects()))
+        Some(self.insert(&mut inner, hash, body, basis, settings, effects()))
     }
 
     fn insert(
@@ -319,6 +331,7 @@ impl StatementTable {
         inner: &mut Inner,
         hash: u64,
         body: &[u8],
+        basis: Basis,
         settings: &Settings,
         effects: super::effects::Effects,
     ) -> Arc<Statement> {
@@ -331,6 +344,7 @@ impl StatementTable {
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
             settings: settings.clone(),
+            basis,
             effects,
             proven: AtomicBool::new(false),
             noted: AtomicBool::new(false),
@@ -372,11 +386,16 @@ impl StatementTable {
 }
 
 impl Inner {
-    fn find(&mut self, hash: u64, body: &[u8], settings: &Settings) -> Option<Arc<Statement>> {
+    fn find(
+        &mut self,
+        hash: u64,
+        body: &[u8],
+        basis: Basis,
+        settings: &Settings,
+    ) -> Option<Arc<Statement>> {
         self.clock += 1;
-        let kept = self.by_hash.get_mut(&hash)?.iter_mut().find(|kept| {
-            *kept.statement.body == *body && same_parse_settings(&kept.statement.settings, settings)
-        })?;
+        let bucket = self.by_hash.get_mut(&hash)?;
+        let kept = bucket.iter_mut().find(|kept| kept.statement.is(body, basis, settings))?;
         kept.used = self.clock;
         Some(kept.statement.clone())
     }
@@ -558,15 +577,18 @@ mod tests {
 
     fn prepare(table: &StatementTable, n: u32) -> Option<Arc<Statement>> {
         let body = [&n.to_be_bytes()[..], b"\0\0\0"].concat();
-        table.intern_if_room(&body, &Settings::EMPTY, Effects::default)
+        table.intern_if_room(&body, Basis::UNKNOWN, &Settings::EMPTY, Effects::default)
     }
 
     #[test]
     fn equal_bodies_share_and_others_do_not() {
         let table = table(usize::MAX);
-        let one = table.intern(b"SELECT 1\0\0\0", &Settings::EMPTY, Effects::default);
-        let same = table.intern(b"SELECT 1\0\0\0", &Settings::EMPTY, || panic!("it is known"));
-        let other = table.intern(b"SELECT 2\0\0\0", &Settings::EMPTY, Effects::default);
+        let one =
+            table.intern(b"SELECT 1\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
+        let same = table
+            .intern(b"SELECT 1\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, || panic!("it is known"));
+        let other =
+            table.intern(b"SELECT 2\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
         assert!(Arc::ptr_eq(&one, &same));
         assert_ne!(one.id, other.id);
         assert_ne!(one.name, other.name);
@@ -592,7 +614,8 @@ mod tests {
     #[test]
     fn texts_that_no_client_names_are_forgotten_and_named_ones_kept() {
         let table = table(100 * EACH);
-        let named = table.intern(b"named\0\0\0", &Settings::EMPTY, Effects::default);
+        let named =
+            table.intern(b"named\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default);
         for n in 0..10_000u32 {
             assert!(prepare(&table, n).is_some(), "there is always something to forget");
         }
@@ -601,7 +624,7 @@ mod tests {
         assert_eq!(table.memory.bytes(), bytes);
         assert!(Arc::ptr_eq(
             &named,
-            &table.intern(b"named\0\0\0", &Settings::EMPTY, Effects::default)
+            &table.intern(b"named\0\0\0", Basis::UNKNOWN, &Settings::EMPTY, Effects::default)
         ));
     }
 
@@ -639,8 +662,9 @@ mod tests {
     #[test]
     fn a_backend_closes_what_was_used_least_recently() {
         let table = table(usize::MAX);
-        let all: Vec<_> =
-            (0..4u8).map(|n| table.intern(&[n, 0], &Settings::EMPTY, Effects::default)).collect();
+        let all: Vec<_> = (0..4u8)
+            .map(|n| table.intern(&[n, 0], Basis::UNKNOWN, &Settings::EMPTY, Effects::default))
+            .collect();
         let mut on_backend = BackendStatements::new(3);
         assert_eq!(on_backend.insert(&all[0], 0), None);
         assert_eq!(on_backend.insert(&all[1], 0), None);

@@ -10,6 +10,7 @@ mod harness;
 mod limits;
 mod pipelines;
 mod reading;
+mod rebasing;
 mod replay;
 mod restoring;
 mod sessions;

@@ -406,7 +406,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.undergo(self.backend, effects, restored);
         if !self.client.is_native()
             && effects.reads_sequences
-            && self.backend.expected.is_empty()
+            && !self.backend.owes_client()
             && !self.backend.unsynced
             && self.backend.status == TransactionStatus::Idle
         {
@@ -553,7 +553,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         let pool = self.backend.pool.clone();
         let desired = &self.client.desired;
         let Some(statement) =
-            pool.statements.intern_if_room(rest, desired, || self.effects_of(text))
+            pool.statements
+                .intern_if_room(rest, self.client.basis, desired, || self.effects_of(text))
         else {
             let looks = self.effects_of(text).pins.contains(Part::SessionCatalog);
             return self.parse_unshared("prepared_statements_memory is full", looks);

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::basis::{Bases, Basis};
 use super::{Limits, Pool, PoolStats};
 use crate::engine::statement::{Keyed, StatementMemory, StatementTable};
 use crate::ids::PoolId;
@@ -86,7 +87,28 @@ pub struct ServerParameters {
     pub pairs: Vec<Parameter>,
 }
 
+/// Settings that a server reports and nobody can set.
+const FIXED: [&[u8]; 6] = [
+    b"server_version",
+    b"server_encoding",
+    b"integer_datetimes",
+    b"in_hot_standby",
+    b"is_superuser",
+    b"session_authorization",
+];
+
 impl ServerParameters {
+    /// Whether this one is reported, and nobody can set it.
+    pub fn is_fixed(name: &[u8]) -> bool {
+        FIXED.contains(&name)
+    }
+
+    /// Those that a session can set.
+    pub fn settable(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let pairs = self.pairs.iter().filter(|(name, _)| !Self::is_fixed(name));
+        pairs.map(|(name, value)| (&**name, &**value))
+    }
+
     /// The value of a setting, whatever the case of its name.
     pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
         self.pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
@@ -119,6 +141,7 @@ pub struct SharedPool<B> {
     epoch: AtomicU32,
     settings: RwLock<Arc<PoolSettings>>,
     parameters: RwLock<Option<Arc<ServerParameters>>>,
+    bases: Bases,
     interner: Mutex<Interner<Keyed>>,
     last_error: Mutex<Option<ClientError>>,
 }
@@ -164,6 +187,7 @@ impl<B> SharedPool<B> {
             epoch: AtomicU32::new(0),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
+            bases: Bases::default(),
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
         }
@@ -208,6 +232,21 @@ impl<B> SharedPool<B> {
     /// Keeps what a server said at connect.
     pub fn set_parameters(&self, parameters: Arc<ServerParameters>) {
         *unpoisoned(self.parameters.write()) = Some(parameters);
+    }
+
+    /// The number of the values that servers say at connect.
+    pub fn basis(&self) -> Basis {
+        self.parameters().map_or(Basis::UNKNOWN, |own| self.basis_of(&own))
+    }
+
+    /// The number of these values of a server's own.
+    pub fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
+        self.bases.of(parameters)
+    }
+
+    /// The values of that number; `None` if it is unknown.
+    pub fn values_of(&self, basis: Basis) -> Option<Arc<ServerParameters>> {
+        self.bases.get(basis)
     }
 
     /// The table in which equal settings are the same.

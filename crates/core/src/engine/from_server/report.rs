@@ -5,18 +5,9 @@ use std::sync::Arc;
 use super::super::Socket;
 use super::super::client::Resetting;
 use super::{Fate, Relay};
+use crate::pool::ServerParameters;
 use crate::session::settings::SettingsBuilder;
 use crate::wire::frame;
-
-/// Settings that a server reports and nobody can set.
-const FIXED: [&[u8]; 6] = [
-    b"server_version",
-    b"server_encoding",
-    b"integer_datetimes",
-    b"in_hot_standby",
-    b"is_superuser",
-    b"session_authorization",
-];
 
 impl<S: Socket> Relay<'_, S> {
     /// A setting has changed, or the server tells its start value.
@@ -27,7 +18,7 @@ impl<S: Socket> Relay<'_, S> {
             return Err("the server sent a malformed ParameterStatus");
         };
         let backend = &mut *self.backend;
-        let fixed = FIXED.contains(&name);
+        let fixed = ServerParameters::is_fixed(name);
         if name == b"in_hot_standby"
             && backend.parameters.get(name).is_some_and(|before| before != value)
         {
@@ -39,6 +30,9 @@ impl<S: Socket> Relay<'_, S> {
             let mut parameters = (*backend.parameters).clone();
             parameters.set(name, value);
             backend.take_parameters(Arc::new(parameters));
+            if let Some(client) = &mut self.client {
+                client.basis = backend.basis; // it is told, and follows
+            }
         }
         if !fixed {
             let own = backend.parameters.get(name) == Some(value);

@@ -129,10 +129,10 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     for named in names.filter(|named| named.behind && named.pipeline == ended) {
         let before = named.statement.clone();
-        named.statement = backend
-            .pool
-            .statements
-            .intern(&before.body, &backend.applied, || backend.effects_of_body(&before.body));
+        named.statement =
+            backend.pool.statements.intern(&before.body, backend.basis, &backend.applied, || {
+                backend.effects_of_body(&before.body, &backend.applied)
+            });
     }
     if ended < backend.unnamed_follows
         && let Some(unnamed) = &client.unnamed
@@ -141,7 +141,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         let again = Arc::new(Unnamed {
             body: unnamed.body.clone(),
             settings: backend.applied.clone(),
-            effects: backend.effects_of_body(&unnamed.body),
+            effects: backend.effects_of_body(&unnamed.body, &backend.applied),
         });
         client.unnamed = Some(again.clone());
         backend.unnamed = Some(again);
@@ -149,10 +149,10 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
 }
 
 impl<S: Socket> Backend<S> {
-    /// What the text in the body of a Parse does under the settings in force.
-    fn effects_of_body(&self, body: &[u8]) -> Effects {
+    /// What the text in the body of a Parse does under these settings.
+    pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = frame::take_string(body).map_or(body, |(text, _)| text);
-        let options = self.reading.with(|name| self.applied.get(name));
+        let options = self.reading.with(|name| settings.get(name));
         Effects::of_text(text, options, |name| self.parameters.get(name).is_some())
     }
 }

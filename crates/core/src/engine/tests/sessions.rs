@@ -243,6 +243,22 @@ fn currval_never_answers_with_anothers_value() {
 }
 
 #[test]
+fn currval_never_answers_with_anothers_value_behind_settings_of_ours_either() {
+    let mut world = World::new(1);
+    let one = world.client();
+    world.send(&one, &query("SELECT nextval('s')"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("DCI"));
+    server.received();
+    let start = [("work_mem", "7MB")];
+    let two = world.client_of(LoopId(0), PoolMode::Transaction, &start);
+    world.send(&two, &query("SELECT lastval()"));
+    let set = query("SET \"work_mem\" TO '7MB'");
+    let rest = [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat();
+    assert_eq!(server.received(), [set, rest].concat());
+}
+
+#[test]
 fn a_client_of_session_mode_keeps_its_backend_and_names() {
     let mut world = World::new(1);
     let client = world.client_of(LoopId(0), PoolMode::Session, &[]);

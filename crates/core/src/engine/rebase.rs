@@ -1,0 +1,78 @@
+//! A client comes to a server connection whose own values are not those that it logged in to.
+//!
+//! # The trap
+//! A session keeps the values with which it began, whatever ALTER DATABASE or ALTER ROLE say to new
+//! ones. A client's values are kept as differences from the server's own: where these change, or
+//! another server has others, what did not differ would silently become another value, even one
+//! that the client asked for.
+//!
+//! # Model
+//! For each setting that servers report and a client can set, what it has (and what it began with,
+//! to which RESET goes back) is reckoned anew as a difference from the new values. Its statements
+//! keep the settings of their Parse likewise.
+//!
+//! # Limits
+//! Of what no server reports, only what the client asked for is known. A change of postgresql.conf
+//! reaches clients that did not ask for a value only as far as their connection tells them.
+
+use std::sync::Arc;
+
+use super::Socket;
+use super::backend::Backend;
+use super::client::Client;
+use super::statement::Unnamed;
+use crate::pool::ServerParameters;
+use crate::session::settings::{Settings, SettingsBuilder};
+
+/// The same values, as they differ from `new` in place of `old`.
+fn rebased(settings: &Settings, old: &ServerParameters, new: &ServerParameters) -> Settings {
+    let mut all = SettingsBuilder::from(settings);
+    for (name, own) in old.settable() {
+        all.set(name, settings.get(name).unwrap_or(own));
+    }
+    for (name, own) in new.settable() {
+        let known = settings.get(name).or(old.get(name));
+        if known.is_some_and(|value| value == own) {
+            all.remove(name);
+        }
+    }
+    all.build()
+}
+
+impl<S: Socket> Client<S> {
+    /// Reckons its settings from this backend's own values. Nothing of it is under way.
+    #[cold]
+    pub(super) fn rebase(&mut self, backend: &Backend<S>) {
+        let before = std::mem::replace(&mut self.basis, backend.basis);
+        let pool = &backend.pool;
+        let (Some(old), Some(new)) = (pool.values_of(before), pool.values_of(backend.basis)) else {
+            return; // the first that it comes to
+        };
+        if self.exclusive {
+            return; // it was opened with this client's values
+        }
+        let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));
+        self.desired = moved(&self.desired);
+        self.record.start = moved(&self.record.start);
+        if let Some((believed, _)) = self.extra.as_mut().and_then(|extra| extra.untold.as_mut()) {
+            *believed = moved(believed);
+        }
+        for named in self.statements.iter_mut().flat_map(|names| names.values_mut()) {
+            let statement = named.statement.clone();
+            let settings = moved(&statement.settings);
+            if statement.basis != backend.basis {
+                named.statement =
+                    pool.statements.intern(&statement.body, backend.basis, &settings, || {
+                        backend.effects_of_body(&statement.body, &settings)
+                    });
+            }
+        }
+        if let Some(unnamed) = &self.unnamed {
+            let settings = moved(&unnamed.settings);
+            if settings != unnamed.settings {
+                let (body, effects) = (unnamed.body.clone(), unnamed.effects.clone());
+                self.unnamed = Some(Arc::new(Unnamed { body, settings, effects }));
+            }
+        }
+    }
+}
