@@ -14,7 +14,7 @@ use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::effects::{Effects, Unusual};
 use super::expect::Expect;
-use super::message::{ClientState, Event};
+use super::message::ClientState;
 use super::table::{Engine, Holder};
 use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
@@ -354,7 +354,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             let available = &rest[HEADER_BYTES..header.total().min(rest.len())];
-            match self.with_backend(host, slot, header, available, passage, now) {
+            match self.with_backend(slot, header, available, passage, now) {
                 Ok(()) => {}
                 Err(halt) => return halt,
             }
@@ -536,9 +536,8 @@ impl<S: Socket> Engine<S> {
 
     /// Deals with a message whose client has a backend. `body` is what has come of it: all, or
     /// for a message that streams at least its start.
-    fn with_backend<H: Host<S>>(
+    fn with_backend(
         &mut self,
-        host: &mut H,
         slot: Slot,
         header: Header,
         body: &[u8],
@@ -577,13 +576,10 @@ impl<S: Socket> Engine<S> {
         if let Some(client) = self.clients.get_mut(slot) {
             client.backend = Some(backend);
         }
-        if let Ok(true) = result {
-            host.event(Event::StartValuesChanged);
-        }
         if timeouts_matter {
             self.rearm(slot, now);
         }
-        result.map(|_| ())
+        result
     }
 
     /// Goes on with the scan of a Query that streams.
@@ -725,6 +721,8 @@ impl<S: Socket> Client<S> {
             return;
         }
         backend.rereading |= effects.rereads;
+        backend.start_values_at_stake |=
+            effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
         if self.is_native() {
             if effects.spoils {
                 backend.spoiled.get_or_insert("a client changed what cannot be undone");
