@@ -254,7 +254,9 @@ impl<S: Socket> Engine<S> {
                     // The server would answer what came before; an open pipeline or copy it would
                     // leave unanswered.
                     client.input.clear();
-                    client.extra().leaving = true;
+                    let gave_up = now.micros_since(client.since) > limits::GOODBYE_BEHIND_QUERY_US;
+                    let extra = client.extra();
+                    (extra.leaving, extra.gave_up) = (true, gave_up);
                 } else {
                     self.close_client(host, slot, "client said goodbye", now);
                 }
