@@ -3,7 +3,7 @@
 import time
 
 from harness import messages as m
-from harness.suite import crowd, equal
+from harness.suite import crowd, equal, limit, pooler_only
 
 SETTINGS = {"pool_size": 1}
 
@@ -52,6 +52,7 @@ def test_trap_25_in_a_query(env):
         client = victim(env)
         client.send(m.query("select pg_sleep(20) /* vanishing */"))
         env.cluster.wait_for_backends("state = 'active' and query like '%vanishing%' and query not like '%pg_stat_activity%'", 1)
+        time.sleep(0.05)  # a goodbye right behind the query would be no death: see below
         end(client)
         if env.pooler:
             served_within(env)
@@ -136,6 +137,42 @@ def test_half_a_message_holds_no_backend(env):
         served_within(env)
         slow.send(whole[cut:])
         equal(len(slow.collect().value), 300000)
+
+
+@pooler_only
+@limit(60)
+def test_a_long_message_that_crawls_holds_no_backend_for_ever(env):
+    """Of more than 16 KiB, which streams: a byte now and then is not enough to keep the backend from others."""
+    with env.pooler_with(pool_size=1, client_write_timeout="1s", query_wait_timeout="20s") as target:
+        slow, other = env.connect(target), env.connect(target)
+        whole = m.query("select '" + "a" * 300000 + "'")
+        slow.send(whole[:20000])
+        time.sleep(0.1)
+        other.send(m.query("select 'served'"))
+        started = time.monotonic()
+        try:
+            for at in range(20000, 20030):
+                slow.send(whole[at : at + 1])
+                time.sleep(0.2)
+        except OSError:
+            pass  # it has been cut off
+        equal(other.collect().value, "served")
+        assert time.monotonic() - started < 10
+
+
+@pooler_only
+@limit(60)
+def test_a_query_with_a_goodbye_behind_it_is_carried_out_though_others_wait(env):
+    setup = env.connect()
+    setup.execute("drop table if exists last_words; create table last_words (i int)")
+    with env.pooler_with(pool_size=1, query_wait_timeout="20s") as target:
+        other = env.connect(target)
+        leaving = target.connect()
+        leaving.send(m.query("select pg_sleep(1); insert into last_words values (1)") + m.TERMINATE)
+        leaving.sock.close()
+        time.sleep(0.2)
+        equal(other.value("select count(*) from last_words"), "1")
+    setup.execute("drop table last_words")
 
 
 def test_in_a_portal(env):

@@ -66,6 +66,10 @@ pub mod limits {
     /// A longer one must come at this rate, in bytes a second, while others wait for its backend
     /// and `client_write_timeout` is over: less is no transfer.
     pub const STREAM_BYTES_A_SECOND_MIN: u64 = 64 * 1024;
+    /// Microseconds within which a goodbye belongs to the query that it stands behind: it was sent
+    /// with it, for the query to be carried out. Later, and with the connection closed, it says
+    /// that the client has given up.
+    pub const GOODBYE_BEHIND_QUERY_US: u64 = 10_000;
     /// An answer up to this size waits for the end of the turn.
     pub const LATE_BYTES_MAX: usize = 4 * 1024;
     /// Further events that may be seen to before waiting answers are written.

@@ -6,7 +6,8 @@
 //!
 //! # Why an unbounded channel for what loops ask
 //! A loop may not wait. The channel is bounded in effect: openings by the pools' sizes (each one is
-//! counted as opening until it is answered), cancels by one for each backend in use.
+//! counted as opening until it is answered), cancels by one for each backend in use, changes of start
+//! values by one a loop and [`crate::reactor::CHANGES_PERIOD`].
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +15,7 @@ use std::time::Instant;
 
 use hawser_core::engine::message::PoolRef;
 use hawser_core::engine::{CancelRequest, Socket, ToLoop};
-use hawser_core::ids::LoopId;
+use hawser_core::ids::{LoopId, PoolId};
 use hawser_core::time::Time;
 use tokio::sync::mpsc;
 
@@ -139,9 +140,9 @@ pub enum Order<S: Socket = Conn> {
     },
     /// A cancel request for a server.
     Cancel(CancelRequest),
-    /// New sessions may start with other values from now on (ALTER ROLE and the like): backends
-    /// that are open now are to be replaced, of all pools.
-    Renew,
+    /// New sessions of this pool's servers may start with other values from now on (ALTER ROLE and
+    /// the like): the next client to come is to ask whether they do.
+    ExpectChange(PoolId),
 }
 
 /// What the loops have to ask the control side. Never waits; any thread may call it.
@@ -180,9 +181,9 @@ impl<S: Socket> Control<S> {
         let _ = self.orders.send(Order::Cancel(request));
     }
 
-    /// Has all backends that are open now replaced.
-    pub fn renew(&self) {
-        let _ = self.orders.send(Order::Renew);
+    /// Has the servers of this pool asked what new sessions start with.
+    pub fn expect_change(&self, pool: PoolId) {
+        let _ = self.orders.send(Order::ExpectChange(pool));
     }
 }
 

@@ -92,6 +92,7 @@ pub struct PoolEntry {
     clients: AtomicUsize,
     checked: Mutex<HashMap<Pair, CheckedValue>>,
     last_client: Mutex<Instant>,
+    seen: enquiry::Seen,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -330,6 +331,7 @@ impl Pools {
             clients: AtomicUsize::new(0),
             checked: Mutex::default(),
             last_client: Mutex::new(Instant::now()),
+            seen: enquiry::Seen::default(),
         });
         registry.by_key.insert(key, entry.clone());
         registry.by_id.insert(id, entry.clone());

@@ -55,6 +55,10 @@ use crate::mailbox::{LoopMailbox, Mailbox};
 /// Events that are taken from the kernel at once.
 const EVENTS_A_TURN: usize = 256;
 
+/// How often a loop tells the control side, at most, that start values may have changed: any client
+/// may change its own role's.
+pub const CHANGES_PERIOD: Duration = Duration::from_millis(50);
+
 /// What the loop's own eventfd is watched with. No connection has it: its index would be the
 /// last of 2^32.
 const WAKE: u64 = u64::MAX;
@@ -194,7 +198,7 @@ impl<S: Socket + AsFd> Reactor<S> {
         Self {
             engine: Engine::new(id, count, hash_key),
             mailbox: shared.mailboxes[usize::from(id.0)].clone(),
-            host: LoopHost { id, shared, own: Vec::new() },
+            host: LoopHost { id, shared, own: Vec::new(), changed: None },
             events: Events::with_capacity(EVENTS_A_TURN),
             next: 0,
             inbox: Vec::new(),
@@ -322,6 +326,8 @@ struct LoopHost<S: Socket> {
     shared: Arc<Shared<S>>,
     /// Messages to this loop itself: no lock, no wake-up.
     own: Vec<ToLoop<S>>,
+    /// When the control side was last told of a change of start values.
+    changed: Option<Instant>,
 }
 
 impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
@@ -373,12 +379,14 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 }
             }
             Event::Told { error } => self.shared.logged.errors.count(error),
-            Event::StartValuesChanged => {
-                tracing::info!(
-                    "a statement has changed what new sessions start with: server connections \
-                     are replaced"
-                );
-                self.shared.control.renew();
+            Event::StartValuesChanged { pool } => {
+                // Who asks for too many is no worse off than with a change made elsewhere: the
+                // servers are asked now and then anyway.
+                let now = Instant::now();
+                if self.changed.is_none_or(|before| now - before >= CHANGES_PERIOD) {
+                    self.changed = Some(now);
+                    self.shared.control.expect_change(pool);
+                }
             }
         }
     }

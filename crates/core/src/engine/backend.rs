@@ -197,6 +197,10 @@ pub struct Backend<S: Socket> {
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
     /// a statement is closed before it is prepared.
     pub(super) uncertain: bool,
+    /// A statement is under way that may change what new sessions start with (ALTER ROLE).
+    pub(super) start_values_at_stake: bool,
+    /// One has worked, in a transaction that has not ended.
+    pub(super) start_values_changed: bool,
     /// Since it was lent, what currval and lastval would answer has been discarded.
     pub(super) sequences_discarded: bool,
     _permit: Box<dyn std::any::Any + Send>,
@@ -265,6 +269,8 @@ impl<S: Socket> Backend<S> {
             refusals: VecDeque::new(),
             longer: Vec::new(),
             uncertain: false,
+            start_values_at_stake: false,
+            start_values_changed: false,
             sequences_discarded: false,
             _permit: seed.permit,
         }

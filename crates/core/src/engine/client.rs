@@ -105,6 +105,10 @@ pub(super) struct Extra {
     pub(super) skipping: bool,
     /// It has said goodbye, and still gets the answers that are owed to it.
     pub(super) leaving: bool,
+    /// It did so to a query that had been running for a while: it has given up.
+    pub(super) gave_up: bool,
+    /// And has closed its connection since.
+    pub(super) gone: bool,
 }
 
 /// A client.
@@ -206,6 +210,11 @@ impl<S: Socket> Client<S> {
     /// Whether it has said goodbye, and only waits for answers.
     pub(super) fn is_leaving(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| extra.leaving)
+    }
+
+    /// Whether it has said goodbye to a running query, and gone.
+    pub(super) fn has_given_up(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.leaving && extra.gave_up && extra.gone)
     }
 
     /// Whether it waits for a backend to be told that it has logged in.

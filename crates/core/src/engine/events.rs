@@ -36,7 +36,11 @@ impl<S: Socket> Engine<S> {
     }
 
     fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
-        if ready.broken && self.clients.get(slot).is_some_and(|c| c.is_leaving()) {
+        if ready.broken
+            && let Some(client) = self.clients.get_mut(slot)
+            && client.is_leaving()
+        {
+            client.extra().gone = true;
             // It has gone without waiting for its answers, and has said so: what it asked for is
             // carried out. The first answer that cannot be written ends that, as in PostgreSQL.
             return;
@@ -86,7 +90,10 @@ impl<S: Socket> Engine<S> {
                 return;
             }
             self.read_client(host, slot, now);
-            if ready.hangup && !self.clients.get(slot).is_some_and(Client::is_leaving) {
+            let Some(client) = self.clients.get_mut(slot) else { return };
+            if ready.hangup && client.is_leaving() {
+                client.extra().gone = true;
+            } else if ready.hangup {
                 // The end of the stream may stand behind bytes that are not read now: a client
                 // that has hung up does not keep its backend.
                 if !self.again.hangs_up(Token::Client(slot)) {

@@ -14,7 +14,7 @@ use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::effects::{Effects, Unusual};
 use super::expect::Expect;
-use super::message::{ClientState, Event};
+use super::message::ClientState;
 use super::table::{Engine, Holder};
 use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
@@ -254,7 +254,9 @@ impl<S: Socket> Engine<S> {
                     // The server would answer what came before; an open pipeline or copy it would
                     // leave unanswered.
                     client.input.clear();
-                    client.extra().leaving = true;
+                    let gave_up = now.micros_since(client.since) > limits::GOODBYE_BEHIND_QUERY_US;
+                    let extra = client.extra();
+                    (extra.leaving, extra.gave_up) = (true, gave_up);
                 } else {
                     self.close_client(host, slot, "client said goodbye", now);
                 }
@@ -354,7 +356,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             let available = &rest[HEADER_BYTES..header.total().min(rest.len())];
-            match self.with_backend(host, slot, header, available, passage, now) {
+            match self.with_backend(slot, header, available, passage, now) {
                 Ok(()) => {}
                 Err(halt) => return halt,
             }
@@ -544,9 +546,8 @@ impl<S: Socket> Engine<S> {
 
     /// Deals with a message whose client has a backend. `body` is what has come of it: all, or
     /// for a message that streams at least its start.
-    fn with_backend<H: Host<S>>(
+    fn with_backend(
         &mut self,
-        host: &mut H,
         slot: Slot,
         header: Header,
         body: &[u8],
@@ -585,13 +586,10 @@ impl<S: Socket> Engine<S> {
         if let Some(client) = self.clients.get_mut(slot) {
             client.backend = Some(backend);
         }
-        if let Ok(true) = result {
-            host.event(Event::StartValuesChanged);
-        }
         if timeouts_matter {
             self.rearm(slot, now);
         }
-        result.map(|_| ())
+        result
     }
 
     /// Goes on with the scan of a Query that streams.
@@ -733,6 +731,8 @@ impl<S: Socket> Client<S> {
             return;
         }
         backend.rereading |= effects.rereads;
+        backend.start_values_at_stake |=
+            effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
         if self.is_native() {
             if effects.spoils {
                 backend.spoiled.get_or_insert("a client changed what cannot be undone");

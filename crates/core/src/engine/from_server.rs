@@ -47,6 +47,8 @@ pub(super) struct Relayed {
     pub(super) made_query_failed: bool,
     /// Queries of the client that ended.
     pub(super) queries: u64,
+    /// New sessions may start with other values from now on.
+    pub(super) start_values_changed: bool,
     /// A refusal of the server's is being healed, and the next step is due.
     pub(super) heal: bool,
     /// Transactions of the client that ended.
@@ -371,6 +373,8 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::COMMAND_COMPLETE {
             self.copy_ended();
+            self.backend.start_values_changed |=
+                self.backend.start_values_at_stake && changes_start_values(body);
             if !owed.is_made() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
                 self.forgotten_for_good(body);
             }
@@ -410,6 +414,14 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.describing.pop_front();
         }
     }
+}
+
+/// Whether this is the tag of a statement behind which new sessions may start with other values.
+fn changes_start_values(tag: &[u8]) -> bool {
+    let tag = tag.strip_suffix(b"\0").unwrap_or(tag);
+    let mut words = tag.split(|byte| *byte == b' ');
+    matches!(words.next(), Some(b"ALTER" | b"CREATE" | b"DROP"))
+        && matches!(words.next(), Some(b"ROLE" | b"DATABASE"))
 }
 
 /// Whether the server closes the connection behind this error.

@@ -381,8 +381,11 @@ impl<S: Socket> Client<S> {
     fn is_stalled(&self, timeout: Duration, now: Time) -> bool {
         let Some(backend) = &self.backend else { return false };
         let half_sent = backend.sending_rest > 0 && !self.readable;
+        if self.has_given_up() {
+            return true; // nobody waits for what is still to come
+        }
         // A query with a goodbye behind it is carried out, as by PostgreSQL, which reads the goodbye
-        // when it is done. But its client may have gone: nobody may wait for the answer.
+        // when it is done.
         let leaving = self.is_leaving();
         let unread = !self.output.is_empty() || half_sent || leaving;
         unread

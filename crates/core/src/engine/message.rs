@@ -405,9 +405,12 @@ pub enum Event<'a> {
         /// Which.
         error: &'a ClientError,
     },
-    /// A statement has passed after which new sessions may start with other values (ALTER ROLE
-    /// and the like): backends that are open now are replaced.
-    StartValuesChanged,
+    /// A statement has worked, and been committed, behind which new sessions may start with other
+    /// values (ALTER ROLE and the like): whether they do is for the server to say.
+    StartValuesChanged {
+        /// The pool on one of whose servers.
+        pool: PoolId,
+    },
     /// A server connection has ended.
     BackendClosed {
         /// Which.

@@ -120,8 +120,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// Deals with the message. `Ok(true)`: new sessions may start with other values from now on.
-    pub(super) fn message(&mut self) -> Result<bool, Halt> {
+    /// Deals with the message.
+    pub(super) fn message(&mut self) -> Result<(), Halt> {
         if self.backend.replay.is_healing() {
             self.client.held = true;
             return Err(Halt::Full);
@@ -142,14 +142,13 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.ignoring && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
-            self.drop_message()?;
-            return Ok(false);
+            return self.drop_message();
         }
         if self.backend.copying_in {
             self.judge_copy();
         }
         match self.header.kind {
-            frontend::QUERY => return self.query(),
+            frontend::QUERY => self.query()?,
             frontend::PARSE => self.parse()?,
             frontend::BIND => self.bind()?,
             frontend::DESCRIBE => self.describe()?,
@@ -166,7 +165,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     && let Some(made) = self.backend.expected.back_mut()
                 {
                     *made = Expect::Sync;
-                    return self.drop_message().map(|()| false);
+                    return self.drop_message();
                 }
                 self.pass();
                 if self.backend.copying_in && !self.backend.copy_foreseen {
@@ -193,7 +192,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             frontend::COPY_DATA => self.copy_input(false)?,
             _ => self.copy_input(true)?,
         }
-        Ok(false)
+        Ok(())
     }
 
     /// Makes the message at hand wait until the queries and pipelines ahead of its own are
@@ -321,13 +320,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(Some((effects, Some(findings))))
     }
 
-    fn query(&mut self) -> Result<bool, Halt> {
-        let mut changes_start_values = false;
+    fn query(&mut self) -> Result<(), Halt> {
         let mut insertions = Vec::new();
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Expect::Query);
-                return Ok(false);
+                return Ok(());
             };
             if let Some((effects, findings)) = self.read_query(text)?
                 && !effects.is_none()
@@ -336,13 +334,12 @@ impl<S: Socket> Turn<'_, '_, S> {
                 if let Some(unusual) = &effects.unusual {
                     // What it does to the books depends on how what is ahead of it ends.
                     self.hold()?;
-                    changes_start_values = unusual.changes_start_values;
                     if let Some(name) = &unusual.deallocates
                         && !self.client.is_native()
                         && self.client.statement(name).is_some()
                         && self.answer_deallocate(name)?
                     {
-                        return Ok(false);
+                        return Ok(());
                     }
                     let start = &self.client.record.start;
                     if let Some(all) = findings.and_then(|f| restore::insertions(&f, start)) {
@@ -397,7 +394,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.backend.unnamed = None;
         self.client.unnamed = None;
         self.client.unnamed_serial = unnaming;
-        Ok(changes_start_values)
+        Ok(())
     }
 
     /// What a statement with effects needs ahead of it; and takes note of them.

@@ -197,13 +197,14 @@ fn one_backend_is_given_up_for_another_pool_though_clients_wait() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "what it takes is what is tested")]
 fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
     const MANY: u32 = 40_000;
     let began = std::time::Instant::now();
     let mut pool = lent_out(1);
     let at = |n: u32| Time::from_micros(1_000 + u64::from(n) * 10);
     // Each other loop's clock is behind.
-    let since = |n: u32| if n % 2 == 0 { at(n) } else { at(n.saturating_sub(30)) };
+    let since = |n: u32| if n.is_multiple_of(2) { at(n) } else { at(n.saturating_sub(30)) };
     let waiter = |n: u32| client((n % 2) as u16, n);
     for n in 0..MANY {
         assert!(matches!(pool.acquire(waiter(n), since(n)), Acquired::Wait { open: false }));

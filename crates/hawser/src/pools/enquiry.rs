@@ -5,10 +5,12 @@
 //! A *line* is one connection to the servers of one database as one role, kept while it is used.
 //! Questions on a line go one after another.
 //!
-//! # Why the whole of pg_db_role_setting
-//! It is one small catalogue for all databases of a server, and readable by all. A fingerprint of
-//! it tells for every pool of that server at once that something has changed; what, the next
-//! backend reports itself.
+//! # Why a fingerprint for each pool
+//! Of pg_db_role_setting, which is small and readable by all, the rows that count for a pool's
+//! database and role tell that its sessions would start with other values; what, the next backend
+//! reports itself. Everyone may change the settings of his own role: if that counted for others,
+//! anyone could have all server connections replaced, as often as he likes. The role itself belongs
+//! to it: one that was made anew, or may not log in any more.
 //!
 //! # Limits
 //! A change made past Hawser is seen by clients that come [`SETTINGS_PERIOD`] later. Settings in
@@ -18,6 +20,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
+use hawser_core::ids::PoolId;
 use hawser_core::session::options::Asked;
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::Mutex as AsyncMutex;
@@ -42,8 +45,12 @@ const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
 /// How long a login waits for that answer.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
-const FINGERPRINT: &str = "SELECT pg_catalog.md5(pg_catalog.string_agg(s::text, ',' ORDER BY s::text)) \
-     FROM pg_catalog.pg_db_role_setting s";
+/// $1 is the role. NULL if there is none.
+const FINGERPRINT: &str = "SELECT pg_catalog.concat(r.oid, r.rolcanlogin, (\
+     SELECT pg_catalog.md5(pg_catalog.string_agg(s::text, ',' ORDER BY s::text)) \
+     FROM pg_catalog.pg_db_role_setting s WHERE s.setrole IN (0, r.oid) AND s.setdatabase IN (0, (\
+     SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())))) \
+     FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
 
 struct Line {
     open: Option<(Talk, ServerPermit, AddressPermit)>,
@@ -58,9 +65,9 @@ struct LineKey {
     user: String,
 }
 
-/// What a server has said of start values.
-#[derive(Default)]
-struct Seen {
+/// What a server has said of a pool's start values.
+#[derive(Default, Debug)]
+pub(super) struct Seen {
     /// When it was asked last, whether or not it has answered.
     asked: Mutex<Option<Instant>>,
     fingerprint: AsyncMutex<Option<Vec<u8>>>,
@@ -85,7 +92,6 @@ type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
 pub struct Enquiries {
     lines: Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>,
     secrets: Mutex<Secrets>,
-    seen: Mutex<HashMap<Vec<crate::config::ServerAddress>, Arc<Seen>>>,
 }
 
 impl Enquiries {
@@ -269,17 +275,22 @@ fn read_secret(answer: &Answer, user: &str) -> Result<Option<Secret>, String> {
     Ok(Some(secret))
 }
 
-/// Begins a new epoch for all pools of this one's servers if sessions would start with other values
-/// now. To be called for each new client; asks the server at most once a [`SETTINGS_PERIOD`].
-pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) {
-    let seen = {
-        let route = entry.route.load();
-        let mut all = locked(&service.enquiries.seen);
-        match all.get(&route.target.servers) {
-            Some(seen) => seen.clone(),
-            None => all.entry(route.target.servers.clone()).or_default().clone(),
+/// A statement has worked on this pool's servers behind which new sessions may start with other
+/// values: whoever comes next to one of their pools asks, however lately that was done.
+pub fn expect_change(service: &Service, pool: PoolId) {
+    let Some(entry) = service.pools.by_id(pool) else { return };
+    let route = entry.route.load();
+    for other in service.pools.all() {
+        if other.route.load().target.servers == route.target.servers {
+            *locked(&other.seen.asked) = None;
         }
-    };
+    }
+}
+
+/// Begins a new epoch of a pool if its sessions would start with other values now. To be called for
+/// each new client; asks the server at most once a [`SETTINGS_PERIOD`].
+pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) {
+    let seen = &entry.seen;
     // Most logins end here: a fleet that comes back asks once in a period, and nobody waits for
     // another's question.
     if !seen.is_due() {
@@ -288,7 +299,7 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) 
     let route = entry.route.load_full();
     let look = async {
         let mut fingerprint = seen.fingerprint.lock().await;
-        let answer = match ask(service, &route, FINGERPRINT, &[]).await {
+        let answer = match ask(service, &route, FINGERPRINT, &[route.login.user.as_bytes()]).await {
             Ok(answer) => answer.single().unwrap_or_default().to_vec(),
             Err(error) => {
                 tracing::debug!(%error, "could not ask for changed start values");
@@ -298,13 +309,11 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) 
         let before = fingerprint.replace(answer.clone());
         if before.is_some_and(|before| before != answer) {
             tracing::info!(
+                database = entry.key.database,
+                user = entry.key.user,
                 "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
             );
-            let same_servers =
-                |other: &Arc<PoolEntry>| other.route.load().target.servers == route.target.servers;
-            for other in service.pools.all().into_iter().filter(same_servers) {
-                super::upkeep::renew(service, &other);
-            }
+            super::upkeep::renew(service, entry);
         }
     };
     // Without an answer in time the login goes on with what is known.

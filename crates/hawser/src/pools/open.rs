@@ -46,10 +46,7 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
             Order::Open { pool, home } => {
                 tokio::spawn(async move { open_for(&service, pool, home).await });
             }
-            Order::Renew => {
-                // Which servers share the catalogue is not known: all pools, to be safe.
-                service.pools.all().iter().for_each(|entry| super::upkeep::renew(&service, entry));
-            }
+            Order::ExpectChange(pool) => super::enquiry::expect_change(&service, pool),
             Order::Cancel(request) => {
                 tokio::spawn(async move { crate::cancel::send(&service, request).await });
             }

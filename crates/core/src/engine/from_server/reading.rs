@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 
 use super::super::backend::Backend;
-use super::super::message::ClientState;
+use super::super::message::{ClientState, Event};
 use super::super::table::{Engine, Holder};
 use super::super::{Host, Socket, Token, limits};
 use super::{LOOKED_AT_BYTES_MAX, Relay};
@@ -119,6 +119,9 @@ impl<S: Socket> Engine<S> {
             }
             // What is outstanding behind it begins now, if anything is.
             client.since = now;
+        }
+        if relayed.start_values_changed {
+            host.event(Event::StartValuesChanged { pool: backend.pool.id });
         }
         let quiet = backend.expected.is_empty();
         if quiet {

@@ -62,6 +62,10 @@ impl<S: Socket> Relay<'_, S> {
             relayed.transactions += 1;
         }
         relayed.queries += 1;
+        if self.backend.start_values_at_stake && status == TransactionStatus::Idle {
+            relayed.start_values_changed |= std::mem::take(&mut self.backend.start_values_changed);
+            self.backend.start_values_at_stake = !self.backend.expected.is_empty();
+        }
         if owed == Expect::Query {
             self.backend.longer.clear();
         }

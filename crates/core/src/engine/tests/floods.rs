@@ -147,6 +147,7 @@ fn name(number: usize) -> String {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "what it takes is what is tested")]
 fn names_of_a_failed_pipeline_are_taken_back_in_linear_time() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("a", "SELECT 1");

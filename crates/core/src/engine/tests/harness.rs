@@ -111,7 +111,7 @@ impl Host<Fake> for FakeHost<'_> {
     }
     fn event(&mut self, event: Event<'_>) {
         match event {
-            Event::StartValuesChanged => self.asked.start_values_changed += 1,
+            Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
             Event::Told { error } => self.asked.told.push(error.code),
             Event::ClientClosed { .. } => {}

@@ -454,7 +454,21 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     world.send(&server, &answers("DCI"));
     assert_eq!(client.kinds(), "DCZ");
     assert!(client.is_dropped());
-    // Also when others wait; but not for long: nobody may be there for the answer.
+    // But a client that has given up, and gone, keeps its backend from nobody.
+    let given_up = world.client();
+    world.send(&given_up, &query("SELECT pg_sleep(99)"));
+    world.wait_ms(100);
+    world.say_and_close(&given_up, &message(b'X', b""));
+    assert_eq!(world.asked.cancels.len(), 0);
+    world.send(&other, &query("SELECT 1"));
+    world.wait_ms(100);
+    assert_eq!(world.asked.cancels.len(), 1);
+    let place = world.asked.cancels.pop().unwrap().backend;
+    world.deliver(LoopId(0), ToLoop::CancelDone(place));
+    world.send(&server, &answers("EI"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(other.kinds(), "CZ");
+    // Also when others wait; but not for ever: nobody may be there for the answer.
     let client = world.client();
     world.send(&client, &[query("INSERT"), message(b'X', b"")].concat());
     world.close(&client);

@@ -395,11 +395,35 @@ fn idle_transactions_make_room_for_others() {
 }
 
 #[test]
-fn alter_role_is_told_to_the_host() {
+fn alter_role_is_told_to_the_host_once_it_has_worked_and_is_committed() {
     let mut world = World::new(1);
     let client = world.client();
-    world.send(&client, &query("ALTER ROLE me SET work_mem = '1MB'"));
+    let alter = "ALTER ROLE me SET work_mem = '1MB'";
+    let done = message(b'C', b"ALTER ROLE\0");
+    world.send(&client, &query(alter));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("EI"));
+    world.send(&client, &query("SELECT 1"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.start_values_changed, 0, "it failed");
+    world.send(&client, &query(alter));
+    assert_eq!(world.asked.start_values_changed, 0, "not known yet");
+    world.send(&server, &[done.clone(), answers("I")].concat());
     assert_eq!(world.asked.start_values_changed, 1);
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query(alter));
+    world.send(&server, &[done.clone(), answers("T")].concat());
+    assert_eq!(world.asked.start_values_changed, 1, "it may be rolled back");
+    world.send(&client, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.start_values_changed, 2);
+    world.send(&client, &[parse("", alter), bind(""), execute(), sync()].concat());
+    world.send(&server, &[answers("12"), done, answers("I")].concat());
+    assert_eq!(world.asked.start_values_changed, 3, "in the extended protocol, too");
+    world.send(&client, &query("SELECT 1"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.start_values_changed, 3);
 }
 
 #[test]
