@@ -164,6 +164,9 @@ def main():
             except (AssertionError, OSError, subprocess.CalledProcessError) as error:
                 failures += 1
                 print(f"FAILED  {name}: {error}")
+        # the directory goes next, and the program removes its socket from it
+        server.stop("fast")
+        eventually("all have ended", lambda: not Pool(server, listen).look())
     print(f"{len(TESTS) - failures} passed, {failures} failed, 0 skipped")
     return 1 if failures else 0
 
