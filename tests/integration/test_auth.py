@@ -449,9 +449,10 @@ def test_auth_query_does_not_tell_unknown_users_from_wrong_passwords(env):
         equal({words(user) for user in users}, {("FATAL", "28P01", 'password authentication failed for user "USER"')})
         # In turns: what else the machine does then counts for all alike.
         rounds = [[seconds(user) for user in users] for _ in range(25)]
-        medians = dict(zip(users, map(statistics.median, zip(*rounds))))
-        slowest, fastest = max(medians.values()), min(medians.values())
-        assert slowest < 2.5 * fastest, medians
+        # The lower quartile: a busy machine adds to some and takes from none.
+        quartiles = {user: statistics.quantiles(times)[0] for user, times in zip(users, zip(*rounds))}
+        slowest, fastest = max(quartiles.values()), min(quartiles.values())
+        assert slowest < 2.5 * fastest, quartiles
 
 
 @pooler_only
@@ -464,7 +465,8 @@ def test_auth_query_takes_valid_until_as_it_comes_and_goes(env):
                 with target.connect(user="app_until", secret=secret) as client:
                     return client.value("select session_user") == "app_until"
             except ServerError as error:
-                equal(error.sqlstate, "28P01")
+                # Of a role that may not log in the server itself says so, until auth_query is asked again.
+                assert error.sqlstate in ("28P01", "28000"), error
                 return False
         try:
             assert enters(), "a role without an end"

@@ -303,7 +303,9 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
         time.sleep(0.3)
         equal(env.connect(target).value("select 1"), "1")
         until(lambda: "connections can be accepted again" in target.pooler.text(), "the log says that it is over")
-        equal(target.pooler.text().count("no connection can be accepted"), 1, "complaints in the log")
+        # One for each time that it begins: on a busy machine a place may be free in between.
+        complaints = target.pooler.text().count("no connection can be accepted")
+        assert 1 <= complaints <= 3, complaints
         assert re.search(r"hawser_accept_failures_total [1-9]", target.pooler.http("/metrics")[1])
 
 
