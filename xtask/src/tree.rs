@@ -5,13 +5,16 @@ use std::path::Path;
 use std::{fs, io};
 
 /// What is built, logged or installed: not part of the repository, whatever `git` is told.
-const OUTPUT_DIRECTORIES: [&str; 9] = [
+const OUTPUT_DIRECTORIES: [&str; 12] = [
     ".git",
     ".run",
     "target",
     "node_modules",
     ".venv",
     "__pycache__",
+    ".packages",
+    "tests/drivers/pgjdbc/lib",
+    "tests/drivers/pgx/bin",
     "bench/out",
     "fuzz/corpus",
     "fuzz/artifacts",
