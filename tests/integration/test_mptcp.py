@@ -581,7 +581,7 @@ def test_psql_under_run_has_five_subflows(env):
         server.hawser("setup", "server")
         client.hawser("setup", "client")
         with server_side(env, server, mptcp=True) as far:
-            psql = env.cluster.bin / "psql"
+            psql = env.program_path("psql")
             conninfo = "host=10.77.0.1 port=7000 user=app dbname=app sslmode=disable"
             client.start(binary(), "mptcp", "run", "--", psql, conninfo, "-c", "select 1", "-c", "select pg_sleep(3)",
                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "PGPASSWORD": far.pooler.target.secrets["app"]})
