@@ -43,7 +43,7 @@ typedef struct Traces
 {
 	bool		sequences;		/* currval or lastval may be defined */
 	bool		seed;			/* setseed() or SET seed */
-	bool		library;		/* LOAD */
+	bool		loads;			/* LOAD */
 	bool		slots;			/* a replication slot was made by this session */
 	bool		listen;			/* LISTEN or UNLISTEN since channels were read */
 	bool		settings;		/* SQL has set or reset one since they were read */

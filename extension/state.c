@@ -56,7 +56,7 @@ typedef struct Facts
 	bool		temporary;
 	bool		sequences;
 	bool		seed;
-	bool		library;
+	bool		loads;
 	bool		backup;
 	bool		origin;
 	int			locks;
@@ -71,7 +71,7 @@ facts_now(void)
 		.temporary = temporary_present(),
 		.sequences = traces.sequences,
 		.seed = traces.seed,
-		.library = traces.library,
+		.loads = traces.loads,
 		.backup = backup_is_running(),
 		.origin = replorigin_session_origin != InvalidRepOriginId,
 		.locks = user_locks_held(),
@@ -84,7 +84,7 @@ static bool
 facts_differ(const Facts *a, const Facts *b)
 {
 	return a->temporary != b->temporary || a->sequences != b->sequences ||
-		a->seed != b->seed || a->library != b->library || a->backup != b->backup ||
+		a->seed != b->seed || a->loads != b->loads || a->backup != b->backup ||
 		a->origin != b->origin || a->locks != b->locks;
 }
 
@@ -281,7 +281,7 @@ compute(void)
 		appendStringInfoString(&state_text, " sequences");
 	if (last.seed)
 		appendStringInfoString(&state_text, " seed");
-	if (last.library)
+	if (last.loads)
 		appendStringInfoString(&state_text, " library");
 	if (last.backup)
 		appendStringInfoString(&state_text, " backup");

@@ -191,7 +191,7 @@ note_before(Node *statement)
 		settings_names_unknown();	/* its SET clauses hold while its body is checked */
 	else if (IsA(statement, LoadStmt))
 	{
-		traces.library = traces.foreign = true;
+		traces.loads = traces.foreign = true;
 		settings_names_unknown();
 	}
 	else if (IsA(statement, ListenStmt) || IsA(statement, UnlistenStmt))
