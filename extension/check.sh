@@ -65,5 +65,7 @@ run "$here/report_test.py" --pg-config "$pg_config"
 run "$here/exact_test.py" --pg-config "$pg_config" --steps "${STEPS:-3000}"
 run "$here/pooler_test.py" --pg-config "$pg_config"
 run "$here/mptcp_test.py" --pg-config "$pg_config"
+run "$here/handover_test.py" --pg-config "$pg_config"
+run "$here/clients_test.py" --pg-config "$pg_config"
 printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
 [[ $failed == 0 ]]

@@ -6,10 +6,18 @@
 #include "compat.h"
 
 #include "access/xlog.h"
+#include "catalog/pg_database.h"
+#include "catalog/pg_proc.h"
 #include "miscadmin.h"
+#include "postmaster/autovacuum.h"
 #include "postmaster/bgworker.h"
+#include "replication/walsender.h"
+#include "storage/dsm.h"
+#include "storage/ipc.h"
 #include "storage/lwlock.h"
+#include "storage/pg_shmem.h"
 #include "storage/proc.h"
+#include "utils/acl.h"
 #include "utils/memutils.h"
 #if PG_VERSION_NUM >= 160000
 #include "lib/ilist.h"
@@ -283,8 +291,12 @@ backend_status(int index)
 bool
 backup_is_running(void)
 {
-	/* 14 has a third state, of an exclusive backup, which no session owns */
+#if PG_VERSION_NUM < 150000
+	/* an exclusive one is no session's own */
+	return get_backup_status() == SESSION_BACKUP_NON_EXCLUSIVE;
+#else
 	return get_backup_status() == SESSION_BACKUP_RUNNING;
+#endif
 }
 
 bool
@@ -293,7 +305,7 @@ is_regular_backend(void)
 	return IsUnderPostmaster && MyBackendType == B_BACKEND;
 }
 
-/* 15 and later start no worker without this flag. */
+/* 15 and later start no worker without this flag; 14 detaches one without it by itself. */
 int
 worker_flags(void)
 {
@@ -301,5 +313,108 @@ worker_flags(void)
 	return 0;
 #else
 	return BGWORKER_SHMEM_ACCESS;
+#endif
+}
+
+void
+worker_detach(void)
+{
+#if PG_VERSION_NUM >= 150000
+	dsm_detach_all();
+	PGSharedMemoryDetach();
+#endif
+}
+
+#if PG_VERSION_NUM < 150000
+
+/* 14: libraries ask while they are loaded, and MaxBackends is computed later. */
+void
+on_shmem_request(void (*request) (void))
+{
+	request();
+}
+
+int
+slots_wanted(void)
+{
+	return MaxConnections + autovacuum_max_workers + 1 + max_worker_processes + max_wal_senders;
+}
+
+#else
+
+static shmem_request_hook_type next_shmem_request = NULL;
+static void (*shmem_requester) (void) = NULL;
+
+static void
+request_shmem(void)
+{
+	if (next_shmem_request)
+		next_shmem_request();
+	shmem_requester();
+}
+
+void
+on_shmem_request(void (*request) (void))
+{
+	shmem_requester = request;
+	next_shmem_request = shmem_request_hook;
+	shmem_request_hook = request_shmem;
+}
+
+int
+slots_wanted(void)
+{
+	return MaxBackends;
+}
+
+#endif
+
+int
+backend_number(void)
+{
+#if PG_VERSION_NUM < 170000
+	return MyProc == NULL ? -1 : MyProc->pgprocno;
+#else
+	return MyProcNumber;
+#endif
+}
+
+void
+initialize_session_user(const char *name, Oid role)
+{
+#if PG_VERSION_NUM < 170000
+	InitializeSessionUserId(name, role);
+#else
+	InitializeSessionUserId(name, role, false);
+#endif
+}
+
+bool
+may_connect(Oid database, Oid role)
+{
+#if PG_VERSION_NUM < 160000
+	return pg_database_aclcheck(database, role, ACL_CONNECT) == ACLCHECK_OK;
+#else
+	return object_aclcheck(DatabaseRelationId, database, role, ACL_CONNECT) == ACLCHECK_OK;
+#endif
+}
+
+bool
+may_execute(Oid function, Oid role)
+{
+#if PG_VERSION_NUM < 160000
+	return pg_proc_aclcheck(function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#else
+	return object_aclcheck(ProcedureRelationId, function, role, ACL_EXECUTE) == ACLCHECK_OK;
+#endif
+}
+
+const char *
+no_such_process(void)
+{
+#if PG_VERSION_NUM < 150000
+	return "PID %d is not a PostgreSQL server process";
+#else
+	return "PID %d is not a PostgreSQL backend process";
 #endif
 }

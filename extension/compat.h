@@ -42,8 +42,22 @@ extern bool backup_is_running(void);
 
 /* What a background worker must ask for, at the least. */
 extern int	worker_flags(void);
+extern void worker_detach(void);	/* from the server's memory, in a child of the worker's */
 
 extern bool is_regular_backend(void);
+
+/* Shared memory: what asks for it, and how many backends there may be. */
+extern void on_shmem_request(void (*request) (void));
+extern int	slots_wanted(void);
+extern int	backend_number(void);	/* from 0 on, of this process */
+
+/* Roles: what a login does, and what roles may. */
+extern void initialize_session_user(const char *name, Oid role);
+extern bool may_connect(Oid database, Oid role);
+extern bool may_execute(Oid function, Oid role);
+
+/* How the server says that there is no such process. */
+extern const char *no_such_process(void);
 
 #if PG_VERSION_NUM < 150000
 #define MarkGUCPrefixReserved(prefix) EmitWarningsOnPlaceholders(prefix)

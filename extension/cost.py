@@ -5,7 +5,8 @@
 
 The transaction is pgbench -S's (one row by primary key, a prepared statement), 50 of them in a pipeline. The time is the server
 process's own, in the kernel's count (/proc/PID/schedstat), so that a busy machine disturbs less than by the clock.
-`without` is a server that has not loaded the library; `off` has, and did not ask; `on` asked.
+`without` is a server that has not loaded the library; `off` has, and did not ask; `on` asked. Then what a hand-over ahead of
+each transaction costs: to another client of the same user, and to one of another user with a setting of its own.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import os
 import statistics
 import sys
 
+from handover_test import FIRST_ID, Pooler, WithSecret
 from report_test import Server
 from harness import messages as m  # its path was set by report_test
 
@@ -38,6 +40,35 @@ def batch(client, first, second):
     client.send((first + second) * (PIPELINED // 2))
     client.collect(PIPELINED * (1 if first is SELECT else 2))
     return (cpu_ns(client.pid) - start) / PIPELINED / 1000
+
+
+def hand_overs(pg_config, batches):
+    """CPU us for a query alone, with a hand-over ahead of it, and with one that changes the user."""
+    server = WithSecret(pg_config)
+    server.settings += f"hawser.secret_file = '{server.directory}/secret'\nhawser.pooler_role = 'pooler'\n"
+    users = {"no hand-over": None, "same user": ("alice",), "another user": ("alice", "bob")}
+    with server:
+        with server.target.connect("postgres", "postgres") as owner:
+            owner.execute("create extension hawser; create role pooler login; create role alice login; create role bob login; "
+                          "alter role alice set work_mem = '7MB'; create table rows as select g as id, 0 as balance "
+                          "from generate_series(1, 100000) g; create index on rows (id); grant select on rows to public; analyze rows")
+        poolers = {kind: Pooler(server) for kind in users}
+        figures = {kind: [] for kind in users}
+        for pooler in poolers.values():
+            pooler.client.exchange(m.parse("select balance from rows where id = $1", "s"), m.SYNC)
+        for turn in range(batches + WARM_UP):
+            for kind, names in users.items():
+                pooler = poolers[kind]
+                messages = b"".join((pooler.message(user=names[n % len(names)], client=FIRST_ID + n) if names else b"") + SELECT
+                                    for n in range(PIPELINED))
+                start = cpu_ns(pooler.pid)
+                pooler.client.send(messages)
+                pooler.client.collect(PIPELINED * (2 if names else 1))
+                if turn >= WARM_UP:
+                    figures[kind].append((cpu_ns(pooler.pid) - start) / PIPELINED / 1000)
+        print("hand-over and select: CPU us a transaction, first decile of batches (median)")
+        for kind, values in figures.items():
+            print(f"  {kind:12} {statistics.quantiles(values, n=10)[0]:6.2f} ({statistics.median(values):.2f})")
 
 
 def main():
@@ -70,6 +101,7 @@ def main():
             print(f"  on - off {quiet['on'] - quiet['off']:6.2f}")
         for client in clients.values():
             client.close()
+    hand_overs(arguments.pg_config, arguments.batches)
     return 0
 
 

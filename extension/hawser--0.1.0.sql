@@ -39,3 +39,48 @@ AS $$
 $$;
 COMMENT ON FUNCTION hawser.session_state() IS
     'what this session had at the end of its last transaction, as it was told to its client';
+
+-- For poolers, as a FunctionCall message: extension/README.md, "The hand-over". A client that calls it is disconnected.
+CREATE FUNCTION hawser.hand_over(message pg_catalog.bytea) RETURNS pg_catalog.void
+LANGUAGE c STRICT VOLATILE PARALLEL UNSAFE
+AS 'MODULE_PATHNAME', 'hawser_hand_over';
+COMMENT ON FUNCTION hawser.hand_over(pg_catalog.bytea) IS
+    'called by poolers alone: this session serves another client from now on';
+
+-- What pg_cancel_backend() and pg_terminate_backend() become when a statement is planned.
+CREATE FUNCTION hawser.cancel_backend(pid pg_catalog.int4) RETURNS pg_catalog.bool
+LANGUAGE c STRICT VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'hawser_cancel_backend';
+COMMENT ON FUNCTION hawser.cancel_backend(pg_catalog.int4) IS
+    'pg_cancel_backend(), also with the process id that a pooler gave its client';
+
+CREATE FUNCTION hawser.terminate_backend(pid pg_catalog.int4, timeout pg_catalog.int8 DEFAULT 0) RETURNS pg_catalog.bool
+LANGUAGE c STRICT VOLATILE PARALLEL SAFE
+AS 'MODULE_PATHNAME', 'hawser_terminate_backend';
+COMMENT ON FUNCTION hawser.terminate_backend(pg_catalog.int4, pg_catalog.int8) IS
+    'pg_terminate_backend(), also with the process id that a pooler gave its client';
+
+CREATE FUNCTION hawser.clients(
+    OUT pid pg_catalog.int4,
+    OUT client_addr pg_catalog.inet,
+    OUT client_port pg_catalog.int4,
+    OUT datname pg_catalog.text,
+    OUT usename pg_catalog.text,
+    OUT application_name pg_catalog.text,
+    OUT state pg_catalog.text,
+    OUT backend pg_catalog.int4,
+    OUT pooler pg_catalog.text,
+    OUT local pg_catalog.bool)
+RETURNS SETOF pg_catalog.record
+LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED
+AS 'MODULE_PATHNAME', 'hawser_clients';
+COMMENT ON FUNCTION hawser.clients() IS
+    'clients of poolers that the caller may see';
+
+CREATE VIEW hawser.hawser_sessions AS
+    SELECT c.pid, c.client_addr, c.client_port, c.datname, c.usename, c.application_name,
+           c.state, c.backend, c.pooler, c.local
+    FROM hawser.clients() AS c;
+GRANT SELECT ON hawser.hawser_sessions TO PUBLIC;
+COMMENT ON VIEW hawser.hawser_sessions IS
+    'one row for each client of a pooler on this host, and for those of others that a backend serves';

@@ -15,6 +15,9 @@ PG_MODULE_MAGIC;
 extern PGDLLEXPORT void _PG_init(void);
 
 bool		hawser_report = false;
+static bool hawser_hand_over_wanted = false;
+static char *challenge_variable = NULL; /* the parameter's own value: of no meaning */
+static char *secret_file = NULL;
 
 /* Any session may ask: it learns of nobody but itself. */
 static void
@@ -22,6 +25,44 @@ report_assigned(bool value, void *extra)
 {
 	if (value)
 		state_report_to_client();
+}
+
+static void
+hand_over_assigned(bool value, void *extra)
+{
+	Setting    *setting = value ? settings_find("hawser.challenge") : NULL;
+
+	if (setting != NULL)
+		setting->flags |= GUC_REPORT;
+}
+
+static const char *
+show_challenge(void)
+{
+	return hawser_hand_over_wanted && is_regular_backend() ? secret_challenge() : "";
+}
+
+/* What only the server itself may decide: of another loading none of it is in force. */
+static void
+preloaded(void)
+{
+	pooler_define();
+	DefineCustomStringVariable("hawser.secret_file",
+							   "File with the secret that this server shares with its poolers.",
+							   "Empty: nobody hands over sessions.",
+							   &secret_file, "", PGC_POSTMASTER, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	DefineCustomStringVariable("hawser.pooler_role",
+							   "The role whose sessions may be handed over to clients of other roles.",
+							   NULL, &hawser_pooler_role, "", PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("hawser.control_sockets",
+							   "Control sockets of Hawsers on this host, with commas.",
+							   "Empty: that of the one that this server starts.",
+							   &hawser_control_sockets, "", PGC_SIGHUP, GUC_SUPERUSER_ONLY, NULL, NULL, NULL);
+	MarkGUCPrefixReserved("hawser");
+	if (secret_file[0] != '\0')
+		secret_read(secret_file);
+	slots_install();
+	pooler_register();
 }
 
 void
@@ -40,11 +81,19 @@ _PG_init(void)
 							 "Given at the start of a session, by a pooler.",
 							 &hawser_report, false, PGC_BACKEND, GUC_NOT_IN_SAMPLE,
 							 NULL, report_assigned, NULL);
+	DefineCustomStringVariable("hawser.challenge",
+							   "What the key of this session's hand-overs is made of.",
+							   "Sent to clients that started with hawser.hand_over = on.",
+							   &challenge_variable, "", PGC_INTERNAL,
+							   GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, NULL, show_challenge);
+	DefineCustomBoolVariable("hawser.hand_over",
+							 "Asks for the challenge that hand-overs need.",
+							 "Given at the start of a session, by a pooler.",
+							 &hawser_hand_over_wanted, false, PGC_BACKEND, GUC_NOT_IN_SAMPLE,
+							 NULL, hand_over_assigned, NULL);
 	track_install();
+	signals_install();
 	if (process_shared_preload_libraries_in_progress)
-	{
-		pooler_define();
-		MarkGUCPrefixReserved("hawser");
-		pooler_register();
-	}
+		preloaded();
 }

@@ -8,6 +8,13 @@
  *   pooler.c      the background worker that starts the hawser program
  *   supervisor.c  the process that watches and stops it
  *   mptcp.c       what the kernel knows of the MPTCP sockets of backends
+ *   handover.c    this backend serves another client: what the pooler says of it
+ *   secret.c      that it is the pooler who says it
+ *   identity.c    the session is another role's
+ *   slots.c       which client each backend serves, in shared memory
+ *   clients.c     clients of the poolers: hawser_sessions
+ *   local.c       what a pooler on this host is asked
+ *   signals.c     pg_cancel_backend() and pg_terminate_backend() of a client
  *   compat.c      everything that differs between PostgreSQL 14 and 18
  */
 #ifndef HAWSER_H
@@ -16,6 +23,7 @@
 #include "postgres.h"
 
 #include "lib/stringinfo.h"
+#include "libpq/pqcomm.h"
 #include "nodes/parsenodes.h"
 #include "utils/guc.h"
 
@@ -29,6 +37,11 @@ extern char *hawser_listen;
 extern int	hawser_pool_size;
 extern char *hawser_program;
 extern char *hawser_config_file;
+extern char *hawser_control_sockets;
+extern char *hawser_pooler_role;
+
+/* Process ids that poolers give to their clients begin here: above any of the system's. */
+#define CLIENT_ID_FIRST 0x400000
 
 /* state.c */
 extern void state_define(void);
@@ -72,6 +85,61 @@ extern bool temporary_present(void);
 /* pooler.c */
 extern void pooler_define(void);
 extern void pooler_register(void);
+
+extern char *pooler_socket_directory(void);
+
+/* slots.c: a client, as a backend that serves it knows it */
+typedef struct Client
+{
+	int			pid;			/* of the backend; 0: none */
+	uint32		id;				/* the client's process id, in its BackendKeyData */
+	uint64		pooler;			/* which pooler's: a random number of each */
+	Oid			role;
+	SockAddr	address;		/* salen 0: not told */
+	SockAddr	own_address;	/* of the pooler's connection */
+} Client;
+
+extern void slots_install(void);
+extern void slots_put(const Client *client);
+extern bool slots_get(int index, Client *client);
+extern bool slots_signal(int index, const Client *client, int signal_number);
+
+/* secret.c */
+extern void secret_read(const char *path);
+extern bool secret_is_known(void);
+extern const char *secret_challenge(void);
+extern bool secret_made(const uint8 *message, size_t length);
+
+/* identity.c */
+extern void identity_check(const char *name);
+extern void identity_take(const char *name);
+
+/* local.c: whoever answers, and each line that is answered */
+typedef void (*LocalLine) (void *context, const char *socket, uint64 pooler, char **fields);
+extern void local_ask_all(const char *question, int field_count, LocalLine line, void *context);
+extern bool local_order(const char *socket, uint64 pooler, const char *order);
+
+/* clients.c: one that a pooler has, wherever that is known from */
+typedef struct ClientRow
+{
+	uint32		id;
+	uint64		pooler;
+	Oid			role;			/* InvalidOid: the server has no such role */
+	const char *user;
+	const char *database;
+	const char *application_name;	/* NULL: not known */
+	const char *state;
+	SockAddr	address;
+	int			backend;		/* process id of the server's; 0: none */
+	const char *socket;			/* of its pooler; NULL: not on this host */
+	int			slot;			/* where there is no socket */
+	Client		client;			/* likewise */
+} ClientRow;
+
+extern List *clients_known(uint32 id);	/* 0: all */
+
+/* signals.c */
+extern void signals_install(void);
 
 /* supervisor.c */
 extern void supervise(char *arguments[], int postmaster_pipe);

@@ -361,6 +361,18 @@ connection_of(Dump *dump, const struct sockaddr_storage *client)
 	return NULL;
 }
 
+/* Of the connection itself: pg_stat_activity has that of the client whom it was handed over to. */
+static const struct sockaddr_storage *
+address_of(const PgBackendStatus *backend)
+{
+	static Client client;
+
+	for (int slot = 0; slots_get(slot, &client); slot++)
+		if (client.pid == backend->st_procpid)
+			return &client.own_address.addr;
+	return &backend->st_clientaddr.addr;
+}
+
 static void
 put_row(Tuplestorestate *rows, TupleDesc columns, int pid, bool known, Connection *c)
 {
@@ -424,7 +436,7 @@ hawser_mptcp_backends(PG_FUNCTION_ARGS)
 			(!sees_all && !has_privs_of_role(GetUserId(), backend->st_userid)))
 			continue;
 		put_row(rows, columns, backend->st_procpid, known,
-				connection_of(&dump, &backend->st_clientaddr.addr));
+				connection_of(&dump, address_of(backend)));
 	}
 	return (Datum) 0;
 }

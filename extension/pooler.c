@@ -21,10 +21,8 @@
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/postmaster.h"
-#include "storage/dsm.h"
 #include "storage/fd.h"
 #include "storage/ipc.h"
-#include "storage/pg_shmem.h"
 #include "utils/ps_status.h"
 #include "utils/varlena.h"
 
@@ -37,6 +35,7 @@ char	   *hawser_listen = NULL;
 int			hawser_pool_size = 20;
 char	   *hawser_program = NULL;
 char	   *hawser_config_file = NULL;
+char	   *hawser_control_sockets = NULL;
 static bool hawser_listen_mptcp = false;
 
 extern PGDLLEXPORT void hawser_pooler_main(Datum argument);
@@ -102,8 +101,8 @@ append_string(StringInfo out, const char *key, const char *value)
 }
 
 /* The first directory of the server's unix sockets, or NULL. */
-static char *
-socket_directory(void)
+char *
+pooler_socket_directory(void)
 {
 	List	   *directories = NIL;
 	char	   *copy = pstrdup(Unix_socket_directories);
@@ -146,7 +145,7 @@ append_tls(StringInfo out)
 static void
 append_configuration(StringInfo out)
 {
-	char	   *directory = socket_directory();
+	char	   *directory = pooler_socket_directory();
 	char	   *error = NULL;
 	const char *user = get_user_name(&error);
 
@@ -240,8 +239,7 @@ hawser_pooler_main(Datum argument)
 		/* none of the server's cleanup is the supervisor's, nor its memory */
 		set_ps_display("watches the hawser program");
 		on_exit_reset();
-		dsm_detach_all();
-		PGSharedMemoryDetach();
+		worker_detach();
 		supervise(arguments, postmaster_alive_fds[POSTMASTER_FD_WATCH]);
 		_exit(0);
 	}

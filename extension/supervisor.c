@@ -55,6 +55,8 @@ now(void)
 }
 
 /* A line in the server's log, which standard error is. */
+static void say(const char *format,...) pg_attribute_printf(1, 2);
+
 static void
 say(const char *format,...)
 {

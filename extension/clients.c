@@ -1,0 +1,214 @@
+/*
+ * clients.c: the clients of the poolers, and the view hawser_sessions.
+ *
+ * Model       A pooler on this host is asked (local.c) and names all of its
+ *             clients. Of any other those are known that a backend serves now
+ *             (slots.c). Who is found in both is the same by pooler and id.
+ * Invariants  A role sees a client whose user's rights it has, or all with
+ *             those of pg_read_all_stats, or as the pooler's role.
+ */
+#include "postgres.h"
+
+#include "hawser.h"
+#include "compat.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/un.h>
+
+#include "catalog/pg_authid.h"
+#include "commands/dbcommands.h"
+#include "fmgr.h"
+#include "funcapi.h"
+#include "miscadmin.h"
+#include "utils/acl.h"
+#include "utils/builtins.h"
+#include "utils/fmgrprotos.h"
+#include "utils/tuplestore.h"
+
+#define COLUMNS 10
+#define CLIENT_FIELDS 8
+
+PG_FUNCTION_INFO_V1(hawser_clients);
+
+/* What poolers on this host have said. */
+typedef struct Told
+{
+	List	   *rows;
+	List	   *poolers;		/* uint64 * */
+} Told;
+
+static void
+read_address(const char *text, const char *port, SockAddr *out)
+{
+	struct sockaddr_in *v4 = (struct sockaddr_in *) &out->addr;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *) &out->addr;
+
+	memset(out, 0, sizeof(*out));
+	if (inet_pton(AF_INET, text, &v4->sin_addr) == 1)
+	{
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons(atoi(port));
+	}
+	else if (inet_pton(AF_INET6, text, &v6->sin6_addr) == 1)
+	{
+		v6->sin6_family = AF_INET6;
+		v6->sin6_port = htons(atoi(port));
+	}
+	else
+		out->addr.ss_family = AF_UNIX;
+}
+
+static void
+told(void *context, const char *socket, uint64 pooler, char **fields)
+{
+	Told	   *all = context;
+	ClientRow  *row = palloc0(sizeof(ClientRow));
+
+	row->id = strtoul(fields[0], NULL, 10);
+	row->pooler = pooler;
+	read_address(fields[1], fields[2], &row->address);
+	row->database = fields[3];
+	row->user = fields[4];
+	row->role = get_role_oid(fields[4], true);
+	row->application_name = fields[5];
+	row->state = fields[6];
+	row->backend = atoi(fields[7]);
+	row->socket = socket;
+	row->slot = -1;
+	all->rows = lappend(all->rows, row);
+}
+
+/* One that a pooler elsewhere has lent a backend. */
+static ClientRow *
+from_slot(int slot, const Client *client)
+{
+	ClientRow  *row = palloc0(sizeof(ClientRow));
+	PgBackendStatus *backend = NULL;
+
+	row->id = client->id;
+	row->pooler = client->pooler;
+	row->role = client->role;
+	row->user = GetUserNameFromId(client->role, true);
+	row->address = client->address;
+	row->backend = client->pid;
+	row->slot = slot;
+	row->client = *client;
+	for (int i = 0; (backend = backend_status(i)) != NULL; i++)
+		if (backend->st_procpid == client->pid)
+			break;
+	if (backend != NULL)
+	{
+		row->database = get_database_name(backend->st_databaseid);
+		row->application_name = backend->st_appname;
+		row->state = backend->st_state == STATE_IDLE ? "idle" : "active";
+	}
+	return row;
+}
+
+/* All clients that are known, or those with this id. */
+List *
+clients_known(uint32 id)
+{
+	Told		all = {NIL, NIL};
+	Client		client;
+	int			told_count;
+
+	local_ask_all(id == 0 ? "clients\n" : psprintf("client %u\n", id), CLIENT_FIELDS, told, &all);
+	told_count = list_length(all.rows);
+	for (int slot = 0; slots_get(slot, &client); slot++)
+	{
+		bool		is_told = false;
+
+		if (client.pid == 0 || (id != 0 && client.id != id))
+			continue;
+		for (int i = 0; i < told_count && !is_told; i++)
+		{
+			const ClientRow *row = list_nth(all.rows, i);
+
+			/* who has said that it has other clients only has none besides */
+			is_told = row->pooler == client.pooler && (id == 0 || row->id == client.id);
+		}
+		if (!is_told)
+			all.rows = lappend(all.rows, from_slot(slot, &client));
+	}
+	return all.rows;
+}
+
+static void
+put_row(Tuplestorestate *rows, TupleDesc columns, const ClientRow *row)
+{
+	Datum		values[COLUMNS] = {0};
+	bool		nulls[COLUMNS];
+	char		host[INET6_ADDRSTRLEN];
+	const struct sockaddr_in *v4 = (const struct sockaddr_in *) &row->address.addr;
+	const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *) &row->address.addr;
+	int			port = -1;
+
+	memset(nulls, true, sizeof(nulls));
+	if (v4->sin_family == AF_INET && inet_ntop(AF_INET, &v4->sin_addr, host, sizeof(host)) != NULL)
+		port = ntohs(v4->sin_port);
+	else if (v6->sin6_family == AF_INET6 && inet_ntop(AF_INET6, &v6->sin6_addr, host, sizeof(host)) != NULL)
+		port = ntohs(v6->sin6_port);
+	values[0] = Int32GetDatum((int32) row->id);
+	nulls[0] = false;
+	if (port >= 0)
+	{
+		values[1] = DirectFunctionCall1(inet_in, CStringGetDatum(host));
+		values[2] = Int32GetDatum(port);
+		nulls[1] = nulls[2] = false;
+	}
+#define TEXT_COLUMN(at, text) \
+	do { \
+		nulls[at] = (text) == NULL; \
+		if (!nulls[at]) \
+			values[at] = CStringGetTextDatum(text); \
+	} while (0)
+	TEXT_COLUMN(3, row->database);
+	TEXT_COLUMN(4, row->user);
+	TEXT_COLUMN(5, row->application_name);
+	TEXT_COLUMN(6, row->state);
+	values[7] = Int32GetDatum(row->backend);
+	nulls[7] = row->backend == 0;
+	TEXT_COLUMN(8, psprintf("%016llx", (unsigned long long) row->pooler));
+	values[9] = BoolGetDatum(row->socket != NULL);
+	nulls[9] = false;
+	tuplestore_putvalues(rows, columns, values, nulls);
+}
+
+Datum
+hawser_clients(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+	TupleDesc	columns;
+	Tuplestorestate *rows;
+	MemoryContext old;
+	ListCell   *cell;
+	List	   *all;
+	bool		sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS) ||
+		(hawser_pooler_role != NULL && hawser_pooler_role[0] != '\0' &&
+		 get_role_oid(hawser_pooler_role, true) == GetUserId());
+
+	if (result == NULL || !IsA(result, ReturnSetInfo) || !(result->allowedModes & SFRM_Materialize))
+		ereport(ERROR, (errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
+						errmsg("a set is not accepted here")));
+	if (get_call_result_type(fcinfo, NULL, &columns) != TYPEFUNC_COMPOSITE || columns->natts != COLUMNS)
+		elog(ERROR, "the SQL declaration of clients() is of another version");
+	all = clients_known(0);
+
+	old = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
+	rows = tuplestore_begin_heap(true, false, work_mem);
+	result->returnMode = SFRM_Materialize;
+	result->setResult = rows;
+	result->setDesc = CreateTupleDescCopy(columns);
+	MemoryContextSwitchTo(old);
+
+	foreach(cell, all)
+	{
+		const ClientRow *row = lfirst(cell);
+
+		if (sees_all || (OidIsValid(row->role) && has_privs_of_role(GetUserId(), row->role)))
+			put_row(rows, columns, row);
+	}
+	return (Datum) 0;
+}

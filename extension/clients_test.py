@@ -1,0 +1,251 @@
+#!/usr/bin/env python3
+"""Clients of a real hawser program on this host: hawser_sessions, pg_cancel_backend() and pg_terminate_backend() of their ids.
+
+    HAWSER=/path/of/hawser extension/clients_test.py [--pg-config PG_CONFIG]
+
+The last line is "N passed, N failed, N skipped"; without the program all are skipped.
+"""
+
+import argparse
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+from report_test import Server
+from harness import messages as m  # its path was set by report_test
+from harness.postgres import free_port
+from harness.wire import ServerError, Target
+
+WAIT_SECONDS = 20
+
+SETUP = """create role alice login; create role bob login; create role watcher login; grant pg_monitor to watcher;
+create role signaller login; grant pg_signal_backend to signaller; create extension hawser"""
+
+
+def eventually(what, condition):
+    end = time.monotonic() + WAIT_SECONDS
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {WAIT_SECONDS} s: {what}"
+        time.sleep(0.05)
+    return value
+
+
+def equal(got, expected):
+    assert got == expected, f"{got!r}, expected {expected!r}"
+
+
+class Host:
+    """A server that runs the program; clients come through it."""
+
+    def __init__(self, server, port):
+        self.server = server
+        self.through = Target(port, "", {})
+        self.direct = server.target
+
+    def client(self, user="alice", **parameters):
+        return self.through.connect(user, "postgres", **parameters)
+
+    def serves(self):
+        try:
+            with self.client() as client:
+                return client.value("select 1") == "1"
+        except Exception:  # not there, or not yet: asked again
+            return False
+
+    def asleep(self, client):
+        """The client runs pg_sleep(), and the server knows."""
+        client.send(m.query("select pg_sleep(20)"))
+        with self.direct.connect("postgres", "postgres") as owner:
+            eventually("it sleeps", lambda: owner.value(
+                "select count(*) from pg_stat_activity where wait_event = 'PgSleep'") == "1")
+
+    def tell(self, sql, user="postgres"):
+        with self.direct.connect(user, "postgres") as other:
+            return other.attempt(sql)
+
+
+def all_clients_are_in_the_view_with_what_they_do(host):
+    with host.client(application_name="tab\there") as idle, host.client("bob") as busy, host.direct.connect("postgres", "postgres") as owner:
+        host.asleep(busy)
+        rows = [list(row) for row in owner.rows(
+            "select pid, client_addr, datname, usename, state, backend is not null, local from hawser.hawser_sessions order by usename")]
+        equal(rows, [[str(idle.pid), "127.0.0.1", "postgres", "alice", "idle", "f", "t"],
+                     [str(busy.pid), "127.0.0.1", "postgres", "bob", "active", "t", "t"]])
+        port = str(idle.sock.getsockname()[1])
+        equal(owner.value(f"select client_port from hawser.hawser_sessions where pid = {idle.pid}"), port)
+        pid = owner.value("select pid from pg_stat_activity where wait_event = 'PgSleep'")
+        equal(owner.value(f"select backend from hawser.hawser_sessions where pid = {busy.pid}"), pid)
+        for user, seen in (("alice", ["alice"]), ("bob", ["bob"]), ("watcher", ["alice", "bob"]), ("signaller", [])):
+            with host.direct.connect(user, "postgres") as other:
+                equal([row[0] for row in other.rows("select usename from hawser.hawser_sessions order by 1")], seen)
+        host.tell(f"select pg_cancel_backend({busy.pid})")
+        equal(busy.collect().sqlstate, "57014")
+
+
+def a_query_is_cancelled_and_its_client_goes_on(host):
+    with host.client() as client:
+        host.asleep(client)
+        equal(host.tell(f"select pg_cancel_backend({client.pid})").value, "t")
+        equal(client.collect().sqlstate, "57014")
+        equal(client.value("select 1"), "1")
+        # nothing to cancel is no failure, as on the server
+        equal(host.tell(f"select pg_cancel_backend({client.pid})").value, "t")
+        equal(client.value("select 2"), "2")
+
+
+def a_client_is_ended_idle_or_not(host):
+    for busy in (True, False):
+        with host.client() as client:
+            if busy:
+                host.asleep(client)
+            equal(host.tell(f"select pg_terminate_backend({client.pid}, 5000)").value, "t")
+            result = client.collect()
+            equal((result.sqlstate, result.closed), ("57P01", True))
+            equal(host.tell(f"select pg_terminate_backend({client.pid})").value, "f")
+
+
+def rights_are_those_of_the_server(host):
+    with host.client() as client, host.client("postgres") as chief:
+        host.asleep(client)
+        equal(host.tell(f"select pg_cancel_backend({client.pid})", "bob").sqlstate, "42501")
+        equal(host.tell(f"select pg_terminate_backend({client.pid})", "bob").sqlstate, "42501")
+        assert not client.pending(0.3)
+        equal(host.tell(f"select pg_cancel_backend({client.pid})", "signaller").value, "t")
+        equal(client.collect().sqlstate, "57014")
+        for user in ("alice", "signaller"):
+            equal(host.tell(f"select pg_terminate_backend({chief.pid})", user).sqlstate, "42501")
+        equal(chief.value("select 1"), "1")
+        # through the pooler itself as well, and for itself
+        host.asleep(client)
+        with host.client() as other:
+            equal(other.value(f"select pg_cancel_backend({client.pid})"), "t")
+        equal(client.collect().sqlstate, "57014")
+
+
+def conversation(host, question):
+    with socket.socket(socket.AF_UNIX) as asking:
+        asking.settimeout(WAIT_SECONDS)
+        asking.connect(f"{host.server.directory}/.s.HAWSER.{host.server.port}.server")
+        try:
+            asking.sendall(question)
+            asking.shutdown(socket.SHUT_WR)
+            return b"".join(iter(lambda: asking.recv(4096), b""))
+        except (ConnectionResetError, BrokenPipeError):  # what it did not read was too long
+            return b""
+
+
+def the_pooler_follows_no_order_for_another_user(host):
+    with host.client() as client:
+        host.asleep(client)
+        equal(conversation(host, b"cancel %d bob\n" % client.pid).split(b"\n")[1:], [b"end", b""])
+        for wrong in (b"", b"\n", b"cancel\n", b"cancel x alice\n", b"\xff\xfe\n", b"clients", b"c" * 4000 + b"\n"):
+            assert not conversation(host, wrong).endswith(b"end\n"), wrong
+        assert not client.pending(0.3)
+        equal(conversation(host, b"cancel %d alice\n" % client.pid).split(b"\n")[1:], [b"done", b"end", b""])
+        equal(client.collect().sqlstate, "57014")
+
+
+def a_stranger_at_the_socket_is_not_believed(host):
+    """In place of the pooler: another user, one that is silent, one that says nonsense. A warning each, no row."""
+    where = pathlib.Path(host.server.directory) / "strange.server"
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(where))
+    where.chmod(0o777)
+    listener.listen(5)
+    said = []
+
+    def serve():
+        while True:
+            try:
+                asking, _ = listener.accept()
+            except OSError:
+                return
+            with asking:
+                asking.recv(100)
+                asking.sendall(said[0])
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    host.tell(f"alter system set hawser.control_sockets = '{where.with_suffix('')}'")
+    host.tell("select pg_reload_conf()")
+    line = b"4194399\t10.0.0.1\t5\tpostgres\talice\tx\tidle\t0\n"
+    try:
+        eventually("it is asked", lambda: host.tell("show hawser.control_sockets").value == str(where.with_suffix("")))
+        for answer, rows in ((b"hawser 1 7\n" + line + b"end\n", "1"), (b"hawser 1 7\n" + line, "0"), (b"hawser 2 7\n" + line + b"end\n", "0"),
+                             (b"", "0"), (b"\0\0\0", "0"), (b"hawser 1 7\n" + b"1\t2\n" + b"\t" * 50 + b"\nend\n", "0"),
+                             (b"hawser 1 7\n" + b"1" * 100000 + b"\nend\n", "0")):
+            said[:] = [answer]
+            result = host.tell("select count(*) from hawser.hawser_sessions")
+            equal((answer[:20], result.value), (answer[:20], rows))
+        # a user without rights of his own, in a directory that is not his
+        if os.geteuid() == 0:
+            listener.close()
+            where.unlink()
+            said[:] = []
+            command = (f"import socket; s = socket.socket(socket.AF_UNIX); s.bind({str(where)!r}); s.listen(5)\n"
+                       "while True:\n c = s.accept()[0]; c.recv(100); c.sendall(b'hawser 1 7\\n" +
+                       line.decode().replace("\t", "\\t").replace("\n", "\\n") + "end\\n'); c.close()")
+            os.chmod(host.server.directory, 0o777)
+            stranger = subprocess.Popen(["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", sys.executable, "-c", command],
+                                        stderr=subprocess.DEVNULL)
+            try:
+                eventually("it listens", where.exists)
+                time.sleep(0.2)
+                os.chmod(where, 0o777)
+                result = host.tell("select count(*) from hawser.hawser_sessions")
+                equal(result.value, "0")
+                assert "was not asked" in result.notices[0]["M"], result.notices
+            finally:
+                stranger.kill()
+                stranger.wait()
+                os.chmod(host.server.directory, 0o700)
+    finally:
+        listener.close()
+        where.unlink(missing_ok=True)
+        host.tell("alter system reset hawser.control_sockets")
+        host.tell("select pg_reload_conf()")
+
+
+TESTS = [all_clients_are_in_the_view_with_what_they_do, a_query_is_cancelled_and_its_client_goes_on, a_client_is_ended_idle_or_not,
+         rights_are_those_of_the_server, the_pooler_follows_no_order_for_another_user, a_stranger_at_the_socket_is_not_believed]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"))
+    arguments = parser.parse_args()
+    program = shutil.which(os.environ.get("HAWSER", "hawser"))
+    if program is None:
+        print(f"skipped: there is no hawser program; HAWSER names it\n0 passed, 0 failed, {len(TESTS)} skipped")
+        return 0
+    listen = free_port()
+    failures = 0
+    settings = f"hawser.listen = '127.0.0.1:{listen}'\nhawser.program = '{pathlib.Path(program).resolve()}'\n"
+    with Server(arguments.pg_config, settings=settings) as server:
+        print(server.version)
+        with server.target.connect("postgres", "postgres") as owner:
+            for statement in SETUP.split(";"):
+                owner.execute(statement)
+        host = Host(server, listen)
+        eventually("clients are served", host.serves)
+        for test in TESTS:
+            try:
+                test(host)
+                print(f"ok      {test.__name__}")
+            except (AssertionError, OSError, ServerError) as error:
+                failures += 1
+                print(f"FAILED  {test.__name__}: {type(error).__name__}: {error}")
+        # the directory goes next, and the program removes its sockets from it
+        server.stop("fast")
+        eventually("the program has ended", lambda: not list(server.directory.glob(".s.HAWSER.*")))
+    print(f"{len(TESTS) - failures} passed, {failures} failed, 0 skipped")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
