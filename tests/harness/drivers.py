@@ -1,6 +1,6 @@
 """Real drivers as they come from their registries: a small program each in tests/drivers, which prints a line for each test.
 
-# Model       a program prints `ok NAME` or `FAIL NAME why`; each line is a test of the suite, `driver.DRIVER.NAME`
+# Model       a program prints `ok NAME`, `FAIL NAME why` or `skip NAME why`; each line is a test of the suite, `driver.DRIVER.NAME`
 # Invariants  nothing is fetched unless ALL=1 or --drivers says so; versions are pinned in the driver's own files
 # Limits      a driver whose language is not installed, or which is not fetched, is one skip with its reason
 """
@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .pooler import Pooler
@@ -29,6 +30,7 @@ class Driver:
     install: list
     command: list
     environment: dict = field(default_factory=dict)
+    lacks: Callable[[], str | None] = lambda: None  # why the language alone is not enough, or None
 
     @property
     def directory(self):
@@ -40,7 +42,12 @@ class Driver:
             return f"{self.needs} is not installed"
         if not (self.directory / self.product).exists():
             return "not fetched: run with ALL=1"
-        return None
+        return self.lacks()
+
+
+def _pdo_pgsql():
+    modules = subprocess.run(["php", "-m"], capture_output=True, text=True).stdout.split()
+    return None if "pdo_pgsql" in modules else "php has no pdo_pgsql: install php-pgsql"
 
 
 def _pip(name):
@@ -51,9 +58,16 @@ def _pip(name):
 ALL = [
     _pip("psycopg"),
     _pip("asyncpg"),
+    _pip("django"),
+    _pip("sqlalchemy"),
+    Driver("php-pdo", "php", "test.php", [], ["php", "test.php"], lacks=_pdo_pgsql),
     Driver("pgx", "go", "bin/test", [["go", "build", "-mod=readonly", "-o", "bin/test", "."]], ["bin/test"]),
     Driver("pgjdbc", "java", "lib", [["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"]],
            ["java", "-cp", "lib/*", "PgjdbcTest.java"]),
+    # Compiled ahead: Hibernate does not find classes that java compiles itself from a source file.
+    Driver("hibernate", "java", "bin/HibernateTest.class",
+           [["mvn", "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory=lib"], ["javac", "-cp", "lib/*", "-d", "bin", "HibernateTest.java"]],
+           ["java", "-cp", "bin:lib/*", "HibernateTest"]),
     Driver("node-postgres", "node", "node_modules", [["npm", "ci", "--silent"]], ["node", "test.js"]),
     Driver("tokio-postgres", "cargo", "target/debug/hawser-driver-tokio-postgres", [["cargo", "build", "--locked", "--quiet"]],
            ["target/debug/hawser-driver-tokio-postgres"], {"CARGO_TARGET_DIR": "target"}),
@@ -112,6 +126,8 @@ def _run(driver, target, cluster, report):
             report.ok(f"driver.{driver.name}.{name}", 0)
         elif verdict == "FAIL":
             report.fail(f"driver.{driver.name}.{name}", why)
+        elif verdict == "skip":
+            report.skip(f"driver.{driver.name}.{name}", why)
         else:
             continue
         tests += 1

@@ -6,6 +6,7 @@ import struct
 import time
 
 from harness import messages as m
+from harness.silent import SilentServer
 from harness.suite import Background, crowd, equal, limit, pooler_only, until
 
 
@@ -171,8 +172,8 @@ def test_transaction_modes_process_ids_are_above_every_real_one(env):
 
 
 @limit(60)
-def test_trap_16_cancels_in_flight_are_capped(env):
-    """trap 16: 400 cancels at once delay nobody, and cost the server no connection each at the same time."""
+def test_trap_16_a_flood_of_cancels_delays_nobody(env):
+    """trap 16: 400 cancels of one query at once end that one, and no other."""
     clients = [env.connect() for _ in range(5)]
     for client in clients:
         client.send(m.query("select pg_sleep(3) /* flood */"))
@@ -189,6 +190,30 @@ def test_trap_16_cancels_in_flight_are_capped(env):
     for sock in socks:
         sock.close()
     until(lambda: clients[0].value("select 1") == "1", "served")
+
+
+@pooler_only
+@limit(60)
+def test_trap_16_cancels_in_flight_to_a_server_are_capped(env):
+    """trap 16: 300 queries cancelled at once cost the server 256 more connections at a time, and each is cancelled in the end."""
+    count, most = 300, 256
+    with SilentServer() as server, env.pooler_with(servers=[f"127.0.0.1:{server.port}"], pool_size=count, server_tls_sslmode="disable") as target:
+        clients = [target.connect(user="app_trust") for _ in range(count)]
+        for client in clients:
+            client.send(m.query("select 1"))
+        until(lambda: server.queries == count, "all have their server connection", 20)
+        socks = []
+        for client in clients:
+            sock = socket.create_connection((target.host, target.port))
+            sock.sendall(m.cancel_request(client.pid, client.key))
+            socks.append(sock)
+        until(lambda: len(server.held) >= most, "as many as may be", 20)
+        time.sleep(0.5)
+        equal(server.most, most)
+        server.let_go()
+        until(lambda: server.cancels == count, "the others", 20)
+        for sock in socks + [client.sock for client in clients]:
+            sock.close()
 
 
 def test_cancel_after_the_client_has_gone(env):

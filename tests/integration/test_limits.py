@@ -2,6 +2,7 @@
 
 import pathlib
 import re
+import socket
 import subprocess
 import time
 
@@ -116,6 +117,44 @@ def test_idle_transaction_timeout(env):
         equal(message.sqlstate(), "25P03")
         assert client.is_closed()
         equal(env.connect(target).value("select 1"), "1")
+
+
+@pooler_only
+def test_pin_timeout(env):
+    with env.pooler_with(pool_size=1, pin_timeout="1s") as target:
+        client = env.connect(target)
+        client.execute("create temp table kept (i int)")
+        for _ in range(3):
+            time.sleep(0.6)
+            client.execute("insert into kept values (1)")  # each use counts
+        message = client.receive()
+        equal(message.sqlstate(), "57P05")
+        assert "temporary_object" in str(message.fields()), message.fields()
+        assert client.is_closed()
+        equal(env.connect(target).value("select to_regclass('pg_temp.kept') is null"), "t")
+
+
+@pooler_only
+def test_max_pinned_keeps_a_pool_alive(env):
+    # By default one server connection is left: 2 + 1 - 1 may be kept.
+    with env.pooler_with(pool_size=2, idle_transaction_reserve=1, query_wait_timeout="3s") as target:
+        keepers = [env.connect(target) for _ in range(3)]
+        for keeper in keepers[:2]:
+            keeper.execute("create temp table kept (i int)")
+        keepers[2].execute("begin; create temp table passing (i int) on commit drop; commit")
+        keepers[2].execute("create temp table kept (i int)")
+        message = keepers[2].receive()
+        equal(message.sqlstate(), "53400")
+        assert "max_pinned" in str(message.fields()), message.fields()
+        assert keepers[2].is_closed()
+        for _ in range(3):
+            equal(env.connect(target).value("select 1"), "1")
+        pins = [row for row in target.pooler.show("CLIENTS") if row["pins"]]
+        equal([row["pins"] for row in pins], ["temporary_object"] * 2)
+        assert all(0 <= int(row["pinned_seconds"]) < 60 for row in pins), pins
+        equal([row["sv_pinned"] for row in target.pooler.show("POOLS") if row["database"] == "app"], ["2"])
+        for keeper in keepers[:2]:
+            equal(keeper.value("select count(*) from kept"), "0")
 
 
 @pooler_only
@@ -244,11 +283,11 @@ def test_long_transactions_delay_nobody_else(env):
     """Pool of 10, 10 transactions left open: others keep 0.9 x their throughput.
 
     The client is Python: it is the limit, not the pooler; so this shows that nobody waits, and the benchmarks the rest.
-    Medians of interleaved rounds, and a margin for the machine's noise: 0.75.
+    Of neighbouring rounds the best pair counts: whoever delays the others delays them in each.
     """
     with env.pooler_with(pool_size=10, idle_transaction_reserve=20) as target:
         quiet, beside = [], []
-        for _ in range(3):
+        for _ in range(4):
             quiet.append(throughput(target, 8, 1.2))
             holders = [target.connect() for _ in range(10)]
             for holder in holders:
@@ -257,8 +296,8 @@ def test_long_transactions_delay_nobody_else(env):
             for holder in holders:
                 equal(holder.execute("commit").status, "I")
                 holder.close()
-        ratio = sorted(beside)[1] / sorted(quiet)[1]
-        assert ratio > 0.75, f"{ratio:.2f} x the throughput: {quiet} {beside}"
+        ratio = max(after / before for before, after in zip(quiet, beside))
+        assert ratio > 0.9, f"{ratio:.2f} x the throughput: {quiet} {beside}"
 
 
 @pooler_only
@@ -292,6 +331,7 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
             client = target.open(timeout=5)
             crowded.append(client)
             client.send(m.startup({"user": "app_trust", "database": "app"}))
+        page = socket.create_connection(("127.0.0.1", target.pooler.http_port))
         time.sleep(0.3)
         before = target.pooler.cpu_seconds()
         time.sleep(1.5)
@@ -306,6 +346,9 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
         # One for each time that it begins: on a busy machine a place may be free in between.
         complaints = target.pooler.text().count("no connection can be accepted")
         assert 1 <= complaints <= 3, complaints
+        complaints = target.pooler.text().count("no connection on http_address can be accepted")
+        assert 1 <= complaints <= 3, complaints
+        page.close()
         assert re.search(r"hawser_accept_failures_total [1-9]", target.pooler.http("/metrics")[1])
 
 
@@ -394,6 +437,41 @@ def test_busy_pools_share_max_server_connections(env):
         # Alone, four backends make some 400 queries a second.
         assert counts["app2"] > 150 and counts["app3"] > 40 and total > 400, (total, counts)
         equal(len(env.cluster.backends("usename in ('app', 'app2', 'app3')")) <= 4, True)
+
+
+@pooler_only
+@limit(60)
+def test_busy_pools_take_turns_where_there_is_not_a_connection_for_each(env):
+    """Three pools, two connections, nobody ever idle: each is served, again and again."""
+    with env.pooler_with(max_server_connections=2, pool_size=2, query_wait_timeout="4s") as target:
+        counts = served_beside(env, target, [("app", 4), ("app2", 4), ("app3", 4)], 6.0)
+        # Alone, two connections make some 200 queries a second.
+        assert min(counts.values()) > 40, counts
+        assert len(env.cluster.backends("usename in ('app', 'app2', 'app3')")) <= 2
+
+
+@pooler_only
+def test_a_login_that_asks_the_server_waits_for_a_place_under_the_limit(env):
+    """All that are allowed are in use: a start value that the server has to judge is asked for in turn."""
+    with env.pooler_with(max_server_connections=1, pool_size=1) as target:
+        holder = env.connect(target)
+        holder.send(m.query("select pg_sleep(1)"))
+        time.sleep(0.2)
+        equal(env.connect(target, work_mem="5MB").value("show work_mem"), "5MB")
+        equal(holder.collect().sqlstate, None)
+
+
+@pooler_only
+@limit(60)
+def test_min_pool_sizes_that_exceed_the_limit_take_nothing_from_each_other(env):
+    with env.pooler_with(max_server_connections=3, pool_size=2, min_pool_size=2) as target:
+        for user in ("app", "app2"):
+            env.connect(target, user=user).value("select 1")
+        env.cluster.wait_for_backends("usename in ('app', 'app2')", 3, 10)
+        time.sleep(6)  # the line by which roles are looked at is closed, and its place taken
+        pids = [row[0] for row in env.cluster.backends("usename in ('app', 'app2')")]
+        time.sleep(4)
+        equal(sorted(row[0] for row in env.cluster.backends("usename in ('app', 'app2')")), sorted(pids))
 
 
 @pooler_only

@@ -81,23 +81,33 @@ def test_sighup_takes_a_new_certificate(env):
 def test_trap_26_reloads_under_load_cost_no_hiccup(env):
     """trap 26: 50 reloads under load cost a p99 of 160 to 200 ms."""
     with env.pooler_with() as target:
-        stop, times = [], []
+        def p99(reloads):
+            stop, times = [], []
 
-        def work():
-            with target.connect() as client:
-                while not stop:
-                    started = time.perf_counter()
-                    client.value("select 1")
-                    times.append(time.perf_counter() - started)
-        clients = [Background(work) for _ in range(3)]
-        for _ in range(50):
-            target.pooler.signal(signal.SIGHUP)
-            time.sleep(0.03)
-        stop.append(True)
-        for client in clients:
-            client.join()
-        p99 = statistics.quantiles(times, n=100)[-1] * 1000
-        assert p99 < 60, f"p99 {p99:.0f} ms over {len(times)} queries"
+            def work():
+                with target.connect() as client:
+                    while not stop:
+                        started = time.perf_counter()
+                        client.value("select 1")
+                        times.append(time.perf_counter() - started)
+            clients = [Background(work) for _ in range(3)]
+            steps = 0
+            while steps < 25 or (len(times) < 200 and steps < 200):
+                if reloads:
+                    target.pooler.signal(signal.SIGHUP)
+                time.sleep(0.03)
+                steps += 1
+            stop.append(True)
+            for client in clients:
+                client.join()
+            return statistics.quantiles(times, n=100)[-1] * 1000
+        # In turns, for whatever else the machine does: a reload that costs something costs it in each round.
+        rounds = []
+        for _ in range(4):
+            rounds.append((p99(False), p99(True)))
+            if rounds[-1][1] < 3 * rounds[-1][0] + 2:
+                return
+        raise AssertionError(f"p99 in ms, quiet and with reloads: {rounds}")
 
 
 @pooler_only
@@ -164,7 +174,7 @@ def test_a_stale_socket_file_is_replaced_and_a_live_one_is_not(env):
         target.pooler.start()
         equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
         done = subprocess.run([binary(), "serve", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=10, cwd=target.pooler.directory)
-        assert done.returncode not in (0, 101), "a second one started on the same addresses"
+        equal(done.returncode, 1, "a second one on the same addresses")
         equal(env.connect(target, host=target.socket_dir).value("select 1"), "1")
 
 
@@ -261,7 +271,7 @@ def test_check_says_what_is_wrong_and_where(env):
         text = re.sub(rf"(?m)^{key} = .*$", wrong, good)
         pooler.config.write_text(text)
         code, words = check()
-        assert code not in (0, 101), wrong
+        equal(code, 1, wrong)
         line = next(number for number, content in enumerate(text.splitlines(), 1) if line_of in content)
         assert re.search(rf"hawser\.toml:{line}:\d+", words), f"no file:line:column of line {line}: {words}"
         assert name in words, f"{name} is not named: {words}"
@@ -294,9 +304,12 @@ def test_secrets_and_statements_are_never_logged(env):
 
 @pooler_only
 def test_status_prints_what_runs(env):
+    client = env.connect()
+    client.execute("begin; select 1")
     done = subprocess.run([binary(), "status", "-c", str(env.pooler.config)], capture_output=True, text=True, timeout=10, cwd=env.pooler.directory)
     equal(done.returncode, 0, done.stderr)
-    assert "app" in done.stdout or "pool" in done.stdout.lower(), done.stdout
+    for what in (rf"^hawser \S+, process {env.pooler.process.pid}: ready$", r"^  clients +[1-9]\d* of \d+$", r"^ *app +app +"):
+        assert re.search(f"(?m){what}", done.stdout), f"no {what}: {done.stdout}"
 
 
 @pooler_only
@@ -436,3 +449,37 @@ def test_errors_are_counted_by_class_and_servers_are_not(env):
         except ServerError as error:
             equal(error.sqlstate, "3D000")
         equal(counted(), {"25": 1, "28": 1, "53": 1, "54": 1})
+
+
+def thread_times(pid):
+    """{name: (nice values, nanoseconds on a processor)} of a process's threads."""
+    found = {}
+    for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+        name = (task / "comm").read_text().strip()
+        nice = int((task / "stat").read_text().rsplit(")", 1)[1].split()[16])
+        spent = int((task / "schedstat").read_text().split()[0])
+        values, before = found.get(name, (set(), 0))
+        found[name] = (values | {nice}, before + spent)
+    return found
+
+
+@pooler_only
+def test_control_work_stands_behind_no_login(env):
+    """Server connections are opened, HTTP and the console served by a thread of the loops' priority, not among the logins."""
+    with env.pooler_with(pool_size=1) as target:
+        client, admin = env.connect(target), env.connect(target, user="admin", database="hawser", tls=env.tls(), hostname="localhost")
+        client.value("select 1")
+        time.sleep(1)
+        pid = target.pooler.process.pid
+        before = thread_times(pid)
+        for _ in range(20):
+            equal(target.pooler.http("/healthz")[0], 200)
+            admin.execute("show pools")
+            admin.execute("reconnect")
+            client.value("select 1")
+        after = thread_times(pid)
+        (loops,) = after["loop-0"][0]
+        equal(after["control"][0], {loops})
+        assert min(after["login"][0]) > loops, after
+        spent = {name: after[name][1] - before[name][1] for name in ("control", "login")}
+        assert spent["login"] < 0.1 * spent["control"], spent

@@ -30,6 +30,7 @@ pub mod backend;
 mod bind;
 mod cleanup;
 pub mod client;
+mod doubt;
 pub mod effects;
 mod events;
 mod expect;
@@ -37,7 +38,11 @@ mod from_client;
 mod from_server;
 mod housekeeping;
 mod kept;
+mod listener;
+mod listening;
 pub mod message;
+mod names;
+mod pinned;
 mod rebase;
 mod recover;
 mod replay;
@@ -49,11 +54,14 @@ mod turn;
 use std::io;
 
 use crate::ids::{LoopId, Slot};
+use crate::wire::error::{ClientError, SqlState};
 use kept::Kept;
 
 pub use backend::{Backend, BackendSeed};
 pub use events::PROCESS_ID_FIRST;
-pub use message::{ClientAbout, ClientSecret, NewClient, PeerAddress, PoolMode, ToLoop};
+pub use message::{
+    CancelKey, ClientAbout, ClientSecret, ListenLost, NewClient, PeerAddress, PoolMode, ToLoop,
+};
 
 /// Bounds of what one connection may occupy.
 pub mod limits {
@@ -70,6 +78,9 @@ pub mod limits {
     /// with it, for the query to be carried out. Later, and with the connection closed, it says
     /// that the client has given up.
     pub const GOODBYE_BEHIND_QUERY_US: u64 = 10_000;
+    /// How long a server connection whose client has left may take to be tidied, if
+    /// `cancel_wait_timeout` sets no bound.
+    pub const TIDY_MAX: std::time::Duration = std::time::Duration::from_secs(60);
     /// An answer up to this size waits for the end of the turn.
     pub const LATE_BYTES_MAX: usize = 4 * 1024;
     /// Further events that may be seen to before waiting answers are written.
@@ -97,6 +108,13 @@ pub mod limits {
     /// Portals of a RESET, DISCARD or DEALLOCATE that one client may make in a transaction, and
     /// statements of these that it may name to a server connection of its own.
     pub const UNUSUAL_PORTALS_MAX: usize = 1024;
+    /// Bytes of notifications that may wait for one client, be it that it is in a transaction or
+    /// that it does not read: with more it is cut off.
+    pub const NOTIFICATIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
+    /// Milliseconds below which a client's statement_timeout does not move.
+    pub const TIMEOUT_MS_MIN: u64 = 1_000;
+    /// Room for a usual question to a server: see `doubt`.
+    pub const QUESTION_BYTES: usize = 512;
     /// A pipeline up to this size is kept until its first answer, so that it can be sent again
     /// when a shared statement turns out to be stale.
     pub const REPLAY_BYTES: usize = 8 * 1024;
@@ -120,6 +138,10 @@ pub trait Socket: Send {
     /// nothing is held any more.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+    /// Whether something is still held.
+    fn has_unsent(&self) -> bool {
+        false
     }
     /// Ends the sending side in an orderly way, as far as that goes without waiting.
     fn shutdown(&mut self) {}
@@ -206,6 +228,12 @@ pub trait Host<S: Socket> {
     /// Has a backend opened for the pool. It comes as [`ToLoop::Opened`] to loop `home`, or
     /// the pool is told of the failure ([`ToLoop::OpenFailed`]).
     fn open(&mut self, pool: &message::PoolRef<S>, home: LoopId);
+    /// Has a connection opened that listens for a pool's clients, outside of the pool's size. It
+    /// comes as [`ToLoop::ListenerOpened`] to loop `home`, or [`ToLoop::ListenerFailed`] does.
+    fn open_listener(&mut self, pool: &message::PoolRef<S>, home: LoopId) {
+        let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
+        self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
+    }
     /// Has a cancel request sent; [`ToLoop::CancelDone`] comes when the server has closed that
     /// connection, which it does after it has signalled the backend.
     fn cancel(&mut self, request: CancelRequest);

@@ -8,10 +8,16 @@
 //! * [`session`] what a session is made of, and how its parts move or pin
 //! * [`pool`] who gets which backend, and when
 //! * [`engine`] one event loop's work: clients, backends, and the messages between them
+//! * [`listen`] one connection to a server that listens for all clients of a pool
+//! * [`tuner`] which congestion control algorithm a path needs
+//! * [`paths`] which subflows a connection over several paths needs
 
 pub mod engine;
 pub mod ids;
+pub mod listen;
+pub mod paths;
 pub mod pool;
 pub mod session;
 pub mod time;
+pub mod tuner;
 pub mod wire;

@@ -5,7 +5,8 @@
 //! Clients that find none idle wait in one queue, in order of arrival, whatever loop serves them.
 //!
 //! # Invariants
-//! * while a client waits and the pool is neither paused nor disabled, no backend is idle
+//! * while a client waits and the pool is neither paused nor disabled, no backend is idle that it
+//!   may have ([`CustomNames`])
 //! * a backend is in one place: it is moved, never shared
 //! * a waiter is overtaken by at most `limits.size` later ones ([`Waiter::overtaken`])
 //! * `counted() <= size + reserve_size`, where backends that sit idle in a transaction (*parked*)
@@ -22,12 +23,16 @@
 //! over a system call) gives it by construction; see docs/decisions/0001.
 
 mod basis;
+mod names;
+mod pins;
 mod shared;
 mod stats;
 
 pub use basis::{BASES_MAX, Basis};
-pub use shared::{Parameter, PoolSettings, ServerParameters, SharedPool};
-pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, LoopStats, PoolStats};
+pub use names::CustomNames;
+pub use pins::{PinCount, Pinned};
+pub use shared::{Fidelity, Parameter, PoolSettings, ServerParameters, SharedPool};
+pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, ListenStats, LoopStats, PoolStats};
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -68,6 +73,8 @@ pub struct Waiter {
     order: Time,
     /// It has left. It is never the first of the queue.
     gone: bool,
+    /// Custom names that it has: see [`CustomNames`].
+    names: CustomNames,
 }
 
 /// A backend that nobody uses.
@@ -77,6 +84,8 @@ struct Idle<B> {
     /// The loop whose epoll set it is in.
     home: LoopId,
     since: Time,
+    /// Custom names that it knows.
+    names: CustomNames,
     backend: B,
 }
 
@@ -92,6 +101,16 @@ pub enum Acquired<B> {
     },
     /// A place in the queue. `open`: one more backend is to be opened.
     Wait {
+        /// Whether the caller shall have a backend opened.
+        open: bool,
+    },
+    /// The same, and the pool is full of backends that the client must not have: this one is closed
+    /// in favour of another.
+    Replace {
+        /// The backend, which counts no more.
+        backend: B,
+        /// The loop that has it in its epoll set.
+        home: LoopId,
         /// Whether the caller shall have a backend opened.
         open: bool,
     },
@@ -263,13 +282,19 @@ impl<B> Pool<B> {
 
     /// A client asks for a backend: it gets one, or a place in the queue.
     pub fn acquire(&mut self, client: ClientId, now: Time) -> Acquired<B> {
+        self.acquire_with(client, CustomNames::NONE, now)
+    }
+
+    /// The same for a client that has these custom names.
+    pub fn acquire_with(&mut self, client: ClientId, names: CustomNames, now: Time) -> Acquired<B> {
         if !self.paused {
             let chosen = if self.limits.round_robin {
-                (!self.idle.is_empty()).then_some(0)
+                self.idle.iter().position(|idle| idle.names.fit(names))
             } else {
                 // The most recently used: its caches are warm, and the others may age out.
-                let own = self.idle.iter().rposition(|idle| idle.home == client.home);
-                own.or(self.idle.len().checked_sub(1))
+                let fits = |idle: &Idle<B>| idle.names.fit(names);
+                let own = self.idle.iter().rposition(|i| i.home == client.home && fits(i));
+                own.or_else(|| self.idle.iter().rposition(fits))
             };
             if let Some(at) = chosen {
                 let idle = self.idle.remove(at);
@@ -279,25 +304,51 @@ impl<B> Pool<B> {
         }
         let order = self.waiting.back().map_or(now, |last| last.order.max(now));
         self.clocks_apart = self.clocks_apart.max(order.since(now));
-        self.waiting.push_back(Waiter { client, since: now, overtaken: 0, order, gone: false });
+        let waiter = Waiter { client, since: now, overtaken: 0, order, gone: false, names };
+        self.waiting.push_back(waiter);
+        let unfit = self.take_unfit();
         let open = self.may_open(now);
         if open {
             self.opening += 1;
         }
-        Acquired::Wait { open }
+        match unfit {
+            Some((home, backend)) => Acquired::Replace { backend, home, open },
+            None => Acquired::Wait { open },
+        }
+    }
+
+    /// While clients wait, and the pool is full: an idle backend that none of them may have, to be
+    /// closed. It counts no more.
+    pub fn take_unfit(&mut self) -> Option<(LoopId, B)> {
+        let full = self.counted() >= self.limits.size;
+        let wanted = self.waiting_count() > self.opening;
+        if self.paused || self.idle.is_empty() || !full || !wanted {
+            return None;
+        }
+        let idle = self.idle.remove(0);
+        Some((idle.home, idle.backend))
+    }
+
+    /// Whether a client waits while a backend is idle that it could have.
+    pub fn neglects_a_waiter(&self) -> bool {
+        let mut waiters = self.waiters();
+        !self.paused && waiters.any(|w| self.idle.iter().any(|idle| idle.names.fit(w.names)))
     }
 
     /// The waiter that a backend released on loop `home` goes to, taken out of the queue.
-    fn next_waiter(&mut self, home: LoopId) -> Option<Waiter> {
+    fn next_waiter(&mut self, home: LoopId, names: CustomNames) -> Option<Waiter> {
         let bound = self.limits.size.max(1);
-        let mut chosen = 0;
+        let mut chosen = None;
         for (at, waiter) in self.waiting.iter().take(OWN_WAITER_WINDOW).enumerate() {
             if waiter.gone {
                 continue;
             }
-            if waiter.client.home == home {
-                chosen = at;
-                break;
+            if names.fit(waiter.names) {
+                if waiter.client.home == home {
+                    chosen = Some(at);
+                    break;
+                }
+                chosen = chosen.or(Some(at));
             }
             if waiter.overtaken >= bound {
                 // Nobody may pass it any more; those before it have been passed as often at least,
@@ -305,6 +356,7 @@ impl<B> Pool<B> {
                 break;
             }
         }
+        let chosen = chosen?;
         for passed in self.waiting.iter_mut().take(chosen) {
             passed.overtaken += 1;
         }
@@ -329,20 +381,35 @@ impl<B> Pool<B> {
     /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
     /// see [`Pool::opened`]).
     pub fn release(&mut self, id: BackendId, backend: B, home: LoopId, now: Time) -> Released<B> {
+        self.release_with(id, backend, CustomNames::NONE, home, now)
+    }
+
+    /// The same of a backend that knows these custom names. If clients wait, and none of them may
+    /// have it, it is to be closed, and openings are due.
+    pub fn release_with(
+        &mut self,
+        id: BackendId,
+        backend: B,
+        names: CustomNames,
+        home: LoopId,
+        now: Time,
+    ) -> Released<B> {
         debug_assert!(self.lent > 0, "a backend is released that was not lent");
-        let gives_up = now < self.give_up_until;
+        let gives_up = self.gives_up(now);
         if gives_up || self.counted() > self.limits.size + self.limits.reserve_size {
             self.give_up_until = Time::ZERO;
             self.lent -= 1;
             return Released::Close(backend);
         }
-        if !self.paused
-            && let Some(waiter) = self.next_waiter(home)
-        {
-            return Released::Next { waiter, backend };
+        if !self.paused && !self.waiting.is_empty() {
+            if let Some(waiter) = self.next_waiter(home, names) {
+                return Released::Next { waiter, backend };
+            }
+            self.lent -= 1;
+            return Released::Close(backend);
         }
         self.lent -= 1;
-        self.idle.push(Idle { id, home, since: now, backend });
+        self.idle.push(Idle { id, home, since: now, names, backend });
         Released::Kept
     }
 
@@ -350,6 +417,11 @@ impl<B> Pool<B> {
     /// that is released before `until` is closed, although clients of this pool may wait.
     pub fn give_up_one(&mut self, until: Time) {
         self.give_up_until = until;
+    }
+
+    /// Whether the next backend to be released is given up.
+    pub fn gives_up(&self, now: Time) -> bool {
+        now < self.give_up_until
     }
 
     /// A backend that was being opened is there: it counts as lent, and goes through
@@ -411,8 +483,10 @@ impl<B> Pool<B> {
         Some(self.idle.remove(at).backend)
     }
 
-    /// The same, and it counts as lent: to be looked at, and released or given up.
-    pub fn take_idle_as_lent(&mut self, id: BackendId) -> Option<B> {
+    /// The same if `home` watches it, and it counts as lent: to be looked at, and released or given
+    /// up. (An event of before another loop took it, and gave it back, is no reason to.)
+    pub fn take_idle_as_lent(&mut self, id: BackendId, home: LoopId) -> Option<B> {
+        self.idle.iter().find(|idle| idle.id == id && idle.home == home)?;
         let backend = self.take_idle(id)?;
         self.lent += 1;
         Some(backend)
@@ -457,14 +531,19 @@ impl<B> Pool<B> {
     pub fn resume(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
         self.paused = false;
         let mut handed = Vec::new();
+        let mut unfit = Vec::new();
         while self.waiting_count() > 0
             && let Some(idle) = self.idle.pop()
         {
-            if let Some(waiter) = self.next_waiter(idle.home) {
-                self.lent += 1;
-                handed.push((waiter, idle.home, idle.backend));
+            match self.next_waiter(idle.home, idle.names) {
+                Some(waiter) => {
+                    self.lent += 1;
+                    handed.push((waiter, idle.home, idle.backend));
+                }
+                None => unfit.push(idle), // see `take_unfit`
             }
         }
+        self.idle.extend(unfit.into_iter().rev());
         (handed, self.openings_due(now))
     }
 }

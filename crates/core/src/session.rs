@@ -13,6 +13,7 @@
 pub mod canonical;
 pub mod options;
 pub mod part;
+pub mod question;
 pub mod scan;
 pub mod settings;
 mod token;

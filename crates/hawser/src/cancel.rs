@@ -8,6 +8,9 @@
 //! # Invariants
 //! * at most [`IN_FLIGHT_MAX`] cancel connections to servers at a time; others wait for theirs, for
 //!   `cancel_wait_timeout` at most
+//! * at most [`FROM_CLIENTS_MAX`] requests of clients are on their way to loops at a time, and so in
+//!   one turn of a loop; others wait in their logins, of which there may be so many and no more, and
+//!   which `client_login_timeout` ends
 //! * the connection is closed once the request is with the loop, as PostgreSQL does after it has
 //!   signalled; whoever waits for that knows that a later query is not hit: the loop sees to the
 //!   request before it reads that query, and sends no query to a server connection while a request
@@ -15,7 +18,7 @@
 
 use std::sync::Arc;
 
-use hawser_core::engine::{CancelRequest, ToLoop};
+use hawser_core::engine::{CancelKey, CancelRequest, ToLoop};
 use hawser_core::ids::LoopId;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -26,6 +29,8 @@ pub use hawser_core::engine::PROCESS_ID_FIRST as PROCESS_BASE;
 
 /// Cancel requests to servers that are under way at a time.
 pub const IN_FLIGHT_MAX: usize = 256;
+/// Requests of clients that loops have not seen to yet.
+pub const FROM_CLIENTS_MAX: usize = 64;
 /// How long a cancel request may take if the configuration sets no bound.
 const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -33,11 +38,15 @@ const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
 #[derive(Debug)]
 pub struct CancelGate {
     to_servers: Arc<Semaphore>,
+    from_clients: Arc<Semaphore>,
 }
 
 impl Default for CancelGate {
     fn default() -> Self {
-        Self { to_servers: Arc::new(Semaphore::new(IN_FLIGHT_MAX)) }
+        Self {
+            to_servers: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            from_clients: Arc::new(Semaphore::new(FROM_CLIENTS_MAX)),
+        }
     }
 }
 
@@ -45,21 +54,25 @@ impl CancelGate {
     async fn enter(&self) -> Option<OwnedSemaphorePermit> {
         self.to_servers.clone().acquire_owned().await.ok()
     }
+
+    /// Hands a client's cancel request to the loop, or the loops, that it may be for, once there is
+    /// a place for it.
+    pub async fn hand_over(&self, loops: &Loops, process: u32, key: &[u8]) {
+        // The semaphore is never closed.
+        let Ok(place) = self.from_clients.clone().acquire_owned().await else { return };
+        let key = CancelKey::holding(key, Arc::new(place));
+        let message = || ToLoop::Cancel { process, key: key.clone() };
+        match loop_of(process, loops.count()) {
+            Some(home) => loops.send(home, message()),
+            None => loops.send_all(message),
+        }
+    }
 }
 
 /// The loop that made a client's process id; `None` if none did.
 pub fn loop_of(process: u32, loops: usize) -> Option<LoopId> {
     let offset = process.checked_sub(PROCESS_BASE)? as usize;
     u16::try_from(offset % loops.max(1)).ok().map(LoopId)
-}
-
-/// Hands a client's cancel request to the loop, or the loops, that it may be for.
-pub fn hand_over(loops: &Loops, process: u32, key: &[u8]) {
-    let message = || ToLoop::Cancel { process, key: key.into() };
-    match loop_of(process, loops.count()) {
-        Some(home) => loops.send(home, message()),
-        None => loops.send_all(message),
-    }
 }
 
 /// Sends a cancel request to a server, and tells the loop when the server has dealt with it, or
@@ -100,14 +113,37 @@ mod tests {
         assert_eq!(loop_of(0, 2), None);
     }
 
-    #[test]
-    fn a_cancel_goes_to_one_loop_or_for_a_servers_own_id_to_all() {
+    #[tokio::test]
+    async fn a_cancel_goes_to_one_loop_or_for_a_servers_own_id_to_all() {
         let mailboxes = mailboxes(3);
         let loops = Loops::new(mailboxes.clone(), Instant::now());
         let taken = || -> Vec<usize> { mailboxes.iter().map(take_count).collect() };
-        hand_over(&loops, PROCESS_BASE + 4, b"key");
+        let gate = CancelGate::default();
+        gate.hand_over(&loops, PROCESS_BASE + 4, b"key").await;
         assert_eq!(taken(), [0, 1, 0]);
-        hand_over(&loops, 1234, b"key");
+        gate.hand_over(&loops, 1234, b"key").await;
         assert_eq!(taken(), [1, 1, 1]);
+    }
+
+    #[tokio::test]
+    async fn requests_that_no_loop_has_seen_to_are_bounded_and_later_ones_wait() {
+        let mailboxes = mailboxes(2);
+        let loops = Loops::new(mailboxes.clone(), Instant::now());
+        let gate = CancelGate::default();
+        for _ in 0..FROM_CLIENTS_MAX {
+            gate.hand_over(&loops, 1234, b"key").await;
+        }
+        let late = gate.hand_over(&loops, 1234, b"key");
+        tokio::pin!(late);
+        let soon = std::time::Duration::from_millis(20);
+        assert!(tokio::time::timeout(soon, &mut late).await.is_err(), "the loops are not overrun");
+        assert_eq!(take_count(&mailboxes[0]), FROM_CLIENTS_MAX);
+        assert!(
+            tokio::time::timeout(soon, &mut late).await.is_err(),
+            "the other has not seen them"
+        );
+        assert_eq!(take_count(&mailboxes[1]), FROM_CLIENTS_MAX);
+        late.await;
+        assert_eq!(take_count(&mailboxes[0]), 1);
     }
 }

@@ -16,7 +16,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::auth::secret::Secret;
-use crate::config::{Config, ListenAddress, MptcpUse, ServerAddress};
+use crate::cc::usage;
+use crate::config::{Config, Congestion, ListenAddress, MptcpUse, ServerAddress};
 use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::tls::accept::Accepting;
@@ -89,6 +90,7 @@ pub fn findings(path: &Path) -> Vec<Finding> {
     report.files(&config);
     report.descriptors(&config);
     report.mptcp(&config);
+    report.congestion(&config);
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(async {
             report.listeners(&config).await;
@@ -120,6 +122,44 @@ impl Report {
                 self.add(Grade::Error, format!("a server requires MPTCP, and {reason}"));
             }
             Err(reason) => self.add(Grade::Warning, format!("plain TCP will be used: {reason}")),
+        }
+    }
+
+    fn congestion(&mut self, config: &Config) {
+        let servers = config.databases().iter().flat_map(|database| &database.servers);
+        let listed = servers.map(ServerAddress::congestion);
+        let mut wanted: Vec<Congestion> = Vec::new();
+        for one in std::iter::once(config.reload.network.congestion).chain(listed) {
+            if !wanted.contains(&one) {
+                wanted.push(one);
+            }
+        }
+        for one in wanted {
+            match one {
+                Congestion::Default => {}
+                Congestion::Auto => match usage::choice() {
+                    Ok(choice) => self.add(Grade::Ok, format!("congestion = auto: {choice}")),
+                    Err(reason) => {
+                        self.add(
+                            Grade::Warning,
+                            format!("congestion = auto does nothing: {reason}"),
+                        );
+                    }
+                },
+                Congestion::Fixed(algorithm) => {
+                    match hawser_sys::congestion::probe(algorithm.as_str()) {
+                        Ok(()) => {
+                            self.add(Grade::Ok, format!("congestion control {algorithm} is there"));
+                        }
+                        Err(error) => {
+                            self.add(
+                                Grade::Warning,
+                                format!("the kernel's default will be used: {error}"),
+                            );
+                        }
+                    }
+                }
+            }
         }
     }
 

@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
-use crate::{check, demo, import, logging, mptcp, serve, status};
+use crate::{cc, check, demo, import, logging, mptcp, serve, status};
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -48,6 +48,8 @@ enum Command {
     Import(Import),
     /// Multipath TCP on this machine: what there is, and setting it up.
     Mptcp(mptcp::command::Mptcp),
+    /// Congestion control: what there is, which is best to a host, and making it so.
+    Cc(cc::command::Cc),
     /// A WAN on this machine: rate, delay, loss, queues, limits per flow.
     Lab(lab::Lab),
 }
@@ -126,6 +128,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Serve(arguments) => serve_(&arguments),
         Command::Check(arguments) => return check::run(&arguments.config),
         Command::Lab(arguments) => return lab::run(&arguments),
+        Command::Cc(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
         Command::Demo(Demo { clients, seconds, pool_size }) => {
             demo::run(&demo::Options { clients, seconds, pool_size })

@@ -20,6 +20,7 @@
 mod address;
 mod check;
 mod choice;
+mod congestion;
 mod database;
 mod document;
 mod error;
@@ -39,9 +40,10 @@ use std::path::{Path, PathBuf};
 
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
-    AuthType, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, TargetSessionAttrs,
-    TlsMode, TlsNegotiation, TlsVersions,
+    AuthType, Fidelity, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode,
+    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
+pub use congestion::Congestion;
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};

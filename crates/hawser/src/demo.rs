@@ -207,10 +207,10 @@ struct Telling {
 }
 
 impl AdminConsole for Telling {
-    fn begin(&self, service: &Arc<Service>) -> Result<Option<BoundPath>, String> {
-        let control_socket = self.administration.begin(service)?;
+    fn begin(&self, service: &Arc<Service>) -> Result<Vec<BoundPath>, String> {
+        let control_sockets = self.administration.begin(service)?;
         *self.service.lock().unwrap_or_else(PoisonError::into_inner) = Some(service.clone());
-        Ok(control_socket)
+        Ok(control_sockets)
     }
 
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {

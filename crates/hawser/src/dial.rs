@@ -35,6 +35,7 @@ use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use crate::cc::usage::CongestionUsage;
 use crate::config::{LoadBalanceHosts, MptcpUse, ServerAddress, TargetSessionAttrs};
 use crate::limits::{AddressPermit, Full};
 use crate::mptcp::usage::{MptcpUsage, Transport};
@@ -94,7 +95,13 @@ pub struct Dialled {
     pub server: ServerAddressId,
     /// Its place under the limit of that server.
     pub place: AddressPermit,
+    /// Keeps what `server` stands for from being forgotten.
+    pub known: Known,
 }
+
+/// Whoever has this wants to find a [`Place`] by its id.
+#[derive(Clone, Debug)]
+pub struct Known(Arc<()>);
 
 /// Gives a connection to a server its place under that server's limit.
 pub type Gate<'a> = &'a (dyn Fn(&ServerAddress) -> Result<AddressPermit, Full> + Sync);
@@ -275,11 +282,31 @@ pub struct Place {
     tcp: TcpOptions,
 }
 
-/// All places, by their ids.
+/// Places that are kept although no connection is there any more: above it those are forgotten. A
+/// name may have another address each time that it is looked up.
+const PLACES_UNUSED_MAX: usize = 64;
+
+/// All places, by their ids. Ids are never used again.
 #[derive(Debug, Default)]
 struct Places {
-    list: Vec<Place>,
+    by_id: HashMap<ServerAddressId, (Place, Known)>,
     ids: HashMap<(ServerAddress, Endpoint, bool, Transport), ServerAddressId>,
+    next: u32,
+    /// Places at which those without a connection are looked for next.
+    look_at: usize,
+}
+
+impl Places {
+    /// Forgets those without a connection, if they may be many.
+    fn make_room(&mut self) {
+        if self.by_id.len() < self.look_at.max(PLACES_UNUSED_MAX) {
+            return;
+        }
+        self.by_id.retain(|_, (_, known)| Arc::strong_count(&known.0) > 1);
+        let by_id = &self.by_id;
+        self.ids.retain(|_, id| by_id.contains_key(id));
+        self.look_at = 2 * self.by_id.len();
+    }
 }
 
 /// How a configured server has fared lately.
@@ -296,12 +323,14 @@ pub struct Dialler {
     pub resolver: Resolver,
     /// What connections go over, and where they fell back.
     pub mptcp: MptcpUsage,
+    /// Congestion control of connections, on both sides.
+    pub congestion: CongestionUsage,
     places: Mutex<Places>,
     failing: Mutex<HashMap<ServerAddress, Failing>>,
     turn: AtomicUsize,
 }
 
-type Reached = (Talk, Entered, ServerAddressId);
+type Reached = (Talk, Entered, (ServerAddressId, Known));
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -336,8 +365,8 @@ impl Dialler {
                     }
                 };
                 match self.dial_server(&server, target, login, *pass).await {
-                    Ok((talk, entered, server)) => {
-                        return Ok(Dialled { talk, entered, server, place });
+                    Ok((talk, entered, (server, known))) => {
+                        return Ok(Dialled { talk, entered, server, place, known });
                     }
                     Err(error) if error.is_fatal() => return Err(error),
                     Err(error) => last = Some(error),
@@ -442,8 +471,7 @@ impl Dialler {
     ) -> Result<Reached, DialError> {
         let mut first_error: Option<DialError> = None;
         for encryption in reach::attempts(target.tls.mode, endpoint) {
-            let mptcp = (server.mptcp(), &self.mptcp);
-            let attempt = attempt(endpoint, mptcp, *encryption, target, login, attrs);
+            let attempt = attempt((server, endpoint), self, *encryption, target, login, attrs);
             let result = match timeout(target.connect_timeout, attempt).await {
                 Ok(result) => result,
                 Err(_) => Err(DialError::Timeout {
@@ -487,31 +515,36 @@ impl Dialler {
         encrypted: bool,
         transport: Transport,
         target: &Target,
-    ) -> ServerAddressId {
+    ) -> (ServerAddressId, Known) {
         let mut places = locked(&self.places);
         let key = (configured.clone(), endpoint.clone(), encrypted, transport);
-        if let Some(id) = places.ids.get(&key).copied() {
-            let place = &mut places.list[id.0 as usize];
+        if let Some(id) = places.ids.get(&key).copied()
+            && let Some((place, known)) = places.by_id.get_mut(&id)
+        {
             place.tls = target.tls.clone();
             place.tcp = target.tcp;
-            return id;
+            return (id, known.clone());
         }
-        let id = ServerAddressId(u32::try_from(places.list.len()).unwrap_or(u32::MAX));
-        places.list.push(Place {
+        places.make_room();
+        let id = ServerAddressId(places.next);
+        places.next += 1;
+        let known = Known(Arc::new(()));
+        let place = Place {
             configured: configured.clone(),
             endpoint: endpoint.clone(),
             encrypted,
             transport,
             tls: target.tls.clone(),
             tcp: target.tcp,
-        });
+        };
+        places.by_id.insert(id, (place, known.clone()));
         places.ids.insert(key, id);
-        id
+        (id, known)
     }
 
     /// What an id stands for.
     pub fn place(&self, id: ServerAddressId) -> Option<Place> {
-        locked(&self.places).list.get(id.0 as usize).cloned()
+        locked(&self.places).by_id.get(&id).map(|(place, _)| place.clone())
     }
 
     /// Sends a cancel request, and waits until the server has closed that connection: it has then
@@ -552,21 +585,22 @@ impl Dialler {
 }
 
 async fn attempt(
-    endpoint: &Endpoint,
-    (wanted, usage): (MptcpUse, &MptcpUsage),
+    (configured, endpoint): (&ServerAddress, &Endpoint),
+    dialler: &Dialler,
     encryption: Encryption,
     target: &Target,
     login: &Login,
     attrs: TargetSessionAttrs,
 ) -> Result<(Talk, Entered), DialError> {
-    let link = match (wanted, endpoint) {
-        (MptcpUse::Prefer | MptcpUse::Require, Endpoint::Tcp { address, .. }) => {
-            usage.connect(*address, wanted, &target.tcp).await
+    let link = match (configured.mptcp(), endpoint) {
+        (wanted @ (MptcpUse::Prefer | MptcpUse::Require), Endpoint::Tcp { address, .. }) => {
+            dialler.mptcp.connect(*address, wanted, &target.tcp).await
         }
         _ => reach::connect(endpoint, &target.tcp).await,
     };
-    let link =
+    let mut link =
         link.map_err(|source| DialError::Connect { server: endpoint.to_string(), source })?;
+    dialler.congestion.apply(&mut link, configured.congestion(), configured);
     let mut talk = Talk::new(reach::open(link, endpoint, &target.tls, encryption).await?);
     let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(2 + login.parameters.len());
     match login.replication {

@@ -3,11 +3,13 @@
 pub mod admin;
 pub mod auth;
 pub mod cancel;
+pub mod cc;
 pub mod check;
 pub mod cli;
 pub mod config;
 pub mod demo;
 pub mod dial;
+pub mod extension;
 pub mod import;
 pub mod limits;
 pub mod logging;
@@ -24,7 +26,9 @@ pub mod serve;
 pub mod service;
 pub mod socket;
 pub mod status;
+pub mod threads;
 pub mod tls;
+pub mod unit;
 
 /// What SHOW VERSION says: tools look for PgBouncer's name and version there.
 pub const VERSION: &str =

@@ -86,10 +86,10 @@ pub struct ServerBounds {
 pub enum Full {
     /// `max_server_connections`.
     Total,
-    /// `max_db_connections`.
-    Database,
-    /// `max_user_connections`.
-    User,
+    /// `max_db_connections`, of this database.
+    Database(Box<str>),
+    /// `max_user_connections`, of this user.
+    User(Box<str>),
     /// `max_server_connections_per_server`.
     Server(ServerAddress),
 }
@@ -99,8 +99,8 @@ impl Full {
     pub fn to_client_error(&self) -> ClientError {
         let what = match self {
             Self::Total => "max_server_connections is reached".to_owned(),
-            Self::Database => "max_db_connections of the database is reached".to_owned(),
-            Self::User => "max_user_connections of the user is reached".to_owned(),
+            Self::Database(_) => "max_db_connections of the database is reached".to_owned(),
+            Self::User(_) => "max_user_connections of the user is reached".to_owned(),
             Self::Server(server) => {
                 format!("max_server_connections_per_server is reached at {server}")
             }
@@ -170,10 +170,10 @@ impl Limits {
             return Err(Full::Total);
         }
         if !bounds.database.admits_one_more(count_of(&counts.servers_by_database, database)) {
-            return Err(Full::Database);
+            return Err(Full::Database(database.into()));
         }
         if !bounds.user.admits_one_more(count_of(&counts.servers_by_user, user)) {
-            return Err(Full::User);
+            return Err(Full::User(user.into()));
         }
         counts.servers += 1;
         let database = add(&mut counts.servers_by_database, database);

@@ -16,7 +16,8 @@
 //!
 //! # Why not on the event loops
 //! A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of logins would delay every
-//! query. These threads run at a lower priority.
+//! query. These two run on threads of a lower priority, all else of a login among the rest of the
+//! control side: see [`crate::threads`].
 
 pub mod access;
 pub mod admin;
@@ -273,7 +274,8 @@ impl Login {
                 First::Packet(Packet::Startup(startup)) => return Ok(Some(startup)),
                 First::Packet(Packet::Cancel { process, key }) => {
                     self.service.tally.cancel_requests.increment();
-                    crate::cancel::hand_over(&self.service.loops, process, &key);
+                    let service = &self.service;
+                    service.cancels.hand_over(&service.loops, process, &key).await;
                     return Ok(None);
                 }
                 First::Packet(Packet::SslRequest) if !asked_ssl => {
@@ -343,15 +345,21 @@ impl Login {
 
     async fn handshake(&mut self) -> Result<(), Stop> {
         let Some(accepting) = self.service.acceptor.current() else { return Err(Stop::Gone) };
+        self.stream()?.leave_runtime()?;
         let Some(Stream::Plain(link)) = self.stream.take() else { return Err(Stop::Gone) };
-        let handshake = accepting.acceptor().accept(link).await;
+        let acceptor = accepting.acceptor();
+        let handshake = self.service.threads.heavy(async move {
+            let mut stream = Stream::FromClient(Box::new(acceptor.accept(link).await?));
+            stream.leave_runtime()?;
+            std::io::Result::Ok(stream)
+        });
+        let handshake = handshake.await.ok_or(Stop::Gone)?;
         let tally = &self.service.tally;
         match &handshake {
             Ok(_) => tally.tls_handshakes.increment(),
             Err(_) => tally.tls_failures.increment(),
         }
-        let stream = handshake?;
-        self.stream = Some(Stream::FromClient(Box::new(stream)));
+        self.stream = Some(handshake?);
         self.end_point = accepting.end_point.clone();
         Ok(())
     }
@@ -446,7 +454,7 @@ impl Login {
             replication: options.replication,
             credentials: self.credentials(found, user, &secret, &proved)?,
         };
-        let entry = service.pools.get_or_create(&config, found, &wanted);
+        let entry = service.pools.get_or_create(&config, found, &wanted)?;
         if service.gates.is_paused(database) {
             entry.pool.lock().pause();
         }

@@ -138,6 +138,13 @@ pub enum Order<S: Socket = Conn> {
         /// Where the answer goes.
         home: LoopId,
     },
+    /// A connection that listens for this pool's clients, beside its backends.
+    OpenListener {
+        /// The pool.
+        pool: PoolRef<S>,
+        /// Where the answer goes.
+        home: LoopId,
+    },
     /// A cancel request for a server.
     Cancel(CancelRequest),
     /// New sessions of this pool's servers may start with other values from now on (ALTER ROLE and
@@ -174,6 +181,12 @@ impl<S: Socket> Control<S> {
     /// Has a backend opened. [`ToLoop::Opened`] or [`ToLoop::OpenFailed`] comes to `home`.
     pub fn open(&self, pool: PoolRef<S>, home: LoopId) {
         let _ = self.orders.send(Order::Open { pool, home });
+    }
+
+    /// Has a connection opened that listens. [`ToLoop::ListenerOpened`] or
+    /// [`ToLoop::ListenerFailed`] comes to `home`.
+    pub fn open_listener(&self, pool: PoolRef<S>, home: LoopId) {
+        let _ = self.orders.send(Order::OpenListener { pool, home });
     }
 
     /// Has a cancel request sent. [`ToLoop::CancelDone`] comes to `request.reply_to`.
@@ -222,9 +235,9 @@ pub(crate) mod tests {
     fn a_message_reaches_its_loop_alone() {
         let mailboxes = mailboxes(2);
         let loops = Loops::new(mailboxes.clone(), Instant::now());
-        loops.send(LoopId(1), ToLoop::Cancel { process: 1, key: Box::default() });
+        loops.send(LoopId(1), ToLoop::Cancel { process: 1, key: [].into() });
         assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (0, 1));
-        loops.send_all(|| ToLoop::Cancel { process: 1, key: Box::default() });
+        loops.send_all(|| ToLoop::Cancel { process: 1, key: [].into() });
         assert_eq!((take_count(&mailboxes[0]), take_count(&mailboxes[1])), (1, 1));
     }
 }

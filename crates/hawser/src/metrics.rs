@@ -72,9 +72,13 @@ impl Pages {
         let asked = show::snapshots(self.pooler.as_ref(), Scope::Clients).await;
         let Ok(snapshots) = asked else { return };
         let mut pins = Pins::new();
+        let now = self.pooler.loops().now();
         for client in snapshots.iter().flat_map(|snapshot| &snapshot.clients) {
             for part in client.pins.iter() {
-                *pins.entry(part.name()).or_default() += 1;
+                let age = client.pinned_since.map_or(0, |since| now.since(since).as_secs());
+                let (count, oldest) = pins.entry(part.name()).or_default();
+                *count += 1;
+                *oldest = age.max(*oldest);
             }
         }
         *self.pins.lock().unwrap_or_else(PoisonError::into_inner) = Some(pins);

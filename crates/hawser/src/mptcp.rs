@@ -13,6 +13,7 @@
 //! * [`record`]: what `setup` has made
 //! * [`apply`]: does it, or says it
 //! * [`run`]: programs as they are
+//! * [`manage`]: opens, replaces and closes subflows while connections last
 //! * [`usage`]: MPTCP of the pooler itself, on both of its sides
 //!
 //! # Limits
@@ -21,6 +22,7 @@
 pub mod apply;
 pub mod command;
 pub mod look;
+pub mod manage;
 pub mod plan;
 pub mod programs;
 pub mod reason;

@@ -10,8 +10,10 @@
 //! * a pool that a client holds a place in is never removed
 //! * a replication connection has a pool of its own, which ends with it
 
+mod checked;
 pub mod enquiry;
 pub mod open;
+pub mod place;
 pub mod upkeep;
 
 use std::collections::{BTreeSet, HashMap};
@@ -20,12 +22,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use hawser_core::engine::message::PoolMode;
+use hawser_core::engine::message::{ListenLost, PoolMode};
 use hawser_core::engine::statement::StatementMemory;
 use hawser_core::ids::{BackendId, PoolId};
 use hawser_core::pool::{self, PoolSettings, SharedPool};
 use hawser_core::session::options::{Asked, Replication};
-use hawser_core::wire::error::ClientError;
+use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::Pair;
 use tokio::sync::Notify;
 
@@ -37,9 +39,15 @@ use crate::loops::Pool;
 use crate::process::random_u64;
 use crate::service::{Service, tcp_options};
 use crate::tls::connect::Connecting;
+pub use checked::CheckedValue;
+use checked::CheckedValues;
 
-/// Answers about start values that a pool remembers.
-const CHECKED_VALUES_MAX: usize = 1_024;
+/// Pools of one database and role for sessions with different settings that only a connect can set:
+/// each has server connections of its own.
+const CONNECT_ONLY_POOLS_MAX: usize = 64;
+/// How long such a pool has neither had a client nor a server connection before another may take its
+/// place.
+const UNUSED_AFTER: Duration = Duration::from_secs(1);
 
 /// What tells pools apart.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -71,9 +79,6 @@ pub struct Route {
     pub memory_max: Option<u64>,
 }
 
-/// A start value that the server has been asked about.
-pub type CheckedValue = Result<Box<[u8]>, ClientError>;
-
 /// A pool with all that the control side knows of it.
 pub struct PoolEntry {
     /// The pool.
@@ -90,9 +95,10 @@ pub struct PoolEntry {
     refusal: Mutex<Option<ClientError>>,
     failures: AtomicU32,
     clients: AtomicUsize,
-    checked: Mutex<HashMap<Pair, CheckedValue>>,
+    checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
     seen: enquiry::Seen,
+    share: place::Share,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -118,16 +124,12 @@ impl PoolEntry {
 
     /// What the server said of a start value.
     pub fn checked(&self, name: &[u8], value: &[u8]) -> Option<CheckedValue> {
-        locked(&self.checked).get(&(name.into(), value.into())).cloned()
+        locked(&self.checked).get(name, value)
     }
 
     /// Keeps what the server said of a start value.
     pub fn keep_checked(&self, name: &[u8], value: &[u8], answer: CheckedValue) {
-        let mut checked = locked(&self.checked);
-        if checked.len() >= CHECKED_VALUES_MAX {
-            checked.clear();
-        }
-        checked.insert((name.into(), value.into()), answer);
+        locked(&self.checked).keep(name, value, answer);
     }
 
     /// Begins a new epoch: what was learnt from the server is learnt again.
@@ -190,6 +192,51 @@ struct Registry {
     by_id: HashMap<PoolId, Arc<PoolEntry>>,
 }
 
+impl Registry {
+    fn remove(&mut self, entry: &PoolEntry) {
+        self.by_key.remove(&entry.key);
+        self.by_id.remove(&entry.pool.id);
+    }
+
+    /// Sees to it that one more pool may be made: of those whose sessions have settings that only a
+    /// connect can set there are so many. Those that nobody needs go.
+    fn make_room(&mut self, key: &PoolKey) -> Result<(), ClientError> {
+        if key.connect_only.is_empty() || key.replication.is_some() {
+            return Ok(());
+        }
+        let like_it: Vec<_> = self
+            .by_id
+            .values()
+            .filter(|entry| {
+                let other = &entry.key;
+                other.replication.is_none()
+                    && !other.connect_only.is_empty()
+                    && (&other.database, &other.user) == (&key.database, &key.user)
+            })
+            .cloned()
+            .collect();
+        let unused = like_it.iter().filter(|entry| entry.is_forgotten(UNUSED_AFTER));
+        let room = CONNECT_ONLY_POOLS_MAX + unused.clone().count();
+        if like_it.len() < CONNECT_ONLY_POOLS_MAX {
+            return Ok(());
+        }
+        if like_it.len() >= room {
+            return Err(ClientError::fatal(
+                SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+                "too many different settings that only a connect can set",
+            )
+            .detail(format!(
+                "There are {CONNECT_ONLY_POOLS_MAX} kinds of sessions with such settings for database \"{}\" and user \"{}\".",
+                key.database, key.user
+            )));
+        }
+        for entry in unused {
+            self.remove(entry);
+        }
+        Ok(())
+    }
+}
+
 /// All pools.
 pub struct Pools {
     loops: usize,
@@ -197,6 +244,8 @@ pub struct Pools {
     /// What the texts of prepared statements take, in all pools.
     pub statement_memory: Arc<StatementMemory>,
     registry: Mutex<Registry>,
+    /// Openings that wait for a place under the limits.
+    queue: place::Queue,
     connectings: Mutex<Connectings>,
     next_pool: AtomicU32,
     next_backend: AtomicU64,
@@ -225,6 +274,7 @@ impl Pools {
             hash_key: random_u64(),
             statement_memory: Arc::new(StatementMemory::new(usize::MAX)),
             registry: Mutex::default(),
+            queue: place::Queue::default(),
             connectings: Mutex::default(),
             next_pool: AtomicU32::new(1),
             next_backend: AtomicU64::new(1),
@@ -267,12 +317,15 @@ impl Pools {
     }
 
     /// The pool for a client, made if there is none yet.
+    ///
+    /// # Errors
+    /// There are [`CONNECT_ONLY_POOLS_MAX`] of this database and role already.
     pub fn get_or_create(
         &self,
         config: &Config,
         database: &DatabaseConfig,
         wanted: &Wanted<'_>,
-    ) -> Arc<PoolEntry> {
+    ) -> Result<Arc<PoolEntry>, ClientError> {
         let forced = database.forced_user.as_ref().map(|forced| forced.name.as_str());
         let user = forced.unwrap_or(wanted.user);
         let mut connect_only: Vec<_> = wanted
@@ -299,8 +352,9 @@ impl Pools {
                 changed.login.credentials = wanted.credentials.clone();
                 entry.route.store(Arc::new(changed));
             }
-            return entry.clone();
+            return Ok(entry.clone());
         }
+        registry.make_room(&key)?;
         let login = Login {
             user: user.to_owned(),
             database: database.dbname_for(wanted.database).to_owned(),
@@ -332,16 +386,15 @@ impl Pools {
             checked: Mutex::default(),
             last_client: Mutex::new(Instant::now()),
             seen: enquiry::Seen::default(),
+            share: place::Share::default(),
         });
         registry.by_key.insert(key, entry.clone());
         registry.by_id.insert(id, entry.clone());
-        entry
+        Ok(entry)
     }
 
     fn remove(&self, entry: &PoolEntry) {
-        let mut registry = locked(&self.registry);
-        registry.by_key.remove(&entry.key);
-        registry.by_id.remove(&entry.pool.id);
+        locked(&self.registry).remove(entry);
     }
 
     /// Gives each pool what the configuration now says. Begins a new epoch where the way to the
@@ -469,6 +522,8 @@ fn settings(
         query_wait_timeout: or_never(timeouts.query_wait_timeout),
         query_timeout: unless_exclusive(limits.query_timeout),
         idle_transaction_timeout: unless_exclusive(limits.idle_transaction_timeout),
+        pin_timeout: unless_exclusive(limits.pin_timeout),
+        max_pinned: limits.max_pinned.unwrap_or(u32::MAX),
         transaction_timeout: unless_exclusive(limits.transaction_timeout),
         client_idle_timeout: unless_exclusive(limits.client_idle_timeout),
         client_write_timeout: unless_exclusive(timeouts.client_write_timeout),
@@ -484,6 +539,53 @@ fn settings(
             DISCARD_ALL.as_bytes().into()
         },
         max_packet_size: config.reload.network.max_packet_size.to_usize(),
+        listen_lost: match config.reload.pool.listen_lost {
+            config::ListenLost::Disconnect => ListenLost::Disconnect,
+            config::ListenLost::Notice => ListenLost::Notice,
+        },
+        fidelity: match limits.fidelity {
+            config::Fidelity::Full => pool::Fidelity::Full,
+            config::Fidelity::Classic => pool::Fidelity::Classic,
+        },
     };
     (settings, mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pools_for_settings_that_only_a_connect_can_set_are_bounded_for_each_user() {
+        let text = "[[database]]\nname = \"*\"\nservers = \"localhost:1\"\n\
+                    [auth]\nauth_type = \"trust\"\n[[user]]\nname = \"ann\"\n";
+        let config = Config::from_str(text, "test.toml").unwrap();
+        let database = config.database("app").unwrap();
+        let pools = Pools::new(1);
+        let get = |user: &str, value: usize| {
+            let value = value.to_string();
+            let asked =
+                [Asked { name: b"post_auth_delay"[..].into(), value: value.as_bytes().into() }];
+            let wanted = Wanted {
+                database: "app",
+                user,
+                connect_only: &asked,
+                replication: Replication::None,
+                credentials: Arc::new(Credentials::new(&crate::auth::secret::Secret::None, None)),
+            };
+            pools.get_or_create(&config, database, &wanted)
+        };
+        for value in 0..CONNECT_ONLY_POOLS_MAX {
+            get("ann", value).unwrap();
+        }
+        let error = get("ann", CONNECT_ONLY_POOLS_MAX).map(|_| ()).unwrap_err();
+        assert_eq!(error.code, SqlState::CONFIGURATION_LIMIT_EXCEEDED);
+        get("ann", 0).unwrap();
+        get("bob", 0).unwrap();
+        let place = get("ann", 0).unwrap().enter();
+        std::thread::sleep(UNUSED_AFTER + Duration::from_millis(50));
+        get("ann", CONNECT_ONLY_POOLS_MAX).unwrap();
+        assert_eq!(pools.all().len(), 3, "unused ones have gone; the one in use has not");
+        drop(place);
+    }
 }

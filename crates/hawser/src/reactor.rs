@@ -355,6 +355,10 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
         self.shared.control.open(pool.clone(), home);
     }
 
+    fn open_listener(&mut self, pool: &PoolRef<S>, home: LoopId) {
+        self.shared.control.open_listener(pool.clone(), home);
+    }
+
     fn cancel(&mut self, request: CancelRequest) {
         self.shared.control.cancel(request);
     }

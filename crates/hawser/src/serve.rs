@@ -27,11 +27,8 @@ use crate::pools::{open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
+use crate::threads::Runtimes;
 
-/// How much lower the priority of login threads is (nice; 0 is the event loops').
-const LOGIN_NICE: i32 = 10;
-/// Threads that hash passwords, beside those that serve logins.
-const HASHING_THREADS_MAX: usize = 16;
 /// How often the end of the last client is looked for.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How often the service manager is told what the process does, if that has changed.
@@ -92,8 +89,8 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let or_cores = |count: u32| if count == 0 { cores } else { count as usize };
     let loop_count = u16::try_from(or_cores(start.loops)).unwrap_or(u16::MAX);
     let login_threads = or_cores(start.login_threads);
-    let runtime = runtime(login_threads).map_err(ServeError::Start)?;
-    let _entered = runtime.enter();
+    let runtimes = Runtimes::start(login_threads).map_err(ServeError::Start)?;
+    let entered = runtimes.control.enter();
 
     // Before anything listens: whoever sees it answer may send a signal at once.
     let signals = Signals::catch().map_err(ServeError::Start)?;
@@ -109,15 +106,16 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let reactors = Reactors::start(loop_count, random_u64(), control.clone(), logged.clone())
         .map_err(ServeError::Start)?;
     let user = start.user.clone();
-    let service = Service::new(config, reactors.loops().clone(), control, admin, errors)
+    let loops = reactors.loops().clone();
+    let service = Service::new(config, loops, control, admin, errors, runtimes.threads())
         .map_err(ServeError::NotInForce)?;
-    let control_socket = service.admin.begin(&service).map_err(ServeError::Admin)?;
+    let control_sockets = service.admin.begin(&service).map_err(ServeError::Admin)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
-    runtime.block_on(run(service, listeners, orders, logged, signals));
+    runtimes.control.block_on(run(service, listeners, orders, logged, signals));
     drop(reactors);
-    drop(control_socket); // while it is still listened on
-    // Logins that hash or wait for a server are not waited for.
-    runtime.shutdown_background();
+    drop(control_sockets); // while they are still listened on
+    drop(entered);
+    runtimes.end();
     Ok(())
 }
 
@@ -134,21 +132,6 @@ pub(crate) fn descriptors(config: &Config) -> u64 {
     let servers = limits.max_server_connections.get().map_or(listed, u64::from);
     let needed = clients.saturating_add(servers);
     needed.max(u64::from(config.start.process.max_open_files))
-}
-
-/// A runtime whose threads yield to the event loops.
-fn runtime(threads: usize) -> std::io::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .max_blocking_threads(HASHING_THREADS_MAX)
-        .thread_name("login")
-        .on_thread_start(|| {
-            if let Err(error) = hawser_sys::process::set_thread_nice(LOGIN_NICE) {
-                tracing::warn!(%error, "logins have the same priority as queries");
-            }
-        })
-        .enable_all()
-        .build()
 }
 
 async fn run(
@@ -285,7 +268,8 @@ pub async fn reload(service: &Arc<Service>) {
 
 fn derive_ahead(service: &Arc<Service>) {
     let (access, mock) = (service.access.load_full(), service.mock.clone());
-    tokio::task::spawn_blocking(move || access.derive_ahead(&mock));
+    // Hashes, for logins to come.
+    service.threads.login.spawn_blocking(move || access.derive_ahead(&mock));
 }
 
 /// No new clients; those who are here go when their transaction ends.

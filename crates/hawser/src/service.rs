@@ -22,6 +22,7 @@ use crate::pools::Pools;
 use crate::pools::enquiry::Enquiries;
 use crate::process::random_bytes;
 use crate::resolve::clients::ClientNames;
+use crate::threads::Threads;
 use crate::tls::accept::{Accepting, Acceptor};
 
 /// What all tasks of the control side share.
@@ -56,6 +57,8 @@ pub struct Service {
     pub gates: Gates,
     /// What is counted outside of pools.
     pub tally: Tally,
+    /// Where work of the control side runs.
+    pub threads: Threads,
     /// How far the process is on its way out.
     pub phase: watch::Sender<Phase>,
     /// One reload at a time.
@@ -96,6 +99,7 @@ impl Service {
         control: Control,
         admin: Arc<dyn AdminConsole>,
         errors: Arc<ErrorCounts>,
+        threads: Threads,
     ) -> Result<Arc<Self>, NotInForce> {
         let (access, accepting, routes) = load_files(&config)?;
         let pools = Pools::new(loops.count());
@@ -117,6 +121,7 @@ impl Service {
             admin,
             gates: Gates::default(),
             tally: Tally { errors, ..Tally::default() },
+            threads,
             phase: watch::Sender::new(Phase::Serving),
             reloading: Mutex::new(()),
         }))

@@ -243,6 +243,13 @@ impl Socket for Conn {
         }
     }
 
+    fn has_unsent(&self) -> bool {
+        match self {
+            Self::Plain(_) => false,
+            Self::Tls(tls) => tls.session.wants_write(),
+        }
+    }
+
     fn shutdown(&mut self) {
         if let Self::Tls(tls) = self {
             tls.session.send_close_notify();

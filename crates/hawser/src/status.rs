@@ -12,6 +12,7 @@ use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
@@ -81,6 +82,14 @@ pub struct PoolStatus {
     pub servers_idle: u32,
     /// Server connections that are being opened.
     pub servers_opening: u32,
+    /// Channels on which a further one listens for clients.
+    pub channels: u32,
+    /// Server connections that clients keep between transactions.
+    #[serde(default)]
+    pub pinned: u32,
+    /// For how long one of them has been kept, at most.
+    #[serde(default)]
+    pub oldest_pin_seconds: u64,
     /// `pool_size`.
     pub size: u32,
     /// Whether it is paused.
@@ -157,6 +166,10 @@ impl Status {
             let note = match &pool.last_error {
                 Some(error) => format!("  {error}"),
                 None if pool.paused => "  paused".to_owned(),
+                None if pool.channels > 0 => format!("  listens on {} channels", pool.channels),
+                None if pool.pinned > 0 => {
+                    format!("  {} pinned, for up to {} s", pool.pinned, pool.oldest_pin_seconds)
+                }
                 None => String::new(),
             };
             writeln!(
@@ -181,6 +194,8 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
     let status = |entry: crate::admin::pooler::PoolEntry| {
         let totals = Totals::of(&entry.pool.stats);
         let last_error = entry.pool.last_error().map(|error| error.message);
+        let pins = &entry.pool.pins;
+        let oldest_pin = pins.oldest().map_or(0, |since| now.since(since).as_secs());
         let queue = entry.pool.lock();
         PoolStatus {
             database: entry.pool.database.clone(),
@@ -193,6 +208,9 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
             servers_active: queue.lent_count(),
             servers_idle: queue.idle_count(),
             servers_opening: queue.opening_count(),
+            channels: entry.pool.stats.listen.channels.load(Ordering::Relaxed),
+            pinned: pins.get(),
+            oldest_pin_seconds: oldest_pin,
             size: queue.limits().size,
             paused: queue.is_paused(),
             transactions: totals.transactions,

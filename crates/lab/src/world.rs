@@ -589,14 +589,18 @@ impl World {
         }
         let watched: usize = self.engines.iter().map(Engine::resident_count).sum();
         let idle: u32 = self.pools.iter().map(|pool| pool.lock().idle_count()).sum();
-        if watched != idle as usize {
-            return Err(format!("{watched} backends are watched, {idle} idle"));
+        // What listens for clients stays for a while, with the channel of markers.
+        let listening: usize = self.engines.iter().map(Engine::listener_count).sum();
+        if watched != idle as usize + listening {
+            return Err(format!("{watched} are watched, {idle} idle, {listening} listen"));
         }
         let model = &self.servers.model;
-        if !model.locks().is_empty() || !model.listeners().is_empty() {
-            return Err(format!("left: {:?} {:?}", model.locks(), model.listeners()));
+        let mut left = model.listeners();
+        left.retain(|(channel, _)| !channel.starts_with("hawser_"));
+        if !model.locks().is_empty() || !left.is_empty() {
+            return Err(format!("left: {:?} {left:?}", model.locks()));
         }
-        if model.processes().len() != idle as usize {
+        if model.processes().len() != idle as usize + listening {
             return Err(format!("{} processes, {idle} idle", model.processes().len()));
         }
         for (table, rows) in self.clients.iter().flat_map(|seated| seated.model.settled()) {

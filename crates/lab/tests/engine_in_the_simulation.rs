@@ -53,7 +53,6 @@ fn moving() -> Mix {
         roles: 0,
         temporary: 0,
         locks: 0,
-        notifications: 0,
         sql_prepared: 1,
         cursors: 1,
         discards: 1,
@@ -123,7 +122,7 @@ impl Draw {
                     slots: number * SESSIONS..(number + 1) * SESSIONS,
                     behaviour,
                     startup: startup(&mut rng),
-                    comparison: Comparison::Exact,
+                    comparison: Comparison::ExactWithNotifier,
                     write_bytes_max: *rng.pick(&[0, 0, 7, 100]),
                     pause_percent: *rng.pick(&[0, 0, 20]),
                     tolerates_loss: false,
@@ -210,6 +209,31 @@ fn seeds_that_once_failed() {
 fn clients_with_state_of_every_kind_leak_nothing_and_lose_nothing() {
     let reports = all("clients_with_state_of_every_kind", 12, |seed| Draw::new(seed, 12, &mix()));
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
+/// LISTEN, UNLISTEN and NOTIFY, within savepoints, pipelines and what else there is.
+fn listening() -> Mix {
+    Mix { notifications: 80, ..moving() }
+}
+
+#[test]
+fn clients_that_listen_hear_their_own_in_their_place() {
+    let reports = all("clients_that_listen_hear", 8, |seed| Draw::new(seed, 10, &listening()));
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
+#[test]
+fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
+    all("a_listening_connection_that_dies", 8, |seed| {
+        Draw::new(seed, 10, &listening())
+            .world(|config| config.faults = faults())
+            .each(|client| client.tolerates_loss = true)
+    });
+}
+
+#[test]
+fn a_lost_message_of_the_listening_connections_is_noticed() {
+    is_noticed("one message in 100", Sabotage::LosesMessages(100), &listening());
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! through the vDSO, no system call), the number of processors
 //! ([`std::thread::available_parallelism`] respects affinity and cgroup quotas).
 
+pub mod congestion;
 pub mod epoll;
 pub mod eventfd;
 pub mod interfaces;
@@ -18,4 +19,5 @@ pub mod process;
 pub mod rtnetlink;
 pub mod seccomp;
 pub mod stream;
+pub mod tcp_info;
 pub mod tun;

@@ -27,7 +27,19 @@ pub fn listen_tcp(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> 
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    listen_with(
+        rustix::net::socket_with(family, SocketType::STREAM, flags, None)?,
+        address,
+        backlog,
+    )
+}
+
+/// Listens with a socket of the address's family that has just been made, of TCP or MPTCP.
+pub(crate) fn listen_with(
+    socket: OwnedFd,
+    address: SocketAddr,
+    backlog: i32,
+) -> io::Result<TcpListener> {
     sockopt::set_socket_reuseaddr(&socket, true)?;
     if address.is_ipv6() {
         sockopt::set_ipv6_v6only(&socket, true)?;

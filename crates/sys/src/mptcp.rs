@@ -8,6 +8,7 @@
 //! ```
 //! * [`endpoint`]: what the in-kernel path manager is told, over netlink
 //! * [`event`]: what it tells
+//! * [`subflow`]: what one in userspace tells the kernel
 //! * [`diagnosis`]: every MPTCP connection and its subflows, over sock_diag
 //! * [`socket`]: sockets of this process; [`replace`]: plain TCP in place of one
 //! * [`watch`]: an end to connections whose peer is gone
@@ -24,6 +25,7 @@ pub mod information;
 pub mod kernel;
 pub mod replace;
 pub mod socket;
+pub mod subflow;
 pub mod watch;
 
 /// `IPPROTO_MPTCP` (include/uapi/linux/in.h).

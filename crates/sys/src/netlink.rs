@@ -64,6 +64,8 @@ const TYPE_DONE: u16 = 3;
 /// A family of netlink sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
+    /// `NETLINK_ROUTE`.
+    Route,
     /// `NETLINK_SOCK_DIAG`.
     SocketDiagnosis,
     /// `NETLINK_GENERIC`.
@@ -73,6 +75,7 @@ pub enum Protocol {
 impl Protocol {
     fn number(self) -> libc::c_int {
         match self {
+            Self::Route => libc::NETLINK_ROUTE,
             Self::SocketDiagnosis => libc::NETLINK_SOCK_DIAG,
             Self::Generic => libc::NETLINK_GENERIC,
         }
@@ -134,6 +137,16 @@ impl std::error::Error for NetlinkError {
         match self {
             Self::System { source, .. } | Self::Refused { source, .. } => Some(source),
             Self::Malformed(_) | Self::NoFamily(_) => None,
+        }
+    }
+}
+
+impl From<NetlinkError> for io::Error {
+    /// With the kernel's error number, where there is one.
+    fn from(error: NetlinkError) -> Self {
+        match error.errno() {
+            Some(code) => Self::from_raw_os_error(code),
+            None => Self::new(io::ErrorKind::InvalidData, error),
         }
     }
 }
@@ -470,6 +483,19 @@ mod tests {
             let error = acknowledged(&Messages(&bytes).next().unwrap().unwrap()).unwrap_err();
             assert_eq!(error.errno(), Some(libc::EEXIST));
             assert!(error.to_string().starts_with("address already in use"), "{error}");
+        }
+    }
+
+    #[test]
+    fn answers_are_read_as_the_kernel_writes_them() {
+        let verdict = |bytes: &[u8]| acknowledged(&Messages(bytes).next().unwrap()?);
+        let mut answer = message(TYPE_ERROR, 0, &[0; 4]);
+        assert!(verdict(&answer).is_ok());
+        assert_eq!(Messages(&answer).next().unwrap().unwrap().sequence, 9, "whose it is");
+        answer[16..20].copy_from_slice(&(-17i32).to_ne_bytes());
+        assert_eq!(io::Error::from(verdict(&answer).unwrap_err()).raw_os_error(), Some(17));
+        for length in 1..20 {
+            assert!(verdict(&answer[..length]).is_err());
         }
     }
 

@@ -160,11 +160,33 @@ pub fn descriptor_of(process: u32, fd: i32) -> io::Result<OwnedFd> {
 /// # Errors
 /// As poll(2), but for EINTR.
 pub fn wait_for(fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<Vec<(bool, bool)>> {
-    use rustix::event::{PollFd, PollFlags, poll};
+    wait(fds, None)
+}
+
+/// As [`wait_for`], but no longer than `pause`.
+///
+/// # Errors
+/// As [`wait_for`].
+pub fn wait_at_most(
+    fds: &[std::os::fd::BorrowedFd<'_>],
+    pause: std::time::Duration,
+) -> io::Result<Vec<(bool, bool)>> {
+    wait(fds, Some(pause))
+}
+
+fn wait(
+    fds: &[std::os::fd::BorrowedFd<'_>],
+    pause: Option<std::time::Duration>,
+) -> io::Result<Vec<(bool, bool)>> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let mut polled: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
+    let pause = pause.map(|pause| Timespec {
+        tv_sec: i64::try_from(pause.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: pause.subsec_nanos().into(),
+    });
     loop {
-        match poll(&mut polled, None) {
+        match poll(&mut polled, pause.as_ref()) {
             Ok(_) => break,
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
@@ -175,6 +197,18 @@ pub fn wait_for(fds: &[std::os::fd::BorrowedFd<'_>]) -> io::Result<Vec<(bool, bo
         .iter()
         .map(|fd| (fd.revents().contains(PollFlags::IN), fd.revents().intersects(gone)))
         .collect())
+}
+
+/// Locks a file for this process, until it is closed. False if another has it.
+///
+/// # Errors
+/// As flock(2), but for EWOULDBLOCK.
+pub fn lock_file(file: impl AsFd) -> io::Result<bool> {
+    match rustix::fs::flock(file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(true),
+        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// A user of this host.

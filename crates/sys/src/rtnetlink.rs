@@ -1,10 +1,6 @@
 //! Interfaces, addresses, routes and rules of a network namespace: rtnetlink(7).
 //!
-//! # Model
-//! One request, one answer. A request is a header, a structure that depends on its type, and
-//! attributes of type, length and value, padded to 4 bytes; the answer is an error number, 0 for
-//! done.
-//!
+//! # Model       one question, one acknowledgement: see [`crate::netlink`]
 //! # Invariants  speaks to the namespace in which the socket was made
 //! # Why not     the `ip` program: one more package, and its messages are for people. A crate for
 //!               all of rtnetlink: seven kinds of messages are needed, of several hundred
@@ -13,24 +9,24 @@
 use std::ffi::CStr;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::{AddressFamily, SocketType};
+
+use crate::netlink::attribute::Writer;
+use crate::netlink::{ACK, Netlink, Protocol, Question};
 
 /// The table of routes that is asked first by default.
 pub const MAIN_TABLE: u32 = 254;
 
-/// Room for an answer: it repeats the request, which is far smaller.
-const ANSWER_BYTES_MAX: usize = 4096;
+/// Flags of what is to be new.
+const NEW: i32 = libc::NLM_F_CREATE | libc::NLM_F_EXCL;
 
 const VETH_INFO_PEER: u16 = 1; // linux/veth.h
 
 /// A connection to the kernel's routing.
 #[derive(Debug)]
-pub struct Routing {
-    socket: OwnedFd,
-    number: u32,
-}
+pub struct Routing(Netlink);
 
 /// An interface's index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +38,7 @@ impl Routing {
     /// # Errors
     /// As socket(2).
     pub fn open() -> io::Result<Self> {
-        let (flags, kind) = (SocketFlags::CLOEXEC, SocketType::RAW);
-        let family = AddressFamily::NETLINK;
-        // Protocol 0 is NETLINK_ROUTE.
-        let socket = rustix::net::socket_with(family, kind, flags, None)?;
-        Ok(Self { socket, number: 0 })
+        Ok(Self(Netlink::open(Protocol::Route)?))
     }
 
     /// The interface of that name in the namespace of this thread.
@@ -64,21 +56,18 @@ impl Routing {
     /// # Errors
     /// EEXIST where the name is taken, EOPNOTSUPP without the driver, EPERM.
     pub fn add_pair(&mut self, name: &CStr, other: impl AsFd) -> io::Result<()> {
-        let mut message = Message::new(libc::RTM_NEWLINK, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
-        message.link(0, 0);
-        message.attribute(libc::IFLA_IFNAME, name.to_bytes_with_nul());
-        let info = message.begin(libc::IFLA_LINKINFO);
-        message.attribute(libc::IFLA_INFO_KIND, b"veth");
-        let data = message.begin(libc::IFLA_INFO_DATA);
-        let peer = message.begin(VETH_INFO_PEER);
-        message.link(0, 0);
-        message.attribute(libc::IFLA_IFNAME, name.to_bytes_with_nul());
-        let other = other.as_fd().as_raw_fd();
-        message.attribute(libc::IFLA_NET_NS_FD, &other.to_ne_bytes());
-        message.end(peer);
-        message.end(data);
-        message.end(info);
-        self.ask(message)
+        let mut near = Writer::default();
+        near.bytes(libc::IFLA_IFNAME, name.to_bytes_with_nul());
+        let mut far = near.clone();
+        far.bytes(libc::IFLA_NET_NS_FD, &other.as_fd().as_raw_fd().to_ne_bytes());
+        // What is nested here has no NLA_F_NESTED: so it has been since before there was such a flag.
+        let mut data = Writer::default();
+        data.bytes(VETH_INFO_PEER, &[&link(0, 0), far.as_bytes()].concat());
+        let mut info = Writer::default();
+        info.bytes(libc::IFLA_INFO_KIND, b"veth");
+        info.bytes(libc::IFLA_INFO_DATA, data.as_bytes());
+        near.bytes(libc::IFLA_LINKINFO, info.as_bytes());
+        self.ask(libc::RTM_NEWLINK, NEW, &link(0, 0), &near)
     }
 
     /// Sets an interface up.
@@ -86,9 +75,8 @@ impl Routing {
     /// # Errors
     /// EINVAL for an MTU that the device cannot have, EPERM.
     pub fn set_up(&mut self, interface: Interface) -> io::Result<()> {
-        let mut message = Message::new(libc::RTM_NEWLINK, 0);
-        message.link(interface.0, libc::IFF_UP.cast_unsigned());
-        self.ask(message)
+        let up = link(interface.0, libc::IFF_UP.cast_unsigned());
+        self.ask(libc::RTM_NEWLINK, 0, &up, &Writer::default())
     }
 
     /// Sets the largest packet of an interface, and how many wait for its reader.
@@ -101,11 +89,10 @@ impl Routing {
         mtu_bytes: u32,
         queue_packets: u32,
     ) -> io::Result<()> {
-        let mut message = Message::new(libc::RTM_NEWLINK, 0);
-        message.link(interface.0, 0);
-        message.attribute(libc::IFLA_MTU, &mtu_bytes.to_ne_bytes());
-        message.attribute(libc::IFLA_TXQLEN, &queue_packets.to_ne_bytes());
-        self.ask(message)
+        let mut sizes = Writer::default();
+        sizes.u32(libc::IFLA_MTU, mtu_bytes);
+        sizes.u32(libc::IFLA_TXQLEN, queue_packets);
+        self.ask(libc::RTM_NEWLINK, 0, &link(interface.0, 0), &sizes)
     }
 
     /// Gives an interface an address, and by it a route to `prefix_bits` of its neighbours. An IPv6
@@ -119,14 +106,15 @@ impl Routing {
         address: IpAddr,
         prefix_bits: u8,
     ) -> io::Result<()> {
-        let mut message = Message::new(libc::RTM_NEWADDR, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
         let flags = if address.is_ipv6() { libc::IFA_F_NODAD } else { 0 };
         let flags = u8::try_from(flags).expect("a flag of 8 bits");
-        message.put(&[family(address), prefix_bits, flags, libc::RT_SCOPE_UNIVERSE]); // ifaddrmsg
-        message.put(&interface.0.to_ne_bytes());
-        message.address(libc::IFA_LOCAL, address);
-        message.address(libc::IFA_ADDRESS, address);
-        self.ask(message)
+        let scope = libc::RT_SCOPE_UNIVERSE;
+        let header = [family(address), prefix_bits, flags, scope]; // ifaddrmsg, before the index
+        let mut attributes = Writer::default();
+        put_address(&mut attributes, libc::IFA_LOCAL, address);
+        put_address(&mut attributes, libc::IFA_ADDRESS, address);
+        let fixed = [header, interface.0.to_ne_bytes()].concat();
+        self.ask(libc::RTM_NEWADDR, NEW, &fixed, &attributes)
     }
 
     /// Adds a route: to `to`, by an interface, and by a neighbour where `via` is one.
@@ -140,22 +128,21 @@ impl Routing {
         via: Option<IpAddr>,
         table: u32,
     ) -> io::Result<()> {
-        let mut message = Message::new(libc::RTM_NEWROUTE, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
         let scope = if via.is_some() { libc::RT_SCOPE_UNIVERSE } else { libc::RT_SCOPE_LINK };
         let small_table = u8::try_from(table).unwrap_or(libc::RT_TABLE_UNSPEC);
         // rtmsg: family, lengths of destination and source, TOS, table, protocol, scope, type, flags
-        message.put(&[family(to), prefix_bits, 0, 0]);
-        message.put(&[small_table, libc::RTPROT_STATIC, scope, libc::RTN_UNICAST]);
-        message.put(&0u32.to_ne_bytes());
+        let route = [small_table, libc::RTPROT_STATIC, scope, libc::RTN_UNICAST];
+        let fixed = [[family(to), prefix_bits, 0, 0], route, [0; 4]].concat();
+        let mut attributes = Writer::default();
         if prefix_bits > 0 {
-            message.address(libc::RTA_DST, to);
+            put_address(&mut attributes, libc::RTA_DST, to);
         }
-        message.attribute(libc::RTA_OIF, &by.0.to_ne_bytes());
-        message.attribute(libc::RTA_TABLE, &table.to_ne_bytes());
+        attributes.u32(libc::RTA_OIF, by.0);
+        attributes.u32(libc::RTA_TABLE, table);
         if let Some(via) = via {
-            message.address(libc::RTA_GATEWAY, via);
+            put_address(&mut attributes, libc::RTA_GATEWAY, via);
         }
-        self.ask(message)
+        self.ask(libc::RTM_NEWROUTE, NEW, &fixed, &attributes)
     }
 
     /// What has the source address `from` is routed by `table`; `priority` as in ip-rule(8), the
@@ -164,114 +151,45 @@ impl Routing {
     /// # Errors
     /// EEXIST, EPERM, EOPNOTSUPP in a kernel without policy routing.
     pub fn add_rule(&mut self, from: IpAddr, table: u32, priority: u32) -> io::Result<()> {
-        let mut message = Message::new(libc::RTM_NEWRULE, libc::NLM_F_CREATE | libc::NLM_F_EXCL);
         let bits = if from.is_ipv4() { 32 } else { 128 };
         let small_table = u8::try_from(table).unwrap_or(libc::RT_TABLE_UNSPEC);
         // fib_rule_hdr: as rtmsg, with two reserved bytes and the action
         const FR_ACT_TO_TBL: u8 = 1;
-        message.put(&[family(from), 0, bits, 0, small_table, 0, 0, FR_ACT_TO_TBL]);
-        message.put(&0u32.to_ne_bytes());
+        let fixed =
+            [[family(from), 0, bits, 0], [small_table, 0, 0, FR_ACT_TO_TBL], [0; 4]].concat();
         const FRA_SRC: u16 = 2;
         const FRA_PRIORITY: u16 = 6;
         const FRA_TABLE: u16 = 15;
-        message.address(FRA_SRC, from);
-        message.attribute(FRA_PRIORITY, &priority.to_ne_bytes());
-        message.attribute(FRA_TABLE, &table.to_ne_bytes());
-        self.ask(message)
+        let mut attributes = Writer::default();
+        put_address(&mut attributes, FRA_SRC, from);
+        attributes.u32(FRA_PRIORITY, priority);
+        attributes.u32(FRA_TABLE, table);
+        self.ask(libc::RTM_NEWRULE, NEW, &fixed, &attributes)
     }
 
-    fn ask(&mut self, message: Message) -> io::Result<()> {
-        self.number += 1;
-        let request = message.finish(self.number);
-        rustix::net::send(&self.socket, &request, SendFlags::empty())?;
-        let mut answer = [0; ANSWER_BYTES_MAX];
-        loop {
-            let (length, _) = rustix::net::recv(&self.socket, &mut answer, RecvFlags::empty())?;
-            if let Some(verdict) = verdict(&answer[..length.min(ANSWER_BYTES_MAX)], self.number) {
-                return verdict;
-            }
-        }
+    fn ask(&mut self, kind: u16, flags: i32, fixed: &[u8], attributes: &Writer) -> io::Result<()> {
+        let flags = u16::try_from(flags).expect("flags are 16 bits");
+        self.0.ask(&Question::new(kind, flags | ACK, fixed).with(attributes))?;
+        Ok(())
     }
 }
 
-/// What an answer says to the request of that number; `None` where it answers something else.
-fn verdict(answer: &[u8], number: u32) -> Option<io::Result<()>> {
-    let word = |at: usize| answer.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    let kind = u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?);
-    if i32::from(kind) != libc::NLMSG_ERROR || word(8)? != number {
-        return None;
-    }
-    match word(16)?.cast_signed() {
-        0 => Some(Ok(())),
-        code => Some(Err(io::Error::from_raw_os_error(code.saturating_neg()))),
+/// `ifinfomsg`, setting these flags.
+fn link(index: u32, flags: u32) -> Vec<u8> {
+    // The last says which of the flags change.
+    [0, index, flags, flags].map(u32::to_ne_bytes).concat()
+}
+
+fn put_address(attributes: &mut Writer, kind: u16, address: IpAddr) {
+    match address {
+        IpAddr::V4(address) => attributes.bytes(kind, &address.octets()),
+        IpAddr::V6(address) => attributes.bytes(kind, &address.octets()),
     }
 }
 
 fn family(address: IpAddr) -> u8 {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     u8::try_from(family).expect("both are small")
-}
-
-/// A request as it grows.
-struct Message(Vec<u8>);
-
-impl Message {
-    fn new(kind: u16, flags: i32) -> Self {
-        let flags = u16::try_from(flags | libc::NLM_F_REQUEST | libc::NLM_F_ACK);
-        let flags = flags.expect("flags are 16 bits");
-        let mut message = Self(vec![0; 4]); // the length comes last
-        message.put(&kind.to_ne_bytes());
-        message.put(&flags.to_ne_bytes());
-        message.put(&[0; 8]); // the number, and who asks: the kernel knows
-        message
-    }
-
-    fn put(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
-    }
-
-    /// `ifinfomsg`, setting these flags.
-    fn link(&mut self, index: u32, flags: u32) {
-        self.put(&[0; 4]);
-        self.put(&index.to_ne_bytes());
-        self.put(&flags.to_ne_bytes());
-        self.put(&flags.to_ne_bytes()); // which of them change
-    }
-
-    fn attribute(&mut self, kind: u16, value: &[u8]) {
-        let length = u16::try_from(4 + value.len()).expect("values are short");
-        self.put(&length.to_ne_bytes());
-        self.put(&kind.to_ne_bytes());
-        self.put(value);
-        self.0.resize(self.0.len().next_multiple_of(4), 0);
-    }
-
-    fn address(&mut self, kind: u16, address: IpAddr) {
-        match address {
-            IpAddr::V4(address) => self.attribute(kind, &address.octets()),
-            IpAddr::V6(address) => self.attribute(kind, &address.octets()),
-        }
-    }
-
-    /// An attribute that holds others, until [`Message::end`].
-    fn begin(&mut self, kind: u16) -> usize {
-        let at = self.0.len();
-        self.put(&[0; 2]);
-        self.put(&kind.to_ne_bytes());
-        at
-    }
-
-    fn end(&mut self, at: usize) {
-        let length = u16::try_from(self.0.len() - at).expect("requests are short");
-        self.0[at..at + 2].copy_from_slice(&length.to_ne_bytes());
-    }
-
-    fn finish(mut self, number: u32) -> Vec<u8> {
-        let length = u32::try_from(self.0.len()).expect("requests are short");
-        self.0[..4].copy_from_slice(&length.to_ne_bytes());
-        self.0[8..12].copy_from_slice(&number.to_ne_bytes());
-        self.0
-    }
 }
 
 #[cfg(test)]
@@ -293,20 +211,6 @@ mod tests {
                 eprintln!("SKIPPED: no network namespace: {error}");
                 None
             }
-        }
-    }
-
-    #[test]
-    fn answers_are_read_as_the_kernel_writes_them() {
-        let mut answer = vec![0; 20];
-        answer[4..6].copy_from_slice(&2u16.to_ne_bytes());
-        answer[8..12].copy_from_slice(&7u32.to_ne_bytes());
-        assert!(verdict(&answer, 7).unwrap().is_ok());
-        assert!(verdict(&answer, 8).is_none(), "another request's");
-        answer[16..20].copy_from_slice(&(-17i32).to_ne_bytes());
-        assert_eq!(verdict(&answer, 7).unwrap().unwrap_err().raw_os_error(), Some(17));
-        for length in 0..20 {
-            assert!(verdict(&answer[..length], 7).is_none());
         }
     }
 

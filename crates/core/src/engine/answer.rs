@@ -43,6 +43,11 @@ impl<S: Socket> Client<S> {
         let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);
     }
 
+    /// Whether all that was meant for it has gone out.
+    pub(super) fn has_taken_all(&self) -> bool {
+        self.output.is_empty() && !self.socket.has_unsent()
+    }
+
     /// Writes what has waited for the end of the turn. Returns how many bytes the socket took.
     pub(super) fn push_out(&mut self, spare: &mut Spare) -> io::Result<usize> {
         if !std::mem::take(&mut self.late) {
@@ -109,7 +114,7 @@ impl<S: Socket> Engine<S> {
             next += 1;
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let written = client.push_out(&mut self.spare);
-            let gone = client.state == ClientState::Closing && client.output.is_empty();
+            let gone = client.state == ClientState::Closing && client.has_taken_all();
             self.answered(host, slot, &written, now);
             if gone {
                 self.close_client(host, slot, "it has been told goodbye", now);

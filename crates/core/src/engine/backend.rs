@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::client::{ClientStatement, significant};
+use super::doubt::Doubt;
 use super::expect::Expect;
 use super::kept::Kept;
 use super::message::PoolRef;
@@ -12,7 +13,7 @@ use super::restore::Longer;
 use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
-use crate::pool::{Basis, ServerParameters};
+use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
@@ -123,7 +124,8 @@ pub struct Backend<S: Socket> {
     pub(super) copying_in: bool,
     /// Its client has gone on as if that copy had failed.
     pub(super) copy_foreseen: bool,
-    /// The query of ours that the server is at has been completed, up to its ReadyForQuery.
+    /// Something has come for the query that the server is at, so that its ReadyForQuery is its own.
+    /// Kept only while `syncs_in_doubt`.
     pub(super) fence_passed: bool,
     /// Syncs that the copy under way is taken to have read and ignored.
     pub(super) syncs_in_copy: u32,
@@ -172,6 +174,8 @@ pub struct Backend<S: Socket> {
     /// A cancel request goes out once no query of ours is ahead of the client's.
     pub(super) cancel_due: bool,
     pub(super) parked: bool,
+    /// Its client keeps it between transactions, and is counted for that.
+    pub(super) pinned: Option<Box<Pinned>>,
     /// When it became idle in a transaction, or `tidying` began.
     pub(super) since: Time,
     /// When its client last took or sent a byte.
@@ -201,8 +205,19 @@ pub struct Backend<S: Socket> {
     pub(super) start_values_at_stake: bool,
     /// One has worked, in a transaction that has not ended.
     pub(super) start_values_changed: bool,
+    /// A transaction has ended on it since all that was notified before had been heard: what comes
+    /// from it may be another client's.
+    pub(super) notifies_unheard: bool,
+    /// Since it was lent, its client has sent something that may have drawn from a sequence.
+    pub(super) drawn: bool,
     /// Since it was lent, what currval and lastval would answer has been discarded.
     pub(super) sequences_discarded: bool,
+    /// Settings that may fail are under way, in a transaction block of ours.
+    pub(super) applying: bool,
+    /// Custom names that it knows for good.
+    pub(super) custom: CustomNames,
+    /// What its client's statements may have made or ended.
+    pub(super) doubt: Option<Box<Doubt>>,
     _permit: Box<dyn std::any::Any + Send>,
 }
 
@@ -258,6 +273,7 @@ impl<S: Socket> Backend<S> {
             cancels_in_flight: 0,
             cancel_due: false,
             parked: false,
+            pinned: None,
             since: seed.opened,
             progress: seed.opened,
             transactions: 0,
@@ -271,7 +287,12 @@ impl<S: Socket> Backend<S> {
             uncertain: false,
             start_values_at_stake: false,
             start_values_changed: false,
+            notifies_unheard: false,
+            drawn: false,
             sequences_discarded: false,
+            applying: false,
+            custom: CustomNames::NONE,
+            doubt: None,
             _permit: seed.permit,
         }
     }
@@ -316,6 +337,11 @@ impl<S: Socket> Backend<S> {
         self.transactions
     }
 
+    /// The settings that it has, as they differ from the server's own.
+    pub fn applied(&self) -> &Settings {
+        &self.applied
+    }
+
     /// Its place in its home loop's table.
     pub fn place(&self) -> Slot {
         self.place
@@ -346,12 +372,12 @@ impl<S: Socket> Backend<S> {
 
     /// Whether answers are outstanding that its client will see.
     pub(super) fn owes_client(&self) -> bool {
-        self.expected.iter().any(|expect| *expect != Expect::MadeQuery)
+        self.expected.iter().any(|expect| !expect.is_query_of_ours())
     }
 
     /// Whether a query or pipeline of its client is to be answered to its end yet.
     pub(super) fn owes_client_ready(&self) -> bool {
-        self.expected.iter().any(|expect| expect.ends_with_ready() && *expect != Expect::MadeQuery)
+        self.expected.iter().any(|expect| expect.ends_with_ready() && !expect.is_query_of_ours())
     }
 
     /// The pipeline to which the next answer belongs.
@@ -362,8 +388,7 @@ impl<S: Socket> Backend<S> {
     /// Whether what the server says now is about this pipeline or an earlier one. (A Sync of ours
     /// ends the client's pipeline and begins none.)
     pub(super) fn has_come_to(&self, pipeline: u64) -> bool {
-        self.expected.front() == Some(&Expect::MadeSync)
-            || pipeline + u64::from(self.syncs_outstanding) <= self.pipeline
+        pipeline + u64::from(self.syncs_outstanding) <= self.pipeline
     }
 
     /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did
@@ -391,7 +416,7 @@ impl<S: Socket> Backend<S> {
     /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
     /// client's would then run on, under settings that are not its own.
     pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        let ours = self.expected.contains(&Expect::MadeQuery)
+        let ours = self.expected.iter().any(|expect| expect.is_query_of_ours())
             || (self.expected.contains(&Expect::MadeSync)
                 && !self.replay.is_healing()
                 && self.tidying == Tidying::No);
@@ -429,6 +454,11 @@ impl<S: Socket> Backend<S> {
         let version = self.parameters.get(b"server_version").unwrap_or_default();
         let digits = version.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();
         std::str::from_utf8(digits).ok().and_then(|major| major.parse().ok()).unwrap_or(0u32) >= 18
+    }
+
+    /// Whether its clients lose state that does not move. (It takes a lock: not for each message.)
+    pub(super) fn is_classic(&self) -> bool {
+        self.pool.settings().fidelity == Fidelity::Classic
     }
 
     /// Whether statements of the protocol are kept apart (max_prepared_statements = 0).

@@ -6,9 +6,9 @@
 //! transaction, and undone with it.
 //!
 //! # What it may contain
-//! Only values that this server has taken before, at the client's login or in its own SET: so it
-//! does not fail. If it fails all the same, the client's first message has run under settings
-//! that are not its own; both connections are closed.
+//! Values that this server has taken before, at the client's login or in its own SET. If it fails
+//! all the same, nothing of what the client has sent has run, and both connections are closed: see
+//! [`Backend::apply_settings`].
 
 use std::sync::Arc;
 
@@ -16,6 +16,7 @@ use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed, same_parse_settings};
+use crate::pool::ServerParameters;
 use crate::session::settings::{self, Change, Settings, is_custom};
 use crate::wire::{TransactionStatus, build};
 
@@ -43,20 +44,42 @@ impl<S: Socket> Backend<S> {
         self.expected.push_back(expect);
     }
 
-    /// Appends the queries that bring the backend's settings to what is wanted.
-    pub(super) fn apply_settings(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+    /// Appends the queries that bring the backend's settings to what is wanted. What is in `trusted`,
+    /// the client's start values, has been taken by this server at its login.
+    ///
+    /// Anything else may fail by now (a role that is gone, a value that is no longer valid), and must
+    /// not leave what follows to run without it: it is set in a transaction block, which then stays
+    /// open and fails all that follows. Whether that is so: see `Turn::open`.
+    pub(super) fn apply_settings(
+        &mut self,
+        desired: &Settings,
+        trusted: &Settings,
+        out: &mut Vec<u8>,
+    ) {
         if self.applied == *desired {
             return;
         }
         let before = std::mem::replace(&mut self.applied, desired.clone());
         let changes: Vec<_> = before.diff(desired).collect();
         self.define(&changes);
+        let may_fail = |change: &Change<'_>| match change {
+            Change::Set(name, value) => {
+                let reported = self.parameters.get(name).is_some();
+                let taken = reported && !ServerParameters::is_fixed(name);
+                !taken && trusted.get(name) != Some(value)
+            }
+            Change::Reset(_) => false,
+        };
+        self.applying = changes.iter().any(may_fail);
         // A query is read in the client_encoding in force: that comes first, by itself, where
         // the others are not plain ASCII.
         let (encoding, others): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|c| c.name().eq_ignore_ascii_case(b"client_encoding"));
         let mut text = Vec::new();
         if desired.needs_encoding() {
+            if self.applying {
+                self.made_query(b"BEGIN", out);
+            }
             for part in [encoding, others] {
                 if !part.is_empty() {
                     text.clear();
@@ -64,16 +87,33 @@ impl<S: Socket> Backend<S> {
                     self.made_query(&text, out);
                 }
             }
+            if self.applying {
+                self.made_query(b"COMMIT", out);
+            }
         } else {
+            if self.applying {
+                text.extend_from_slice(b"BEGIN;");
+            }
             settings::write_set_query(encoding.into_iter().chain(others), &mut text);
+            if self.applying {
+                text.extend_from_slice(b";COMMIT");
+            }
             self.made_query(&text, out);
         }
     }
 
     /// Custom names among the changes stay defined on the server (see [`is_custom`]).
     fn define(&mut self, changes: &[Change<'_>]) {
-        if changes.iter().any(|change| is_custom(change.name())) {
-            self.spoiled.get_or_insert("a custom setting was given at the start of a session");
+        for change in changes.iter().filter(|change| is_custom(change.name())) {
+            self.note_custom(change.name());
+        }
+    }
+
+    /// The server knows this custom name from now on.
+    pub(super) fn note_custom(&mut self, name: &[u8]) {
+        self.custom = self.custom.and(self.pool.custom_name(&name.to_ascii_lowercase()));
+        if self.custom.are_too_many() {
+            self.spoiled.get_or_insert("its pool has too many custom settings to tell them apart");
         }
     }
 
@@ -89,6 +129,13 @@ impl<S: Socket> Backend<S> {
         build::query(out, text);
         self.expect(Expect::MadeQuery);
         // A simple query takes the unnamed statement away.
+        self.unnamed = None;
+    }
+
+    /// Appends a question of ours about the session.
+    pub(super) fn made_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        build::query(out, text);
+        self.expect(Expect::MadeQuestion);
         self.unnamed = None;
     }
 
@@ -108,20 +155,37 @@ impl<S: Socket> Backend<S> {
 
     /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
     /// the texts of others, with the literals in them. Those that it still needs are prepared again.
-    pub(super) fn deallocate_all(&mut self, out: &mut Vec<u8>) {
+    /// `keeps`: the client has statements of SQL's PREPARE there, which stay.
+    pub(super) fn deallocate_all(&mut self, keeps: bool, out: &mut Vec<u8>) {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
-        if self.status == TransactionStatus::Failed && !self.unsynced {
-            // No command is carried out there but ROLLBACK, behind which the client's may stand.
-            // Close is.
-            for name in self.statements.names() {
-                build::close_statement(out, &name);
+        let alone = !self.unsynced;
+        let failed = self.status == TransactionStatus::Failed && alone;
+        let names = self.statements.names();
+        // Where not all names are known, others' texts come before the client's own.
+        if failed || (keeps && names.is_some()) {
+            // No command is carried out in a failed transaction but ROLLBACK, behind which the
+            // client's may stand. Close is.
+            let all_known = names.is_some();
+            let names = names.unwrap_or_default();
+            for name in &names {
+                build::close_statement(out, name);
                 self.expect(Expect::Made);
             }
-            out.extend_from_slice(&build::SYNC);
-            self.expect(Expect::MadeSync);
+            if alone && (failed || !names.is_empty()) {
+                out.extend_from_slice(&build::SYNC);
+                self.expect(Expect::MadeSync);
+            }
+            if alone && all_known {
+                self.uncertain = false; // a Close does not fail
+            } else {
+                self.statements.clear_in_doubt();
+                return;
+            }
         } else if self.unsynced {
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
             self.uncertain = true; // it may be ignored
+            self.statements.clear_in_doubt();
+            return;
         } else {
             self.made_query(DEALLOCATE_ALL, out);
             self.uncertain = false; // if it fails, the connection is closed
@@ -198,7 +262,9 @@ impl<S: Socket> Backend<S> {
             if self.status == TransactionStatus::InTransaction {
                 settings::write_set_local(change, &mut body);
             } else if within {
+                // Who the session is, is reported too, as it is now.
                 let own = self.parameters.get(change.name());
+                let own = own.filter(|_| !ServerParameters::is_fixed(change.name()));
                 let change = match (change, own) {
                     (Change::Reset(name), Some(own)) => Change::Set(name, own),
                     (change, _) => change,

@@ -81,6 +81,12 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
+        backend.doubt = None;
+        backend.pinned = None;
+        if !backend.uncertain {
+            backend.statements.settle();
+        }
+        backend.drawn = false;
         backend.rereading = false;
         backend.unbroken = 0;
         backend.tidying = Tidying::No;
@@ -92,7 +98,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        if backend.syncs_in_doubt > 0 {
+        if backend.syncs_in_doubt > 0 || backend.reset_due != Reset::No {
             backend.tidying = Tidying::Draining;
             backend.since = now;
             self.tidy_on(host, backend, now);
@@ -121,7 +127,8 @@ impl<S: Socket> Engine<S> {
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Pool;
         }
-        let released = pool.lock().release(id, backend, self.id, now);
+        let names = backend.custom;
+        let released = pool.lock().release_with(id, backend, names, self.id, now);
         match released {
             Released::Kept => {}
             Released::Close(backend) => {
@@ -129,8 +136,12 @@ impl<S: Socket> Engine<S> {
                 self.drop_backend(
                     host,
                     backend,
-                    "one more than the pool may have, or another pool's turn",
+                    "one more than the pool may have, or another pool's or client's turn",
                 );
+                let open = pool.lock().openings_due(now);
+                for _ in 0..open {
+                    host.open(&pool, self.id);
+                }
             }
             Released::Next { waiter, backend } => {
                 if waiter.client.home == self.id {
@@ -142,6 +153,26 @@ impl<S: Socket> Engine<S> {
                 }
             }
         }
+    }
+
+    /// Closes a backend that has been taken out of its pool.
+    #[expect(clippy::boxed_local, reason = "backends are moved as boxes everywhere")]
+    pub(super) fn close_idle<H: Host<S>>(
+        host: &mut H,
+        mut backend: Box<Backend<S>>,
+        home: crate::ids::LoopId,
+    ) {
+        // An idle backend's socket takes five bytes; if not, the server sees the connection end.
+        let _ = backend.socket.write(&build::TERMINATE);
+        backend.socket.shutdown();
+        host.unwatch(&backend.socket, home);
+        host.send(home, ToLoop::Departed(backend.place));
+        host.event(Event::BackendClosed {
+            backend: backend.id,
+            database: &backend.pool.database,
+            user: &backend.pool.user,
+            reason: "it knows a custom setting that clients who wait have not",
+        });
     }
 
     /// A backend of this loop goes to a client of this loop, if that still waits.
@@ -256,6 +287,7 @@ impl<S: Socket> Engine<S> {
         reason: &'static str,
         now: Time,
     ) {
+        self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = client.backend.take() else {
             let error = ClientError::fatal(
@@ -295,6 +327,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         self.leave_queue(slot);
+        self.give_held_answer(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
         if client.state == ClientState::Closing {
             return;
@@ -310,7 +343,7 @@ impl<S: Socket> Engine<S> {
             client.reply(&message);
         }
         let _ = client.push_out(&mut self.spare); // a broken connection has no use for it
-        let unsent = !client.output.is_empty();
+        let unsent = !client.has_taken_all();
         if let Some(backend) = backend {
             self.abandon(host, slot, backend, now);
         }
@@ -330,7 +363,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.output.is_empty() {
+        if client.has_taken_all() {
             self.close_client(host, slot, reason, now);
             return;
         }
@@ -368,6 +401,7 @@ impl<S: Socket> Engine<S> {
             }
             self.abandon(host, slot, backend, now);
         }
+        self.forget_listening(host, slot);
         let Some(mut client) = self.clients.remove(slot) else { return };
         let _ = client.push_out(&mut self.spare); // what it does not take is lost: it leaves
         client.socket.shutdown();
@@ -397,6 +431,8 @@ impl<S: Socket> Engine<S> {
         });
         let exclusive = client.is_some_and(|c| c.exclusive);
         backend.replay.forget();
+        backend.doubt = None;
+        backend.pinned = None;
         backend.reset_due = backend.reset_due.max(reset);
         if exclusive {
             backend.spoiled.get_or_insert("it served one client alone");

@@ -1,20 +1,22 @@
 //! A client: what it has asked for, and what is under way for it.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::backend::Backend;
 use super::effects::Unusual;
 use super::from_client::Halt;
 use super::kept::Kept;
+use super::listening::Listening;
 use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
+use super::names::ClientStatements;
 use super::replay::Seen;
-use super::statement::{Keyed, Statement, Unnamed};
+use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::{Socket, limits};
 use crate::pool::Basis;
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
-use crate::session::settings::{Settings, is_custom};
+use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 
@@ -44,17 +46,11 @@ pub(super) struct ClientStatement {
     pub(super) seen: Arc<Seen>,
 }
 
-/// A client's names for prepared statements.
-pub(super) type ClientStatements = HashMap<Box<[u8]>, ClientStatement, Keyed>;
-
 /// Parts that a session has by its start values alone, and that stay with a backend.
 pub(super) fn parts_of_start(start: &Settings) -> PartSet {
     let mut parts = PartSet::EMPTY;
     if start.get(b"search_path").is_some_and(names_temporary_schema) {
         parts.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
-    }
-    if start.iter().any(|(name, _)| is_custom(name)) {
-        parts.insert(Part::CustomSetting);
     }
     parts
 }
@@ -96,6 +92,8 @@ pub(super) struct Extra {
     pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
+    /// What it listens on without a backend of its own.
+    pub(super) listening: Option<Box<Listening>>,
     /// Scan of a Query that streams.
     pub(super) scanner: Option<Box<Scanner>>,
     /// Bytes still to come of a message that goes nowhere.
@@ -170,6 +168,7 @@ impl<S: Socket> Client<S> {
         self.mode == PoolMode::Session
             || !self.pins.is_empty()
             || self.extra.as_ref().is_some_and(|extra| extra.discarding.is_some())
+            || self.keeps_backend_to_listen()
     }
 
     /// Parts that pin it to this backend whatever it does: by its own start values, or by the
@@ -238,6 +237,7 @@ impl<S: Socket> Client<S> {
             && extra.native_statements.is_empty()
             && extra.unusual_portals.is_empty()
             && !extra.unlistening
+            && extra.listening.is_none()
             && extra.scanner.is_none()
             && extra.discard == 0
             && !extra.skipping
@@ -257,8 +257,10 @@ impl<S: Socket> Client<S> {
         name: &[u8],
         statement: ClientStatement,
         hash_key: Keyed,
+        memory: &Arc<StatementMemory>,
     ) -> Result<(), TooManyStatements> {
-        let names = self.statements.get_or_insert_with(|| Box::new(HashMap::with_hasher(hash_key)));
+        let new = || Box::new(ClientStatements::new(hash_key, memory.clone()));
+        let names = self.statements.get_or_insert_with(new);
         if names.len() >= limits::CLIENT_STATEMENTS_MAX {
             return Err(TooManyStatements);
         }
@@ -285,7 +287,7 @@ impl<S: Socket> Client<S> {
         let forgotten = self.extra.as_mut().and_then(|extra| extra.forgotten.as_mut());
         for names in self.statements.as_deref_mut().into_iter().chain(forgotten) {
             if names.get(name).is_some_and(|named| named.serial == serial) {
-                names.remove(name);
+                names.remove_entry(name);
             }
         }
     }

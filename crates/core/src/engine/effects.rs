@@ -8,16 +8,40 @@
 //! A text that the scan is unsure of pins the client to the end, and its backend is closed then.
 
 use super::client::Resetting;
+use super::listening::Named;
 use crate::session::part::{Part, PartSet, Policy};
+use crate::session::question::ASKED;
 use crate::session::scan::{
     Discard, Findings, OneOrAll, ScanOptions, SetValue, Verb, is_plain, scan,
 };
+use crate::session::settings::{can_move, is_custom};
+
+/// Parts that move, once the server has told what there is to move.
+pub(super) const IN_DOUBT: PartSet =
+    PartSet::of(&[Part::Setting, Part::CustomSetting, Part::Role, Part::SessionAuthorization]);
+
+/// What SET SESSION CHARACTERISTICS sets.
+const CHARACTERISTICS: [&[u8]; 3] = [
+    b"default_transaction_deferrable",
+    b"default_transaction_isolation",
+    b"default_transaction_read_only",
+];
 
 /// What a text may do to the session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Effects {
     /// Parts that pin the client.
     pub pins: PartSet,
+    /// Parts that may be gone behind it.
+    pub ends: PartSet,
+    /// Settings whose values are the server's to tell behind it.
+    pub names: Vec<Box<[u8]>>,
+    /// Custom names that it may define, and sets up to the end of the transaction at most.
+    pub local_names: Vec<Box<[u8]>>,
+    /// Others may be set by it, of which the names are not known.
+    pub vague: bool,
+    /// It has more than one statement: what the first has done, another may undo.
+    pub several: bool,
     /// No command can undo it: the backend is closed when its client leaves.
     pub spoils: bool,
     /// Asks for currval or lastval.
@@ -45,6 +69,8 @@ pub struct Unusual {
     pub(super) deallocates: Option<Box<[u8]>>,
     /// UNLISTEN * by itself: ends the pin of LISTEN.
     pub(super) unlistens_all: bool,
+    /// LISTEN and UNLISTEN, if all of them are known.
+    pub(super) named_channels: Option<Named>,
     /// New sessions may start with other values from now on.
     pub(super) changes_start_values: bool,
 }
@@ -53,10 +79,17 @@ impl Effects {
     /// Whether there is none.
     pub fn is_none(&self) -> bool {
         self.pins.is_empty()
+            && self.ends.is_empty()
             && !self.spoils
             && !self.reads_sequences
             && !self.rereads
             && self.unusual.is_none()
+    }
+
+    /// Whether the server may listen behind it.
+    pub(super) fn listens(&self) -> bool {
+        let named = self.unusual.as_ref().and_then(|unusual| unusual.named_channels.as_ref());
+        self.pins.contains(Part::Listen) || named.is_some_and(|named| !named.listens.is_empty())
     }
 
     /// Of a function called by its oid (FunctionCall): there is no text, and `set_config`,
@@ -65,6 +98,11 @@ impl Effects {
         let kept = PartSet::of(&[Part::AdvisoryLock, Part::Seed]);
         Self {
             pins: PartSet::ANY_SETTING.union(kept),
+            ends: ASKED,
+            names: Vec::new(),
+            local_names: Vec::new(),
+            vague: true,
+            several: true,
             spoils: true,
             reads_sequences: true,
             rereads: true,
@@ -89,12 +127,24 @@ impl Effects {
         if self == other {
             return self;
         }
+        let mut unusual = self.unusual.or(other.unusual);
+        let mut pins = self.pins.union(other.pins).union(PartSet::ANY_SETTING);
+        if let Some(unusual) = &mut unusual
+            && unusual.named_channels.take().is_some()
+        {
+            pins.insert(Part::Listen);
+        }
         Self {
-            pins: self.pins.union(other.pins).union(PartSet::ANY_SETTING),
+            pins,
+            ends: self.ends.union(other.ends),
+            names: Vec::new(),
+            local_names: Vec::new(),
+            vague: true,
+            several: true,
             spoils: true,
             reads_sequences: self.reads_sequences || other.reads_sequences,
             rereads: true,
-            unusual: self.unusual.or(other.unusual),
+            unusual,
         }
     }
 
@@ -102,9 +152,9 @@ impl Effects {
     /// lower case.
     pub fn of(findings: &Findings, reported: impl Fn(&[u8]) -> bool) -> Self {
         let policy = Policy::pooler();
-        let parts = findings.parts(reported);
+        let parts = findings.parts(&reported);
         let mut effects = Self {
-            pins: policy.pinning(parts),
+            pins: policy.pinning(parts).union(parts.intersection(IN_DOUBT)),
             spoils: findings.unsure || policy.must_close(parts),
             rereads: findings.unsure || findings.rereads,
             ..Self::default()
@@ -118,9 +168,23 @@ impl Effects {
             effects.reads_sequences = true;
             effects.pins.remove(Part::SequenceValue);
         }
+        effects.name_settings(findings, &reported);
+        effects.ends = findings.ends;
+        if findings.unsure || findings.truncated {
+            effects.ends = ASKED;
+        }
         let mut unusual = Unusual::default();
+        let mut named = Named::default();
         for statement in findings.statements() {
+            effects.ends = effects.ends.union(statement.verb.ends());
             unusual.add(&statement.verb);
+            named.add(&statement.verb);
+        }
+        let all_known = !findings.unsure && !findings.truncated;
+        if all_known && !findings.flags.contains(Part::Listen) {
+            unusual.named_channels = Some(named).filter(|named| !named.is_empty());
+        } else if findings.unsure || parts.contains(Part::Listen) {
+            effects.pins.insert(Part::Listen); // on what is not known
         }
         if let Some(single) = findings.single() {
             match &single.verb {
@@ -138,7 +202,81 @@ impl Effects {
     }
 }
 
+impl Effects {
+    /// Which settings the text sets whose values no message tells.
+    fn name_settings(&mut self, findings: &Findings, reported: &impl Fn(&[u8]) -> bool) {
+        let mut unnamed = findings.flags.intersection(IN_DOUBT);
+        if !findings.truncated {
+            for name in &findings.configured {
+                let part = Part::of_setting(name.as_bytes(), reported);
+                // The scan knows of those only that every server reports.
+                unnamed = unnamed.minus(part.into_iter().chain([Part::Setting]).collect());
+            }
+            if !findings.defined.is_empty() {
+                unnamed.remove(Part::CustomSetting);
+            }
+        }
+        for name in &findings.configured {
+            self.name_setting(Part::of_setting(name.as_bytes(), reported), name.as_bytes());
+        }
+        for name in &findings.defined {
+            self.define(name.as_bytes());
+        }
+        for statement in findings.statements() {
+            match &statement.verb {
+                Verb::Set { name, local: true, .. } if is_custom(name.as_bytes()) => {
+                    self.define(name.as_bytes());
+                }
+                Verb::Set { name, local: false, value }
+                    if *value != SetValue::Default || is_custom(name.as_bytes()) =>
+                {
+                    let name = name.as_bytes();
+                    self.name_setting(Part::of_setting(name, reported), name);
+                }
+                Verb::Reset(name) if is_custom(name.as_bytes()) => {
+                    self.name_setting(Some(Part::CustomSetting), name.as_bytes());
+                }
+                Verb::SetSessionCharacteristics { local: false } => {
+                    for name in CHARACTERISTICS {
+                        self.name_setting(Part::of_setting(name, reported), name);
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.vague |= findings.unsure || !unnamed.is_empty();
+        self.spoils |= unnamed.contains(Part::CustomSetting)
+            || (self.vague && self.pins.contains(Part::CustomSetting));
+        self.several = findings.single().is_none();
+    }
+
+    fn define(&mut self, name: &[u8]) {
+        if !self.local_names.iter().any(|known| **known == *name) {
+            self.local_names.push(name.into());
+        }
+    }
+
+    fn name_setting(&mut self, part: Option<Part>, name: &[u8]) {
+        if !part.is_some_and(|part| IN_DOUBT.contains(part)) {
+            return;
+        }
+        if !can_move(name) {
+            self.vague = true;
+        } else if !self.names.iter().any(|known| **known == *name) {
+            self.names.push(name.into());
+            if name == b"session_authorization" {
+                self.name_setting(Some(Part::Role), b"role");
+            }
+        }
+    }
+}
+
 impl Unusual {
+    /// Whether an UNLISTEN stands there.
+    pub(super) fn unlistens(&self) -> bool {
+        self.named_channels.as_ref().is_some_and(|named| !named.unlistens.is_empty())
+    }
+
     /// Whether settings go back to start values.
     pub(super) fn takes_start_values(&self) -> bool {
         self.resetting != Resetting::No || !self.local_defaults.is_empty()
@@ -200,12 +338,18 @@ mod tests {
         assert!(effects("SET TimeZone TO 'UTC'").is_none());
         assert!(effects("SET application_name = 'x'").is_none());
         assert!(effects("SET statement_timeout = 1").pins.contains(Part::Setting));
+        assert_eq!(*effects("SET Statement_Timeout = 1").names, [b"statement_timeout"[..].into()]);
         assert!(effects("SET LOCAL statement_timeout = 1").is_none());
+        let custom = effects("SET LOCAL My.User = 1; SELECT set_config('my.x', 'a', true)");
+        assert_eq!(custom.local_names.len(), 2);
+        assert!(custom.names.is_empty() && !custom.vague && !custom.spoils);
+        let unknown = effects("SELECT set_config(lower('my.x'), 'a', false)");
+        assert!(unknown.vague && unknown.spoils);
     }
 
     #[test]
     fn what_no_command_can_undo_spoils_the_backend() {
-        for text in ["LOAD 'x'", "SELECT setseed(0.5)", "SET my.user TO 'x'", "SELECT 'open"] {
+        for text in ["LOAD 'x'", "SELECT setseed(0.5)", "SELECT set_limit(0.5)", "SELECT 'open"] {
             let effects = effects(text);
             assert!(effects.spoils && !effects.pins.is_empty(), "{text}: {effects:?}");
         }

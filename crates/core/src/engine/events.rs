@@ -45,6 +45,9 @@ impl<S: Socket> Engine<S> {
             // carried out. The first answer that cannot be written ends that, as in PostgreSQL.
             return;
         }
+        if (ready.broken || ready.hangup) && self.waits_with_goodbye(slot) {
+            return;
+        }
         if ready.broken {
             // What it had sent before may still be there to be read, and is of no use to anyone.
             self.close_client(host, slot, "client's connection broke", now);
@@ -63,7 +66,7 @@ impl<S: Socket> Engine<S> {
                         }
                         unread = took && backend.readable;
                     }
-                    if closing && client.output.is_empty() {
+                    if closing && client.has_taken_all() {
                         self.close_client(host, slot, "it has been told goodbye", now);
                         return;
                     }
@@ -84,8 +87,7 @@ impl<S: Socket> Engine<S> {
             let Some(client) = self.clients.get_mut(slot) else { return };
             client.readable = true;
             if ready.hangup && matches!(client.state, ClientState::Waiting | ClientState::Closing) {
-                // It will never see an answer. (Half-closing clients wait for none: libpq's
-                // Terminate comes first.)
+                // It has gone without a goodbye: nobody is there to see an answer.
                 self.close_client(host, slot, "client closed its connection", now);
                 return;
             }
@@ -106,12 +108,39 @@ impl<S: Socket> Engine<S> {
 
     /// Goes on with a client that was not read because it did not take its answers.
     fn go_on_reading<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        self.give_notifications(host, slot, now);
         if let Some(client) = self.clients.get(slot)
             && client.readable
             && matches!(client.state, ClientState::Idle | ClientState::Active)
         {
             self.resume_client(host, slot, now);
         }
+    }
+
+    /// Whether a client that waits, and has closed its side, has said goodbye behind what it waits
+    /// with: that is carried out in its turn, as it is where a backend is free.
+    fn waits_with_goodbye(&mut self, slot: Slot) -> bool {
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        if client.state != ClientState::Waiting || client.is_to_be_greeted() {
+            return false;
+        }
+        let mut buffer = [0; 1024];
+        while client.input.len() < limits::UNATTACHED_READ_BYTES {
+            match client.socket.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => client.input.extend_from_slice(&buffer[..read]),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break,
+            }
+        }
+        let mut rest = &client.input[..];
+        while let crate::wire::frame::Framed::Header(header) = crate::wire::frame::header(rest) {
+            if header.kind == frontend::TERMINATE {
+                return true;
+            }
+            rest = rest.get(header.total()..).unwrap_or_default();
+        }
+        false
     }
 
     /// A client has closed its side. What it sent before is still carried out if it can be read
@@ -192,6 +221,7 @@ impl<S: Socket> Engine<S> {
                     self.read_tidied(host, place, now);
                 }
             }
+            Holder::Listener(_) => self.listener_event(host, place, ready, now),
             Holder::Pool => {
                 if ready.readable || ready.hangup {
                     self.idle_event(host, place, ready, now);
@@ -204,7 +234,7 @@ impl<S: Socket> Engine<S> {
     fn idle_event<H: Host<S>>(&mut self, host: &mut H, place: Slot, ready: Readiness, now: Time) {
         let Some(resident) = self.resident.get_mut(place) else { return };
         let (id, pool) = (resident.id, self.pools[resident.pool as usize].pool.clone());
-        let Some(mut backend) = pool.lock().take_idle_as_lent(id) else {
+        let Some(mut backend) = pool.lock().take_idle_as_lent(id, self.id) else {
             return; // another loop has just taken it, and looks itself
         };
         backend.since = now;
@@ -247,6 +277,10 @@ impl<S: Socket> Engine<S> {
                     self.refuse_waiters(host, &pool, &error, now);
                 }
             }
+            ToLoop::ToHub { pool, from, ask } => self.hub_asked(host, &pool, from, ask, now),
+            ToLoop::FromHub { pool, said } => self.on_hub(host, &pool, said, now),
+            ToLoop::ListenerOpened(seed) => self.listener_opened(host, *seed, now),
+            ToLoop::ListenerFailed { pool, .. } => self.listener_failed(host, &pool, now),
             ToLoop::Refuse { pool, error } => self.refuse_waiters(host, &pool, &error, now),
             ToLoop::Poke(pool) => {
                 let open = pool.lock().openings_due(now);
@@ -258,6 +292,7 @@ impl<S: Socket> Engine<S> {
                 self.resident.remove(place);
             }
             ToLoop::Cancel { process, key } => self.cancel(host, process, &key, now),
+            ToLoop::CancelClient(client) => self.cancel_query(host, client.slot, now),
             ToLoop::CancelDone(place) => self.cancel_done(host, place, now),
             ToLoop::Kill { client, error } => self.say_goodbye(host, client.slot, &error, now),
             ToLoop::KillAll { pool, error } => {
@@ -345,7 +380,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// The process id in the BackendKeyData of a client that shares backends.
-    fn process_of(&self, slot: Slot) -> u32 {
+    pub(super) fn process_of(&self, slot: Slot) -> u32 {
         let number = slot.index.wrapping_mul(u32::from(self.loops)) + u32::from(self.id.0);
         PROCESS_ID_FIRST + (number & 0x3fff_ffff)
     }
@@ -372,16 +407,17 @@ impl<S: Socket> Engine<S> {
         let process = backend.process;
         let mut out = Vec::new();
         if backend.has_statements_of_others() {
-            backend.deallocate_all(&mut out); // clients of transaction mode have had it
+            backend.deallocate_all(false, &mut out); // clients of transaction mode have had it
         }
         if !client.exclusive {
-            backend.apply_settings(&client.desired, &mut out);
+            backend.apply_settings(&client.desired, &client.record.start, &mut out);
         }
         if !out.is_empty() && backend.send(&out).is_err() {
             self.backend_failed(host, slot, "server closed the connection", now);
             return;
         }
         self.greet(host, slot, process, now);
+        self.rearm_if_limited(slot, now);
     }
 
     /// A backend was to come to a waiting client and broke on the way: the client waits on.
@@ -436,6 +472,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get(slot) else { return };
         let busy = match (&client.backend, client.state) {
             (_, ClientState::Closing) => true,
+            (Some(_), _) if client.awaits_listener() => true,
             (Some(backend), _) => !backend.is_at_rest(),
             (None, ClientState::Waiting) => true,
             (None, _) => false,
@@ -465,10 +502,14 @@ impl<S: Socket> Engine<S> {
             })
         };
         let Some(slot) = slot else { return };
-        let Some(client) = self.clients.get_mut(slot) else { return };
-        if !equal_in_constant_time(&client.record.secret, key) {
-            return;
+        let Some(client) = self.clients.get(slot) else { return };
+        if equal_in_constant_time(&client.record.secret, key) {
+            self.cancel_query(host, slot, now);
         }
+    }
+
+    fn cancel_query<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
         match client.state {
             ClientState::Waiting => self.cancel_waiting(host, slot, now),
             ClientState::Active => {
@@ -492,6 +533,28 @@ impl<S: Socket> Engine<S> {
         if client.is_native() {
             return; // it waits for its session to begin
         }
+        // What it sent up to the end of its query or pipeline is answered by that.
+        let (mut at, mut to_come) = (0, 0);
+        let (mut ended, mut extended) = (false, false);
+        while let crate::wire::frame::Framed::Header(header) =
+            crate::wire::frame::header(&client.input[at..])
+        {
+            // Behind an error in the extended protocol a Query, too, is ignored up to the Sync.
+            let simple = matches!(header.kind, frontend::QUERY | frontend::FUNCTION_CALL);
+            if client.input.len() - at < header.total() {
+                // A long one, which streams: what is still to come of it goes nowhere.
+                to_come = header.total() - (client.input.len() - at);
+                at = client.input.len();
+                ended = simple && !extended;
+                break;
+            }
+            at += header.total();
+            if header.kind == frontend::SYNC || (simple && !extended) {
+                ended = true;
+                break;
+            }
+            extended |= !simple && header.kind != frontend::FLUSH;
+        }
         if !self.pools[client.pool as usize].pool.lock().forget_waiter(id, client.since) {
             return; // a backend is on its way: too late
         }
@@ -501,32 +564,17 @@ impl<S: Socket> Engine<S> {
         let error =
             ClientError::error(SqlState::QUERY_CANCELED, "canceling statement due to user request");
         error.write(&mut answer);
-        // What it sent up to the end of its query or pipeline is answered by that.
-        let mut at = 0;
-        let (mut ended, mut extended) = (false, false);
-        while let crate::wire::frame::Framed::Header(header) =
-            crate::wire::frame::header(&client.input[at..])
-        {
-            if client.input.len() - at < header.total() {
-                break;
-            }
-            at += header.total();
-            // Behind an error in the extended protocol a Query, too, is ignored up to the Sync.
-            let simple = matches!(header.kind, frontend::QUERY | frontend::FUNCTION_CALL);
-            if header.kind == frontend::SYNC || (simple && !extended) {
-                ended = true;
-                break;
-            }
-            extended |= !simple && header.kind != frontend::FLUSH;
+        client.input.forget_first(at);
+        if to_come > 0 {
+            client.extra().discard = to_come;
         }
         if !ended {
-            // Its pipeline has no end yet: it is the server's to answer.
-            self.resume_client(host, slot, now);
-            return;
+            client.extra().skipping = true; // its Sync is still to come
         }
-        client.input.forget_first(at);
         host.event(Event::Told { error: &error });
-        build::ready_for_query(&mut answer, TransactionStatus::Idle);
+        if ended {
+            build::ready_for_query(&mut answer, TransactionStatus::Idle);
+        }
         self.answer(host, slot, &answer, &[], now);
         self.drain_if_idle(host, slot, now);
         self.resume_client(host, slot, now);
@@ -555,7 +603,7 @@ impl<S: Socket> Engine<S> {
                     self.tidy_on(host, backend, now);
                 }
             }
-            Holder::Pool => {}
+            Holder::Pool | Holder::Listener(_) => {}
         }
     }
 
@@ -593,6 +641,11 @@ impl<S: Socket> Engine<S> {
                 wait_us: if waits { now.micros_since(client.since) } else { 0 },
                 backend: client.backend.as_ref().map(|backend| backend.id),
                 pins: client.pins,
+                pinned_since: client
+                    .backend
+                    .as_ref()
+                    .and_then(|backend| Some(backend.pinned.as_ref()?.since)),
+                channels: client.channel_count(),
                 statements: client.statements.as_ref().map_or(0, |names| names.len()),
                 process: match (&client.backend, client.is_native()) {
                     (Some(backend), true) => backend.process,
@@ -606,6 +659,11 @@ impl<S: Socket> Engine<S> {
             if let Holder::Engine(backend) = &resident.holder {
                 let mut row = backend.row(BackendState::Tested, None);
                 row.local = local(&backend.socket);
+                snapshot.backends.push(row);
+            }
+            if let Holder::Listener(listener) = &resident.holder {
+                let mut row = listener.row();
+                row.local = local(listener.socket());
                 snapshot.backends.push(row);
             }
         }

@@ -86,6 +86,8 @@ pub(super) enum Expect {
     },
     /// Made by us: a simple query (settings, ROLLBACK, reset), swallowed up to ReadyForQuery.
     MadeQuery,
+    /// Made by us: a simple query about the session, whose row is read (see [`super::doubt`]).
+    MadeQuestion,
     /// Made by us: Describe of a statement.
     MadeDescribe,
     /// Made by us: a Sync, e.g. after an error, ahead of the client's own.
@@ -109,7 +111,19 @@ impl Expect {
 
     /// Whether it ends with ReadyForQuery.
     pub(super) fn ends_with_ready(self) -> bool {
-        matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeQuery | Self::MadeSync)
+        self.is_query_of_ours()
+            || matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeSync)
+    }
+
+    /// Whether it is a simple query that no client has asked for.
+    pub(super) fn is_query_of_ours(self) -> bool {
+        matches!(self, Self::MadeQuery | Self::MadeQuestion)
+    }
+
+    /// Whether it is a text of a simple query, or the first part of one: no ReadyForQuery comes for
+    /// it before anything else has.
+    pub(super) fn is_text(self) -> bool {
+        self.is_query_of_ours() || self.is_within_query() || self == Self::Query
     }
 
     /// Whether what answers it is swallowed.
@@ -120,6 +134,7 @@ impl Expect {
                 | Self::MadeStatement
                 | Self::MadeParse { .. }
                 | Self::MadeQuery
+                | Self::MadeQuestion
                 | Self::MadeDescribe
                 | Self::MadeSync
         )

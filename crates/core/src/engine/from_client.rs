@@ -10,9 +10,9 @@
 //! What Hawser adds (settings, statements that a backend lacks) and what it answers itself leaves
 //! an entry in [`super::expect`], so that answers keep their order.
 
-use super::backend::Backend;
+use super::backend::{Backend, Reset};
 use super::client::{Client, Resetting};
-use super::effects::{Effects, Unusual};
+use super::effects::{Effects, IN_DOUBT, Unusual};
 use super::expect::Expect;
 use super::message::ClientState;
 use super::table::{Engine, Holder};
@@ -356,7 +356,7 @@ impl<S: Socket> Engine<S> {
                 }
             }
             let available = &rest[HEADER_BYTES..header.total().min(rest.len())];
-            match self.with_backend(slot, header, available, passage, now) {
+            match self.with_backend(host, slot, header, available, passage, now) {
                 Ok(()) => {}
                 Err(halt) => return halt,
             }
@@ -451,7 +451,10 @@ impl<S: Socket> Engine<S> {
             behind: false,
             seen: std::sync::Arc::default(),
         };
-        if client.name_statement(name, named, hash_key).is_err() {
+        let memory = pool.statements.memory();
+        if !memory.has_room_for_names()
+            || client.name_statement(name, named, hash_key, memory).is_err()
+        {
             return false;
         }
         self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
@@ -470,18 +473,22 @@ impl<S: Socket> Engine<S> {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
-        let acquired = view.pool.lock().acquire(id, now);
+        let names = view.pool.custom_names(&client.desired);
+        let acquired = view.pool.lock().acquire_with(id, names, now);
         match acquired {
             Acquired::Backend { backend, home } => {
                 self.take_over(host, slot, backend, home, now).map_err(Halt::BackendLost)?;
                 self.stats(self.clients.get(slot).map_or(0, |c| c.pool)).wait.record(0);
                 Ok(())
             }
-            Acquired::Wait { open } => {
+            Acquired::Wait { open } | Acquired::Replace { open, .. } => {
                 client.state = ClientState::Waiting;
                 client.since = now;
                 if open {
                     host.open(&view.pool, self.id);
+                }
+                if let Acquired::Replace { backend, home, .. } = acquired {
+                    Self::close_idle(host, backend, home);
                 }
                 self.rearm(slot, now);
                 Err(Halt::Waiting)
@@ -546,14 +553,18 @@ impl<S: Socket> Engine<S> {
 
     /// Deals with a message whose client has a backend. `body` is what has come of it: all, or
     /// for a message that streams at least its start.
-    fn with_backend(
+    fn with_backend<H: Host<S>>(
         &mut self,
+        host: &mut H,
         slot: Slot,
         header: Header,
         body: &[u8],
         passage: &mut Passage<'_>,
         now: Time,
     ) -> Result<(), Halt> {
+        if self.clients.get(slot).is_some_and(Client::listens) && self.clean_backend(host, slot) {
+            return Err(Halt::Full);
+        }
         let hash_key = self.hash_key;
         let serial = self.next_serial;
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
@@ -561,8 +572,9 @@ impl<S: Socket> Engine<S> {
         client.held = false;
         // Whoever has had its query cancelled must not lose the next one to the signal.
         let cancelled = backend.cancels_in_flight > 0 && backend.expected.is_empty();
-        if backend.is_full() || cancelled {
-            client.held = cancelled;
+        let asking = backend.is_asking();
+        if backend.is_full() || cancelled || asking {
+            client.held = cancelled || asking;
             client.backend = Some(backend);
             return Err(Halt::Full);
         }
@@ -583,8 +595,10 @@ impl<S: Socket> Engine<S> {
             backend.sending = header.total();
             backend.sending_since = now;
         }
-        if let Some(client) = self.clients.get_mut(slot) {
-            client.backend = Some(backend);
+        let Some(client) = self.clients.get_mut(slot) else { return result };
+        client.backend = Some(backend);
+        if client.listens() {
+            self.join_ahead(host, slot);
         }
         if timeouts_matter {
             self.rearm(slot, now);
@@ -733,6 +747,7 @@ impl<S: Socket> Client<S> {
         backend.rereading |= effects.rereads;
         backend.start_values_at_stake |=
             effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
+        backend.note_names(effects);
         if self.is_native() {
             if effects.spoils {
                 backend.spoiled.get_or_insert("a client changed what cannot be undone");
@@ -747,7 +762,19 @@ impl<S: Socket> Client<S> {
             }
             return;
         }
-        self.pins = self.pins.union(effects.pins);
+        if !effects.pins.is_empty() && backend.is_classic() {
+            // Lost when the transaction ends, and no other client finds it.
+            backend.reset_due = Reset::All;
+        } else {
+            // What pins already does so whatever is made besides.
+            let pins = effects.pins.minus(backend.known_to_stay(effects));
+            let new = pins.minus(self.pins);
+            self.pins = self.pins.union(pins);
+            backend.doubt(new.union(effects.ends.intersection(self.pins)));
+            if pins.intersects(IN_DOUBT) {
+                backend.doubt_settings(effects);
+            }
+        }
         if effects.pins.contains(Part::Listen)
             && let Some(extra) = &mut self.extra
         {
@@ -760,10 +787,17 @@ impl<S: Socket> Client<S> {
         let Some(unusual) = &effects.unusual else { return };
         backend.replay.forget();
         self.note_resetting(backend, unusual, restored);
+        if restored
+            && !unusual.discards_all
+            && unusual.resetting != Resetting::No
+            && !backend.is_classic()
+        {
+            self.doubt_resetting(backend, &unusual.resetting);
+        }
         if unusual.forgets_statements {
             self.forget_statements();
             self.extra().forgetting = true;
-            backend.statements.clear();
+            backend.statements.clear_in_doubt();
             backend.uncertain = true;
         }
         if unusual.discards_all {
@@ -776,6 +810,7 @@ impl<S: Socket> Client<S> {
             let extra = self.extra();
             extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
         }
+        self.undergo_listening(unusual);
         if unusual.unlistens_all {
             self.extra().unlistening = true;
         }

@@ -21,6 +21,7 @@ use super::client::Client;
 use super::expect::Expect;
 use super::replay::{hash_of_parameters, hash_of_rows};
 use super::{Socket, limits};
+use crate::listen::Notification;
 use crate::session::part::Part;
 use crate::time::Time;
 use crate::wire::error::ClientError;
@@ -53,6 +54,9 @@ pub(super) struct Relayed {
     pub(super) heal: bool,
     /// Transactions of the client that ended.
     pub(super) transactions: u64,
+    /// One of a client that listens has ended, and is not answered yet.
+    pub(super) listens: bool,
+    last: report::Last,
 }
 
 /// Bytes on their way from a backend to its client, if it has one.
@@ -64,6 +68,8 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) out: &'a mut Vec<u8>,
     /// The longest message that is let through.
     pub(super) message_bytes_max: usize,
+    /// The process id by which the client knows itself.
+    pub(super) own_process: u32,
 }
 
 /// What is done with a message.
@@ -76,6 +82,7 @@ enum Fate {
 impl<S: Socket> Relay<'_, S> {
     pub(super) fn run(mut self, now: Time) -> Relayed {
         let mut relayed = Relayed::default();
+        self.take_up_reports(&mut relayed);
         let mut at = 0;
         let mut run = 0;
         while at < self.bytes.len() {
@@ -102,10 +109,33 @@ impl<S: Socket> Relay<'_, S> {
             if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
                 match self.backend.expected.front() {
                     Some(Expect::Query | Expect::Execute | Expect::Statements(_)) => {}
+                    Some(Expect::MadeQuestion) => {
+                        if total > rest.len() && rest.len() < LOOKED_AT_BYTES_MAX {
+                            break;
+                        }
+                        if total > rest.len() {
+                            relayed.broken = Some("the server sent a row too long to be looked at");
+                            break;
+                        }
+                        self.backend.take_answer(&rest[HEADER_BYTES..total]);
+                        self.cut(&mut run, at);
+                        at += total;
+                        run = at;
+                        continue;
+                    }
                     // A setting that is a list is set by a SELECT.
                     Some(Expect::MadeQuery | Expect::Made | Expect::MadeStatement) => {
+                        if total > LOOKED_AT_BYTES_MAX {
+                            relayed.broken = Some("the server sent a row that no setting gives");
+                            break;
+                        }
                         if total > rest.len() {
                             break;
+                        }
+                        if let Some(client) = &mut self.client
+                            && client.listens()
+                        {
+                            client.note_row(&rest[HEADER_BYTES..total]);
                         }
                         self.cut(&mut run, at);
                         at += total;
@@ -185,6 +215,7 @@ impl<S: Socket> Relay<'_, S> {
             // Nothing more may come from the server before the client has seen them.
             self.answer_made(&mut run, at);
         }
+        self.settle_reports(at, &mut relayed);
         relayed.run = run..at;
         relayed.consumed = at;
         relayed
@@ -239,7 +270,8 @@ impl<S: Socket> Relay<'_, S> {
             // These come at any time.
             kind::PARAMETER_STATUS => {
                 self.answer_made(run, at);
-                return self.parameter(body);
+                let fate = self.parameter(body)?;
+                return Ok(self.place_report(fate, at, body, run, relayed));
             }
             kind::NOTICE => {
                 self.answer_made(run, at);
@@ -250,11 +282,21 @@ impl<S: Socket> Relay<'_, S> {
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
-                let listens = self
-                    .client
-                    .as_ref()
-                    .is_some_and(|c| c.is_native() || c.pins.contains(Part::Listen));
-                return Ok(if listens { Fate::Pass } else { Fate::Skip });
+                let process = self.backend.process;
+                let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+                if client.is_native() {
+                    return Ok(Fate::Pass);
+                }
+                if client.overhears(body, process) || !client.pins.contains(Part::Listen) {
+                    return Ok(Fate::Skip);
+                }
+                // Its own are known to it by the process id that it was given.
+                return Ok(match Notification::read(body) {
+                    Some(own) if own.process == process && relayed.whole => {
+                        Fate::Replace(own.message_from(self.own_process).as_ref().into())
+                    }
+                    _ => Fate::Pass,
+                });
             }
             _ => {}
         }
@@ -301,22 +343,20 @@ impl<S: Socket> Relay<'_, S> {
             let Some(status) = status else {
                 return Err("the server reported an unknown transaction status");
             };
-            if owed == Expect::MadeQuery
-                && self.backend.syncs_in_doubt > 0
-                && !self.backend.fence_passed
-            {
+            if self.backend.syncs_in_doubt > 0 && !self.backend.fence_passed && owed.is_text() {
                 // Not its own: that comes behind its completion.
                 self.backend.syncs_in_doubt -= 1;
-                return Ok(Fate::Skip);
+                return Ok(if owed.is_made() { Fate::Skip } else { Fate::Pass });
             }
             return self.ready(owed, status, run, at, now, relayed);
         }
+        self.backend.fence_passed |= self.backend.syncs_in_doubt > 0;
         let (completes, fate) = match (owed, message) {
             (
                 Expect::MadeQuery,
                 kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
-            ) => {
-                self.backend.fence_passed = true;
+            ) => (false, Fate::Skip),
+            (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION) => {
                 (false, Fate::Skip)
             }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)

@@ -76,6 +76,7 @@ enum Overdue {
     Wait,
     Query,
     IdleInTransaction,
+    Pinned,
     Transaction,
     Idle,
     Write,
@@ -126,6 +127,7 @@ impl<S: Socket> Engine<S> {
             }
         }
         self.look_after_backends(host, now);
+        self.look_after_hubs(host, now);
         for (slot, armed) in self.wheel.take_due(tick) {
             self.client_due(host, slot, armed, now);
         }
@@ -143,10 +145,13 @@ impl<S: Socket> Engine<S> {
         for (place, resident) in self.resident.iter() {
             let view = &self.pools[resident.pool as usize];
             match &resident.holder {
-                Holder::Pool => {}
+                Holder::Pool | Holder::Listener(_) => {}
                 Holder::Engine(backend) => {
-                    let wait = view.settings.cancel_wait_timeout;
-                    if !wait.is_zero() && now.since(backend.since) >= wait {
+                    let wait = match view.settings.cancel_wait_timeout {
+                        Duration::ZERO => limits::TIDY_MAX, // no wait is without an end
+                        wait => wait,
+                    };
+                    if now.since(backend.since) >= wait {
                         untidy.push(place);
                     }
                 }
@@ -172,6 +177,10 @@ impl<S: Socket> Engine<S> {
             self.give_up_tidying(host, place, now);
         }
         for (view, _) in self.pools.iter().zip(&waited_for).filter(|(_, waited)| **waited) {
+            let unfit = view.pool.lock().take_unfit();
+            if let Some((home, backend)) = unfit {
+                Self::close_idle(host, backend, home);
+            }
             let open = view.pool.lock().openings_due(now);
             for _ in 0..open {
                 host.open(&view.pool, self.id);
@@ -240,6 +249,9 @@ impl<S: Socket> Engine<S> {
                     ));
                 } else {
                     consider(limit(Overdue::Idle, settings.client_idle_timeout, backend.since));
+                    if !client.is_native() && !client.pins.is_empty() {
+                        consider(limit(Overdue::Pinned, settings.pin_timeout, backend.since));
+                    }
                 }
                 if backend.status != TransactionStatus::Idle || !backend.is_at_rest() {
                     consider(limit(
@@ -266,6 +278,7 @@ impl<S: Socket> Engine<S> {
         let settings = &self.pool_of(client).settings;
         if !settings.client_idle_timeout.is_zero()
             || !settings.idle_transaction_timeout.is_zero()
+            || !settings.pin_timeout.is_zero()
             || !settings.transaction_timeout.is_zero()
             || !settings.query_timeout.is_zero()
         {
@@ -320,6 +333,7 @@ impl<S: Socket> Engine<S> {
                     settings.idle_transaction_timeout
                 ),
             ),
+            Overdue::Pinned => Self::pinned_for_too_long(client, settings.pin_timeout),
             Overdue::Transaction => ClientError::fatal(
                 SqlState::TRANSACTION_TIMEOUT,
                 format!(

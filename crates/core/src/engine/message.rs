@@ -1,12 +1,14 @@
 //! What comes to a loop from outside: new connections, lent backends, orders of the operator.
 
+use core::any::Any;
 use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6}; // data; std::net is for I/O
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Backend, BackendSeed, Socket};
-use crate::ids::{BackendId, ClientId, PoolId, Slot};
+use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
+use crate::listen::{Ask, FromHub};
 use crate::pool::SharedPool;
 use crate::session::part::PartSet;
 use crate::session::settings::Settings;
@@ -26,6 +28,16 @@ pub enum PoolMode {
     Transaction,
     /// When its statement ends; transaction blocks are refused.
     Statement,
+}
+
+/// What becomes of clients that listen when the connection is lost that listens for them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
+pub enum ListenLost {
+    /// They are disconnected, as they would be with their own.
+    #[default]
+    Disconnect,
+    /// They get a warning, and are listened for again.
+    Notice,
 }
 
 /// Where a client comes from.
@@ -206,6 +218,31 @@ pub enum ToLoop<S: Socket> {
         /// What they are told.
         error: ClientError,
     },
+    /// A loop asks the hub of a pool, which is here, for something: see [`crate::listen`].
+    ToHub {
+        /// The pool.
+        pool: PoolRef<S>,
+        /// Which loop.
+        from: LoopId,
+        /// For what.
+        ask: Ask,
+    },
+    /// The hub of a pool has something to say.
+    FromHub {
+        /// The pool.
+        pool: PoolRef<S>,
+        /// What.
+        said: FromHub,
+    },
+    /// A connection that is to listen for a pool, whose hub is here.
+    ListenerOpened(Box<BackendSeed<S>>),
+    /// It could not be opened.
+    ListenerFailed {
+        /// For which pool.
+        pool: PoolRef<S>,
+        /// Why.
+        error: ClientError,
+    },
     /// More backends may be opened, or waiters have become due: look at the pool.
     Poke(PoolRef<S>),
     /// A loop has taken an idle backend that was resident here.
@@ -215,8 +252,10 @@ pub enum ToLoop<S: Socket> {
         /// Process id that the request names.
         process: u32,
         /// Key that the request carries.
-        key: Box<[u8]>,
+        key: CancelKey,
     },
+    /// Cancels a client's query at the word of somebody who may (pg_cancel_backend).
+    CancelClient(ClientId),
     /// The server has dealt with a cancel request for a backend resident here.
     CancelDone(Slot),
     /// Ends a client's connection (KILL_CLIENT, a dropped database).
@@ -247,9 +286,14 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::Opened(_) => "Opened",
             Self::OpenFailed { .. } => "OpenFailed",
             Self::Refuse { .. } => "Refuse",
+            Self::ToHub { .. } => "ToHub",
+            Self::FromHub { .. } => "FromHub",
+            Self::ListenerOpened(_) => "ListenerOpened",
+            Self::ListenerFailed { .. } => "ListenerFailed",
             Self::Poke(_) => "Poke",
             Self::Departed(_) => "Departed",
             Self::Cancel { .. } => "Cancel",
+            Self::CancelClient(_) => "CancelClient",
             Self::CancelDone(_) => "CancelDone",
             Self::Kill { .. } => "Kill",
             Self::KillAll { .. } => "KillAll",
@@ -257,6 +301,34 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::Snapshot(..) => "Snapshot",
         };
         f.write_str(name)
+    }
+}
+
+/// The key that a cancel request carries, and what its sender holds until the request has been seen
+/// to, by each loop that it may be for.
+#[derive(Clone)]
+pub struct CancelKey {
+    bytes: Box<[u8]>,
+    _held: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl CancelKey {
+    /// `held` is dropped with the last copy of the request.
+    pub fn holding(bytes: &[u8], held: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { bytes: bytes.into(), _held: Some(held) }
+    }
+}
+
+impl<B: Into<Box<[u8]>>> From<B> for CancelKey {
+    fn from(bytes: B) -> Self {
+        Self { bytes: bytes.into(), _held: None }
+    }
+}
+
+impl std::ops::Deref for CancelKey {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -276,7 +348,7 @@ pub enum Scope {
 pub struct Snapshot {
     /// Its clients.
     pub clients: Vec<ClientRow>,
-    /// The backends lent to them (idle ones are in their pools).
+    /// The backends lent to them (idle ones are in their pools), and what listens for them.
     pub backends: Vec<BackendRow>,
 }
 
@@ -320,6 +392,10 @@ pub struct ClientRow {
     pub backend: Option<BackendId>,
     /// Why it keeps its backend between transactions.
     pub pins: PartSet,
+    /// Since when it has kept it between transactions.
+    pub pinned_since: Option<Time>,
+    /// Channels that are listened on for it by another connection than its backend.
+    pub channels: usize,
     /// Prepared statements that it has named.
     pub statements: usize,
     /// Process id in its BackendKeyData.
@@ -339,6 +415,8 @@ pub enum BackendState {
     Tested,
     /// In the pool.
     Idle,
+    /// No backend at all: it listens for clients.
+    Listening,
 }
 
 /// A backend in SHOW SERVERS.

@@ -38,6 +38,10 @@ impl<S: Socket> Engine<S> {
                         self.end_client(host, slot, now);
                     }
                     Holder::Engine(backend) => self.close_backend(host, backend, REASON, now),
+                    Holder::Listener(listener) => {
+                        resident.holder = Holder::Listener(listener);
+                        self.listener_ends(host, place, REASON, now);
+                    }
                     Holder::Pool => {}
                 }
             }

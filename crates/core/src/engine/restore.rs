@@ -19,24 +19,27 @@
 //! one undoes the other.
 //!
 //! # Limits
-//! In a text that streams ([`super::limits::WHOLE_MESSAGE_BYTES`]), that has more statements than
+//! set_config() of a literal name with NULL is a RESET: in a simple query the client's value is written
+//! in place of the NULL. In a text that streams ([`super::limits::WHOLE_MESSAGE_BYTES`]), that has more statements than
 //! are listed, or that cannot be read for certain, nothing is put: the start values are back when it
-//! has ended. What functions reset (also `set_config(name, NULL, false)`) is not seen.
+//! has ended. What functions reset is not seen, nor is `set_config(name, NULL, false)` in the extended
+//! protocol.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use super::backend::Backend;
 use super::client::{Client, Resetting, TooManyPortals, significant};
 use super::effects::Unusual;
 use super::expect::Expect;
 use super::{Socket, limits};
-use crate::session::scan::{Discard, Findings, SetValue, Verb};
+use crate::session::scan::{Discard, Findings, Name, SetValue, Verb};
 use crate::session::settings::{self, Change, Settings};
 use crate::wire::build;
 use crate::wire::error::with_position;
 
 /// What RESET ALL leaves alone (`GUC_NO_RESET_ALL`, guc_tables.c).
-const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
+pub(super) const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
 
 /// Statements that are put into a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,6 +50,13 @@ pub(super) struct Insertion {
     pub(super) behind: u32,
     /// The statements.
     pub(super) statements: Vec<Vec<u8>>,
+}
+
+/// A literal that is written in place of a word, which is never longer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Replacement {
+    range: Range<usize>,
+    literal: Vec<u8>,
 }
 
 /// Where a text is longer than the client's own.
@@ -120,6 +130,66 @@ pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
     Some(all)
 }
 
+/// A client's start values, to be written in place of the NULLs of a text that has been scanned.
+pub(super) fn values_for_nulls(findings: &Findings, start: &Settings) -> Vec<Replacement> {
+    if findings.unsure || findings.truncated {
+        return Vec::new();
+    }
+    let value = |(name, range): &(Name, Range<usize>)| {
+        let mut literal = Vec::new();
+        settings::write_string(start.get(name.as_bytes())?, &mut literal);
+        literal.resize(literal.len().max(range.len()), b' ');
+        Some(Replacement { range: range.clone(), literal })
+    };
+    findings.nulls.iter().filter_map(value).collect()
+}
+
+/// Makes the replacements in a text, which are in its order, and moves the insertions accordingly.
+pub(super) fn replaced(
+    text: &[u8],
+    replacements: &[Replacement],
+    insertions: &mut [Insertion],
+) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 64 * replacements.len());
+    let mut from = 0;
+    for Replacement { range, literal } in replacements {
+        out.extend_from_slice(&text[from..range.start]);
+        out.extend_from_slice(literal);
+        from = range.end;
+    }
+    out.extend_from_slice(&text[from..]);
+    for insertion in insertions {
+        let ahead = replacements.iter().filter(|replaced| replaced.range.end <= insertion.at);
+        insertion.at = ahead
+            .fold(insertion.at, |at, replaced| at + replaced.literal.len() - replaced.range.len());
+    }
+    out
+}
+
+/// Both of two sets of insertions into one text, which never are at the same place.
+pub(super) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertion> {
+    if one.is_empty() || other.is_empty() {
+        return if one.is_empty() { other } else { one };
+    }
+    // As the numbers of the statements behind which they stand.
+    let mut all: Vec<(u32, Insertion)> = Vec::new();
+    for set in [one, other] {
+        let mut number = 0;
+        for insertion in set {
+            number += insertion.behind;
+            all.push((number, insertion));
+        }
+    }
+    all.sort_by_key(|(number, _)| *number);
+    let mut before = 0;
+    all.into_iter()
+        .map(|(number, insertion)| {
+            let behind = number - std::mem::replace(&mut before, number);
+            Insertion { behind, ..insertion }
+        })
+        .collect()
+}
+
 /// Writes a text with what is put into it.
 pub(super) fn write_with(text: &[u8], insertions: &[Insertion], out: &mut Vec<u8>) {
     let mut from = 0;
@@ -182,6 +252,15 @@ impl<S: Socket> Backend<S> {
         }
         self.expect(Expect::Query);
     }
+
+    /// Notes what is written in place of NULLs in that Query.
+    pub(super) fn note_replaced(&mut self, text: &[u8], replaced: &[Replacement], utf8: bool) {
+        self.longer.extend(replaced.iter().map(|Replacement { range, literal }| Longer {
+            at: characters(&text[..range.end], utf8),
+            by: characters(literal, utf8) - range.len(),
+        }));
+        self.longer.sort_by_key(|longer| longer.at);
+    }
 }
 
 impl<S: Socket> Client<S> {
@@ -224,7 +303,9 @@ impl<S: Socket> Client<S> {
         }
         let restores = self.has_start_values();
         match unusual.filter(|unusual| {
-            unusual.deallocates.is_some() || (restores && unusual.takes_start_values())
+            unusual.deallocates.is_some()
+                || (restores && unusual.takes_start_values())
+                || unusual.unlistens()
         }) {
             Some(unusual) => note(&mut self.extra().unusual_portals, portal, unusual),
             None => Ok(()),
@@ -302,6 +383,38 @@ mod tests {
         ] {
             assert_eq!(restored(text), put, "{text}");
         }
+    }
+
+    #[test]
+    fn start_values_stand_in_place_of_nulls() {
+        for (text, sent) in [
+            (
+                "SELECT set_config('TimeZone', NULL, false)",
+                "SELECT set_config('TimeZone', 'Asia/Tokyo', false)",
+            ),
+            (
+                "select SET_CONFIG('ROLE',null,true), 1",
+                "select SET_CONFIG('ROLE','reader',true), 1",
+            ),
+            ("SELECT set_config('work_mem', NULL, false)", "="),
+            ("SELECT set_config('TimeZone', NULL::text, false)", "="),
+            ("SELECT set_config($1, NULL, false)", "="),
+            ("SELECT set_config('TimeZone', 'NULL', false), NULL", "="),
+        ] {
+            let findings = scan(text.as_bytes(), ScanOptions::default());
+            let replacements = values_for_nulls(&findings, &start());
+            let made = replaced(text.as_bytes(), &replacements, &mut []);
+            let expected = if sent == "=" { text } else { sent };
+            assert_eq!(String::from_utf8(made).unwrap(), expected);
+        }
+        let text = b"SELECT set_config('TimeZone', NULL, false); RESET role";
+        let findings = scan(text, ScanOptions::default());
+        let mut put = insertions(&findings, &start()).unwrap();
+        let sent = replaced(text, &values_for_nulls(&findings, &start()), &mut put);
+        let mut out = Vec::new();
+        write_with(&sent, &put, &mut out);
+        let out = String::from_utf8(out).unwrap();
+        assert!(out.contains("'Asia/Tokyo', false); RESET role;SET \"role\""), "{out}");
     }
 
     #[test]

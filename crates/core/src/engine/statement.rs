@@ -16,7 +16,7 @@
 //! Parse folds constants and resolves names: `'01/02/2024'::date` keeps the DateStyle of its
 //! Parse. Sharing by text alone gives wrong answers (trap 6).
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -190,22 +190,40 @@ struct Inner {
     nothing_to_spare: bool,
 }
 
-/// What the texts of all tables take together, and may take.
+/// What the texts of all tables, and clients' names for them, take together, and may take.
 #[derive(Debug)]
 pub struct StatementMemory {
-    bytes: AtomicUsize,
+    texts: AtomicUsize,
+    names: AtomicUsize,
     bytes_max: AtomicUsize,
 }
 
 impl StatementMemory {
     /// Nothing is taken yet.
     pub fn new(bytes_max: usize) -> Self {
-        Self { bytes: AtomicUsize::new(0), bytes_max: AtomicUsize::new(bytes_max) }
+        Self {
+            texts: AtomicUsize::new(0),
+            names: AtomicUsize::new(0),
+            bytes_max: AtomicUsize::new(bytes_max),
+        }
     }
 
     /// Bytes taken.
     pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+        self.texts.load(Ordering::Relaxed) + self.names.load(Ordering::Relaxed)
+    }
+
+    /// Whether names alone leave room for more.
+    pub(super) fn has_room_for_names(&self) -> bool {
+        self.names.load(Ordering::Relaxed) < self.bytes_max.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn name(&self, bytes: usize) {
+        self.names.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn unname(&self, bytes: usize) {
+        self.names.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Puts another bound in force.
@@ -220,9 +238,9 @@ impl StatementMemory {
 
     fn changed(&self, before: usize, after: usize) {
         if after >= before {
-            self.bytes.fetch_add(after - before, Ordering::Relaxed);
+            self.texts.fetch_add(after - before, Ordering::Relaxed);
         } else {
-            self.bytes.fetch_sub(before - after, Ordering::Relaxed);
+            self.texts.fetch_sub(before - after, Ordering::Relaxed);
         }
     }
 }
@@ -374,7 +392,7 @@ impl StatementTable {
     }
 
     /// What all tables together take and may take.
-    pub fn memory(&self) -> &StatementMemory {
+    pub fn memory(&self) -> &Arc<StatementMemory> {
         &self.memory
     }
 
@@ -451,12 +469,19 @@ pub struct BackendStatements {
     by_id: IdMap<u64, Prepared>,
     clock: u64,
     keep: usize,
+    /// Names of those that may be there all the same: what took them away may not have worked.
+    left: BTreeSet<Box<[u8]>>,
+    /// There may be more of these than are named in `left`.
+    more_left: bool,
 }
+
+/// Names that are kept of statements that may be there all the same.
+const LEFT_MAX: usize = 4 * 1024;
 
 impl BackendStatements {
     /// None; at most `keep` later.
     pub fn new(keep: usize) -> Self {
-        Self { by_id: IdMap::default(), clock: 0, keep }
+        Self { by_id: IdMap::default(), clock: 0, keep, left: BTreeSet::new(), more_left: false }
     }
 
     /// Whether none is to be kept.
@@ -507,6 +532,13 @@ impl BackendStatements {
         }
     }
 
+    /// The same of `pipeline` and all later ones.
+    pub fn mark_stale_since(&mut self, pipeline: u64) {
+        for prepared in self.by_id.values_mut().filter(|prepared| prepared.pipeline >= pipeline) {
+            prepared.stale = true;
+        }
+    }
+
     /// Whether it must be closed before it is prepared.
     pub fn is_stale(&self, id: u64) -> bool {
         self.by_id.get(&id).is_some_and(|prepared| prepared.stale)
@@ -521,6 +553,8 @@ impl BackendStatements {
             && let Some(oldest) = self.by_id.iter().min_by_key(|(_, p)| p.used).map(|(id, _)| *id)
         {
             evicted = self.by_id.remove(&oldest).map(|prepared| prepared.statement.name.clone());
+            // Its Close may be ignored.
+            self.leave(evicted.clone());
         }
         self.clock += 1;
         let prepared =
@@ -550,16 +584,38 @@ impl BackendStatements {
         }
     }
 
-    /// The names of all, sorted.
-    pub fn names(&self) -> Vec<Box<[u8]>> {
-        let mut names: Vec<_> = self.by_id.values().map(|p| p.statement.name.clone()).collect();
-        names.sort_unstable();
-        names
+    /// The names of all, also of those that may be there, sorted. `None` if not all are known.
+    pub fn names(&self) -> Option<BTreeSet<Box<[u8]>>> {
+        let mut names = self.left.clone();
+        names.extend(self.by_id.values().map(|prepared| prepared.statement.name.clone()));
+        (!self.more_left).then_some(names)
     }
 
     /// Notes that the backend has none any more.
     pub fn clear(&mut self) {
         self.by_id.clear();
+        self.settle();
+    }
+
+    /// Notes that the backend may have none any more, or those that it has.
+    pub fn clear_in_doubt(&mut self) {
+        let names: Vec<_> = self.by_id.values().map(|p| p.statement.name.clone()).collect();
+        self.by_id.clear();
+        self.leave(names);
+    }
+
+    /// Nothing is there but what is noted.
+    pub fn settle(&mut self) {
+        self.left.clear();
+        self.more_left = false;
+    }
+
+    fn leave(&mut self, names: impl IntoIterator<Item = Box<[u8]>>) {
+        self.left.extend(names);
+        if self.left.len() > LEFT_MAX {
+            self.left.clear();
+            self.more_left = true;
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! The engine's tables: clients, backends that it watches, pools that its clients work with.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::again::Again;
@@ -8,10 +8,12 @@ use super::backend::Backend;
 use super::client::Client;
 use super::housekeeping::Wheel;
 use super::kept::Spare;
+use super::listener::{Listener, PoolHub};
 use super::message::PoolRef;
 use super::statement::{IdHasher, Keyed};
 use super::{Socket, limits};
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
+use crate::listen::Board;
 use crate::pool::{LoopStats, PoolSettings};
 use crate::wire::error::ClientError;
 
@@ -132,6 +134,8 @@ pub(super) enum Holder<S: Socket> {
     Pool,
     /// With nobody: see [`super::backend::Tidying`].
     Engine(Box<Backend<S>>),
+    /// It listens for clients: see [`super::listener`].
+    Listener(Box<Listener<S>>),
 }
 
 /// A backend that this loop watches.
@@ -159,6 +163,10 @@ pub struct Engine<S: Socket> {
     pool_index: HashMap<PoolId, u32, std::hash::BuildHasherDefault<IdHasher>>,
     pub(super) wheel: Wheel,
     pub(super) again: Again,
+    /// Who listens on what, by pool.
+    pub(super) boards: BTreeMap<PoolId, Board>,
+    /// Hubs of pools whose listening connection is here.
+    pub(super) hubs: BTreeMap<PoolId, PoolHub<S>>,
     /// Clients are told goodbye with this as soon as they are in no transaction.
     pub(super) draining: Option<ClientError>,
     pub(super) next_serial: u32,
@@ -188,6 +196,8 @@ impl<S: Socket> Engine<S> {
             pool_index: HashMap::default(),
             wheel: Wheel::new(),
             again: Again::default(),
+            boards: BTreeMap::new(),
+            hubs: BTreeMap::new(),
             draining: None,
             next_serial: 1,
             server_input: buffer(),
@@ -207,6 +217,11 @@ impl<S: Socket> Engine<S> {
     /// How many backends it watches.
     pub fn resident_count(&self) -> usize {
         self.resident.len()
+    }
+
+    /// How many connections it has that listen for clients.
+    pub fn listener_count(&self) -> usize {
+        self.resident.iter().filter(|(_, r)| matches!(r.holder, Holder::Listener(_))).count()
     }
 
     pub(super) fn client_id(&self, slot: Slot) -> ClientId {

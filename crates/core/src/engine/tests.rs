@@ -8,6 +8,7 @@ mod faults;
 mod floods;
 mod harness;
 mod limits;
+mod moving;
 mod pipelines;
 mod reading;
 mod rebasing;

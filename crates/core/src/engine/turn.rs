@@ -5,19 +5,21 @@
 //! cannot be read are passed on: the server knows what to say of them, and their length keeps
 //! the framing.
 
+mod aborted;
 mod portal;
+mod sequences;
 
 use std::sync::Arc;
 
 use super::backend::Backend;
 use super::client::{Client, ClientStatement, significant};
-use super::effects::Effects;
+use super::effects::{Effects, Unusual};
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
 use super::statement::{Statement, Unnamed};
 use super::{Socket, limits, restore};
 use crate::session::part::Part;
-use crate::session::scan::{Findings, ScanOptions, Scanner, is_plain, scan};
+use crate::session::scan::{Findings, ScanOptions, Scanner, SetValue, Verb, is_plain, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES, Header};
@@ -38,6 +40,14 @@ fn calls_unknown_function(body: &[u8]) -> bool {
     const LARGE_OBJECTS: [u32; 13] =
         [715, 952, 953, 954, 955, 956, 957, 958, 964, 1004, 3170, 3171, 3172];
     frame::take_u32(body).is_some_and(|(oid, _)| !LARGE_OBJECTS.contains(&oid))
+}
+
+/// Whether a text is nothing but SET LOCAL ... TO DEFAULT.
+fn sets_a_local_default(findings: &Findings) -> bool {
+    matches!(
+        findings.single().map(|single| &single.verb),
+        Some(Verb::Set { local: true, value: SetValue::Default, .. })
+    )
 }
 
 /// One message of a client that has a backend.
@@ -110,7 +120,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             if self.client.is_native() {
                 self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
             } else {
-                self.backend.apply_settings(&self.client.desired, &mut self.passage.out);
+                let start = &self.client.record.start;
+                self.backend.apply_settings(&self.client.desired, start, &mut self.passage.out);
+                if self.backend.applying && !self.fails_in_failed_block() {
+                    // It would end the block that keeps it from running without its settings.
+                    self.client.held = true;
+                    return Err(Halt::Full);
+                }
             }
         }
         if self.client.reads_sequences && self.backend.status == TransactionStatus::Idle {
@@ -120,14 +136,48 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    /// Whether the message at hand certainly runs nothing in a transaction block that has failed:
+    /// its text begins with a word that does not end one (`IsTransactionExitStmt`, postgres.c).
+    fn fails_in_failed_block(&self) -> bool {
+        let text = match self.header.kind {
+            frontend::QUERY => Some(self.body),
+            frontend::PARSE => frame::take_string(self.body).map(|(_, rest)| rest),
+            frontend::BIND => frame::take_string(self.body)
+                .and_then(|(_, rest)| frame::take_string(rest))
+                .and_then(|(name, _)| match self.client.statement(name) {
+                    Some(named) => Some(&*named.statement.body),
+                    None if name.is_empty() => {
+                        self.client.unnamed.as_ref().map(|unnamed| &*unnamed.body)
+                    }
+                    None => None,
+                }),
+            _ => None,
+        };
+        const ENDING: [&[u8]; 5] = [b"abort", b"commit", b"end", b"prepare", b"rollback"];
+        text.map(<[u8]>::trim_ascii_start).is_some_and(|text| {
+            let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+            let word = &text[..length];
+            length > 0 && !ENDING.iter().any(|ending| word.eq_ignore_ascii_case(ending))
+        })
+    }
+
     /// Deals with the message.
     pub(super) fn message(&mut self) -> Result<(), Halt> {
         if self.backend.replay.is_healing() {
             self.client.held = true;
             return Err(Halt::Full);
         }
-        if self.client.is_unsettled() && !self.becomes_ours() {
+        if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
             self.hold()?;
+            if self.client.listens() && self.backend.copying_in && self.backend.copy_foreseen {
+                // Whether the server has refused the copy shows: it has been sent something else.
+                self.hold_behind(false)?;
+            }
+        }
+        if self.backend.applying && self.backend.owes_client_ready() {
+            // One query or pipeline fails if the settings do; another may end the block.
+            self.client.held = true;
+            return Err(Halt::Full);
         }
         if self.backend.unbroken >= limits::UNBROKEN_QUERIES_MAX {
             // A pipeline without end must not keep the backend from those who wait for it.
@@ -192,6 +242,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             frontend::COPY_DATA => self.copy_input(false)?,
             _ => self.copy_input(true)?,
         }
+        self.note_drawing();
         Ok(())
     }
 
@@ -201,15 +252,29 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
     /// the server to judge.
     pub(super) fn hold(&mut self) -> Result<(), Halt> {
+        self.hold_behind(self.backend.copying_in)
+    }
+
+    fn hold_behind(&mut self, copy: bool) -> Result<(), Halt> {
         let comes = self.backend.syncs_outstanding > 0
             && self.backend.owes_client_ready()
-            && !self.backend.copying_in
+            && !copy
             && !self.client.exclusive;
         if comes {
             self.client.held = true;
             return Err(Halt::Full);
         }
         Ok(())
+    }
+
+    /// Makes a LISTEN wait until the listening connection is on its channels, too (see
+    /// [`super::listening`]).
+    fn hold_for_listener(&mut self, unusual: &Unusual) -> Result<(), Halt> {
+        if !self.client.joins_ahead(unusual, self.backend) {
+            return Ok(());
+        }
+        self.backend.replay.forget(); // it has the message already, which comes again
+        Err(Halt::Full)
     }
 
     /// Makes the message wait while it is not known whether its name was given, or taken away.
@@ -322,18 +387,27 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     fn query(&mut self) -> Result<(), Halt> {
         let mut insertions = Vec::new();
+        let mut replacements = Vec::new();
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Expect::Query);
                 return Ok(());
             };
-            if let Some((effects, findings)) = self.read_query(text)?
+            let read = self.read_query(text)?;
+            if let Some((_, Some(findings))) = &read
+                && !findings.nulls.is_empty()
+                && self.client.has_start_values()
+            {
+                replacements = restore::values_for_nulls(findings, &self.client.record.start);
+            }
+            if let Some((effects, findings)) = read
                 && !effects.is_none()
             {
                 let mut restored = false;
                 if let Some(unusual) = &effects.unusual {
                     // What it does to the books depends on how what is ahead of it ends.
                     self.hold()?;
+                    self.hold_for_listener(unusual)?;
                     if let Some(name) = &unusual.deallocates
                         && !self.client.is_native()
                         && self.client.statement(name).is_some()
@@ -342,10 +416,20 @@ impl<S: Socket> Turn<'_, '_, S> {
                         return Ok(());
                     }
                     let start = &self.client.record.start;
-                    if let Some(all) = findings.and_then(|f| restore::insertions(&f, start)) {
+                    // By itself, it only warns: with more behind it, it would not.
+                    let warns = findings.as_ref().is_some_and(sets_a_local_default)
+                        && self.backend.status == TransactionStatus::Idle
+                        && !self.backend.unsynced;
+                    if let Some(findings) = findings.filter(|_| !warns)
+                        && let Some(all) = restore::insertions(&findings, start)
+                    {
                         restored = true;
                         if self.client.has_start_values() {
                             insertions = all;
+                        }
+                        if self.client.listens() {
+                            let marks = self.client.marks(&findings, self.backend);
+                            insertions = restore::merged(insertions, marks);
                         }
                     }
                 }
@@ -373,16 +457,19 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::Unnaming { serial: self.serial });
             unnaming = self.serial;
         }
-        if insertions.is_empty() {
+        if insertions.is_empty() && replacements.is_empty() {
             self.pass();
             self.backend.expect(Expect::Query);
         } else {
             let text = &self.body[..self.body.len() - 1];
-            self.pass_with(text.len(), |out| restore::write_with(text, &insertions, out))?;
+            let mut moved = insertions.clone();
+            let sent = restore::replaced(text, &replacements, &mut moved);
+            self.pass_with(text.len(), |out| restore::write_with(&sent, &moved, out))?;
             let encoding = self.client.desired.get(b"client_encoding");
             let own = self.backend.parameters.get(b"client_encoding");
             let utf8 = encoding.or(own) == Some(b"UTF8");
             self.backend.expect_with(text, &insertions, utf8);
+            self.backend.note_replaced(text, &replacements, utf8);
         }
         if unsynced {
             // It may be ignored, and then takes nothing away.
@@ -400,16 +487,10 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// What a statement with effects needs ahead of it; and takes note of them.
     fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
         self.before_catalog(effects)?;
-        self.client.undergo(self.backend, effects, restored);
-        if !self.client.is_native()
-            && effects.reads_sequences
-            && !self.backend.owes_client()
-            && !self.backend.unsynced
-            && self.backend.status == TransactionStatus::Idle
-        {
-            self.passage.cut(self.backend)?;
-            self.backend.discard_sequences(&mut self.passage.out);
+        if effects.reads_sequences {
+            self.before_sequences()?;
         }
+        self.client.undergo(self.backend, effects, restored);
         Ok(())
     }
 
@@ -419,7 +500,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         let looks = effects.pins.contains(Part::SessionCatalog);
         if looks && !self.client.pins.contains(Part::SessionCatalog) {
             self.clear_catalog()?;
-            self.client.pins.insert(Part::SessionCatalog);
+            if !self.backend.is_classic() {
+                self.client.pins.insert(Part::SessionCatalog);
+            }
         }
         Ok(())
     }
@@ -430,7 +513,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.hold()?;
         self.passage.cut(self.backend)?;
-        self.backend.deallocate_all(&mut self.passage.out);
+        let keeps = self.client.pins.contains(Part::SqlStatement);
+        self.backend.deallocate_all(keeps, &mut self.passage.out);
         self.backend.replay.forget();
         Ok(())
     }
@@ -465,6 +549,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 let in_doubt = self.is_in_doubt(text);
                 if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) }
             });
+            if let Some(effects) = &effects {
+                self.backend.note_names(effects);
+            }
             // It is not looked at again when it is executed.
             self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
             if self.client.has_start_values()
@@ -479,6 +566,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                     self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
                 }
             } else {
+                if effects.as_ref().is_none_or(Effects::listens) {
+                    self.client.pins.insert(Part::Listen);
+                }
                 // The unnamed one, too, is what the server has.
                 self.client.pins.insert(Part::ProtocolStatement);
                 self.client.pins.insert(Part::UnnamedStatement);
@@ -510,6 +600,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             let effects =
                 if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) };
+            if effects.reads_sequences {
+                self.before_sequences()?; // its Bind comes within the pipeline
+            }
             let unnamed = Arc::new(Unnamed {
                 body: rest.into(),
                 settings: self.client.desired.clone(),
@@ -549,11 +642,17 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let pool = self.backend.pool.clone();
         let desired = &self.client.desired;
-        let Some(statement) =
-            pool.statements
-                .intern_if_room(rest, self.client.basis, desired, || self.effects_of(text))
+        let memory = pool.statements.memory();
+        let Some(statement) = pool
+            .statements
+            .intern_if_room(rest, self.client.basis, desired, || self.effects_of(text))
+            .filter(|_| memory.has_room_for_names())
         else {
-            let looks = self.effects_of(text).pins.contains(Part::SessionCatalog);
+            let effects = self.effects_of(text);
+            if effects.listens() {
+                self.client.pins.insert(Part::Listen); // it is not looked at when it is executed
+            }
+            let looks = effects.pins.contains(Part::SessionCatalog);
             return self.parse_unshared("prepared_statements_memory is full", looks);
         };
         let named = ClientStatement {
@@ -563,7 +662,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             behind: self.backend.unsynced,
             seen: Arc::default(),
         };
-        if self.client.name_statement(name, named, self.hash_key).is_err() {
+        if self.client.name_statement(name, named, self.hash_key, memory).is_err() {
             return Err(Halt::Refused(
                 ClientError::fatal(
                     SqlState::CONFIGURATION_LIMIT_EXCEEDED,
@@ -581,7 +680,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.passage.cut(self.backend)?;
         // In a failed transaction, and while what an earlier pipeline did to the transaction is not
         // known, the server must say itself whether it takes this one.
-        let servers_to_say = self.backend.status == TransactionStatus::Failed
+        let servers_to_say = self.backend.settings_in_doubt()
+            || self.backend.status == TransactionStatus::Failed
             || (self.backend.syncs_outstanding > 0 && self.backend.owes_client());
         if known && !servers_to_say && !noted {
             self.passage.skip(self.header.total());
@@ -644,7 +744,13 @@ impl<S: Socket> Turn<'_, '_, S> {
         existing: &Arc<Statement>,
         rest: &[u8],
     ) -> Result<(), Halt> {
-        self.bring(existing)?;
+        let stands_in = self.cannot_bring(existing);
+        if stands_in {
+            self.bring_empty()?;
+        } else {
+            self.bring(existing)?;
+        }
+        let known_as = if stands_in { aborted::EMPTY } else { &*existing.name };
         let mut error = Vec::new();
         ClientError::error(
             SqlState::DUPLICATE_PREPARED_STATEMENT,
@@ -653,7 +759,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         .write(&mut error);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        build::parse(&mut self.passage.out, &existing.name, rest);
+        build::parse(&mut self.passage.out, known_as, rest);
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::ParseRefused);
         Ok(())
@@ -700,8 +806,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         let ClientStatement { statement, serial, seen, .. } = named.clone();
-        if statement.effects.unusual.is_some() {
+        if let Some(unusual) = &statement.effects.unusual {
             self.hold()?;
+            self.hold_for_listener(unusual)?;
         }
         self.before_catalog(&statement.effects)?; // it may take this one away
         let old = portal.len() + 1 + name.len() + 1;
@@ -757,8 +864,10 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Sees to it that the server's unnamed statement is the client's, or none.
     fn bring_unnamed(&mut self) -> Result<(), Halt> {
         let effects = self.client.unnamed.clone();
-        if effects.as_ref().is_some_and(|unnamed| unnamed.effects.unusual.is_some()) {
+        if let Some(unusual) = effects.as_ref().and_then(|unnamed| unnamed.effects.unusual.as_ref())
+        {
             self.hold()?;
+            self.hold_for_listener(unusual)?;
         }
         if let Some(unnamed) = &effects {
             self.before_catalog(&unnamed.effects)?; // it may take the server's away
@@ -813,6 +922,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             } else if let Some(named) = self.client.statement(name) {
                 let statement = named.statement.clone();
                 let seen = named.seen.clone();
+                if self.describe_empty(name, &statement)? {
+                    return Ok(());
+                }
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
                     out.push(b'S');

@@ -9,11 +9,25 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::basis::{Bases, Basis};
+use super::names::{CustomNames, KnownNames};
+use super::pins::PinCount;
 use super::{Limits, Pool, PoolStats};
+use crate::engine::ListenLost;
 use crate::engine::statement::{Keyed, StatementMemory, StatementTable};
 use crate::ids::PoolId;
-use crate::session::settings::Interner;
+use crate::session::settings::{Interner, Settings};
 use crate::wire::error::ClientError;
+
+/// What becomes of session state that cannot be applied to another backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Fidelity {
+    /// Nothing is lost: the client keeps its backend as long as it has such state.
+    #[default]
+    Full,
+    /// As other poolers do: it is lost when the transaction ends. It is discarded before the
+    /// backend serves another client.
+    Classic,
+}
 
 /// What the configuration says of a pool; replaced whole by a reload.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,6 +40,11 @@ pub struct PoolSettings {
     pub query_timeout: Duration,
     /// How long a client may sit idle in a transaction. Zero: for ever.
     pub idle_transaction_timeout: Duration,
+    /// How long a client may sit idle outside of a transaction while it keeps its backend for state
+    /// that does not move. Zero: for ever.
+    pub pin_timeout: Duration,
+    /// Backends that clients may keep so at the same time.
+    pub max_pinned: u32,
     /// How long a transaction may take. Zero: for ever.
     pub transaction_timeout: Duration,
     /// How long a client may sit idle. Zero: for ever.
@@ -46,6 +65,10 @@ pub struct PoolSettings {
     pub server_reset_query: Box<[u8]>,
     /// The longest message that is let through either way, its header included.
     pub max_packet_size: usize,
+    /// What becomes of clients that listen when what listens for them is lost.
+    pub listen_lost: ListenLost,
+    /// What becomes of session state that does not move.
+    pub fidelity: Fidelity,
 }
 
 impl Default for PoolSettings {
@@ -62,6 +85,8 @@ impl Default for PoolSettings {
             query_wait_timeout: Duration::from_secs(120),
             query_timeout: Duration::ZERO,
             idle_transaction_timeout: Duration::ZERO,
+            pin_timeout: Duration::ZERO,
+            max_pinned: u32::MAX,
             transaction_timeout: Duration::ZERO,
             client_idle_timeout: Duration::ZERO,
             client_write_timeout: Duration::from_secs(30),
@@ -72,6 +97,8 @@ impl Default for PoolSettings {
             max_prepared_statements: 200,
             server_reset_query: b"DISCARD ALL"[..].into(),
             max_packet_size: usize::MAX,
+            listen_lost: ListenLost::Disconnect,
+            fidelity: Fidelity::Full,
         }
     }
 }
@@ -136,12 +163,15 @@ pub struct SharedPool<B> {
     pub stats: PoolStats,
     /// Prepared statements that its clients share.
     pub statements: StatementTable,
+    /// Backends that its clients keep between transactions.
+    pub pins: PinCount,
     pool: Mutex<Pool<B>>,
     waiting: AtomicU32,
     epoch: AtomicU32,
     settings: RwLock<Arc<PoolSettings>>,
     parameters: RwLock<Option<Arc<ServerParameters>>>,
     bases: Bases,
+    names: KnownNames,
     interner: Mutex<Interner<Keyed>>,
     last_error: Mutex<Option<ClientError>>,
 }
@@ -182,12 +212,14 @@ impl<B> SharedPool<B> {
             user: user.to_owned(),
             stats: PoolStats::new(loops),
             statements: StatementTable::new(hash_key, memory),
+            pins: PinCount::default(),
             pool: Mutex::new(Pool::new(settings.limits.clone())),
             waiting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
             bases: Bases::default(),
+            names: KnownNames::default(),
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
         }
@@ -247,6 +279,16 @@ impl<B> SharedPool<B> {
     /// The values of that number; `None` if it is unknown.
     pub fn values_of(&self, basis: Basis) -> Option<Arc<ServerParameters>> {
         self.bases.get(basis)
+    }
+
+    /// The set of this one custom name, in lower case.
+    pub fn custom_name(&self, name: &[u8]) -> CustomNames {
+        self.names.of(name)
+    }
+
+    /// The custom names among settings.
+    pub fn custom_names(&self, settings: &Settings) -> CustomNames {
+        if settings.is_empty() { CustomNames::NONE } else { self.names.among(settings) }
     }
 
     /// The table in which equal settings are the same.

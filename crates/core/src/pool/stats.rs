@@ -4,7 +4,7 @@
 //! A locked addition costs about 5 ns and moves the cache line between cores; a load and a store
 //! by the only writer cost nothing that can be measured.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Upper bounds of a histogram's classes, in microseconds; the last class has none.
 pub const HISTOGRAM_BOUNDS_US: [u64; 20] = [
@@ -77,6 +77,8 @@ pub struct LoopStats {
     pub server_parses: Counter,
     /// Bind messages.
     pub binds: Counter,
+    /// Notifications for clients that listen by another connection than their backend.
+    pub notifications: Counter,
     /// Time that clients waited for a backend.
     pub wait: Histogram,
     /// Time of queries.
@@ -85,16 +87,30 @@ pub struct LoopStats {
     pub transaction: Histogram,
 }
 
+/// What the connection does that listens for a pool's clients. One loop writes it.
+#[derive(Debug, Default)]
+pub struct ListenStats {
+    /// 1 while there is one.
+    pub connections: AtomicU32,
+    /// Channels on which it listens.
+    pub channels: AtomicU32,
+    /// Notifications that it has heard.
+    pub heard: Counter,
+}
+
 /// The counters of a pool.
 #[derive(Debug)]
 pub struct PoolStats {
     loops: Box<[LoopStats]>,
+    /// Of what listens for its clients.
+    pub listen: ListenStats,
 }
 
 impl PoolStats {
     /// Zero, for this many loops.
     pub fn new(loops: usize) -> Self {
-        Self { loops: (0..loops).map(|_| LoopStats::default()).collect() }
+        let loops = (0..loops).map(|_| LoopStats::default()).collect();
+        Self { loops, listen: ListenStats::default() }
     }
 
     /// The block of a loop.

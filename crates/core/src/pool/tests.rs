@@ -228,3 +228,13 @@ fn those_who_leave_the_queue_are_found_without_a_search_whatever_their_order() {
     let took = began.elapsed();
     assert!(took < Duration::from_secs(5), "{took:?}");
 }
+
+#[test]
+fn an_event_of_a_loop_that_watches_it_no_more_takes_no_backend() {
+    let mut pool = lent_out(1);
+    assert!(matches!(pool.release(BackendId(0), 0, LoopId(2), T0), Released::Kept));
+    assert_eq!(pool.take_idle_as_lent(BackendId(0), LoopId(0)), None);
+    assert_eq!((pool.idle_count(), pool.lent_count()), (1, 0));
+    assert_eq!(pool.take_idle_as_lent(BackendId(0), LoopId(2)), Some(0));
+    assert_eq!((pool.idle_count(), pool.lent_count()), (0, 1));
+}

@@ -452,6 +452,11 @@ impl PartSet {
         PartSet(self.0 & other.0)
     }
 
+    /// Is any in both?
+    pub const fn intersects(self, other: PartSet) -> bool {
+        self.0 & other.0 != 0
+    }
+
     /// Those that are not in `other`.
     pub const fn minus(self, other: PartSet) -> PartSet {
         PartSet(self.0 & !other.0)
@@ -512,15 +517,20 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// Safe and simple: what the wire alone shows moves (settings that are reported or were given
-    /// at the start, statements of the protocol); everything else pins.
+    /// What is done today: settings and roles move, and statements of the protocol; everything else
+    /// pins.
     pub const fn pooler() -> Policy {
         Policy {
             moves: PartSet::of(&[
                 Part::ReportedSetting,
                 Part::StartSetting,
+                Part::Setting,
+                Part::CustomSetting,
+                Part::Role,
+                Part::SessionAuthorization,
                 Part::ProtocolStatement,
                 Part::UnnamedStatement,
+                Part::Listen,
             ]),
         }
     }
@@ -535,7 +545,6 @@ impl Policy {
                 Part::Role,
                 Part::SessionAuthorization,
                 Part::SqlStatement,
-                Part::Listen,
                 Part::SessionCatalog,
             ])),
         }
@@ -624,14 +633,17 @@ mod tests {
     }
 
     #[test]
-    fn pooler_pins_for_all_that_the_wire_does_not_show() {
+    fn pooler_pins_for_what_it_cannot_bring_to_another_backend() {
         let policy = Policy::pooler();
-        let moving = PartSet::of(&[Part::ReportedSetting, Part::ProtocolStatement]);
+        let moving = PartSet::of(&[Part::ReportedSetting, Part::Setting, Part::ProtocolStatement]);
         assert!(policy.pinning(moving).is_empty());
-        let parts = moving.union(PartSet::of(&[Part::Setting, Part::Listen]));
-        assert_eq!(policy.pinning(parts), PartSet::of(&[Part::Setting, Part::Listen]));
+        let parts = moving.union(PartSet::of(&[Part::TemporaryObject, Part::AdvisoryLock]));
+        assert_eq!(
+            policy.pinning(parts),
+            PartSet::of(&[Part::TemporaryObject, Part::AdvisoryLock])
+        );
         assert!(!policy.must_close(parts));
-        assert!(policy.must_close(PartSet::of(&[Part::CustomSetting])));
+        assert!(policy.must_close(PartSet::of(&[Part::Seed])));
         assert!(!Policy::moves().must_close(PartSet::of(&[Part::CustomSetting])));
         assert_eq!(policy.treatment(Part::ConnectOnlySetting), Treatment::OwnBackend);
     }

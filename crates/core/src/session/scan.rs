@@ -26,6 +26,7 @@ pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
 use self::verb::{Head, Kind};
 use super::canonical::is_unsafe_encoding;
 use super::part::{Part, PartSet, REPORTED};
+use super::settings::is_custom;
 use super::token::{Lexer, NAME_BYTES_MAX, Sink};
 
 /// Statements of one text that are listed.
@@ -86,6 +87,15 @@ pub struct Findings {
     /// Parts that the text may change or read by other means than its statements' own verbs,
     /// which [`Findings::parts`] adds.
     pub flags: PartSet,
+    /// Custom names that set_config() sets for the transaction only, in lower case.
+    pub defined: Vec<Name>,
+    /// Settings that set_config() sets, in lower case.
+    pub configured: Vec<Name>,
+    /// Where set_config() is given NULL for the value of one of these: it goes back to its start
+    /// value.
+    pub nulls: Vec<(Name, Range<usize>)>,
+    /// Parts that functions in it may end; what its statements' own verbs may end is not among them.
+    pub ends: PartSet,
     /// The text cannot be read, or runs what cannot be seen: anything may happen.
     pub unsure: bool,
     /// It may set what decides how the texts behind it are read, be it up to the end of the
@@ -193,7 +203,12 @@ struct SetConfig {
     name: Option<Vec<u8>>,
     /// The current argument is TRUE so far.
     is_true: bool,
+    /// Where the second argument is NULL, and nothing else.
+    null: Option<usize>,
 }
+
+/// The value that makes a RESET of set_config().
+const NULL: &[u8] = b"null";
 
 /// The body of CREATE FUNCTION ... BEGIN ATOMIC, in which semicolons do not end the statement.
 #[derive(Debug, Clone, Copy)]
@@ -278,6 +293,12 @@ impl Finder {
         }
         if self.careful {
             self.decide(word, kind);
+            if let Some(SetConfig { argument: 1, tokens, null, .. }) = &mut self.set_config
+                && *tokens > 0
+            {
+                let is_null = kind == Kind::Word && text.eq_ignore_ascii_case(NULL);
+                *null = (is_null && *tokens == 1).then_some(start);
+            }
         }
         if let Some(keyword) = keyword {
             self.keyword(keyword);
@@ -361,6 +382,7 @@ impl Finder {
             Word::Temporary => self.temporary(),
             Word::PgTemp => self.flag(Part::TemporaryObject),
             Word::Touches => self.found.flags = self.found.flags.union(keyword.parts),
+            Word::Ends => self.found.ends = self.found.ends.union(keyword.parts),
             Word::Runs => self.found.unsure = true,
             Word::SetConfig => self.begin_set_config(),
             Word::Update => self.update_seen = true,
@@ -431,8 +453,14 @@ impl Finder {
         if self.watch == Watch::Nothing {
             self.watch = Watch::TemporarySchema;
         }
-        self.set_config =
-            Some(SetConfig { depth: 0, argument: 0, tokens: 0, name: None, is_true: false });
+        self.set_config = Some(SetConfig {
+            depth: 0,
+            argument: 0,
+            tokens: 0,
+            name: None,
+            is_true: false,
+            null: None,
+        });
         self.careful = true;
     }
 
@@ -500,7 +528,22 @@ impl Finder {
             Some(mut name) if name.len() < NAME_BYTES_MAX => {
                 name.make_ascii_lowercase();
                 self.found.rereads |= decides_reading(&name);
-                Part::of_setting(&name, is_reported).into_iter().collect()
+                if let Some(start) = call.null.filter(|_| call.argument == 2)
+                    && self.found.nulls.len() < STATEMENTS_MAX
+                {
+                    self.found.nulls.push((Name::new(&name), start..start + NULL.len()));
+                }
+                let parts = Part::of_setting(&name, is_reported).into_iter().collect();
+                if self.found.configured.len() + self.found.defined.len() >= STATEMENTS_MAX {
+                    self.found.truncated = true;
+                } else if local {
+                    if is_custom(&name) {
+                        self.found.defined.push(Name::new(&name));
+                    }
+                } else {
+                    self.found.configured.push(Name::new(&name));
+                }
+                parts
             }
             _ => {
                 self.found.rereads = true;
@@ -566,8 +609,8 @@ impl Sink for Finder {
     fn quoted(&mut self, text: &[u8], start: usize) {
         // In quotes key words are plain names, but functions and views are still what they are.
         let keyword = keyword::lookup(text).filter(|keyword| {
-            use Word::{PgTemp, Runs, SetConfig, Settings, Touches};
-            matches!(keyword.word, SetConfig | Settings | PgTemp | Touches | Runs)
+            use Word::{Ends, PgTemp, Runs, SetConfig, Settings, Touches};
+            matches!(keyword.word, SetConfig | Settings | PgTemp | Touches | Ends | Runs)
         });
         self.token(keyword, Kind::Quoted, text, start);
     }

@@ -66,6 +66,21 @@ pub fn is_custom(name: &[u8]) -> bool {
     name.contains(&b'.')
 }
 
+/// Settings that stay with their connection. Nobody can ask for the first three without rights that a
+/// client may have had only for a while (GUC_SUPERUSER_ONLY); the last would end the server
+/// connection while it is idle.
+const STAYING: [&[u8]; 4] = [
+    b"dynamic_library_path",
+    b"extension_control_path",
+    b"session_preload_libraries",
+    b"idle_session_timeout",
+];
+
+/// Can this setting (its name in lower case) be asked for, and set on another connection?
+pub fn can_move(name: &[u8]) -> bool {
+    name.is_ascii() && !STAYING.contains(&name)
+}
+
 /// One setting: its name in lower case and its value, without terminating NUL.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Entry {
@@ -144,14 +159,21 @@ impl Settings {
     /// they can be applied.
     pub fn diff<'a>(&'a self, desired: &'a Settings) -> Diff<'a> {
         if self.is_shared_with(desired) {
-            return Diff { applied: &[], wanted: &[], first: [None, None] };
+            return Diff { applied: &[], wanted: &[], first: [None, None], last: [None, None] };
         }
-        // SET SESSION AUTHORIZATION comes first and resets the role, which has to be set again.
-        let (authorization, role) = (b"session_authorization", b"role");
+        // Whoever may set the others is who has logged in: other roles end first and begin last. SET
+        // SESSION AUTHORIZATION resets the role, which has to be set again.
+        let (authorization, role) = (&b"session_authorization"[..], &b"role"[..]);
         let identity = change(self.get(authorization), desired.get(authorization), authorization);
-        let applied_role = if identity.is_some() { None } else { self.get(role) };
-        let role = change(applied_role, desired.get(role), role);
-        Diff { applied: self.entries(), wanted: desired.entries(), first: [identity, role] }
+        let resets = identity.is_some() && self.get(authorization).is_some();
+        let has_role = self.get(role).filter(|_| !resets);
+        let ends = has_role.filter(|_| identity.is_some() || self.get(role) != desired.get(role));
+        let had_role = self.get(role).filter(|_| identity.is_none());
+        let first =
+            [resets.then_some(Change::Reset(authorization)), ends.map(|_| Change::Reset(role))];
+        let set = |change: Option<Change<'a>>| change.filter(|c| matches!(c, Change::Set(..)));
+        let last = [set(identity), set(change(had_role, desired.get(role), role))];
+        Diff { applied: self.entries(), wanted: desired.entries(), first, last }
     }
 }
 
@@ -244,6 +266,7 @@ pub struct Diff<'a> {
     applied: &'a [Entry],
     wanted: &'a [Entry],
     first: [Option<Change<'a>>; 2],
+    last: [Option<Change<'a>>; 2],
 }
 
 impl<'a> Iterator for Diff<'a> {
@@ -258,7 +281,7 @@ impl<'a> Iterator for Diff<'a> {
             let wanted = self.wanted.first();
             // The smaller name of both is the next; an absent one is larger than all.
             let name = match (applied, wanted) {
-                (None, None) => return None,
+                (None, None) => return self.last.iter_mut().find_map(Option::take),
                 (Some(entry), None) | (None, Some(entry)) => &*entry.name,
                 (Some(a), Some(w)) => (&*a.name).min(&*w.name),
             };
@@ -267,7 +290,7 @@ impl<'a> Iterator for Diff<'a> {
             self.applied = &self.applied[usize::from(applied.is_some())..];
             self.wanted = &self.wanted[usize::from(wanted.is_some())..];
             if name == b"role" || name == b"session_authorization" {
-                continue; // they came first
+                continue; // they come first and last
             }
             let (applied, wanted) = (applied.map(|e| &*e.value), wanted.map(|e| &*e.value));
             if let Some(change) = change(applied, wanted, name) {
@@ -363,7 +386,7 @@ fn write_name(name: &[u8], out: &mut Vec<u8>) {
 
 /// A literal. Only a backslash reads differently under standard_conforming_strings; where there
 /// is one, E'' says which reading is meant.
-fn write_string(value: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn write_string(value: &[u8], out: &mut Vec<u8>) {
     if value.contains(&b'\\') {
         out.push(b'E');
     }
@@ -545,13 +568,20 @@ mod tests {
     }
 
     #[test]
-    fn who_the_session_is_comes_first() {
+    fn who_the_session_is_ends_first_and_begins_last() {
         let a = settings(&[("role", "r"), ("a", "1")]);
         let b = settings(&[("role", "r"), ("session_authorization", "u"), ("z", "1")]);
         assert_eq!(
             query(&a, &b),
-            r#"SET "session_authorization" TO 'u';SET "role" TO 'r';RESET "a";SET "z" TO '1'"#
+            r#"RESET "role";RESET "a";SET "z" TO '1';SET "session_authorization" TO 'u';SET "role" TO 'r'"#
         );
+        let v = settings(&[("role", "s"), ("session_authorization", "v"), ("z", "1")]);
+        assert_eq!(
+            query(&b, &v),
+            r#"RESET "session_authorization";SET "session_authorization" TO 'v';SET "role" TO 's'"#
+        );
+        let r = settings(&[("role", "s")]);
+        assert_eq!(query(&settings(&[("role", "r")]), &r), r#"RESET "role";SET "role" TO 's'"#);
         let c = settings(&[("session_authorization", "u")]);
         assert_eq!(query(&b, &c), r#"RESET "role";RESET "z""#);
         // The role went with the authorization.
@@ -627,7 +657,7 @@ mod tests {
                 })
                 .collect();
             assert_eq!(names.len(), count);
-            assert_eq!(names, [&b"role"[..], b"local", b"my.select", b"w"]);
+            assert_eq!(names, [&b"local"[..], b"my.select", b"w", b"role"]);
         }
     }
 

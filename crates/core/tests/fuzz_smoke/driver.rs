@@ -443,8 +443,8 @@ impl Play {
             self.clients[number].judge.excuse(Excuse::Cut);
         }
         for at in 0..self.world.loops() {
-            let key = Box::new([key; 4]);
-            self.world.post(LoopId(at as u16), ToLoop::Cancel { process, key });
+            let cancel = ToLoop::Cancel { process, key: [key; 4].into() };
+            self.world.post(LoopId(at as u16), cancel);
         }
         self.say(|| format!("client {number} asks for a cancel, key right: {right}"));
     }

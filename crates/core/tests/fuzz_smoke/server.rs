@@ -442,6 +442,13 @@ impl Session {
         let mut tag = first.clone();
         match first.as_str() {
             "SELECT" if text.contains("1/0") => return fail("22012"),
+            "SELECT" if text == "SELECT pg_catalog.pg_listening_channels()" => {
+                self.message(b'T', |out| out.extend_from_slice(&[0, 0]));
+                if self.state.listening {
+                    self.message(b'D', |out| out.extend_from_slice(b"\0\x01\0\0\0\x04news"));
+                }
+                tag = format!("SELECT {}", u8::from(self.state.listening));
+            }
             "SELECT" => {
                 if let Some(call) = text.strip_prefix("SELECT pg_catalog.set_config(") {
                     let mut quoted = call.split('\'');

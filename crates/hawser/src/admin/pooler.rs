@@ -17,6 +17,7 @@ use hawser_core::ids::LoopId;
 use hawser_core::session::options::Replication;
 use hawser_core::wire::error::{ClientError, SqlState};
 
+use crate::cc::usage::CongestionUsage;
 use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
 use crate::limits::Limits;
@@ -103,6 +104,11 @@ pub trait Pooler: Send + Sync {
 
     /// Connections that are MPTCP, and those that were to be.
     fn mptcp(&self) -> Option<&MptcpUsage> {
+        None
+    }
+
+    /// Congestion control of connections, and what `auto` has decided.
+    fn congestion(&self) -> Option<&CongestionUsage> {
         None
     }
 
@@ -233,27 +239,39 @@ impl Count {
 
 /// Errors that are Hawser's own and not a server's, by the first two letters of their SQLSTATE.
 ///
-/// The loops count here, too: such an error ends a connection or a wait, so it is rare enough for
-/// a lock.
-#[derive(Debug, Default)]
-pub struct ErrorCounts(Mutex<BTreeMap<String, u64>>);
+/// The loops count here, too: without a lock and without memory of its own.
+#[derive(Debug)]
+pub struct ErrorCounts(Box<[AtomicU64]>);
+
+/// What a SQLSTATE is made of.
+const SIGNS: &[u8; 36] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ";
+
+impl Default for ErrorCounts {
+    fn default() -> Self {
+        Self((0..SIGNS.len() * SIGNS.len()).map(|_| AtomicU64::new(0)).collect())
+    }
+}
 
 impl ErrorCounts {
     /// A client is told this.
     pub fn count(&self, error: &ClientError) {
         if !error.of_server {
-            let class = error.code.as_str().chars().take(2).collect();
-            *self.lock().entry(class).or_default() += 1;
+            let [first, second, ..] = error.code.0;
+            let place = |sign| SIGNS.iter().position(|known| *known == sign);
+            if let (Some(first), Some(second)) = (place(first), place(second)) {
+                self.0[first * SIGNS.len() + second].fetch_add(1, Ordering::Relaxed);
+            }
         }
     }
 
     /// How many there were of each class.
     pub fn by_class(&self) -> BTreeMap<String, u64> {
-        self.lock().clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, u64>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        let class = |at: usize| {
+            let signs = [SIGNS[at / SIGNS.len()], SIGNS[at % SIGNS.len()]];
+            signs.map(char::from).iter().collect()
+        };
+        let counts = self.0.iter().map(|count| count.load(Ordering::Relaxed)).enumerate();
+        counts.filter(|(_, count)| *count > 0).map(|(at, count)| (class(at), count)).collect()
     }
 }
 

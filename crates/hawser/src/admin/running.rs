@@ -17,6 +17,7 @@ use tokio::net::{TcpListener, UnixListener};
 use super::Console;
 use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
+use crate::cc::usage::CongestionUsage;
 use crate::config::Config;
 use crate::dial::Place;
 use crate::limits::Limits;
@@ -27,7 +28,7 @@ use crate::mptcp::usage::MptcpUsage;
 use crate::pools::upkeep;
 use crate::resolve::HostRow;
 use crate::service::{Phase, Service};
-use crate::{logging, status};
+use crate::{extension, logging, status};
 
 /// How often the end of the last client is looked for (SHUTDOWN WAIT_FOR_CLIENTS).
 const DRAIN_POLL: Duration = Duration::from_millis(100);
@@ -80,8 +81,8 @@ impl Administration {
 }
 
 impl AdminConsole for Administration {
-    fn begin(&self, service: &Arc<Service>) -> Result<Option<BoundPath>, String> {
-        let mut control_socket = None;
+    fn begin(&self, service: &Arc<Service>) -> Result<Vec<BoundPath>, String> {
+        let mut control_sockets = Vec::new();
         let pooler: Arc<dyn Pooler> = self.pooler(service);
         let config = service.config.load_full();
         if let Some(address) = config.start.admin.http_address.0 {
@@ -106,8 +107,22 @@ impl AdminConsole for Administration {
         }) {
             match listen_locally(&path) {
                 Ok((listener, bound)) => {
-                    control_socket = Some(bound);
+                    control_sockets.push(bound);
                     tokio::spawn(status::answer(listener, pooler.clone()));
+                    let path = extension::socket_path(&path);
+                    match listen_locally(&path) {
+                        Ok((listener, bound)) => {
+                            control_sockets.push(bound);
+                            tokio::spawn(extension::answer(listener, pooler.clone()));
+                        }
+                        Err(error) => {
+                            let path = path.display();
+                            tracing::warn!(%path, %error, "the server's extension cannot ask here");
+                            self.fall_back(format!(
+                                "no socket for the extension at {path}: {error}"
+                            ));
+                        }
+                    }
                 }
                 // Asked for, it must be there; by default it is a convenience.
                 Err(error) if config.start.admin.control_socket.is_some() => {
@@ -123,7 +138,7 @@ impl AdminConsole for Administration {
         }
         let console = self.console.clone();
         tokio::spawn(async move { console.take_notes(pooler).await });
-        Ok(control_socket)
+        Ok(control_sockets)
     }
 
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
@@ -278,11 +293,16 @@ impl Pooler for Running {
     fn fallbacks(&self) -> Vec<String> {
         let mut all = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.extend(self.service.dialler.mptcp.fallbacks());
+        all.extend(self.service.dialler.congestion.fallbacks());
         all
     }
 
     fn mptcp(&self) -> Option<&MptcpUsage> {
         Some(&self.service.dialler.mptcp)
+    }
+
+    fn congestion(&self) -> Option<&CongestionUsage> {
+        Some(&self.service.dialler.congestion)
     }
 
     fn started(&self) -> SystemTime {

@@ -139,6 +139,8 @@ impl Fake {
             wait_us: 1_500_000,
             backend: Some(BackendId(7)),
             pins: PartSet::of(pins),
+            pinned_since: (!pins.is_empty()).then_some(Time::ZERO),
+            channels: 0,
             statements: 3,
             process: 4_194_305,
             kept_in: 0,
@@ -370,6 +372,7 @@ async fn clients_and_servers_are_shown_with_their_pins_and_ages() {
     assert_eq!(rows[0][13].as_deref(), Some("1"), "of another epoch: it will be closed");
     let (rows, _) = operator.rows("SHOW PINS").await;
     assert_eq!(rows[0][2].as_deref(), Some(Part::TemporaryObject.name()));
+    assert_eq!(rows[0].last().unwrap().as_deref(), Some("0"), "seconds");
     let (rows, _) = operator.rows("SHOW DATABASES").await;
     assert_eq!(rows[0][1].as_deref(), Some("db1,/run/postgresql"));
     assert_eq!(rows[0][4].as_deref(), Some("app_owner"));

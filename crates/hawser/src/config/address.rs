@@ -4,13 +4,15 @@
 //! A path that starts with `/` is a unix socket: `/dir` is the directory, the socket in it is
 //! `.s.PGSQL.PORT` as libpq has it; `/dir:PORT` names the port; `/dir/.s.PGSQL.PORT` is the socket.
 //! All else is `host:port`, `host`, `[v6]:port`, `[v6]` or a bare v6 address; of a server,
-//! `?mptcp=prefer` or `?mptcp=require` may follow.
+//! `?mptcp=prefer` or `?mptcp=require`, and `?congestion=auto` or an algorithm, may follow, joined
+//! by `&`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use super::choice::MptcpUse;
+use super::congestion::Congestion;
 use super::error::Rejected;
 use super::registry::Setting;
 use super::value::{Context, Raw, SettingType, items};
@@ -65,6 +67,8 @@ pub enum ServerAddress {
         port: u16,
         /// Whether over several paths.
         mptcp: MptcpUse,
+        /// What sends on this side.
+        congestion: Congestion,
     },
     /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.5432`.
     Unix(PathBuf),
@@ -80,7 +84,8 @@ impl ServerAddress {
             return unix_path(host, port).map(Self::Unix);
         }
         check_host(host)?;
-        Ok(Self::Tcp { host: host.to_owned(), port, mptcp: MptcpUse::Off })
+        let (mptcp, congestion) = (MptcpUse::Off, Congestion::Default);
+        Ok(Self::Tcp { host: host.to_owned(), port, mptcp, congestion })
     }
 
     /// Parses one entry of `servers`.
@@ -101,16 +106,30 @@ impl ServerAddress {
                 .to_owned());
         }
         let (place, query) = text.split_once('?').unwrap_or((text, ""));
-        let mptcp = match query.split_once('=') {
-            Some(("mptcp", word)) => MptcpUse::from_word(word).ok_or_else(|| {
-                format!("mptcp=`{word}` is not known: allowed is {}", MptcpUse::KIND)
-            })?,
-            None if query.is_empty() => MptcpUse::Off,
-            _ => return Err(format!("`?{query}` is not known: only ?mptcp=... may follow")),
-        };
+        let (mut mptcp, mut congestion) = (MptcpUse::Off, Congestion::Default);
+        for option in query.split('&').filter(|option| !option.is_empty()) {
+            let unknown =
+                |name, word, kind| format!("{name}=`{word}` is not known: allowed is {kind}");
+            match option.split_once('=') {
+                Some((name @ "mptcp", word)) => {
+                    let wanted = MptcpUse::from_word(word);
+                    mptcp = wanted.ok_or_else(|| unknown(name, word, MptcpUse::KIND))?;
+                }
+                Some((name @ "congestion", word)) => {
+                    let wanted = Congestion::from_word(word);
+                    congestion = wanted.ok_or_else(|| unknown(name, word, Congestion::KIND))?;
+                }
+                _ => {
+                    return Err(format!(
+                        "`?{option}` is not known: only ?mptcp=... and ?congestion=... may follow"
+                    ));
+                }
+            }
+        }
         let (host, port) = split_port(place)?;
         check_host(host)?;
-        Ok(Self::Tcp { host: host.to_owned(), port: port.unwrap_or(SERVER_PORT_DEFAULT), mptcp })
+        let port = port.unwrap_or(SERVER_PORT_DEFAULT);
+        Ok(Self::Tcp { host: host.to_owned(), port, mptcp, congestion })
     }
 
     /// Whether connections to it are to be MPTCP.
@@ -119,6 +138,15 @@ impl ServerAddress {
         match self {
             Self::Tcp { mptcp, .. } => *mptcp,
             Self::Unix(_) => MptcpUse::Off,
+        }
+    }
+
+    /// Which congestion control connections to it have on this side.
+    #[must_use]
+    pub fn congestion(&self) -> Congestion {
+        match self {
+            Self::Tcp { congestion, .. } => *congestion,
+            Self::Unix(_) => Congestion::Default,
         }
     }
 
@@ -141,9 +169,14 @@ impl fmt::Display for ServerAddress {
             Self::Tcp { host, port, .. } => write!(f, "{host}:{port}")?,
             Self::Unix(path) => path.display().fmt(f)?,
         }
-        match self.mptcp() {
-            MptcpUse::Off => Ok(()),
-            wanted => write!(f, "?mptcp={wanted}"),
+        let mut mark = '?';
+        if self.mptcp() != MptcpUse::Off {
+            write!(f, "{mark}mptcp={}", self.mptcp())?;
+            mark = '&';
+        }
+        match self.congestion() {
+            Congestion::Default => Ok(()),
+            wanted => write!(f, "{mark}congestion={wanted}"),
         }
     }
 }
@@ -309,7 +342,7 @@ mod tests {
     use super::*;
 
     fn tcp(host: &str, port: u16) -> Result<ServerAddress, String> {
-        Ok(ServerAddress::Tcp { host: host.to_owned(), port, mptcp: MptcpUse::Off })
+        ServerAddress::new(host, port)
     }
 
     fn unix(path: &str) -> Result<ServerAddress, String> {
@@ -327,6 +360,21 @@ mod tests {
         assert_eq!(ServerAddress::parse("/run/pg/.s.PGSQL.7"), unix("/run/pg/.s.PGSQL.7"));
         assert_eq!(ServerAddress::parse("/sql/a:b:c"), unix("/sql/a:b:c/.s.PGSQL.5432"));
         assert_eq!(tcp("::1", 5433).unwrap().to_string(), "[::1]:5433");
+    }
+
+    #[test]
+    fn a_server_may_have_a_congestion_control_of_its_own() {
+        for text in
+            ["db:1?congestion=auto", "db:1?congestion=bbr", "db:1?mptcp=prefer&congestion=bbr"]
+        {
+            assert_eq!(ServerAddress::parse(text).unwrap().to_string(), text);
+        }
+        let plain = ServerAddress::parse("db:1?congestion=default").unwrap();
+        assert_eq!(plain, ServerAddress::parse("db:1").unwrap());
+        let other = ServerAddress::parse("db:1?congestion=bbr&mptcp=require").unwrap();
+        assert_eq!(other.to_string(), "db:1?mptcp=require&congestion=bbr");
+        let message = ServerAddress::parse("db:1?congestion=b%r").unwrap_err();
+        assert!(message.contains("auto, or the name"), "{message}");
     }
 
     #[test]

@@ -71,6 +71,14 @@ macro_rules! choices {
 }
 
 choices! {
+    /// What becomes of session state that does not move to another server connection.
+    Fidelity: "full, classic" {
+        /// Nothing of a session is lost: what cannot move keeps its server connection.
+        Full = "full",
+        /// As other poolers do: what cannot move is lost when the transaction ends.
+        Classic = "classic",
+    }
+
     /// When a server connection goes back to its pool.
     PoolMode: "session, transaction, statement" {
         /// When the client disconnects.
@@ -103,6 +111,14 @@ choices! {
         Postgres = "postgres",
         /// At once with ALPN, one round trip less: PostgreSQL 17 and later.
         Direct = "direct",
+    }
+
+    /// What becomes of clients that listen when the connection is lost that listens for them.
+    ListenLost: "disconnect, notice" {
+        /// They are disconnected, as they would be with one of their own.
+        Disconnect = "disconnect",
+        /// They get a warning, and are listened for again.
+        Notice = "notice",
     }
 
     /// Whether connections to a server are Multipath TCP.

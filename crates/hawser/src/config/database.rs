@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::address::ServerAddress;
 use super::choice::{
-    LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    Fidelity, LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::group::ReloadConfig;
 use super::registry::DatabaseEntry;
@@ -66,6 +66,8 @@ pub struct DatabaseConfig {
     pub auth_dbname: Option<String>,
     /// When a server connection goes back.
     pub mode: PoolMode,
+    /// What becomes of session state that does not move.
+    pub fidelity: Fidelity,
     /// Server connections for each user.
     pub pool_size: u32,
     /// Kept open; at most `pool_size`.
@@ -76,6 +78,8 @@ pub struct DatabaseConfig {
     pub reserve_pool_timeout: Timeout,
     /// Idle in a transaction beyond `pool_size`; `None`: as many as the pool's size.
     pub idle_transaction_reserve: Option<u32>,
+    /// Kept by clients between transactions; `None`: all that the pool may have but one.
+    pub max_pinned: Option<Limit>,
     /// Server connections of all users.
     pub max_db_connections: Limit,
     /// Clients of all users.
@@ -126,6 +130,7 @@ impl DatabaseConfig {
             auth_query: entry.auth_query.clone().unwrap_or_else(|| auth.auth_query.clone()),
             auth_dbname: entry.auth_dbname.clone().or_else(|| auth.auth_dbname.clone()),
             mode: entry.pool_mode.unwrap_or(pool.pool_mode),
+            fidelity: entry.fidelity.unwrap_or(pool.fidelity),
             pool_size,
             min_pool_size: entry.min_pool_size.unwrap_or(pool.min_pool_size).min(pool_size),
             reserve_pool_size: entry.reserve_pool_size.unwrap_or(pool.reserve_pool_size),
@@ -133,6 +138,7 @@ impl DatabaseConfig {
             idle_transaction_reserve: entry
                 .idle_transaction_reserve
                 .or(pool.idle_transaction_reserve),
+            max_pinned: entry.max_pinned.or(pool.max_pinned),
             max_db_connections: entry
                 .max_db_connections
                 .unwrap_or(general.limits.max_db_connections),

@@ -18,9 +18,10 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, LoadBalanceHosts, LogFormat, LogLevel, PoolMode, TargetSessionAttrs, TlsMode,
-    TlsNegotiation, TlsVersions,
+    AuthType, Fidelity, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode,
+    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
+use super::congestion::Congestion;
 use super::error::Rejected;
 use super::value::{
     Context, FileMode, Limit, OptionalAddress, Password, Raw, SettingType, Size, Timeout,
@@ -381,6 +382,12 @@ settings! {
         /// tunes them by itself. Setting a size ends that.
         tcp_socket_buffer: Size = "0", example "\"256KiB\"", range 0..=1 << 30, unit Bytes,
             pgbouncer "tcp_socket_buffer";
+        /// The congestion control of TCP connections that clients open: it is the side that sends that
+        /// matters, and results go to clients. `default` is the kernel's, untouched; `auto` tries
+        /// another where loss without a queue holds a connection back, and keeps it where it delivers
+        /// at least 20 % more; a name (`bbr`, `cubic`) sets that algorithm. What the kernel does not
+        /// give is said once and in `hawser status`. `hawser cc list` says what there is.
+        congestion: Congestion = "default", example "\"auto\"";
         /// The largest single message that is let through: a query, a bind or a row. A result as a
         /// whole may be larger. A client that sends a longer one is cut off (54000), a server
         /// connection that does is closed. PostgreSQL's own limit of 1 GiB holds in any case.
@@ -468,6 +475,11 @@ settings! {
         /// `transaction`, or after each `statement` (transaction blocks are then refused). PgBouncer's
         /// default is `session`.
         pool_mode: PoolMode = "transaction", example "\"session\"", pgbouncer "pool_mode";
+        /// What becomes of session state that cannot move to another server connection (temporary
+        /// tables, advisory locks ...) where `pool_mode` is not `session`. `full`: its client keeps the
+        /// connection while the state exists. `classic`: as with other poolers it is lost when the
+        /// transaction ends; no other client finds it.
+        fidelity: Fidelity = "full", example "\"classic\"";
         /// Server connections at most for each pair of user and database.
         pool_size: u32 = "20", example "7", range 1..=POOL_SIZE_MAX, pgbouncer "default_pool_size";
         /// Server connections that are kept open even when nobody needs them, for pools that have a
@@ -483,6 +495,12 @@ settings! {
         /// How many server connections that sit idle in a transaction do not count against `pool_size`:
         /// transactions left open then delay nobody else. 0 turns it off.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
+        /// How many server connections of a pool clients may keep between transactions, for session
+        /// state that does not move (SHOW PINS). One client more is told so and disconnected (53400)
+        /// when the transaction has ended behind which it would keep one. By default, one connection
+        /// is left for all others. 0: no bound.
+        max_pinned: Option<Limit> = "`pool_size` and `idle_transaction_reserve` together, less one (at least 1)",
+            example "5";
         /// What is sent to a server connection when a client of session mode has left it. "" sends
         /// nothing. What it leaves, the next client of session mode finds; if it fails, the connection
         /// is closed. Connections that clients of transaction mode have pinned get DISCARD ALL.
@@ -496,11 +514,17 @@ settings! {
         /// statement mode.
         max_prepared_statements: u32 = "200", example "50", range 0..=1_000_000,
             pgbouncer "max_prepared_statements";
-        /// Memory for the texts of all prepared statements of all clients together. At the limit, those
-        /// that no client names any more are forgotten; where that is not enough, a new statement is
-        /// not shared, and its client keeps the server connection that has it.
+        /// Memory for the texts of all prepared statements of all clients together, and for the names
+        /// that clients have given them. At the limit, those that no client names any more are
+        /// forgotten; where that is not enough, a new statement is not shared, and its client keeps the
+        /// server connection that has it.
         prepared_statements_memory: Size = "256MiB", example "\"32MiB\"", range 1 << 20..=1 << 40,
             unit Bytes;
+        /// What becomes of clients of transaction and statement mode that LISTEN when the server
+        /// connection is lost that listens for them: they are disconnected with the server's error, as
+        /// they would be with a connection of their own, or get a warning that notifications may have
+        /// been lost, and are listened for again.
+        listen_lost: ListenLost = "disconnect", example "\"notice\"";
         /// Startup parameters that PgBouncer had to be told to ignore. All are honoured here; those
         /// named here are dropped instead, as PgBouncer does.
         ignore_startup_parameters: Vec<String> = "", example "[\"extra_float_digits\"]",
@@ -563,7 +587,9 @@ settings! {
         /// How long a query may run before its client is cut off. For broken networks; for slow queries
         /// the server's statement_timeout is better.
         query_timeout: Timeout = "0", example "\"5min\"", unit Seconds, pgbouncer "query_timeout";
-        /// How long a cancel request waits to reach the server.
+        /// How long a cancel request waits to reach the server, and how long a server connection that
+        /// a client has left in the middle of something may take to be tidied before it is closed: a
+        /// minute if this is off.
         cancel_wait_timeout: Timeout = "10s", example "\"3s\"", unit Seconds,
             pgbouncer "cancel_wait_timeout";
         /// How long a client may be idle outside of a transaction.
@@ -575,6 +601,10 @@ settings! {
         /// How long a client may be idle inside of a transaction.
         idle_transaction_timeout: Timeout = "0", example "\"90s\"", unit Seconds,
             pgbouncer "idle_transaction_timeout";
+        /// How long a client of transaction or statement mode may be idle outside of a transaction while
+        /// it keeps a server connection for session state that does not move. It is then disconnected
+        /// (57P05), and its state is gone.
+        pin_timeout: Timeout = "0", example "\"10min\"", unit Seconds;
         /// How long a transaction may take.
         transaction_timeout: Timeout = "0", example "\"10min\"", unit Seconds,
             pgbouncer "transaction_timeout";
@@ -651,7 +681,8 @@ settings! {
         /// Where the database is: `host:port`, `[v6]:port`, or a directory or path of a unix socket. One
         /// string or a list; with several, see `target_session_attrs` and `load_balance_hosts`.
         /// After a TCP address, `?mptcp=prefer` has connections go over Multipath TCP where both ends
-        /// have it, `?mptcp=require` allows nothing else.
+        /// have it, `?mptcp=require` allows nothing else. `?congestion=auto`, or the name of an algorithm,
+        /// is for what is sent to that server as `congestion` in `[listen]` is for clients; `&` joins both.
         servers: Vec<ServerAddress> = "required", example "[\"db1.example:5432\", \"/run/postgresql\"]";
         /// Log in to the server as this one user, whoever the client is: one pool serves all.
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
@@ -666,6 +697,8 @@ settings! {
         auth_dbname: Option<String> = "as in [auth]", example "\"app\"", pgbouncer "auth_dbname";
         /// `pool_mode` of this database.
         pool_mode: Option<PoolMode> = "as in [pool]", example "\"session\"", pgbouncer "pool_mode";
+        /// `fidelity` of this database.
+        fidelity: Option<Fidelity> = "as in [pool]", example "\"classic\"";
         /// `pool_size` of this database, for each user.
         pool_size: Option<u32> = "as in [pool]", example "7", range 1..=POOL_SIZE_MAX,
             pgbouncer "pool_size";
@@ -680,6 +713,8 @@ settings! {
         /// `idle_transaction_reserve` of this database.
         idle_transaction_reserve: Option<u32> = "as in [pool], else as pool_size", example "3",
             range 0..=POOL_SIZE_MAX;
+        /// `max_pinned` of this database.
+        max_pinned: Option<Limit> = "as in [pool]", example "5";
         /// `max_db_connections` of this database.
         max_db_connections: Option<Limit> = "as in [pool]", example "50", pgbouncer "max_db_connections";
         /// `max_db_client_connections` of this database.
@@ -743,6 +778,8 @@ settings! {
         /// `idle_transaction_timeout` of this user.
         idle_transaction_timeout: Option<Timeout> = "as in [pool]", example "\"90s\"", unit Seconds,
             pgbouncer "idle_transaction_timeout";
+        /// `pin_timeout` of this user.
+        pin_timeout: Option<Timeout> = "as in [pool]", example "\"10min\"", unit Seconds;
         /// `transaction_timeout` of this user.
         transaction_timeout: Option<Timeout> = "as in [pool]", example "\"10min\"", unit Seconds,
             pgbouncer "transaction_timeout";

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::address::{SERVER_PORT_DEFAULT, ServerAddress};
 use super::choice::{MptcpUse, TargetSessionAttrs, TlsMode, TlsNegotiation};
+use super::congestion::Congestion;
 use super::value::{Password, SettingType};
 
 /// Where libpq of Debian looks for the server when nobody names a host.
@@ -172,6 +173,10 @@ impl ServerUrl {
                 Some(wanted) => found.mptcp = Some(wanted),
                 None => return refuse("mptcp", MptcpUse::KIND),
             },
+            "congestion" => match Congestion::from_word(&value) {
+                Some(wanted) => found.congestion = wanted,
+                None => return refuse("congestion", Congestion::KIND),
+            },
             "port" => found.ports = value.split(',').map(str::to_owned).collect(),
             "sslmode" => match TlsMode::from_word(&value) {
                 Some(mode) => self.tls_mode = Some(mode),
@@ -221,6 +226,8 @@ struct Parts {
     ports: Vec<String>,
     /// Ours: whether its TCP servers are reached by MPTCP.
     mptcp: Option<MptcpUse>,
+    /// Ours: what its TCP connections are sent with.
+    congestion: Congestion,
 }
 
 impl Parts {
@@ -249,8 +256,9 @@ impl Parts {
                         .to_owned(),
                 )
             })?;
-            if let (ServerAddress::Tcp { mptcp, .. }, Some(wanted)) = (&mut server, self.mptcp) {
-                *mptcp = wanted;
+            if let ServerAddress::Tcp { mptcp, congestion, .. } = &mut server {
+                *mptcp = self.mptcp.unwrap_or(*mptcp);
+                *congestion = self.congestion;
             }
             if !servers.contains(&server) {
                 servers.push(server);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::choice::PoolMode;
+use super::choice::{Fidelity, PoolMode};
 use super::database::DatabaseConfig;
 use super::group::ReloadConfig;
 use super::registry::UserEntry;
@@ -31,6 +31,8 @@ pub struct UserConfig {
     pub query_timeout: Timeout,
     /// How long a client may be idle in a transaction.
     pub idle_transaction_timeout: Timeout,
+    /// How long it may be idle while it keeps a server connection.
+    pub pin_timeout: Timeout,
     /// How long a transaction may take.
     pub transaction_timeout: Timeout,
     /// How long a client may be idle outside of one.
@@ -56,6 +58,7 @@ impl UserConfig {
             idle_transaction_timeout: entry
                 .idle_transaction_timeout
                 .unwrap_or(timeouts.idle_transaction_timeout),
+            pin_timeout: entry.pin_timeout.unwrap_or(timeouts.pin_timeout),
             transaction_timeout: entry.transaction_timeout.unwrap_or(timeouts.transaction_timeout),
             client_idle_timeout: entry.client_idle_timeout.unwrap_or(timeouts.client_idle_timeout),
         }
@@ -73,6 +76,8 @@ impl UserConfig {
 pub struct PoolLimits {
     /// When a server connection goes back.
     pub mode: PoolMode,
+    /// What becomes of session state that does not move.
+    pub fidelity: Fidelity,
     /// Server connections.
     pub pool_size: u32,
     /// Kept open; at most `pool_size`.
@@ -83,6 +88,8 @@ pub struct PoolLimits {
     pub reserve_pool_timeout: Timeout,
     /// Idle in a transaction beyond `pool_size`.
     pub idle_transaction_reserve: u32,
+    /// Kept by clients between transactions; `None`: any number.
+    pub max_pinned: Option<u32>,
     /// Server connections of this database, all users together.
     pub max_db_connections: Limit,
     /// Clients of this database, all users together.
@@ -97,6 +104,8 @@ pub struct PoolLimits {
     pub query_timeout: Timeout,
     /// How long a client may be idle in a transaction.
     pub idle_transaction_timeout: Timeout,
+    /// How long it may be idle while it keeps a server connection.
+    pub pin_timeout: Timeout,
     /// How long a transaction may take.
     pub transaction_timeout: Timeout,
     /// How long a client may be idle outside of one.
@@ -106,16 +115,20 @@ pub struct PoolLimits {
 impl PoolLimits {
     pub(super) fn of(database: &DatabaseConfig, user: &UserConfig) -> Self {
         let pool_size = user.pool_size.unwrap_or(database.pool_size);
+        let idle_transaction_reserve = user
+            .idle_transaction_reserve
+            .or(database.idle_transaction_reserve)
+            .unwrap_or(pool_size);
+        let all_but_one = pool_size.saturating_add(idle_transaction_reserve).saturating_sub(1);
         Self {
             mode: user.mode.unwrap_or(database.mode),
+            fidelity: database.fidelity,
             pool_size,
             min_pool_size: database.min_pool_size.min(pool_size),
             reserve_pool_size: user.reserve_pool_size.unwrap_or(database.reserve_pool_size),
             reserve_pool_timeout: database.reserve_pool_timeout,
-            idle_transaction_reserve: user
-                .idle_transaction_reserve
-                .or(database.idle_transaction_reserve)
-                .unwrap_or(pool_size),
+            idle_transaction_reserve,
+            max_pinned: database.max_pinned.map_or(Some(all_but_one.max(1)), Limit::get),
             max_db_connections: database.max_db_connections,
             max_db_client_connections: database.max_db_client_connections,
             max_user_connections: user.max_user_connections,
@@ -123,6 +136,7 @@ impl PoolLimits {
             server_lifetime: database.server_lifetime,
             query_timeout: user.query_timeout,
             idle_transaction_timeout: user.idle_transaction_timeout,
+            pin_timeout: user.pin_timeout,
             transaction_timeout: user.transaction_timeout,
             client_idle_timeout: user.client_idle_timeout,
         }

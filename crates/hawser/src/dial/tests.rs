@@ -421,3 +421,26 @@ async fn a_server_under_its_limit_of_connections_is_passed_over() {
     drop(held);
     dialler.dial(&both, &login, &gate).await.unwrap();
 }
+
+#[tokio::test]
+async fn places_without_a_connection_are_forgotten_where_a_name_changes_its_address_for_ever() {
+    let dialler = Dialler::default();
+    let server = Fake::new(Door::Trust).start().await;
+    let target = target(&[&server], Connecting::never());
+    let place = |number: u16| {
+        let endpoint = Endpoint::Tcp {
+            host: "changes".to_owned(),
+            address: SocketAddr::from(([127, 0, 0, 1], number)),
+        };
+        dialler.place_id(&server, &endpoint, false, Transport::Tcp, &target)
+    };
+    let (kept, _known) = place(1);
+    let mut ids = std::collections::HashSet::from([kept.0]);
+    for number in 2..10_000 {
+        assert!(ids.insert(place(number).0.0), "an id is never used again");
+    }
+    assert!(dialler.place(kept).is_some(), "its connection is still there");
+    let places = locked(&dialler.places);
+    assert!(places.by_id.len() <= PLACES_UNUSED_MAX);
+    assert_eq!(places.ids.len(), places.by_id.len());
+}

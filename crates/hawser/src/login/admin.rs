@@ -36,14 +36,14 @@ pub struct AdminClient {
 /// Serves the admin database.
 pub trait AdminConsole: Send + Sync {
     /// The process is about to serve: what else administers it may open its sockets. Called within
-    /// the runtime. Returns the control socket's file, if there is one: it is removed when the
-    /// process ends.
+    /// the runtime. Returns the files of its unix sockets: they are removed when the process
+    /// ends.
     ///
     /// # Errors
     /// A socket cannot be listened on; the process does not serve then.
-    fn begin(&self, service: &Arc<Service>) -> Result<Option<BoundPath>, String> {
+    fn begin(&self, service: &Arc<Service>) -> Result<Vec<BoundPath>, String> {
         let _ = service;
-        Ok(None)
+        Ok(Vec::new())
     }
 
     /// Serves one client until it leaves.

@@ -232,6 +232,10 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
                 let permit = service.limits.connect(config.reload.limits.max_client_conn);
                 let Some(permit) = permit else { continue };
                 service.tally.connections.increment();
+                if let Origin::Tcp(_) = origin {
+                    let wanted = config.reload.network.congestion;
+                    service.dialler.congestion.apply(&mut link, wanted, &"clients");
+                }
                 if mptcp && matches!(origin, Origin::Tcp(_)) {
                     service.dialler.mptcp.accepted(&mut link);
                 }

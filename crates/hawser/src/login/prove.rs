@@ -260,7 +260,7 @@ impl Proving<'_> {
             let right = secret.accepts_password(&user, &password, &mock);
             right.then_some(password)
         };
-        match off_thread(check).await? {
+        match off_thread(self.service, check).await? {
             Some(password) => Ok(Proved { password: Some(password), ..Proved::default() }),
             None => Err(rule.refusal().into()),
         }
@@ -329,17 +329,18 @@ impl Proving<'_> {
     async fn account(&self, secret: Secret) -> Result<Account, Stop> {
         let (access, mock) = (self.access.clone(), self.service.mock.clone());
         let user = self.user.to_owned();
-        if !matches!(secret, Secret::Plain(_)) {
-            return Ok(access.account(&user, &secret, &mock));
+        if let Some(account) = access.account_at_hand(&user, &secret, &mock) {
+            return Ok(account);
         }
-        off_thread(move || access.account(&user, &secret, &mock)).await
+        off_thread(self.service, move || access.account(&user, &secret, &mock)).await
     }
 }
 
 async fn off_thread<T: Send + 'static>(
+    service: &Service,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, Stop> {
-    tokio::task::spawn_blocking(work).await.map_err(|_| {
+    service.threads.login.spawn_blocking(work).await.map_err(|_| {
         ClientError::fatal(SqlState::INTERNAL_ERROR, "the password could not be checked").into()
     })
 }

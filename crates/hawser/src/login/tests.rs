@@ -19,6 +19,7 @@ use crate::loops::tests::mailboxes;
 use crate::loops::{Control, Loops};
 use crate::mailbox::LoopMailbox;
 use crate::socket::Conn;
+use crate::threads::Threads;
 use crate::tls::connect::{Connecting, server_name};
 use crate::tls::tests::Pki;
 
@@ -41,7 +42,8 @@ fn world(server: &ServerAddress, auth: &str, more: &str) -> World {
     let loops = Loops::new(mailboxes.clone(), Instant::now());
     let (control, orders) = Control::new();
     let service =
-        Service::new(config, loops, control, Arc::new(NoConsole), Arc::default()).unwrap();
+        Service::new(config, loops, control, Arc::new(NoConsole), Arc::default(), Threads::one())
+            .unwrap();
     tokio::spawn(open::take_orders(service.clone(), orders));
     World { service, mailbox: mailboxes[0].clone(), kept: Mutex::default() }
 }

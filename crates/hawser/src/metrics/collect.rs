@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::UNIX_EPOCH;
 
@@ -24,8 +25,8 @@ use crate::loops::Pool;
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
 
-/// Clients that keep their backend, by reason.
-pub type Pins = BTreeMap<&'static str, u64>;
+/// Clients that keep their backend, by reason: how many, and for how many seconds at most.
+pub type Pins = BTreeMap<&'static str, (u64, u64)>;
 
 /// Everything that `/metrics` shows.
 pub struct Collect {
@@ -69,6 +70,11 @@ struct Series {
     idle: u64,
     opening: u64,
     parked: u64,
+    pinned: u64,
+    listening: u64,
+    channels: u64,
+    heard: u64,
+    notified: u64,
     size: u64,
     paused: bool,
     oldest_wait_us: u64,
@@ -98,6 +104,11 @@ impl Series {
         idle: 0,
         opening: 0,
         parked: 0,
+        pinned: 0,
+        listening: 0,
+        channels: 0,
+        heard: 0,
+        notified: 0,
         size: 0,
         paused: false,
         oldest_wait_us: 0,
@@ -111,7 +122,13 @@ impl Series {
             self.query.add(&stats.query);
             self.transaction.add(&stats.transaction);
         }
+        let listen = &pool.stats.listen;
+        self.listening += u64::from(listen.connections.load(Ordering::Relaxed));
+        self.channels += u64::from(listen.channels.load(Ordering::Relaxed));
+        self.heard += listen.heard.get();
+        self.notified += pool.stats.sum(|stats| stats.notifications.get());
         let now = pooler.loops().now();
+        self.pinned += u64::from(pool.pins.get());
         let queue = pool.lock();
         self.clients += entry.clients as u64;
         self.waiting += u64::from(queue.waiting_count());
@@ -142,8 +159,11 @@ impl Collector for Collect {
         let pins = self.pins.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(pins) = pins {
             let help = "Clients that keep their server connection between transactions, by reason";
-            let values = pins.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+            let values = pins.iter().map(|(reason, (count, _))| ([("reason", *reason)], *count));
             gauges(&mut encoder, "pinned_clients", help, values)?;
+            let help = "For how long a client has kept its server connection at most, by reason";
+            let values = pins.iter().map(|(reason, (_, age))| ([("reason", *reason)], *age));
+            gauges(&mut encoder, "oldest_pin_seconds", help, values)?;
         }
         tallies(&mut encoder, pooler)?;
         process(&mut encoder, pooler)
@@ -211,12 +231,19 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
             ("parked", series.parked),
             ("idle", series.idle),
             ("opening", series.opening),
+            ("listening", series.listening),
         ]
         .map(|(state, count)| (with_state(key, state), count))
     });
     let help = "Server connections, by what they are doing; parked is idle in a transaction while \
-                others wait";
+                others wait; listening is beside the pool's size";
     gauges(encoder, "servers", help, servers)?;
+    let help = "Server connections that clients keep between transactions";
+    let pinned = series.iter().map(|(key, series)| (labels(key), series.pinned));
+    gauges(encoder, "pinned_servers", help, pinned)?;
+    let help = "Channels on which a connection listens for clients";
+    let channels = series.iter().map(|(key, series)| (labels(key), series.channels));
+    gauges(encoder, "listened_channels", help, channels)?;
     let size = series.iter().map(|(key, series)| (labels(key), series.size));
     gauges(encoder, "pool_size", "Server connections that may be at work", size)?;
     let paused = series.iter().map(|(key, series)| (labels(key), series.paused.into()));
@@ -248,6 +275,12 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Resu
         ("server_parses", "Statements prepared on servers", None, |t| t.server_parses),
         ("binds", "Executions of prepared statements", None, |t| t.binds),
     ];
+    let heard = series.iter().map(|(key, series)| (labels(key), series.heard));
+    let help = "Notifications that came for clients";
+    counts(encoder, "notifications_heard", help, None, heard)?;
+    let notified = series.iter().map(|(key, series)| (labels(key), series.notified));
+    let help = "Notifications for clients, counted for each that is to have it";
+    counts(encoder, "notifications", help, None, notified)?;
     for (name, help, unit, read) in all {
         let values = series.iter().map(|(key, series)| (labels(key), read(&series.totals)));
         counts(encoder, name, help, unit.as_ref(), values)?;
@@ -370,6 +403,15 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             encoder.encode_descriptor("mptcp_connections", help, None, MetricType::Counter)?;
         for (labels, value) in rows {
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+        }
+    }
+    if let Some(congestion) = pooler.congestion() {
+        let help = "Decisions of congestion = \"auto\" about a destination, see the log";
+        let mut family =
+            encoder.encode_descriptor("congestion_decisions", help, None, MetricType::Counter)?;
+        for (decision, count) in congestion.decisions() {
+            let labels = [("decision", decision)];
+            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&count, None)?;
         }
     }
     for (name, help, value) in [

@@ -3,6 +3,7 @@
 //! # Invariants
 //! * at most [`CONNECTIONS_MAX`] connections; further ones wait in the kernel's queue
 //! * a connection lives [`CONNECTION_MAX`] at most, and serves one request: who is slow is cut off
+//! * running out of descriptors is one event, as is its end; it never spins
 //! * GET and HEAD only; nothing that a client sends is kept
 
 use std::convert::Infallible;
@@ -37,11 +38,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Serves the pages until the future is dropped.
 pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
     let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut complained = false;
     loop {
         // The semaphore is never closed.
         let Ok(place) = room.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
+                if std::mem::take(&mut complained) {
+                    tracing::info!("connections on http_address can be accepted again");
+                }
                 let pages = pages.clone();
                 tokio::spawn(async move {
                     // A client that breaks off or is cut off is no event.
@@ -50,7 +55,9 @@ pub async fn run(listener: TcpListener, pages: Arc<Pages>) {
                 });
             }
             Err(error) => {
-                tracing::warn!(%error, "could not accept a connection on http_address");
+                if !std::mem::replace(&mut complained, true) {
+                    tracing::warn!(%error, "no connection on http_address can be accepted");
+                }
                 tokio::time::sleep(ACCEPT_PAUSE).await;
             }
         }

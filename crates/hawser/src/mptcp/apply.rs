@@ -19,11 +19,10 @@ use hawser_sys::netlink::NetlinkError;
 use super::command::PORTS_DEFAULT;
 use super::plan::{self, Address, Plan, PlanError};
 use super::record::{self, Record};
+use crate::unit::{self, Unit};
 
 /// The unit that --persist writes.
-const UNIT: &str = "/etc/systemd/system/hawser-mptcp.service";
-/// What enables it (systemd.unit(5), `WantedBy=`).
-const UNIT_WANTED: &str = "/etc/systemd/system/multi-user.target.wants/hawser-mptcp.service";
+const UNIT: &str = "hawser-mptcp.service";
 /// By its first line a unit of ours is known.
 const UNIT_MARK: &str =
     "# Written by `hawser mptcp setup --persist`; removed by `hawser mptcp undo`.";
@@ -178,7 +177,10 @@ pub fn setup(request: &Request, options: &Options) -> Result<Vec<String>, ApplyE
         .map_err(ApplyError::Plan)?;
     lines.splice(0..0, plan.lines(limits));
     if options.persist {
-        lines.push(format!("write {UNIT}, and enable it"));
+        lines.push(format!(
+            "write {}, and enable it",
+            unit_of(request, options).path(root()).display()
+        ));
     }
     if options.dry_run {
         lines.push("nothing was changed (--dry-run)".to_owned());
@@ -263,18 +265,18 @@ pub fn undo(dry_run: bool) -> Result<Vec<String>, ApplyError> {
     let path = record::path().map_err(file("finding this network namespace"))?;
     let step = || format!("reading {}", path.display());
     let record = Record::load(&path).map_err(|source| file(step())(source))?;
-    let unit = fs::read_to_string(UNIT).is_ok_and(|text| text.starts_with(UNIT_MARK));
+    let units = unit::ours(root(), UNIT, UNIT_MARK).map_err(file("looking for units"))?;
     let mut lines = Vec::new();
     match &record {
         None => lines.push(format!("nothing was set up here ({} is missing)", path.display())),
         Some(record) => lines.extend(undo_record(record, &path, dry_run)?),
     }
-    if unit {
-        lines.push(format!("remove {UNIT}"));
+    for unit in &units {
+        let step = format!("remove {}", unit.display());
         if !dry_run {
-            let _ = fs::remove_file(UNIT_WANTED);
-            fs::remove_file(UNIT).map_err(file(format!("removing {UNIT}")))?;
+            unit::remove(root(), unit).map_err(file(step.clone()))?;
         }
+        lines.push(step);
     }
     if dry_run {
         lines.push("nothing was changed (--dry-run)".to_owned());
@@ -301,6 +303,11 @@ fn undo_record(record: &Record, path: &Path, dry_run: bool) -> Result<Vec<String
         fs::remove_file(path).map_err(file(format!("removing {}", path.display())))?;
     }
     Ok(undo.lines())
+}
+
+/// The addresses that connections can use, as `setup` would take them; none if they cannot be read.
+pub fn usable_addresses() -> Vec<Address> {
+    addresses(&[]).map(|(usable, _)| usable).unwrap_or_default()
 }
 
 /// The addresses to use, and what is said of those that are left out.
@@ -365,28 +372,21 @@ fn free_ports(addresses: &[Address], count: u16, first: u16, endpoints: &[Endpoi
     (first..=first.saturating_add(PORTS_TRIED_MAX)).filter(free).take(count.into()).collect()
 }
 
-fn persist(request: &Request, options: &Options) -> Result<(), ApplyError> {
-    let step = || format!("writing {UNIT}");
-    let program = std::env::current_exe().map_err(|source| file(step())(source))?;
-    if fs::read_to_string(UNIT).is_ok_and(|text| !text.starts_with(UNIT_MARK)) {
-        let source = io::Error::new(io::ErrorKind::AlreadyExists, "it is there, and not ours");
-        return Err(file(step())(source));
-    }
-    let text = unit(&program, request, options);
-    fs::write(UNIT, text).map_err(|source| file(step())(source))?;
-    if let Some(directory) = Path::new(UNIT_WANTED).parent() {
-        fs::create_dir_all(directory).map_err(|source| file(step())(source))?;
-    }
-    match std::os::unix::fs::symlink(UNIT, UNIT_WANTED) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        other => other.map_err(file(format!("enabling {UNIT}"))),
-    }
+/// Where units are written.
+fn root() -> &'static Path {
+    Path::new("/")
 }
 
-/// A unit that does the same at each start. Specifiers and quotes as systemd.syntax(7) has them.
-fn unit(program: &Path, request: &Request, options: &Options) -> String {
-    let mut words = vec![format!("\"{}\"", program.display().to_string().replace('%', "%%"))];
-    words.extend(["mptcp", "setup"].map(str::to_owned));
+fn persist(request: &Request, options: &Options) -> Result<(), ApplyError> {
+    let unit = unit_of(request, options);
+    let step = format!("writing {}", unit.path(root()).display());
+    let write = || unit.enable(root(), &std::env::current_exe()?);
+    write().map_err(file(step))
+}
+
+/// A unit that does the same at each start.
+fn unit_of(request: &Request, options: &Options) -> Unit {
+    let mut words: Vec<String> = ["mptcp", "setup"].map(str::to_owned).into();
     match request {
         Request::Server { ports, first_port } => {
             words.push("server".to_owned());
@@ -399,24 +399,13 @@ fn unit(program: &Path, request: &Request, options: &Options) -> String {
         }
     }
     words.extend(options.addresses.iter().map(|address| format!("--address={address}")));
-    format!(
-        "{UNIT_MARK}
-[Unit]
-Description=MPTCP endpoints and limits (Hawser)
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-Type=oneshot
-RemainAfterExit=yes
-ExecStart={}
-CapabilityBoundingSet=CAP_NET_ADMIN
-
-[Install]
-WantedBy=multi-user.target
-",
-        words.join(" ")
-    )
+    Unit {
+        name: UNIT.to_owned(),
+        description: "MPTCP endpoints and limits (Hawser)".to_owned(),
+        mark: UNIT_MARK,
+        arguments: words,
+        capabilities: "CAP_NET_ADMIN",
+    }
 }
 
 #[cfg(test)]
@@ -428,15 +417,8 @@ mod tests {
         let request = Request::Server { ports: Some(3), first_port: 7000 };
         let options =
             Options { addresses: vec!["10.0.0.1".parse().unwrap()], dry_run: false, persist: true };
-        let text = unit(Path::new("/opt/50% off/hawser"), &request, &options);
-        assert!(text.starts_with(UNIT_MARK));
-        assert!(
-            text.contains(
-                "ExecStart=\"/opt/50%% off/hawser\" mptcp setup server --ports=3 \
-                 --first-port=7000 --address=10.0.0.1\n"
-            ),
-            "{text}"
-        );
+        let words = unit_of(&request, &options).arguments.join(" ");
+        assert_eq!(words, "mptcp setup server --ports=3 --first-port=7000 --address=10.0.0.1");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -10,6 +11,7 @@ use hawser_sys::mptcp::endpoint::EndpointId;
 
 use super::apply;
 use super::look::look;
+use super::manage;
 use super::record::{self, Record};
 use super::report::Report;
 use crate::cli::print;
@@ -40,6 +42,11 @@ enum Command {
     Status(Status),
     /// Make the endpoints and limits that this machine needs.
     Setup(SetupCommand),
+    /// Open, replace and close the subflows of all connections, by what each of them carries.
+    Manage(Manage),
+    /// Puts the path manager's setting back when `manage` is killed; it starts this itself.
+    #[command(hide = true)]
+    Watchdog(Watchdog),
     /// Take away what `setup` has made, and nothing else.
     Undo(Undo),
     /// Run a program with MPTCP in place of TCP, and all that it starts.
@@ -118,6 +125,22 @@ struct Run {
 }
 
 #[derive(Debug, Args)]
+struct Manage {
+    /// Write what each look sees to this file: JSON, one object a line.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// End when this process does.
+    #[arg(long, value_name = "PID")]
+    with: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+struct Watchdog {
+    pid: u32,
+    before: String,
+}
+
+#[derive(Debug, Args)]
 struct Undo {
     /// Only say what would be done.
     #[arg(long)]
@@ -154,6 +177,13 @@ impl Mptcp {
                     },
                 );
                 done.map(|lines| print_lines(&lines)).map_err(|error| error.to_string())
+            }
+            Command::Manage(manage) => {
+                manage::manage(&manage::Options { trace: manage.trace.clone(), with: manage.with })
+                    .map_err(|error| error.to_string())
+            }
+            Command::Watchdog(watchdog) => {
+                manage::guard::watchdog(watchdog.pid, &watchdog.before).map_err(|e| e.to_string())
             }
             Command::Undo(undo) => apply::undo(undo.dry_run)
                 .map(|lines| print_lines(&lines))

@@ -134,12 +134,23 @@ impl Record {
 /// # Errors
 /// /proc cannot be read.
 pub fn path() -> io::Result<PathBuf> {
+    Ok(Path::new(DIRECTORY).join(format!("mptcp-{}.json", namespace()?)))
+}
+
+/// The file that the path manager of this network namespace has locked.
+///
+/// # Errors
+/// As [`path`].
+pub fn lock_path() -> io::Result<PathBuf> {
+    Ok(Path::new(DIRECTORY).join(format!("manage-{}.lock", namespace()?)))
+}
+
+fn namespace() -> io::Result<String> {
     use std::os::linux::fs::MetadataExt;
-    let name = match namespace_cookie() {
+    Ok(match namespace_cookie() {
         Ok(cookie) => cookie.to_string(),
         Err(_) => format!("i{}", fs::metadata("/proc/thread-self/ns/net")?.st_ino()),
-    };
-    Ok(Path::new(DIRECTORY).join(format!("mptcp-{name}.json")))
+    })
 }
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! `hawser mptcp run`: a program as it is, with MPTCP sockets where it asks for TCP ones.
+//! `hawser mptcp run`: a program as it is, with MPTCP sockets where it asks for TCP ones; and
+//! `hawser cc run`: with TCP sockets that have another congestion control.
 //!
 //! # Model
 //! ```text
@@ -35,6 +36,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
+use hawser_sys::congestion::{self, SetError};
 use hawser_sys::mptcp::replace::{is_unused, plain_like};
 use hawser_sys::mptcp::socket::{self, Unsupported};
 use hawser_sys::process::{
@@ -87,11 +89,31 @@ const PASSED_ON: [i32; 5] = [
 /// Signals that a terminal sends to all: they must not end the supervisor.
 const OF_TERMINALS: [i32; 2] = [2 /* INT */, 3 /* QUIT */];
 
+/// What sockets a program gets in place of plain TCP ones.
+#[derive(Clone, Debug)]
+enum Kind {
+    /// MPTCP.
+    Mptcp,
+    /// TCP with this congestion control.
+    Congestion(String),
+}
+
+impl Kind {
+    fn open(&self, ipv6: bool, nonblocking: bool) -> Option<OwnedFd> {
+        match self {
+            Self::Mptcp => socket::open_as(ipv6, nonblocking).ok(),
+            Self::Congestion(name) => congestion::open_with(ipv6, nonblocking, name).ok(),
+        }
+    }
+}
+
 /// Why a program was not run.
 #[derive(Debug)]
 pub enum RunError {
     /// There is no MPTCP.
     Unsupported(Unsupported),
+    /// There is no such congestion control.
+    Congestion(SetError),
     /// It would not get the rights that it is made for.
     Setuid(PathBuf),
     /// Seccomp is refused.
@@ -123,14 +145,15 @@ impl fmt::Display for RunError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsupported(reason) => reason.fmt(f),
+            Self::Congestion(reason) => reason.fmt(f),
             Self::Setuid(path) => write!(
                 f,
                 "{} is setuid or setgid, and would not get its rights here (no_new_privs): run \
-                 hawser by it instead, as in `sudo hawser mptcp run -- COMMAND`",
+                 hawser by it instead, as in `sudo hawser ... run -- COMMAND`",
                 path.display()
             ),
             Self::Filter(error) if error.raw_os_error() == Some(16 /* EBUSY */) => f.write_str(
-                "there is a seccomp supervisor here already (another `hawser mptcp run`?), and the \
+                "there is a seccomp supervisor here already (another `hawser ... run`?), and the \
                  kernel allows one",
             ),
             Self::Filter(error) => write!(
@@ -148,6 +171,7 @@ impl std::error::Error for RunError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::Unsupported(error) => Some(error),
+            Self::Congestion(error) => Some(error),
             Self::Filter(error) | Self::Supervisor(error) => Some(error),
             Self::Program { source, .. } => Some(source),
             Self::Setuid(_) => None,
@@ -158,8 +182,8 @@ impl std::error::Error for RunError {
 /// What became of sockets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts {
-    /// Made as MPTCP.
-    mptcp: u64,
+    /// Made as is asked for.
+    made: u64,
     /// Left plain: another network namespace, PGMPTCP=0, no MPTCP socket to be had.
     plain: u64,
     /// Put back to TCP for an option.
@@ -186,19 +210,48 @@ pub fn run(command: &[OsString], verbose: bool) -> Result<u8, RunError> {
     program.env(VARIABLE, "1");
     let of = |level: i32, names: &[i32]| names.iter().map(|n| (level, *n)).collect::<Vec<_>>();
     let options = [of(6, &TCP_REFUSED), of(0, &IP_REFUSED), of(41, &IPV6_REFUSED)].concat();
-    let (child, listener) = seccomp::start(&mut program, &Noted { tcp_sockets: true, options })
-        .map_err(|error| match error {
-            StartError::Filter(error) => RunError::Filter(error),
-            StartError::Program(source) => RunError::Program { name: name.clone(), source },
-        })?;
-    supervise(child, &listener, verbose).map_err(RunError::Supervisor)
+    start(name, &mut program, options, &Kind::Mptcp, verbose)
 }
 
-fn supervise(mut child: Child, listener: &Listener, verbose: bool) -> io::Result<u8> {
+/// Runs `command` with another congestion control; gives its exit code.
+///
+/// # Errors
+/// See [`RunError`]; then it was not run.
+pub fn run_with_congestion(
+    command: &[OsString],
+    algorithm: &str,
+    verbose: bool,
+) -> Result<u8, RunError> {
+    let Some((name, arguments)) = command.split_first() else { return Ok(0) };
+    congestion::probe(algorithm).map_err(RunError::Congestion)?;
+    if let Some(path) = setuid(name) {
+        return Err(RunError::Setuid(path));
+    }
+    let mut program = Command::new(name);
+    program.args(arguments);
+    start(name, &mut program, Vec::new(), &Kind::Congestion(algorithm.to_owned()), verbose)
+}
+
+fn start(
+    name: &OsStr,
+    program: &mut Command,
+    options: Vec<(i32, i32)>,
+    kind: &Kind,
+    verbose: bool,
+) -> Result<u8, RunError> {
+    let (child, listener) = seccomp::start(program, &Noted { tcp_sockets: true, options })
+        .map_err(|error| match error {
+            StartError::Filter(error) => RunError::Filter(error),
+            StartError::Program(source) => RunError::Program { name: name.to_owned(), source },
+        })?;
+    supervise(child, &listener, kind, verbose).map_err(RunError::Supervisor)
+}
+
+fn supervise(mut child: Child, listener: &Listener, kind: &Kind, verbose: bool) -> io::Result<u8> {
     let signals = catch_signals(&[&PASSED_ON[..], &OF_TERMINALS].concat())?;
     let ended = pidfd(&child)?;
-    let mut spare = begin_spare(listener)?;
-    let mut work = Work::new()?;
+    let mut spare = begin_spare(listener, kind)?;
+    let mut work = Work::new(kind)?;
     loop {
         let fds =
             [listener.as_fd(), ended.as_fd(), signals.as_fd(), watched(spare.as_ref(), listener)];
@@ -215,26 +268,30 @@ fn supervise(mut child: Child, listener: &Listener, verbose: bool) -> io::Result
             }
         }
         if spare.is_some() && ready[3].0 {
-            spare = begin_spare(listener)?;
+            spare = begin_spare(listener, kind)?;
         }
         if ready[1].0 {
             let status = child.wait()?;
             if verbose {
-                eprintln!("hawser: {}", work.counts);
+                eprintln!("hawser: {}", work.counts.said(kind));
             }
             return Ok(exit_code(status));
         }
     }
 }
 
-impl fmt::Display for Counts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} MPTCP sockets, {} left plain TCP, {} put back to plain TCP for an option that MPTCP \
-             has not, {} such options refused",
-            self.mptcp, self.plain, self.put_back, self.refused
-        )
+impl Counts {
+    fn said(&self, kind: &Kind) -> String {
+        let Self { made, plain, put_back, refused } = self;
+        match kind {
+            Kind::Mptcp => format!(
+                "{made} MPTCP sockets, {plain} left plain TCP, {put_back} put back to plain TCP for an \
+                 option that MPTCP has not, {refused} such options refused"
+            ),
+            Kind::Congestion(name) => {
+                format!("{made} sockets with {name}, {plain} left with the kernel's default")
+            }
+        }
     }
 }
 
@@ -254,13 +311,13 @@ fn exit_code(status: ExitStatus) -> u8 {
 
 /// Starts the process that takes over when this one ends. `None` if there can be none now: then the
 /// program's sockets hang on this process alone.
-fn begin_spare(listener: &Listener) -> io::Result<Option<OwnedFd>> {
+fn begin_spare(listener: &Listener, kind: &Kind) -> io::Result<Option<OwnedFd>> {
     match fork() {
         Ok(Forked::Parent(spare)) => Ok(Some(spare)),
         Ok(Forked::Child(first)) => {
             // Whatever it returns, this process is the spare, and never goes back to its caller.
             let _ = withdraw();
-            stand_by(listener, first);
+            stand_by(listener, first, kind);
             std::process::exit(0)
         }
         Err(error) => {
@@ -271,7 +328,7 @@ fn begin_spare(listener: &Listener) -> io::Result<Option<OwnedFd>> {
 }
 
 /// Waits until `first` ends, then does its work, until nobody is supervised any more.
-fn stand_by(listener: &Listener, mut first: OwnedFd) {
+fn stand_by(listener: &Listener, mut first: OwnedFd, kind: &Kind) {
     loop {
         match wait_for(&[listener.as_fd(), first.as_fd()]) {
             Ok(ready) if ready[0].1 => return,
@@ -283,13 +340,13 @@ fn stand_by(listener: &Listener, mut first: OwnedFd) {
             Err(_) => return,
         }
     }
-    let Ok(mut work) = Work::new() else { return };
+    let Ok(mut work) = Work::new(kind) else { return };
     // Forks again: the new spare watches this process.
     loop {
         match fork() {
             Ok(Forked::Child(before)) => {
                 first = before;
-                return stand_by(listener, first);
+                return stand_by(listener, first, kind);
             }
             Ok(Forked::Parent(spare)) => {
                 if !work_until_end_of(listener, &mut work, &spare) {
@@ -320,12 +377,14 @@ fn work_until_end_of(listener: &Listener, work: &mut Work, spare: &OwnedFd) -> b
 struct Work {
     /// /proc/self/ns/net.
     namespace: PathBuf,
+    kind: Kind,
     counts: Counts,
 }
 
 impl Work {
-    fn new() -> io::Result<Self> {
-        Ok(Self { namespace: fs::read_link("/proc/self/ns/net")?, counts: Counts::default() })
+    fn new(kind: &Kind) -> io::Result<Self> {
+        let namespace = fs::read_link("/proc/self/ns/net")?;
+        Ok(Self { namespace, kind: kind.clone(), counts: Counts::default() })
     }
 
     fn answer(&mut self, listener: &Listener) {
@@ -357,27 +416,28 @@ impl Work {
         close_on_exec: bool,
         nonblocking: bool,
     ) -> bool {
-        let made =
-            if self.wants(call.thread) { socket::open_as(ipv6, nonblocking).ok() } else { None };
+        let made = if self.wants(call.thread) { self.kind.open(ipv6, nonblocking) } else { None };
         let given = made.is_some_and(|made| {
             // What goes wrong here (EMFILE) goes wrong in the kernel's hands too, with its errno.
             listener.give(call, made.as_fd(), close_on_exec).is_ok()
         });
         if given {
-            self.counts.mptcp += 1;
+            self.counts.made += 1;
         } else {
             self.counts.plain += 1;
         }
         given
     }
 
-    /// Whether a thread's sockets are to be MPTCP: it is in our network namespace, and its program
+    /// Whether a thread's sockets are to be others: it is in our network namespace, and its program
     /// was not started with PGMPTCP=0.
     fn wants(&self, thread: u32) -> bool {
         let same = fs::read_link(format!("/proc/{thread}/ns/net"))
             .is_ok_and(|namespace| namespace == self.namespace);
-        let off =
-            || fs::read(format!("/proc/{thread}/environ")).is_ok_and(|bytes| turned_off(&bytes));
+        let off = || {
+            matches!(self.kind, Kind::Mptcp)
+                && fs::read(format!("/proc/{thread}/environ")).is_ok_and(|bytes| turned_off(&bytes))
+        };
         same && !off()
     }
 

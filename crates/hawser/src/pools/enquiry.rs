@@ -26,12 +26,13 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
+use super::place::{self, Asker, Place};
 use super::{PoolEntry, Route, locked, route};
 use crate::auth::secret::{Secret, ValidUntil};
 use crate::config::{Config, DatabaseConfig};
 use crate::dial::talk::{Answer, Talk, TalkError};
 use crate::dial::{DialError, Login};
-use crate::limits::{AddressPermit, ServerPermit};
+use crate::limits::AddressPermit;
 use crate::service::Service;
 
 /// How long an unused line is kept: long enough for a stream of logins to share it.
@@ -53,7 +54,7 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(r.oid, r.rolcanlogin, (\
      FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
 
 struct Line {
-    open: Option<(Talk, ServerPermit, AddressPermit)>,
+    open: Option<(Talk, Place, AddressPermit)>,
     used: Instant,
 }
 
@@ -135,10 +136,12 @@ impl Enquiries {
     }
 }
 
-/// Asks on a line; opens it if it is not open, and once more if it has broken.
+/// Asks on a line; opens it if it is not open, and once more if it has broken. Where no more server
+/// connections are allowed it waits for a place as long as its patience goes.
 async fn ask(
     service: &Arc<Service>,
     route: &Route,
+    patience: Duration,
     sql: &str,
     values: &[&[u8]],
 ) -> Result<Answer, DialError> {
@@ -152,7 +155,7 @@ async fn ask(
         // connection, with an answer outstanding.
         let (mut talk, server, address) = match line.open.take() {
             Some(open) => open,
-            None => open_line(service, route).await?,
+            None => open_line(service, route, patience).await?,
         };
         let result = timeout(within, talk.query_with(sql, values)).await;
         line.used = Instant::now();
@@ -182,19 +185,18 @@ async fn ask(
 async fn open_line(
     service: &Arc<Service>,
     route: &Route,
-) -> Result<(Talk, ServerPermit, AddressPermit), DialError> {
-    let limits = &service.limits;
-    let permit = limits
-        .server(&route.login.database, &route.login.user, &route.bounds)
-        .map_err(DialError::Full)?;
-    let gate = |server: &_| limits.address(server, route.per_server);
+    patience: Duration,
+) -> Result<(Talk, Place, AddressPermit), DialError> {
     // Seen in pg_stat_activity: this is no client's connection.
     let mut login = route.login.clone();
     login
         .parameters
         .push(Asked { name: b"application_name"[..].into(), value: b"hawser"[..].into() });
-    let dialled = service.dialler.dial(&route.target, &login, &gate).await?;
-    Ok((dialled.talk, permit, dialled.place))
+    let (database, user) = (&route.login.database, &route.login.user);
+    let asker =
+        Asker { entry: None, database, user, route, login: &login, login_waits: true, patience };
+    let (dialled, place) = place::dial(service, &asker).await?;
+    Ok((dialled.talk, place, dialled.place))
 }
 
 /// The secret of a user as `auth_query` knows it; `Ok(None)` if it does not know the user.
@@ -234,7 +236,8 @@ pub async fn look_up(
         credentials: service.access.load().credentials(auth_user),
     };
     let route = route(config, asked_in, auth_user, login, &locked(&service.pools.connectings));
-    let answer = ask(service, &route, &database.auth_query, &[user.as_bytes()])
+    let patience = route.target.connect_timeout;
+    let answer = ask(service, &route, patience, &database.auth_query, &[user.as_bytes()])
         .await
         .map_err(|error| failed(&error))?;
     let secret = read_secret(&answer, user).map_err(|reason| failed(&reason))?;
@@ -299,7 +302,10 @@ pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) 
     let route = entry.route.load_full();
     let look = async {
         let mut fingerprint = seen.fingerprint.lock().await;
-        let answer = match ask(service, &route, FINGERPRINT, &[route.login.user.as_bytes()]).await {
+        // It can wait for another time: nobody else gives up a place for it.
+        let none = Duration::ZERO;
+        let role = route.login.user.as_bytes();
+        let answer = match ask(service, &route, none, FINGERPRINT, &[role]).await {
             Ok(answer) => answer.single().unwrap_or_default().to_vec(),
             Err(error) => {
                 tracing::debug!(%error, "could not ask for changed start values");

@@ -11,31 +11,26 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
+use super::place::{self, Asker, PLACE_WAIT, Place};
 use super::{PoolEntry, Route, locked};
 use crate::dial::talk::{Talk, TalkError};
-use crate::dial::{DialError, Dialled};
-use crate::limits::{AddressPermit, Full, ServerPermit};
+use crate::dial::{DialError, Dialled, Known};
+use crate::limits::AddressPermit;
 use crate::loops::{Order, Pool};
 use crate::service::Service;
 use crate::socket::Conn;
 
 /// The first pause after a failed opening; it doubles up to `server_login_retry`.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(50);
-/// How long an opening waits for a place under the limits before it gives up for the time being.
-const PLACE_WAIT: Duration = Duration::from_secs(2);
-/// How long a pool is asked for a backend that it is to give up; asked again every
-/// [`EVICTION_PERIOD`] as long as it is needed.
-const GIVE_UP_WAIT: Duration = Duration::from_millis(100);
-/// How often an opening looks for an idle backend to close in favour of its own.
-const EVICTION_PERIOD: Duration = Duration::from_millis(20);
 /// How long a login that found the pool busy waits before it asks the server itself.
 const PARAMETERS_POLL: Duration = Duration::from_millis(100);
 
 /// A place under all limits on server connections.
 #[derive(Debug)]
 pub struct Permit {
-    _server: ServerPermit,
+    _place: Place,
     _address: AddressPermit,
+    _known: Known,
 }
 
 /// Does what the event loops ask for, until the process ends.
@@ -45,6 +40,9 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
         match order {
             Order::Open { pool, home } => {
                 tokio::spawn(async move { open_for(&service, pool, home).await });
+            }
+            Order::OpenListener { pool, home } => {
+                tokio::spawn(async move { open_listener_for(&service, pool, home).await });
             }
             Order::ExpectChange(pool) => super::enquiry::expect_change(&service, pool),
             Order::Cancel(request) => {
@@ -65,7 +63,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
     };
     let epoch = pool.epoch();
     match open(service, &entry).await {
-        Ok((seed_socket, parameters, opened)) => {
+        Ok((socket, parameters, opened)) => {
             let parameters = keep_parameters(&entry, epoch, parameters);
             let recovered = entry.failures.swap(0, Ordering::Relaxed) > 0;
             if recovered {
@@ -78,20 +76,8 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             *locked(&entry.refusal) = None;
             pool.set_last_error(None);
             service.tally.server_logins.increment();
-            let (process, key, server, permit) = opened;
-            let seed = BackendSeed {
-                id: service.pools.backend_id(),
-                socket: seed_socket,
-                pool,
-                parameters,
-                process,
-                key,
-                server,
-                epoch,
-                opened: service.loops.now(),
-                permit: Box::new(permit),
-            };
-            service.loops.send(home, ToLoop::Opened(Box::new(seed)));
+            let seed = seed(service, pool, epoch, socket, parameters, opened);
+            service.loops.send(home, ToLoop::Opened(seed));
         }
         Err(error) => {
             service.tally.server_login_failures.increment();
@@ -99,10 +85,12 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             let route = entry.route.load();
             // A limit that is reached says nothing of the server: the next attempt waits in its turn.
             let is_full = matches!(error, DialError::Full(_));
-            let times = entry.failures.fetch_add(1, Ordering::Relaxed);
+            // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
+            let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
+            let times = entry.failures.fetch_add(u32::from(is_news), Ordering::Relaxed);
             let doublings = if is_full { 0 } else { times.min(16) };
             let pause = RETRY_AFTER_FIRST.saturating_mul(1 << doublings);
-            if times == 0 {
+            if times == 0 && is_news {
                 tracing::warn!(
                     database = entry.key.database, user = entry.key.user, %error,
                     "no server connection can be opened"
@@ -117,6 +105,57 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
         }
     }
     entry.changed.notify_waiters();
+}
+
+/// Opens a connection that listens for a pool's clients, and tells loop `home` of it. The pool does
+/// not count it; all limits on server connections do.
+async fn open_listener_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
+    let failed = |pool, error| ToLoop::ListenerFailed { pool, error };
+    let Some(entry) = service.pools.by_id(pool.id) else {
+        let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "the pool has been removed");
+        service.loops.send(home, failed(pool, error));
+        return;
+    };
+    let epoch = pool.epoch();
+    match open(service, &entry).await {
+        Ok((socket, parameters, opened)) => {
+            service.tally.server_logins.increment();
+            let parameters = keep_parameters(&entry, epoch, parameters);
+            let seed = seed(service, pool, epoch, socket, parameters, opened);
+            service.loops.send(home, ToLoop::ListenerOpened(seed));
+        }
+        Err(error) => {
+            service.tally.server_login_failures.increment();
+            tracing::warn!(
+                database = entry.key.database, user = entry.key.user, %error,
+                "no connection can be opened that listens for clients: they keep their own"
+            );
+            service.loops.send(home, failed(pool, error.to_client_error()));
+        }
+    }
+}
+
+/// What an event loop is given of a connection that has been opened.
+fn seed(
+    service: &Service,
+    pool: Pool,
+    epoch: u32,
+    socket: Conn,
+    parameters: Arc<ServerParameters>,
+    (process, key, server, permit): Opened,
+) -> Box<BackendSeed<Conn>> {
+    Box::new(BackendSeed {
+        id: service.pools.backend_id(),
+        socket,
+        pool,
+        parameters,
+        process,
+        key,
+        server,
+        epoch,
+        opened: service.loops.now(),
+        permit: Box::new(permit),
+    })
 }
 
 fn keep_parameters(
@@ -142,7 +181,7 @@ async fn open(
     entry: &PoolEntry,
 ) -> Result<(Conn, ServerParameters, Opened), DialError> {
     let route = entry.route.load_full();
-    let (mut dialled, server_permit) = dial(service, entry, &route).await?;
+    let (mut dialled, server_permit) = dial(service, entry, &route, false).await?;
     if let Some(query) = &route.connect_query {
         match timeout(route.target.connect_timeout, dialled.talk.query(query)).await {
             Ok(Ok(_)) => {}
@@ -160,7 +199,7 @@ async fn open(
             }
         }
     }
-    let Dialled { talk, entered, server, place } = dialled;
+    let Dialled { talk, entered, server, place, known } = dialled;
     let broken = |what: &str| DialError::Talk {
         server: "the server".to_owned(),
         source: TalkError::Protocol(what.to_owned()),
@@ -173,113 +212,27 @@ async fn open(
     if !unread.is_empty() || !early.is_empty() {
         return Err(broken("messages behind ReadyForQuery"));
     }
-    let permit = Permit { _server: server_permit, _address: place };
+    let permit = Permit { _place: server_permit, _address: place, _known: known };
     Ok((conn, entered.parameters, (entered.process, entered.key, server, permit)))
 }
 
-/// Dials under the limits: makes room by closing idle backends of other pools, or waits a little.
-pub(super) async fn dial(
+/// Dials for a pool, once there is a place for it.
+async fn dial(
     service: &Arc<Service>,
     entry: &PoolEntry,
     route: &Route,
-) -> Result<(Dialled, ServerPermit), DialError> {
-    let deadline = tokio::time::Instant::now() + PLACE_WAIT;
-    let limits = &service.limits;
-    loop {
-        let freed = limits.server_freed();
-        let result = match limits.server(&entry.key.database, &entry.key.user, &route.bounds) {
-            Ok(permit) => {
-                let gate = |server: &_| limits.address(server, route.per_server);
-                let dialled = service.dialler.dial(&route.target, &route.login, &gate).await;
-                dialled.map(|dialled| (dialled, permit))
-            }
-            Err(full) => Err(DialError::Full(full)),
-        };
-        let full = match result {
-            Err(DialError::Full(full)) => full,
-            result => return result,
-        };
-        if tokio::time::Instant::now() >= deadline {
-            return Err(DialError::Full(full));
-        }
-        if !evict(service, entry, &full) {
-            ask_to_give_up(service, entry, &full);
-            let _ = timeout(EVICTION_PERIOD, freed).await;
-        }
-    }
-}
-
-/// Closes one idle backend that stands in the way: of the pool that has most to spare, the one
-/// that has been idle longest. Whether there was one.
-fn evict(service: &Service, entry: &PoolEntry, full: &Full) -> bool {
-    let now = service.loops.now();
-    let candidates = in_the_way(service, entry, full);
-    let spare = |other: &Arc<PoolEntry>| {
-        let pool = other.pool.lock();
-        (pool.waiting_count() == 0 && pool.idle_count() > 0).then(|| {
-            (pool.idle_count().saturating_sub(pool.limits().min_size), pool.longest_idle(now))
-        })
+    login_waits: bool,
+) -> Result<(Dialled, Place), DialError> {
+    let asker = Asker {
+        entry: Some(entry),
+        database: &entry.key.database,
+        user: &entry.key.user,
+        route,
+        login: &route.login,
+        login_waits,
+        patience: PLACE_WAIT,
     };
-    let victim = candidates
-        .filter_map(|other| spare(&other).map(|spare| (spare, other)))
-        .max_by_key(|(spare, _)| *spare);
-    // What the control side asks servers by is there for clients, and comes after them.
-    let Some((_, victim)) = victim else { return service.enquiries.close_one() };
-    let mut left = 1;
-    let oldest = victim.pool.lock().longest_idle(now).unwrap_or_default();
-    super::upkeep::close_idle(service, &victim.pool, |_, idle| {
-        let this = left > 0 && idle >= oldest;
-        left -= u32::from(this);
-        this
-    }) > 0
-}
-
-/// Other pools under the same bound.
-fn in_the_way(
-    service: &Service,
-    entry: &PoolEntry,
-    full: &Full,
-) -> impl Iterator<Item = Arc<PoolEntry>> {
-    let is_under_it = |other: &PoolEntry| match full {
-        Full::Total => true,
-        Full::Database => other.key.database == entry.key.database,
-        Full::User => other.key.user == entry.key.user,
-        Full::Server(server) => other.route.load().target.servers.contains(server),
-    };
-    let others: Vec<_> = service
-        .pools
-        .all()
-        .into_iter()
-        .filter(|other| other.pool.id != entry.pool.id && is_under_it(other))
-        .collect();
-    others.into_iter()
-}
-
-/// No pool has an idle backend: the one that has most gives one up when it is next released, if
-/// that brings the two nearer to each other. So pools that are all busy come to have about as many
-/// each. More busy pools than there may be connections do not take turns: who has none waits until
-/// another is idle.
-fn ask_to_give_up(service: &Service, entry: &PoolEntry, full: &Full) {
-    let now = service.loops.now();
-    let own = {
-        let pool = entry.pool.lock();
-        let own = pool.total() - pool.opening_count();
-        // Only for clients; the first of a pool waits in its login.
-        if pool.waiting_count() == 0 && own > 0 {
-            return;
-        }
-        own
-    };
-    let richest = in_the_way(service, entry, full)
-        .map(|other| {
-            let lent = other.pool.lock().lent_count();
-            (lent, other)
-        })
-        .max_by_key(|(lent, _)| *lent);
-    let Some((lent, other)) = richest else { return };
-    if lent > own + 1 {
-        other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
-    }
+    place::dial(service, &asker).await
 }
 
 /// What the server says at connect, in the current epoch: waits for a backend to be opened if none
@@ -314,7 +267,7 @@ pub async fn parameters(
                 // All backends are of an older epoch and in use: a connection just to ask.
                 let epoch = entry.pool.epoch();
                 let route = entry.route.load_full();
-                if let Ok((dialled, _permit)) = dial(service, entry, &route).await {
+                if let Ok((dialled, _permit)) = dial(service, entry, &route, true).await {
                     let parameters = keep_parameters(entry, epoch, dialled.entered.parameters);
                     dialled.talk.terminate().await;
                     return Ok(parameters);
@@ -350,6 +303,6 @@ pub async fn ask_line(
 ) -> Result<(Talk, Permit), ClientError> {
     let route = entry.route.load_full();
     let (dialled, server) =
-        dial(service, entry, &route).await.map_err(|error| error.to_client_error())?;
-    Ok((dialled.talk, Permit { _server: server, _address: dialled.place }))
+        dial(service, entry, &route, true).await.map_err(|error| error.to_client_error())?;
+    Ok((dialled.talk, Permit { _place: server, _address: dialled.place, _known: dialled.known }))
 }

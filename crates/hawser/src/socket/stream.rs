@@ -7,6 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use hawser_sys::congestion::flows::Flows;
 use hawser_sys::mptcp::watch::{Watch, Watched};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -26,6 +27,8 @@ pub struct Link {
     put_back: Vec<u8>,
     /// Who looks whether its peer is still there, once it is with an event loop.
     watch: Option<Arc<Watch>>,
+    /// Who may change its congestion control, once it is with an event loop.
+    flows: Option<Arc<Flows>>,
 }
 
 #[derive(Debug)]
@@ -48,20 +51,24 @@ pub enum Family {
 
 impl From<TcpStream> for Link {
     fn from(stream: TcpStream) -> Self {
-        Self { kind: Kind::Tcp(stream), put_back: Vec::new(), watch: None }
+        Self::new(Kind::Tcp(stream))
     }
 }
 
 impl From<UnixStream> for Link {
     fn from(stream: UnixStream) -> Self {
-        Self { kind: Kind::Unix(stream), put_back: Vec::new(), watch: None }
+        Self::new(Kind::Unix(stream))
     }
 }
 
 impl Link {
+    fn new(kind: Kind) -> Self {
+        Self { kind, put_back: Vec::new(), watch: None, flows: None }
+    }
+
     /// From a descriptor that was accepted, and does not block.
     pub fn accepted(fd: OwnedFd, family: Family) -> Self {
-        Self { kind: Kind::Fresh(fd, family), put_back: Vec::new(), watch: None }
+        Self::new(Kind::Fresh(fd, family))
     }
 
     /// Puts bytes back: they are read next.
@@ -103,16 +110,24 @@ impl Link {
         self.watch = Some(watch);
     }
 
+    /// Has its congestion control chosen by measurement.
+    pub fn tune(&mut self, flows: Arc<Flows>) {
+        self.flows = Some(flows);
+    }
+
     fn into_fd(self) -> io::Result<(Watched, Vec<u8>)> {
         let fd: OwnedFd = match self.kind {
             Kind::Fresh(fd, _) => fd,
             Kind::Tcp(stream) => stream.into_std()?.into(),
             Kind::Unix(stream) => stream.into_std()?.into(),
         };
-        let fd = match self.watch {
+        let mut fd = match self.watch {
             Some(watch) => Watched::new(fd, watch),
             None => fd.into(),
         };
+        if let Some(flows) = self.flows {
+            fd = fd.tuned(&flows);
+        }
         Ok((fd, self.put_back))
     }
 }
@@ -190,6 +205,16 @@ impl Kind {
         }
     }
 
+    /// Takes it out of the runtime that watches it.
+    fn leave_runtime(&mut self) -> io::Result<()> {
+        *self = match &*self {
+            Self::Fresh(..) => return Ok(()),
+            Self::Tcp(stream) => Self::Fresh(stream.as_fd().try_clone_to_owned()?, Family::Tcp),
+            Self::Unix(stream) => Self::Fresh(stream.as_fd().try_clone_to_owned()?, Family::Unix),
+        };
+        Ok(())
+    }
+
     /// Makes the runtime watch it.
     fn register(&mut self) -> io::Result<()> {
         if let Self::Fresh(fd, family) = self {
@@ -257,6 +282,19 @@ impl Stream {
         link.watch.is_some()
     }
 
+    /// Lets another runtime serve it from now on: the one that uses it next.
+    ///
+    /// # Errors
+    /// There is no descriptor to be had.
+    pub fn leave_runtime(&mut self) -> io::Result<()> {
+        let link = match self {
+            Self::Plain(link) => link,
+            Self::FromClient(stream) => stream.get_mut().0,
+            Self::ToServer(stream) => stream.get_mut().0,
+        };
+        link.kind.leave_runtime()
+    }
+
     /// What TLS knows of the connection.
     pub fn tls(&self) -> Option<&rustls::CommonState> {
         match self {
@@ -286,8 +324,12 @@ impl Stream {
                 (link, rustls::Connection::from(session))
             }
         };
-        // What was put back was taken again by the handshake.
-        let (fd, _) = link.into_fd()?;
+        let (fd, put_back) = link.into_fd()?;
+        if !put_back.is_empty() {
+            // rustls has always room for what is read ahead, and so takes it again. If that were not
+            // so, the loop would begin in the middle of a record.
+            return Err(io::Error::other("ciphertext was left behind by the handshake"));
+        }
         let (conn, early) = TlsConn::new(fd, session);
         Ok((Conn::Tls(Box::new(conn)), early))
     }

@@ -152,3 +152,27 @@ async fn a_plain_connection_keeps_what_was_put_back() {
     assert_eq!(rest[0], b'd');
     assert!(!conn.is_encrypted());
 }
+
+#[tokio::test]
+async fn a_connection_whose_tls_has_left_ciphertext_behind_is_not_handed_over() {
+    let (mut ours, _theirs) = tls_pair().await;
+    let Stream::FromClient(stream) = &mut ours else { unreachable!() };
+    stream.get_mut().0.put_back(b"half a record");
+    assert!(ours.into_conn().is_err());
+}
+
+#[tokio::test]
+async fn what_tls_holds_while_the_socket_is_full_counts_as_unsent() {
+    let (ours, theirs) = tls_pair().await;
+    let (mut ours, _) = ours.into_conn().unwrap();
+    let (mut theirs, _) = theirs.into_conn().unwrap();
+    assert!(!ours.has_unsent());
+    while !ours.has_unsent() {
+        ours.write(&[7; 64 * 1024]).unwrap();
+    }
+    let mut buf = vec![0; 64 * 1024];
+    while ours.has_unsent() {
+        let _ = theirs.read(&mut buf);
+        let _ = ours.flush();
+    }
+}

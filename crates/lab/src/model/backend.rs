@@ -436,7 +436,12 @@ impl ModelBackend {
     fn deliver_notifications(&mut self) -> bool {
         let Some(process) = self.process() else { return false };
         let inbox = match self.server.lock().processes.get_mut(&process) {
-            Some(found) => std::mem::take(&mut found.inbox),
+            Some(found) => {
+                let inbox = std::mem::take(&mut found.inbox);
+                // What it listens on counts when it reads (`asyncQueueProcessPageEntries`, async.c).
+                let hears = |channel: &String| found.listens.contains(channel);
+                inbox.into_iter().filter(|one| hears(&one.channel)).collect::<Vec<_>>()
+            }
             None => return false,
         };
         for notification in &inbox {

@@ -8,6 +8,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use hawser_core::session::part::Part;
+
 use super::catalog::{SUPERUSER, has_role};
 use super::cluster::{Change, Cluster};
 use super::error::PgError;
@@ -548,6 +550,11 @@ impl Session {
                 }
                 rows.push_back(values);
             }
+            Select::Channels => {
+                let process = cluster.processes.get(&self.process);
+                let listens = process.into_iter().flat_map(|process| &process.listens);
+                rows.extend(listens.map(|channel| vec![Some(channel.clone())]));
+            }
             Select::Series { count: limit, width } => {
                 let width = usize::try_from(*width).unwrap_or(0);
                 for row in 1..=count(*limit, &portal.params) {
@@ -685,6 +692,11 @@ impl Session {
                 cluster.unlock_all(self.process);
                 nothing
             }
+            Scalar::SetInSession(name) => {
+                let own = self.defaults.get(name);
+                self.setting(name).filter(|value| own != Some(value)).map(str::to_owned)
+            }
+            Scalar::Holds(part) => truth(self.holds(cluster, *part)),
             Scalar::Sleep(_) => nothing,
             Scalar::CurrentUser => Some(self.current_user().to_owned()),
             Scalar::BackendPid => Some(self.process.0.to_string()),
@@ -692,6 +704,20 @@ impl Session {
                 unreachable!("folded by the analysis")
             }
         })
+    }
+
+    /// Whether the session has any of this part. Statements of the protocol are not among those of
+    /// SQL: a pooler gives them names of its own.
+    fn holds(&self, cluster: &Cluster, part: Part) -> bool {
+        match part {
+            Part::TemporaryObject => !self.now.temp.is_empty(),
+            Part::HeldCursor => self.portals.values().any(|portal| portal.hold),
+            Part::AdvisoryLock => cluster.locks.values().any(|(holder, _)| *holder == self.process),
+            Part::SqlStatement => {
+                self.statements.keys().any(|name| !name.is_empty() && !name.starts_with("hw"))
+            }
+            other => unreachable!("nobody asks for {other}"),
+        }
     }
 
     fn writes(&self, what: &str) -> Result<(), PgError> {

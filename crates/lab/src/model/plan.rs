@@ -300,6 +300,7 @@ pub(super) fn select_columns(
                 column(name, kind)
             })
             .collect(),
+        Select::Channels => vec![column("pg_listening_channels", Type::Text)],
         Select::Series { .. } => vec![column("lpad", Type::Text)],
         Select::Failing { .. } => vec![column("?column?", Type::Int4)],
         Select::Totals(_) => vec![column("count", Type::Int8), column("sum", Type::Int8)],
@@ -331,6 +332,8 @@ fn scalar_column(scalar: &Scalar, params: &[Type]) -> (&'static str, Type) {
         Scalar::TryLock(_) => ("pg_try_advisory_lock", Type::Bool),
         Scalar::Unlock(_) => ("pg_advisory_unlock", Type::Bool),
         Scalar::UnlockAll => ("pg_advisory_unlock_all", Type::Void),
+        Scalar::Holds(_) => ("exists", Type::Bool),
+        Scalar::SetInSession(_) => ("case", Type::Text),
         Scalar::Sleep(_) => ("pg_sleep", Type::Void),
         Scalar::CurrentUser => ("current_user", Type::Name),
         Scalar::BackendPid => ("pg_backend_pid", Type::Int4),

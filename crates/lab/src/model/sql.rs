@@ -7,8 +7,11 @@
 
 pub mod lexer;
 pub mod parser;
+mod question;
 
 use std::time::Duration;
+
+use hawser_core::session::part::Part;
 
 pub use parser::parse;
 
@@ -107,6 +110,10 @@ pub enum Scalar {
     EpochOfInterval(String),
     /// `'...'::date - '...'::date`: keeps the DateStyle of its analysis
     DaysBetween(String, String),
+    /// Whether any of a part of the session is there, in the words in which a pooler asks.
+    Holds(Part),
+    /// A setting's value, if it is another than the one that RESET gives.
+    SetInSession(String),
     /// `1/0`: fails when it is planned, not when it is parsed
     Divide(i32, i32),
 }
@@ -143,6 +150,8 @@ pub enum Select {
     },
     /// `count(*), sum(v) FROM table`
     Totals(String),
+    /// `pg_listening_channels()`
+    Channels,
     /// `v FROM table`, for the tables that exist once in each schema.
     Values(String),
 }

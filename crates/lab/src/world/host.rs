@@ -77,6 +77,8 @@ pub(super) struct Opening {
     pub(super) pool: PoolRef<Stream>,
     pub(super) home: LoopId,
     pub(super) epoch: u32,
+    /// It is to listen for clients, and is none of the pool's backends.
+    pub(super) listens: bool,
 }
 
 /// A cancel request on its way to the server.
@@ -137,7 +139,15 @@ impl Host<Stream> for SimHost<'_> {
         let outside = &mut *self.outside;
         let due = outside.now + delay(&mut outside.rng, outside.opening_max);
         let epoch = pool.epoch();
-        outside.openings.push(Opening { due, pool: pool.clone(), home, epoch });
+        let listens = false;
+        outside.openings.push(Opening { due, pool: pool.clone(), home, epoch, listens });
+    }
+
+    fn open_listener(&mut self, pool: &PoolRef<Stream>, home: LoopId) {
+        self.open(pool, home);
+        if let Some(opening) = self.outside.openings.last_mut() {
+            opening.listens = true;
+        }
     }
 
     fn cancel(&mut self, request: CancelRequest) {

@@ -26,7 +26,7 @@ const KEPT_OUT_BYTES_MAX: usize = limits::OUTPUT_HIGH_BYTES + 2 * limits::READ_B
 /// What may be kept of what cannot be passed on yet.
 const KEPT_IN_BYTES_MAX: usize = limits::READ_BYTES;
 
-/// Settings that a backend must not keep from a session unless they are some client's start values.
+/// Settings that no server reports: an idle backend has them as its books say.
 const SESSION_SETTINGS: [(&str, &str); 4] =
     [("role", "none"), ("lock_timeout", "0"), ("work_mem", "4MB"), ("enable_seqscan", "on")];
 
@@ -108,6 +108,9 @@ impl Census {
                         backend.id, backend.kept_in, backend.kept_out
                     ));
                 }
+                if backend.state == BackendState::Listening {
+                    continue; // no pool counts it
+                }
                 if (backend.state == BackendState::Active) != client.is_some() {
                     return Err(format!("{} is {:?} with {client:?}", backend.id, backend.state));
                 }
@@ -137,8 +140,11 @@ impl Census {
         outside: &Outside,
         arrived: &Arrived<'_>,
     ) -> Result<(), String> {
-        let mut opening =
-            outside.openings.iter().filter(|opening| Arc::ptr_eq(&opening.pool, pool)).count();
+        let mut opening = outside
+            .openings
+            .iter()
+            .filter(|opening| !opening.listens && Arc::ptr_eq(&opening.pool, pool))
+            .count();
         let mut lent: BTreeSet<BackendId> = BTreeSet::new();
         let mut granted: BTreeSet<ClientId> = BTreeSet::new();
         for message in messages(outside, arrived) {
@@ -278,7 +284,7 @@ fn belongs(backend: &Backend<Stream>, pool: &PoolRef<Stream>) -> bool {
 /// Who waits while a backend is idle, or what an idle backend was left with.
 pub(super) fn glance(pool: &PoolRef<Stream>, servers: &Servers) -> Result<(), String> {
     let guard = pool.lock();
-    if guard.waiting_count() > 0 && guard.idle_count() > 0 && !guard.is_paused() {
+    if guard.neglects_a_waiter() {
         return Err(format!(
             "{} wait while {} backends are idle",
             guard.waiting_count(),
@@ -328,15 +334,20 @@ pub(super) fn is_clean(pool: &PoolRef<Stream>, servers: &Servers) -> Result<(), 
             return Err(format!("{id} is idle with locks or channels"));
         }
         for (name, plain) in SESSION_SETTINGS {
-            if model.setting(name).is_some_and(|value| value != plain) {
-                return Err(format!("{id} is idle with {name} = {:?}", model.setting(name)));
+            let known = idle.applied().get(name.as_bytes());
+            let known = known.map_or_else(|| plain.into(), String::from_utf8_lossy);
+            if model.setting(name).is_some_and(|value| value != known) {
+                return Err(format!(
+                    "{id} is idle with {name} = {:?}, known as {known:?}",
+                    model.setting(name)
+                ));
             }
         }
-        if let Some(custom) = ["my.user_id", "my.tenant", "app.x"]
-            .into_iter()
-            .find(|name| model.setting(name).is_some())
-        {
-            return Err(format!("{id} is idle and knows {custom}"));
+        for name in ["my.user_id", "my.tenant", "app.x"] {
+            let known = idle.applied().get(name.as_bytes()).unwrap_or_default();
+            if model.setting(name).is_some_and(|value| value.as_bytes() != known) {
+                return Err(format!("{id} is idle with {name} = {:?}", model.setting(name)));
+            }
         }
     }
     Ok(())

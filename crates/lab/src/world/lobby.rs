@@ -136,7 +136,7 @@ impl Lobby {
                 None => true,
             };
             for home in (0..loops).filter(|loop_| told(*loop_)).map(LoopId) {
-                outside.send(OUTSIDE, home, ToLoop::Cancel { process, key: key.clone() });
+                outside.send(OUTSIDE, home, ToLoop::Cancel { process, key: key.clone().into() });
             }
             return;
         }

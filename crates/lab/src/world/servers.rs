@@ -147,12 +147,15 @@ impl Servers {
 
     /// An opening has come to its end, this way or that.
     pub(super) fn open(&mut self, opening: Opening, net: &Net, outside: &mut Outside) {
-        let Opening { pool, home, epoch, .. } = opening;
+        let Opening { pool, home, epoch, listens, .. } = opening;
         let down = outside.now < self.down_until;
         if down || self.rng.percent(self.faults.opening_fails_percent) {
             let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "connection refused");
             let retry_after = RETRY_AFTER;
-            let message = ToLoop::OpenFailed { pool, error, fatal: false, retry_after };
+            let message = match listens {
+                true => ToLoop::ListenerFailed { pool, error },
+                false => ToLoop::OpenFailed { pool, error, fatal: false, retry_after },
+            };
             outside.send(OUTSIDE, home, message);
             return;
         }
@@ -186,7 +189,9 @@ impl Servers {
             opened: moment(outside.now),
             permit: Box::new(()),
         };
-        outside.send(OUTSIDE, home, ToLoop::Opened(Box::new(seed)));
+        let seed = Box::new(seed);
+        let message = if listens { ToLoop::ListenerOpened(seed) } else { ToLoop::Opened(seed) };
+        outside.send(OUTSIDE, home, message);
     }
 
     /// A cancel request has arrived.

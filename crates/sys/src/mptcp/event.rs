@@ -112,10 +112,15 @@ impl Events {
 /// Whether some process listens for events: without one, the userspace path manager manages
 /// nothing. `None` where it cannot be told.
 pub fn is_listened_to() -> Option<bool> {
+    listeners().map(|count| count > 0)
+}
+
+/// How many sockets listen for events. `None` where it cannot be told.
+pub fn listeners() -> Option<usize> {
     let group = Family::find(FAMILY, VERSION).ok()?.group(GROUP)?;
     let bit = 1u32.checked_shl(group.checked_sub(1)?)?;
     let table = std::fs::read_to_string("/proc/thread-self/net/netlink").ok()?;
-    Some(table.lines().any(|line| listens(line, bit)))
+    Some(table.lines().filter(|line| listens(line, bit)).count())
 }
 
 /// A line of /proc/net/netlink: address, protocol, port, the first 32 groups in hexadecimal.

@@ -120,14 +120,7 @@ pub fn probe() -> Result<(), Unsupported> {
 /// # Errors
 /// As socket(2), bind(2) and listen(2).
 pub fn listen(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
-    let socket = open(address.is_ipv6())?;
-    sockopt::set_socket_reuseaddr(&socket, true)?;
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
-    }
-    rustix::net::bind(&socket, &address)?;
-    rustix::net::listen(&socket, backlog)?;
-    Ok(socket.into())
+    crate::listen::listen_with(open(address.is_ipv6())?, address, backlog)
 }
 
 /// Whether a socket was made as MPTCP, or accepted as such (SO_PROTOCOL). A connection that fell back

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 use rustix::net::Shutdown;
 
 use super::socket::{info, subflows};
+use crate::congestion::flows;
 
 /// The connections that are looked at.
 #[derive(Debug, Default)]
@@ -38,11 +39,20 @@ struct Entry {
     stuck: Option<(u64, Instant)>,
 }
 
-/// A descriptor; if it is an MPTCP socket that is looked at, then until it is closed.
+/// A descriptor that leaves the lists that it is on before it is closed.
 #[derive(Debug)]
 pub struct Watched {
     fd: OwnedFd,
-    entry: Option<Box<(Arc<Watch>, u64)>>,
+    /// Most connections are on none: one word.
+    lists: Option<Box<Lists>>,
+}
+
+#[derive(Debug, Default)]
+struct Lists {
+    /// An MPTCP socket that is looked at.
+    watch: Option<(Arc<Watch>, u64)>,
+    /// A connection whose congestion control may change.
+    flow: Option<flows::Entry>,
 }
 
 impl Watched {
@@ -55,14 +65,22 @@ impl Watched {
             list.entries.insert(key, Entry { fd: fd.as_raw_fd(), stuck: None });
             key
         };
-        Self { fd, entry: Some(Box::new((watch, key))) }
+        Self { fd, lists: Some(Box::new(Lists { watch: Some((watch, key)), flow: None })) }
+    }
+
+    /// The same, whose congestion control may change from now on.
+    #[must_use]
+    pub fn tuned(mut self, flows: &Arc<flows::Flows>) -> Self {
+        let entry = flows.enter(&self.fd);
+        self.lists.get_or_insert_default().flow = Some(entry);
+        self
     }
 }
 
 impl From<OwnedFd> for Watched {
     /// A descriptor that nobody looks at.
     fn from(fd: OwnedFd) -> Self {
-        Self { fd, entry: None }
+        Self { fd, lists: None }
     }
 }
 
@@ -76,8 +94,10 @@ impl AsFd for Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         // Before the field `fd` is dropped, which closes it.
-        if let Some(entry) = self.entry.take() {
-            entry.0.lock().entries.remove(&entry.1);
+        if let Some(lists) = self.lists.take()
+            && let Some((watch, key)) = lists.watch
+        {
+            watch.lock().entries.remove(&key);
         }
     }
 }

@@ -17,6 +17,10 @@ impl<S: Socket> Relay<'_, S> {
         body: &[u8],
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
+        if owed == Expect::MadeQuestion {
+            self.backend.question_failed();
+            return Ok(Fate::Skip);
+        }
         let mut healing = false;
         if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
             (owed, is_stale_or_lost(body))
@@ -40,6 +44,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.copying_in = false;
         self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
+        self.backend.fence_passed |= self.backend.syncs_in_doubt > 0;
         match owed {
             Expect::Query | Expect::Statements(_) | Expect::MadeStatement => {
                 while self.backend.expected.front().is_some_and(|next| next.is_within_query()) {
@@ -50,6 +55,7 @@ impl<S: Socket> Relay<'_, S> {
             Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeQuery => {
                 relayed.made_query_failed = true;
+                self.backend.spoiled.get_or_insert("a session's settings could not be applied");
                 if self.client.is_some() {
                     let text = crate::wire::error::field(body, b'M').unwrap_or_default();
                     relayed.goodbye = Some(

@@ -70,6 +70,7 @@ impl<S: Socket> Engine<S> {
         out: &mut Vec<u8>,
         now: Time,
     ) -> bool {
+        let own_process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let Some(mut backend) = client.backend.take() else { return false };
         if client.output.len() > limits::OUTPUT_HIGH_BYTES {
@@ -98,12 +99,14 @@ impl<S: Socket> Engine<S> {
         out.clear();
         let was_full = backend.is_full() || client.held;
         let pool = client.pool;
+        let listened = client.awaits_listener();
         let relayed = Relay {
             backend: &mut backend,
             client: Some(client),
             bytes: &buffer[..filled],
             out,
             message_bytes_max: self.pools[pool as usize].settings.max_packet_size,
+            own_process,
         }
         .run(now);
         backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
@@ -128,10 +131,16 @@ impl<S: Socket> Engine<S> {
             backend.since = now;
         }
         backend.cancel_if_due(host, self.id);
-        let done = relayed.broken.is_none()
-            && relayed.goodbye.is_none()
-            && backend.is_at_rest()
-            && !client.is_pinned();
+        let at_rest = relayed.broken.is_none() && relayed.goodbye.is_none() && backend.is_at_rest();
+        let listens = relayed.listens && relayed.broken.is_none() && relayed.goodbye.is_none();
+        let settled = match at_rest && !listens {
+            // What it waits for is not the server's word on its pins.
+            true if listened => Ok(!client.is_pinned()),
+            true => client.can_give_back(&mut backend),
+            false => Ok(false),
+        };
+        let lost = settled.is_err();
+        let done = settled.unwrap_or(false);
         if done {
             // The next waiter first: the server is the slowest of all.
             client.state = ClientState::Idle;
@@ -140,7 +149,26 @@ impl<S: Socket> Engine<S> {
         } else {
             client.backend = Some(backend);
         }
-        self.answer(host, slot, out, &buffer[relayed.run.clone()], now);
+        if listens {
+            let answer = [out.as_slice(), &buffer[relayed.run.clone()]];
+            self.transaction_ended(host, slot, answer, now);
+            return !drained;
+        }
+        let passed = &buffer[relayed.run.clone()];
+        if listened && out.len() + passed.len() > 0 {
+            // Last words, or a warning: behind what it has answered before, which may begin within a
+            // message.
+            self.give_held_answer(slot);
+        }
+        self.answer(host, slot, out, passed, now);
+        if lost {
+            self.backend_failed(host, slot, "server closed the connection", now);
+            return false;
+        }
+        if listened && relayed.broken.is_none() && relayed.goodbye.is_none() {
+            self.listening_answered(host, slot, now);
+            return !drained;
+        }
         if let Some(reason) = relayed.broken {
             self.backend_failed(host, slot, reason, now);
             return false;
@@ -163,6 +191,9 @@ impl<S: Socket> Engine<S> {
         if self.draining.is_some() {
             self.drain_if_idle(host, slot, now);
         }
+        if at_rest && !done && self.count_pinned(host, slot, now) {
+            return false;
+        }
         if done || was_full {
             self.after_answer(host, slot, now);
         }
@@ -173,7 +204,12 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Goes on with a client whose answers have come.
-    fn after_answer<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    pub(in crate::engine) fn after_answer<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
         if let Some(client) = self.clients.get(slot)
             && client.state != ClientState::Closing
             && (client.readable || !client.input.is_empty())
@@ -269,7 +305,8 @@ fn relay_to_nobody<S: Socket>(
 ) -> Result<(), &'static str> {
     let out = &mut Vec::new();
     let relayed =
-        Relay { backend, client: None, bytes, out, message_bytes_max: usize::MAX }.run(now);
+        Relay { backend, client: None, bytes, out, message_bytes_max: usize::MAX, own_process: 0 }
+            .run(now);
     backend.input.clear();
     backend.input.extend_from_slice(&bytes[relayed.consumed..]);
     match relayed.broken {

@@ -4,10 +4,22 @@ use std::sync::Arc;
 
 use super::super::Socket;
 use super::super::client::Resetting;
-use super::{Fate, Relay};
+use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
 use crate::session::settings::SettingsBuilder;
-use crate::wire::frame;
+use crate::wire::frame::{self, HEADER_BYTES};
+
+/// Reports that are the last that has come, for a client that listens: the server puts notifications
+/// ahead of the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later), and
+/// those of the listening connection come yet.
+#[derive(Debug, Default)]
+pub(super) struct Last {
+    reports: Vec<u8>,
+    /// Where they belong in what goes to the client otherwise.
+    place: usize,
+    /// Up to where they reach in what has come.
+    end: usize,
+}
 
 impl<S: Socket> Relay<'_, S> {
     /// A setting has changed, or the server tells its start value.
@@ -54,5 +66,77 @@ impl<S: Socket> Relay<'_, S> {
                     || (extra.resetting != Resetting::No && backend.has_come_to(extra.settles_in))
             });
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
+    }
+
+    /// A report that is for the client waits until it is known whether a transaction ends behind it.
+    pub(super) fn place_report(
+        &mut self,
+        fate: Fate,
+        at: usize,
+        body: &[u8],
+        run: &mut usize,
+        relayed: &mut Relayed,
+    ) -> Fate {
+        let listens = self.client.as_ref().is_some_and(|client| client.listens());
+        if !listens || self.backend.expected.is_empty() {
+            return fate; // nothing need come behind it
+        }
+        let end = at + HEADER_BYTES + body.len();
+        if relayed.last.end != at {
+            self.put_back(relayed);
+        }
+        relayed.last.end = end;
+        if !matches!(fate, Fate::Pass) {
+            return fate;
+        }
+        let bytes = self.bytes;
+        self.report(&bytes[at..end], at, run, relayed);
+        Fate::Skip
+    }
+
+    /// Reports something to the client, ahead of what is at `at`.
+    pub(super) fn report(
+        &mut self,
+        message: &[u8],
+        at: usize,
+        run: &mut usize,
+        relayed: &mut Relayed,
+    ) {
+        self.cut(run, at);
+        if relayed.last.reports.is_empty() {
+            relayed.last.place = self.out.len();
+        }
+        relayed.last.reports.extend_from_slice(message);
+    }
+
+    /// The last reports are not the last any more.
+    fn put_back(&mut self, relayed: &mut Relayed) {
+        let Last { reports, place, .. } = &mut relayed.last;
+        self.out.splice(*place..*place, reports.drain(..));
+    }
+
+    /// Takes up reports with which the last read ended.
+    pub(super) fn take_up_reports(&mut self, relayed: &mut Relayed) {
+        if let Some(client) = &mut self.client
+            && client.listens()
+        {
+            relayed.last.reports = client.take_reports();
+        }
+    }
+
+    /// All up to `at` has been dealt with.
+    pub(super) fn settle_reports(&mut self, at: usize, relayed: &mut Relayed) {
+        if relayed.last.reports.is_empty() {
+            return;
+        }
+        let ended = relayed.broken.is_some() || relayed.goodbye.is_some();
+        if !ended
+            && (relayed.listens || relayed.last.end == at)
+            && let Some(client) = &mut self.client
+        {
+            client.keep_reports(std::mem::take(&mut relayed.last.reports));
+        } else {
+            self.put_back(relayed);
+        }
     }
 }

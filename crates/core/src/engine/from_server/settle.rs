@@ -8,10 +8,12 @@ use super::super::client::{Client, Resetting};
 use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::message::PoolMode;
+use super::super::restore::KEPT_BY_RESET_ALL;
 use super::super::statement::{Unnamed, same_parse_settings};
 use super::{Fate, Relay, Relayed};
+use crate::pool::ServerParameters;
 use crate::session::part::Part;
-use crate::session::settings::{Settings, SettingsBuilder};
+use crate::session::settings::{Settings, SettingsBuilder, is_custom};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frame};
@@ -43,8 +45,16 @@ impl<S: Socket> Relay<'_, S> {
         while let Some(Expect::CopyInput { .. }) = self.backend.expected.front() {
             self.backend.expected.pop_front();
         }
+        self.backend.fence_passed = false;
         if owed == Expect::MadeQuery {
-            self.backend.fence_passed = false;
+            self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
+            return Ok(Fate::Skip);
+        }
+        if owed == Expect::MadeQuestion {
+            match &mut self.client {
+                Some(client) => client.conclude(self.backend),
+                None => self.backend.doubt = None,
+            }
             return Ok(Fate::Skip);
         }
         if self.backend.replay.is_healing() {
@@ -58,6 +68,7 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         if status == TransactionStatus::Idle {
+            self.backend.notifies_unheard = true;
             self.backend.transactions += 1;
             relayed.transactions += 1;
         }
@@ -84,13 +95,17 @@ impl<S: Socket> Relay<'_, S> {
         if client.extra.is_some() && !later {
             let told = settle_extra(client, self.backend, owed != Expect::MadeSync);
             if !told.is_empty() {
-                self.cut(run, at);
-                self.out.extend_from_slice(&told);
+                self.report(&told, at, run, relayed);
             }
         } else if client.desired != self.backend.applied {
             client.desired = self.backend.applied.clone();
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        if client.failed
+            && let Some(doubt) = &mut self.backend.doubt
+        {
+            doubt.undone();
+        }
         client.failed = false;
         if owed == Expect::MadeSync {
             return Ok(Fate::Skip);
@@ -103,6 +118,14 @@ impl<S: Socket> Relay<'_, S> {
                 )
                 .hint("Use a database or user with pool_mode = \"transaction\"."),
             );
+            return Ok(Fate::Skip);
+        }
+        if status == TransactionStatus::Idle
+            && client.holds_ready()
+            && self.backend.expected.is_empty()
+            && !self.backend.unsynced
+        {
+            relayed.listens = true; // answered once the listening connection is where it must be
             return Ok(Fate::Skip);
         }
         Ok(Fate::Pass)
@@ -120,6 +143,7 @@ impl<S: Socket> Relay<'_, S> {
         extra.forgotten = None;
         if std::mem::take(&mut extra.forgetting) {
             self.backend.uncertain = false;
+            self.backend.statements.settle();
         }
     }
 }
@@ -189,6 +213,12 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed
         && backend.status == TransactionStatus::Idle;
+    if !failed
+        && discarding.is_some()
+        && let Some(listening) = &mut extra.listening
+    {
+        listening.discard();
+    }
     if failed && let Some(pins) = discarding {
         client.pins = client.pins.union(pins);
     }
@@ -197,6 +227,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     }
     if forgetting && !failed {
         backend.uncertain = false;
+        backend.statements.settle();
     }
     let untold = extra.untold.take();
     let mut believed = std::mem::take(&mut client.desired);
@@ -224,13 +255,29 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
                 }
             }
             Resetting::All | Resetting::No => {
-                for (name, _) in backend.applied.iter() {
-                    if backend.parameters.get(name).is_none() {
+                let keeps = |name: &[u8]| discarding.is_none() && KEPT_BY_RESET_ALL.contains(&name);
+                for (name, _) in backend.applied.iter().filter(|(name, _)| !keeps(name)) {
+                    if is_custom(name) {
+                        applied.set(name, b""); // the name itself stays
+                    } else if backend.parameters.get(name).is_none() {
                         applied.remove(name);
                     }
                 }
                 desired = SettingsBuilder::from(&client.record.start);
-                for (name, value) in &backend.parameters.pairs {
+                for (name, _) in backend.applied.iter().filter(|(name, _)| is_custom(name)) {
+                    desired.set(name, client.record.start.get(name).unwrap_or_default());
+                }
+                for (name, value) in backend.applied.iter().filter(|(name, _)| keeps(name)) {
+                    desired.set(name, value);
+                }
+                if discarding.is_some() {
+                    for name in KEPT_BY_RESET_ALL {
+                        applied.remove(name); // SET SESSION AUTHORIZATION DEFAULT
+                    }
+                }
+                let settable = |name: &[u8]| !ServerParameters::is_fixed(name);
+                let pairs = backend.parameters.pairs.iter();
+                for (name, value) in pairs.filter(|(name, _)| settable(name)) {
                     if set_after_all(backend, &set_again, name) {
                         match backend.applied.get(name) {
                             Some(value) => desired.set(name, value),
@@ -245,7 +292,9 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
         client.desired = interner.share(desired.build());
     }
     // Its view of the settings that the server reports changes from what it believed.
-    for (name, own) in &backend.parameters.pairs {
+    // (Who it is, the server has told it.)
+    let settable = backend.parameters.pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
+    for (name, own) in settable {
         let value =
             |settings: &Settings| settings.get(name).map_or_else(|| own.to_vec(), <[u8]>::to_vec);
         let now = value(&client.desired);

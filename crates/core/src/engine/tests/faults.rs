@@ -124,7 +124,7 @@ fn a_servers_fatal_is_the_last_that_its_client_reads() {
     for (sent, answer) in [
         (active, vec![]),
         (query("BEGIN"), answers("CT")),
-        (query("LISTEN a"), answers("CI")),
+        (query("SELECT pg_advisory_lock(1)"), answers("CI")),
         ([parse("", "SELECT 1"), flush()].concat(), answers("1")),
         ([parse("", "SELECT 1"), bind("")].concat(), answers("1")),
     ] {
@@ -535,4 +535,55 @@ fn a_server_that_has_been_promoted_is_chosen_anew() {
     world.send(&client, &query("COMMIT"));
     world.send(&server, &answers("CI"));
     assert!(server.is_dropped() && !client.is_dropped());
+}
+
+#[test]
+fn what_a_client_says_ahead_of_its_goodbye_is_carried_out_though_it_must_wait() {
+    // It closes its sending side, or its whole connection, which a unix socket tells at once.
+    for whole in [false, true] {
+        let mut world = World::new(1);
+        let (holder, leaving) = (world.client(), world.client());
+        world.send(&holder, &query("SELECT 1"));
+        let server = world.servers[0].clone();
+        world.send(&leaving, &query("INSERT INTO t VALUES (1)"));
+        world.put(&leaving, &message(b'X', b""));
+        if whole {
+            world.breaks(&leaving);
+        } else {
+            world.close(&leaving);
+        }
+        assert!(!leaving.is_dropped(), "its turn has not come");
+        server.received();
+        world.send(&server, &answers("CI"));
+        assert_eq!(server.received(), query("INSERT INTO t VALUES (1)"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(leaving.kinds(), "CZ");
+        assert!(leaving.is_dropped());
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn what_a_client_without_a_goodbye_waits_with_goes_with_it() {
+    let mut world = World::new(1);
+    let (holder, leaving) = (world.client(), world.client());
+    world.send(&holder, &query("SELECT 1"));
+    world.send(&leaving, &query("INSERT INTO t VALUES (1)"));
+    world.close(&leaving);
+    assert!(leaving.is_dropped());
+    assert_eq!(world.pool.lock().waiting_count(), 0);
+}
+
+#[test]
+fn a_huge_row_in_answer_to_a_setting_ends_the_server_connection_at_once() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("work_mem", "7MB")]);
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    let mut row = vec![b'D'];
+    row.extend(100_000_000u32.to_be_bytes());
+    row.extend([0; 1000]);
+    world.send(&server, &row);
+    assert!(server.is_dropped());
+    assert_eq!(world.asked.closed, ["the server sent a row that no setting gives"]);
 }

@@ -229,3 +229,25 @@ fn portals_that_are_noted_are_bounded_and_found_without_a_search() {
     assert!(client.is_dropped());
     assert!(String::from_utf8_lossy(&client.received()).contains("53400"));
 }
+
+#[test]
+fn names_count_against_prepared_statements_memory() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("first", "SELECT 1");
+    let most = 64 * 1024;
+    world.limit_statement_memory(most);
+    let mut shared = 0;
+    for number in 0..1_000 {
+        let name = format!("{number:060}");
+        world.send(&client, &[parse(&name, "SELECT 1"), sync()].concat());
+        if client.kinds() != "1Z" {
+            break; // it goes to the server under the client's own name
+        }
+        shared += 1;
+    }
+    assert!((100..500).contains(&shared), "{shared}");
+    assert!(world.pool.statements.memory().bytes() < most + 1024);
+    assert!(!server.received().is_empty());
+    world.breaks(&client);
+    assert!(world.pool.statements.memory().bytes() < 1024, "they have gone with it");
+}

@@ -32,6 +32,8 @@ struct Pipe {
     room: usize,
     /// Writes of the engine's.
     writes: usize,
+    /// What is written is taken and held, as by TLS whose socket is full.
+    holds: Option<Vec<u8>>,
     /// Watched by this loop under this token.
     watch: Option<(LoopId, Token)>,
 }
@@ -63,6 +65,10 @@ impl Socket for Fake {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let mut pipe = self.0.lock().unwrap();
         pipe.writes += 1;
+        if let Some(held) = &mut pipe.holds {
+            held.extend_from_slice(buf);
+            return Ok(buf.len());
+        }
         let count = buf.len().min(pipe.room);
         if count == 0 {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -70,6 +76,14 @@ impl Socket for Fake {
         pipe.room -= count;
         pipe.from_engine.extend_from_slice(&buf[..count]);
         Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        if self.has_unsent() { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
+    }
+
+    fn has_unsent(&self) -> bool {
+        self.0.lock().unwrap().holds.as_ref().is_some_and(|held| !held.is_empty())
     }
 }
 
@@ -152,6 +166,18 @@ impl Peer {
     /// How much has been sent that the engine has not read.
     pub(super) fn unread(&self) -> usize {
         self.0.lock().unwrap().to_engine.len()
+    }
+
+    /// What is sent to it stays with the engine's TLS from now on.
+    pub(super) fn hold(&self) {
+        self.0.lock().unwrap().holds = Some(Vec::new());
+    }
+
+    /// What TLS has held goes out.
+    pub(super) fn let_go(&self) {
+        let mut pipe = self.0.lock().unwrap();
+        let held = pipe.holds.take().unwrap_or_default();
+        pipe.from_engine.extend_from_slice(&held);
     }
 
     /// Takes only this many bytes from now on.
@@ -571,4 +597,26 @@ pub(super) fn parameter(name: &str, value: &str) -> Vec<u8> {
     let mut out = Vec::new();
     build::parameter_status(&mut out, name.as_bytes(), value.as_bytes());
     out
+}
+
+/// The row of an answer about one part.
+pub(super) fn row(held: bool) -> Vec<u8> {
+    let value = if held { b't' } else { b'f' };
+    message(b'D', &[0, 1, 0, 0, 0, 1, value])
+}
+
+pub(super) fn columns() -> Vec<u8> {
+    message(b'T', b"\0\0")
+}
+
+/// What the server says to a question about one part.
+pub(super) fn told(held: bool) -> Vec<u8> {
+    [columns(), row(held), answers("CI")].concat()
+}
+
+/// What the server says to a question about one setting.
+pub(super) fn value(text: &str) -> Vec<u8> {
+    let length = u32::try_from(text.len()).unwrap().to_be_bytes();
+    let body = [&[0, 1][..], &length, text.as_bytes()].concat();
+    [columns(), message(b'D', &body), answers("CI")].concat()
 }

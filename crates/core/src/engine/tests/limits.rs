@@ -1,9 +1,9 @@
 //! Time and fairness: timeouts, drain, cancels, and clients that never stop.
 
 use super::harness::*;
-use crate::engine::message::ToLoop;
+use crate::engine::message::{PoolMode, ToLoop};
 use crate::engine::{PROCESS_ID_FIRST, limits};
-use crate::ids::LoopId;
+use crate::ids::{ClientId, LoopId, Slot};
 use crate::wire::error::{ClientError, SqlState};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ fn trap_26_a_drain_ends_each_client_when_its_transaction_ends() {
     let mut world = World::new(2);
     let (idle, busy, waits) = (world.client(), world.client(), world.client());
     let pinned = world.client();
-    world.send(&pinned, &query("LISTEN a"));
+    world.send(&pinned, &query("DO 'BEGIN LISTEN a; END'"));
     let second = world.servers[0].clone();
     world.send(&second, &answers("CI"));
     world.send(&busy, &query("BEGIN"));
@@ -63,13 +63,31 @@ fn trap_24_a_pipeline_without_end_lets_others_through() {
 fn trap_16_a_cancel_waits_for_settings_ahead_of_the_query() {
     let mut world = World::new(1);
     let start = [("application_name", "mine")];
-    let client = world.client_of(LoopId(0), crate::engine::PoolMode::Transaction, &start);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &start);
     world.send(&client, &query("SELECT pg_sleep(9)"));
     let server = world.servers[0].clone();
     let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
     world.deliver(LoopId(0), cancel);
     assert_eq!(world.asked.cancels.len(), 0, "it would hit the SET");
     world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.cancels.len(), 1);
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+}
+
+#[test]
+fn an_administrators_cancel_reaches_the_client_it_names_and_no_later_one_in_its_place() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT pg_sleep(9)"));
+    let server = world.servers[0].clone();
+    let with = |generation| {
+        let slot = Slot { index: 0, generation };
+        ToLoop::CancelClient(ClientId { home: LoopId(0), slot })
+    };
+    world.deliver(LoopId(0), with(1));
+    assert_eq!(world.asked.cancels.len(), 0, "that client is not there");
+    world.deliver(LoopId(0), with(0));
     assert_eq!(world.asked.cancels.len(), 1);
     world.send(&server, &answers("EI"));
     assert_eq!(client.kinds(), "EZ");
@@ -131,6 +149,73 @@ fn idle_transaction_timeout_counts_from_the_last_answer() {
     assert!(client.is_dropped());
     assert!(String::from_utf8_lossy(&client.received()).contains("25P03"));
     server.received();
+}
+
+#[test]
+fn pin_timeout_counts_while_a_pinned_client_sits_idle_outside_of_a_transaction() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.pin_timeout = Duration::from_secs(1));
+    let (client, server) = world.client_with("other", "SELECT 1");
+    world.wait_ms(3000);
+    assert!(!client.is_dropped(), "it keeps nothing");
+    world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
+    world.send(&server, &answers("CI"));
+    world.send(&server, &told(true));
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.wait_ms(3000);
+    assert!(!client.is_dropped(), "that is for idle_transaction_timeout to end");
+    world.send(&client, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    world.wait_ms(800);
+    assert!(!client.is_dropped());
+    client.received();
+    world.wait_ms(400);
+    let told = client.received();
+    assert!(client.is_dropped());
+    let told = String::from_utf8_lossy(&told);
+    assert!(told.contains("57P05") && told.contains("temporary_object"), "{told}");
+    assert!(String::from_utf8_lossy(&server.received()).contains("DISCARD ALL"));
+}
+
+#[test]
+fn who_would_keep_one_backend_too_many_is_told_and_the_pool_serves_on() {
+    let mut world = World::new(2);
+    world.change_settings(|settings| settings.max_pinned = 1);
+    let (first, second, third) = (world.client(), world.client(), world.client());
+    world.send(&first, &query("CREATE TEMP TABLE t (a int)"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &told(true));
+    world.send(&second, &query("CREATE TEMP TABLE t (a int) ON COMMIT DROP"));
+    let other = world.servers[1].clone();
+    world.send(&other, &answers("CI"));
+    world.send(&other, &told(false));
+    assert!(!second.is_dropped(), "it keeps nothing");
+    world.send(&second, &query("CREATE TEMP TABLE t (a int)"));
+    world.send(&other, &answers("CI"));
+    second.received();
+    other.received();
+    world.send(&other, &told(true));
+    assert!(second.is_dropped() && !first.is_dropped());
+    let error = String::from_utf8_lossy(&second.received()).into_owned();
+    assert!(error.contains("53400") && error.contains("max_pinned"), "{error}");
+    assert!(error.contains("temporary_object"), "{error}");
+    assert!(String::from_utf8_lossy(&other.received()).contains("DISCARD ALL"));
+    world.send(&other, &answers("CI"));
+    world.send(&third, &query("SELECT 1"));
+    assert_eq!(other.kinds(), "Q");
+    world.send(&other, &answers("CI"));
+    // The first ends its pin, and makes room for another's.
+    world.send(&first, &query("DROP TABLE t"));
+    world.send(&server, &answers("CI"));
+    world.send(&server, &told(false));
+    world.send(&third, &query("CREATE TEMP TABLE t (a int)"));
+    let used = if other.kinds().contains('Q') { &other } else { &server };
+    world.send(used, &answers("CI"));
+    world.send(used, &told(true));
+    assert!(!third.is_dropped());
+    assert_eq!(world.pool.pins.get(), 1);
 }
 
 #[test]
@@ -269,7 +354,7 @@ fn an_answer_that_comes_of_time_alone_is_not_slept_upon() {
         settings.server_reset_query = Box::default();
         settings.client_idle_timeout = Duration::from_secs(1);
     });
-    let mode = crate::engine::PoolMode::Session;
+    let mode = PoolMode::Session;
     let (idle, next) =
         (world.client_of(LoopId(0), mode, &[]), world.client_of(LoopId(0), mode, &[]));
     assert_eq!((&*idle.kinds(), &*next.kinds()), ("KZ", ""));
@@ -284,14 +369,14 @@ fn an_answer_that_comes_of_time_alone_is_not_slept_upon() {
 
 #[test]
 fn trap_16_a_query_behind_a_cancelled_one_waits_until_the_signal_has_been_sent() {
-    for mode in [crate::engine::PoolMode::Session, crate::engine::PoolMode::Transaction] {
+    for mode in [PoolMode::Session, PoolMode::Transaction] {
         let mut world = World::new(1);
         let client = world.client_of(LoopId(0), mode, &[]);
         world.send(&client, &query("BEGIN"));
         let server = world.servers[0].clone();
         world.send(&server, &answers("CT"));
         world.send(&client, &query("SELECT pg_sleep(9)"));
-        let process = if mode == crate::engine::PoolMode::Session { 101 } else { PROCESS_ID_FIRST };
+        let process = if mode == PoolMode::Session { 101 } else { PROCESS_ID_FIRST };
         world.deliver(LoopId(0), ToLoop::Cancel { process, key: [9; 4].into() });
         assert_eq!(world.asked.cancels.len(), 1);
         // It has ended by itself, and the request is still on its way.
@@ -326,4 +411,76 @@ fn what_is_sent_behind_a_cancelled_query_goes_on_with_it_until_it_is_answered() 
     world.send(&server, &answers("EI"));
     world.deliver(LoopId(0), ToLoop::CancelDone(place));
     assert!(client.is_dropped());
+}
+
+#[test]
+fn a_goodbye_that_tls_still_holds_is_not_cut_off() {
+    let mut world = World::new(1);
+    let client = world.client();
+    client.hold();
+    let error = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "the last words");
+    world.deliver(LoopId(0), ToLoop::KillAll { pool: None, error });
+    assert!(!client.is_dropped(), "the reason has not gone out");
+    client.let_go();
+    world.takes(&client);
+    assert!(client.is_dropped());
+    assert!(String::from_utf8_lossy(&client.received()).contains("the last words"));
+}
+
+#[test]
+fn tidying_has_an_end_without_cancel_wait_timeout_too() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.cancel_wait_timeout = Duration::ZERO);
+    let client = world.client();
+    world.send(&client, &query("SELECT pg_sleep(1e9)"));
+    world.breaks(&client);
+    world.wait_ms(50_000);
+    assert!(!world.servers[0].is_dropped(), "it has its time");
+    world.wait_ms(11_000);
+    assert!(world.servers[0].is_dropped());
+}
+
+#[test]
+fn a_session_that_is_greeted_late_has_its_client_idle_timeout() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.client_idle_timeout = Duration::from_secs(1));
+    let first = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let late = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    assert_eq!((first.kinds().as_str(), late.kinds().as_str()), ("KZ", ""));
+    world.send(&first, &message(b'X', b""));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI")); // DISCARD ALL
+    assert_eq!(late.kinds(), "KZ");
+    world.wait_ms(900);
+    assert!(!late.is_dropped());
+    world.wait_ms(300);
+    assert!(late.is_dropped());
+    assert!(String::from_utf8_lossy(&late.received()).contains("57P05"));
+}
+
+#[test]
+fn a_cancel_ends_the_wait_with_a_message_that_streams() {
+    for extended in [false, true] {
+        let mut world = World::new(1);
+        let (holder, waiting, behind) = (world.client(), world.client(), world.client());
+        world.send(&holder, &query("SELECT pg_sleep(9)"));
+        let long = "-".repeat(limits::WHOLE_MESSAGE_BYTES * 3);
+        let whole = if extended { parse("", &long) } else { query(&long) };
+        let (start, rest) = whole.split_at(limits::WHOLE_MESSAGE_BYTES + 100);
+        world.send(&waiting, start);
+        world.send(&behind, &query("SELECT 2"));
+        let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST + 1, key: [9; 4].into() };
+        world.deliver(LoopId(0), cancel);
+        assert_eq!(waiting.kinds(), if extended { "E" } else { "EZ" });
+        world.send(&waiting, rest);
+        if extended {
+            world.send(&waiting, &[bind(""), execute(), sync()].concat());
+            assert_eq!(waiting.kinds(), "Z");
+        }
+        assert_eq!(world.pool.lock().waiting_count(), 1, "it waits no more");
+        let server = world.servers[0].clone();
+        server.received();
+        world.send(&server, &answers("CI"));
+        assert_eq!(server.received(), query("SELECT 2"));
+    }
 }

@@ -69,29 +69,13 @@ fn reset_goes_back_to_the_clients_own_start_value() {
 }
 
 #[test]
-fn a_setting_that_is_not_reported_pins() {
-    let mut world = World::new(1);
-    let (client, other) = (world.client(), world.client());
-    world.send(&client, &query("SET statement_timeout = 1000"));
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("CI"));
-    server.received();
-    world.send(&other, &query("SELECT 1"));
-    assert_eq!(server.kinds(), "", "the other waits");
-    // DISCARD ALL ends the pin.
-    world.send(&client, &query("DISCARD ALL"));
-    server.received();
-    world.send(&server, &answers("CI"));
-    assert_eq!(server.kinds(), "Q");
-}
-
-#[test]
 fn a_pinned_client_that_leaves_has_its_state_discarded_before_the_next() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
+    world.send(&server, &told(true));
     world.send(&other, &query("SELECT 1"));
     server.received();
     world.close(&client);
@@ -107,6 +91,7 @@ fn trap_11_a_reset_that_fails_costs_the_backend() {
     world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
+    world.send(&server, &told(true));
     world.close(&client);
     world.send(&server, &answers("EI"));
     assert!(server.is_dropped());
@@ -116,7 +101,7 @@ fn trap_11_a_reset_that_fails_costs_the_backend() {
 fn what_cannot_be_undone_costs_the_backend() {
     let mut world = World::new(1);
     let client = world.client();
-    world.send(&client, &query("SET my.user_id TO '7'"));
+    world.send(&client, &query("SELECT setseed(0.5)"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
     world.close(&client);
@@ -243,6 +228,58 @@ fn currval_never_answers_with_anothers_value() {
 }
 
 #[test]
+fn currval_never_answers_with_anothers_value_behind_other_queries_in_one_write() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("SELECT nextval('s')"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("DCI"));
+    server.received();
+    world.send(&two, &[query("SELECT 1"), query("SELECT lastval()")].concat());
+    assert_eq!(server.received(), query("SELECT 1"), "whether a transaction is open is not known");
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat());
+    world.send(&server, &answers("CIEI"));
+    assert_eq!(two.kinds(), "CZEZ");
+    // Within its own transaction the value may be its own.
+    world.send(&two, &[query("BEGIN"), query("INSERT"), query("SELECT lastval()")].concat());
+    let ahead = [query("DISCARD SEQUENCES"), query("BEGIN"), query("INSERT")].concat();
+    assert_eq!(server.received(), [ahead, query("SELECT lastval()")].concat());
+}
+
+#[test]
+fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_none_yet() {
+    for (ahead, discards) in [("SHOW x", true), ("SELECT f()", false), ("", true)] {
+        let mut world = World::new(1);
+        let client = world.client();
+        let server = world.servers.first().cloned();
+        assert!(server.is_none());
+        world.send(&client, &query("BEGIN"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CT"));
+        world.send(&client, &query(ahead));
+        world.send(&server, &answers("CT"));
+        server.received();
+        world.send(&client, &query("SELECT lastval()"));
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert_eq!(sent.contains("DISCARD SEQUENCES"), discards, "{ahead}");
+    }
+}
+
+#[test]
+fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("SELECT nextval('s')"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("DCI"));
+    server.received();
+    let ask = [parse("", "SELECT lastval()"), bind(""), execute(), sync()].concat();
+    world.send(&two, &ask);
+    assert_eq!(server.received(), [query("DISCARD SEQUENCES"), ask].concat());
+}
+
+#[test]
 fn currval_never_answers_with_anothers_value_behind_settings_of_ours_either() {
     let mut world = World::new(1);
     let one = world.client();
@@ -294,7 +331,7 @@ fn server_reset_query_takes_the_place_of_our_own_in_session_mode_alone() {
     assert_eq!(world.idle_backends(), 1);
 
     let client = world.client();
-    world.send(&client, &query("LISTEN a"));
+    world.send(&client, &query("DO 'BEGIN LISTEN a; END'"));
     server.received();
     world.send(&server, &answers("CI"));
     world.close(&client);
@@ -430,9 +467,10 @@ fn alter_role_is_told_to_the_host_once_it_has_worked_and_is_committed() {
 fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
-    world.send(&client, &query("SET statement_timeout = 1000"));
+    world.send(&client, &query("CREATE TEMP TABLE t (a int)"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
+    world.send(&server, &told(true));
     world.send(&other, &query("SELECT 1"));
     server.received();
     world.send(&client, &[query("BEGIN"), query("DISCARD ALL"), query("COMMIT")].concat());
@@ -442,6 +480,8 @@ fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
     world.send(&server, &answers("EF"));
     assert_eq!(server.received(), query("COMMIT"));
     world.send(&server, &answers("CI"));
+    assert!(String::from_utf8_lossy(&server.received()).contains("hawser"), "it is asked");
+    world.send(&server, &told(true));
     assert_eq!(server.kinds(), "", "still pinned");
     world.close(&client);
     assert_eq!(server.received(), query("DISCARD ALL"));
@@ -451,7 +491,7 @@ fn a_discard_all_that_fails_behind_others_keeps_the_pin() {
 fn what_comes_behind_a_discard_all_pins_again() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
-    world.send(&client, &query("LISTEN a"));
+    world.send(&client, &query("DO 'BEGIN LISTEN a; END'"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
     world.send(&other, &query("SELECT 1"));
@@ -460,22 +500,28 @@ fn what_comes_behind_a_discard_all_pins_again() {
     let pipeline = [one("DISCARD ALL"), one("SET statement_timeout = 1"), sync()].concat();
     world.send(&client, &pipeline);
     world.send(&server, &answers("12C12CI"));
-    assert_eq!(server.kinds(), "PBEPBES", "and not the other's query");
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "PBEPBESQ");
+    let text = String::from_utf8_lossy(&sent).into_owned();
+    assert!(text.contains("current_setting('statement_timeout'"), "and not the other's query");
 }
+
+/// A LISTEN that a text does not show for certain.
+const HIDDEN_LISTEN: &str = "DO 'BEGIN LISTEN a; END'";
 
 #[test]
 fn the_pin_of_listen_ends_with_an_unlisten_that_worked() {
     for (sent, answer, ends) in [
         (query("UNLISTEN *"), "CI", true),
         (query("UNLISTEN *"), "EI", false),
-        ([query("UNLISTEN *"), query("LISTEN b")].concat(), "CI", false),
+        ([query("UNLISTEN *"), query(HIDDEN_LISTEN)].concat(), "CI", false),
         (query("UNLISTEN a"), "CI", false),
         (query("DISCARD ALL"), "CI", true),
         (query("DISCARD ALL"), "EI", false),
     ] {
         let mut world = World::new(1);
         let client = world.client();
-        world.send(&client, &query("LISTEN a"));
+        world.send(&client, &query(HIDDEN_LISTEN));
         let server = world.servers[0].clone();
         world.send(&server, &answers("CI"));
         world.send(&client, &sent);
@@ -491,7 +537,7 @@ fn the_pin_of_listen_ends_with_an_unlisten_that_worked() {
 fn an_unlisten_in_a_transaction_keeps_the_pin_until_it_is_sure() {
     let mut world = World::new(1);
     let client = world.client();
-    world.send(&client, &query("LISTEN a"));
+    world.send(&client, &query(HIDDEN_LISTEN));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
     for (text, answer) in [("BEGIN", "CT"), ("UNLISTEN *", "CT"), ("ROLLBACK", "CI")] {
@@ -509,7 +555,7 @@ fn a_notification_reaches_only_clients_that_listen() {
     let server = world.servers[0].clone();
     world.send(&server, &answers("CTA"));
     assert_eq!(client.kinds(), "CZ");
-    world.send(&client, &query("LISTEN a"));
+    world.send(&client, &query(HIDDEN_LISTEN));
     world.send(&server, &answers("CTA"));
     assert_eq!(client.kinds(), "CZA");
 }
@@ -550,6 +596,7 @@ fn pinned_clients_that_sit_idle_make_room_for_others() {
     world.send(&one, &query("CREATE TEMP TABLE t (a int)"));
     let first = world.servers[0].clone();
     world.send(&first, &answers("CI"));
+    world.send(&first, &told(true));
     world.send(&two, &query("SELECT 1"));
     world.wait_ms(100);
     assert_eq!(world.servers.len(), 2);
@@ -662,13 +709,17 @@ fn a_custom_name_among_the_start_values_is_never_known_to_the_next_client() {
         let sent = String::from_utf8_lossy(&server.received()).into_owned();
         assert!(sent.contains("\"my\".\"tenant\""), "{sent}");
         world.send(&server, &answers("CICI"));
-        assert_eq!(world.idle_backends(), 0, "it keeps it");
         // DISCARD ALL leaves the name defined.
         world.send(&client, &query("DISCARD ALL"));
         world.send(&server, &answers("CI"));
-        assert_eq!(world.idle_backends(), 0, "it still keeps it");
         world.close(&client);
+        if mode == PoolMode::Session {
+            world.send(&server, &answers("CI"));
+        }
+        let other = world.client();
+        world.send(&other, &query("SELECT 1"));
         assert!(server.is_dropped(), "{mode:?}");
+        assert_eq!(world.servers[1].received(), query("SELECT 1"));
     }
 }
 

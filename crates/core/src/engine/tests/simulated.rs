@@ -217,7 +217,7 @@ fn an_answer_of_ours_precedes_what_the_server_reports_behind_it() {
 }
 
 #[test]
-fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody() {
+fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody_without_it() {
     let mut world = World::new(1);
     let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
     let text = "SELECT set_config('my.tenant', $1, false)";
@@ -225,6 +225,9 @@ fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody() 
     let server = world.servers[0].clone();
     world.send(&server, &answers("12CI"));
     world.close(&client);
+    world.send(&server, &answers("CI"));
+    let other = world.client();
+    world.send(&other, &query("SELECT 1"));
     assert!(server.is_dropped());
 }
 
@@ -232,12 +235,12 @@ fn a_session_that_prepares_what_cannot_be_undone_leaves_its_backend_to_nobody() 
 fn discard_all_does_not_part_a_client_from_what_it_cannot_discard() {
     let mut world = World::new(1);
     let client = world.client();
-    world.send(&client, &query("SET my.user_id = 'me'"));
+    world.send(&client, &query("SELECT setseed(0.5)"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("CI"));
     world.send(&client, &query("DISCARD ALL"));
     world.send(&server, &answers("CI"));
-    assert!(!server.is_dropped(), "the name stays known, as on a direct connection");
+    assert!(!server.is_dropped(), "its random() goes on, as on a direct connection");
     world.close(&client);
     assert!(server.is_dropped());
 }
@@ -279,7 +282,9 @@ fn a_query_behind_a_pipeline_without_sync_does_not_end_what_a_cancel_ends() {
     world.send(&other, &[open, query("SELECT 3"), query("SELECT 4")].concat());
     let cancel = || ToLoop::Cancel { process: PROCESS_ID_FIRST + 1, key: [9; 4].into() };
     world.deliver(LoopId(0), cancel());
-    assert_eq!(other.kinds(), "", "its end is still to come: the server is to answer");
+    assert_eq!(other.kinds(), "E", "its end is still to come");
+    world.send(&other, &[query("SELECT 5"), sync()].concat());
+    assert_eq!(other.kinds(), "Z", "what stands behind an error is ignored up to the Sync");
     let third = world.client();
     let whole = [parse("", "SELECT 2"), bind(""), query("SELECT 3"), sync(), query("SELECT 4")];
     world.send(&third, &whole.concat());
@@ -380,4 +385,22 @@ fn the_unnamed_statement_outlives_a_query_that_the_server_skips() {
         let there = String::from_utf8_lossy(&sent).contains("'mine'");
         assert_eq!(there, skipped && !behind, "{skipped} {behind}");
     }
+}
+
+#[test]
+fn a_sync_of_ours_ahead_of_a_deallocate_all_does_not_settle_it() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 1/0"));
+    world.send(&server, &answers("EF"));
+    client.received();
+    server.received();
+    world.send(&client, &query("SELECT name FROM pg_prepared_statements; DEALLOCATE ALL"));
+    assert_eq!(server.kinds(), "CSQ");
+    world.send(&server, &answers("3FEF"));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &[bind("s"), sync()].concat());
+    assert_eq!(server.kinds(), "CPBS", "the name still stands for its statement");
 }

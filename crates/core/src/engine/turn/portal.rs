@@ -26,6 +26,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.passage.cut(self.backend)?;
         self.client.restore_behind(&unusual, self.backend, &mut self.passage.out);
+        let unlistens = unusual.named_channels.iter().flat_map(|named| &named.unlistens);
+        for taken in unlistens {
+            if let Some(mark) = self.client.mark_unlisten(taken.clone(), self.backend) {
+                self.backend.run_within_pipeline(mark, &mut self.passage.out);
+            }
+        }
         Ok(())
     }
 
@@ -38,9 +44,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
     }
 
-    /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended.
+    /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended. (Behind
+    /// settings of ours that go ahead of a pipeline it is one of its own: what the server reports with
+    /// the first is not for the client.)
     pub(super) fn becomes_ours(&self) -> bool {
         self.header.kind == frontend::SYNC
+            && self.client.is_unsettled()
             && self.backend.expected.back() == Some(&Expect::MadeSync)
             && !self.client.is_skipping()
     }

@@ -73,6 +73,8 @@ pub(super) enum Word {
     PlPgSql,
     /// A function or view that touches parts of the session.
     Touches,
+    /// A function that may end parts of the session.
+    Ends,
     /// A function that runs a text that it is given.
     Runs,
 }
@@ -94,7 +96,11 @@ const fn touches(text: &'static str, part: Part) -> Keyword {
     Keyword { text: text.as_bytes(), word: Word::Touches, parts: PartSet::of(&[part]) }
 }
 
-const KEYWORDS: [Keyword; 101] = [
+const fn ends(text: &'static str, part: Part) -> Keyword {
+    Keyword { text: text.as_bytes(), word: Word::Ends, parts: PartSet::of(&[part]) }
+}
+
+const KEYWORDS: [Keyword; 104] = [
     word("abort", Word::Abort),
     word("alter", Word::Alter),
     word("as", Word::As),
@@ -166,6 +172,9 @@ const KEYWORDS: [Keyword; 101] = [
     touches("pg_advisory_lock_shared", Part::AdvisoryLock),
     touches("pg_try_advisory_lock", Part::AdvisoryLock),
     touches("pg_try_advisory_lock_shared", Part::AdvisoryLock),
+    ends("pg_advisory_unlock", Part::AdvisoryLock),
+    ends("pg_advisory_unlock_shared", Part::AdvisoryLock),
+    ends("pg_advisory_unlock_all", Part::AdvisoryLock),
     // Their implementations' names, callable through CREATE FUNCTION ... LANGUAGE internal only,
     // are not listed: that needs a superuser.
     touches("pg_backup_start", Part::BackupInProgress),

@@ -10,6 +10,7 @@ use std::ops::Range;
 
 use super::keyword::Word;
 use crate::session::part::{Part, PartSet};
+use crate::session::question::ASKED;
 use crate::session::settings::is_custom;
 use crate::session::token::NAME_BYTES_MAX;
 
@@ -22,6 +23,11 @@ pub(super) const HEAD_TOKENS_MAX: usize = 24;
 pub struct Name(Box<[u8]>);
 
 impl Name {
+    /// Of a setting, in lower case.
+    pub(super) fn new(name: &[u8]) -> Name {
+        Name(name.into())
+    }
+
     /// The bytes, in the client's encoding.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
@@ -205,6 +211,22 @@ impl Verb {
             _ => None,
         };
         part.into_iter().collect()
+    }
+}
+
+impl Verb {
+    /// The parts of the session of which nothing may be left behind the verb.
+    pub fn ends(&self) -> PartSet {
+        const MADE_BY_SQL: PartSet = PartSet::of(&[Part::SqlStatement]);
+        match self {
+            // A DROP, of whatever kind.
+            Verb::Ddl | Verb::Discard(Discard::Temporary) => PartSet::of(&[Part::TemporaryObject]),
+            Verb::Close(_) => PartSet::of(&[Part::HeldCursor]),
+            Verb::Deallocate(_) => MADE_BY_SQL,
+            Verb::Do | Verb::Call | Verb::Discard(Discard::All) => ASKED,
+            Verb::Execute(_) => ASKED.minus(MADE_BY_SQL),
+            _ => PartSet::EMPTY,
+        }
     }
 }
 

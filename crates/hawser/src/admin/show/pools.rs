@@ -2,6 +2,7 @@
 //! loops say what their server connections are doing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::atomic::Ordering;
 
 use hawser_core::engine::message::{BackendState, Snapshot};
 use hawser_core::ids::PoolId;
@@ -19,6 +20,10 @@ pub(super) const POOLS_COLUMNS: Columns = columns![
     // Ours: backends that sit idle in a transaction, the bounds, and why none can be opened.
     Int4 "sv_parked", Int4 "pool_size", Int4 "reserve_pool_size", Int4 "paused",
     Text "last_error",
+    // What listens for clients, beside the pool's size, and on how many channels.
+    Int4 "sv_listen", Int4 "channels",
+    // Kept by clients between transactions.
+    Int4 "sv_pinned",
 ];
 
 pub(super) const DATABASES_COLUMNS: Columns = columns![
@@ -68,7 +73,7 @@ impl AtLoops {
                     sum.cancels_of_clients += backend.cancels;
                     sum.cancels_waiting += u32::from(backend.cancel_waits);
                 }
-                BackendState::Idle => {}
+                BackendState::Idle | BackendState::Listening => {}
             }
         }
         by_pool
@@ -125,6 +130,9 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot
             limits.reserve_size.into(),
             paused.into(),
             pool.last_error().map(|error| error.message).into(),
+            pool.stats.listen.connections.load(Ordering::Relaxed).into(),
+            pool.stats.listen.channels.load(Ordering::Relaxed).into(),
+            pool.pins.get().into(),
         ]);
     }
     table

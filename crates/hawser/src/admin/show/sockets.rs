@@ -6,6 +6,7 @@
 //! been read a moment ago does not hit the next client of that place. `ptr` is exact.
 
 use std::collections::HashMap;
+use std::sync::atomic::Ordering;
 
 use hawser_core::engine::Socket;
 use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, ClientState, PeerAddress};
@@ -32,7 +33,9 @@ macro_rules! socket_columns {
     };
 }
 
-pub(super) const COLUMNS: Columns = socket_columns![Text "pins", Int4 "parked", Text "transport"];
+pub(super) const COLUMNS: Columns = socket_columns![
+    Text "pins", Int4 "parked", Text "transport", Int4 "channels", Int4 "pinned_seconds",
+];
 
 pub(super) const LOW_LEVEL_COLUMNS: Columns = socket_columns![
     Int4 "recv_pos", Int4 "pkt_pos", Int4 "pkt_remain", Int4 "send_pos", Int4 "send_remain",
@@ -47,7 +50,7 @@ pub(super) const FDS_COLUMNS: Columns = columns![
 
 pub(super) const PINS_COLUMNS: Columns = columns![
     Text "database", Text "user", Text "reason", Text "client", Text "server", Text "addr",
-    Int4 "port", Text "application_name", Text "request_time", Int4 "id",
+    Int4 "port", Text "application_name", Text "request_time", Int4 "id", Int4 "seconds",
 ];
 
 const PLACE_BITS: u32 = 20;
@@ -83,7 +86,8 @@ pub(super) fn fill(mut table: Table, topic: Topic, all: &Everything<'_>) -> Tabl
     let mut backends: Vec<BackendRow> = lent.collect();
     let mut epochs = HashMap::new();
     for entry in all.pooler.pools() {
-        epochs.insert(entry.pool.id, entry.pool.epoch());
+        let channels = entry.pool.stats.listen.channels.load(Ordering::Relaxed);
+        epochs.insert(entry.pool.id, (entry.pool.epoch(), channels));
         let queue = entry.pool.lock();
         // An exception from the rule that no system call is made under this lock: getsockname waits
         // for nothing, and an idle connection can be asked nowhere else.
@@ -98,10 +102,12 @@ pub(super) fn fill(mut table: Table, topic: Topic, all: &Everything<'_>) -> Tabl
         if topic == Topic::ActiveSockets && backend.state == BackendState::Idle {
             continue;
         }
-        let stale = epochs.get(&backend.pool).is_some_and(|epoch| *epoch != backend.epoch);
+        let stale = epochs.get(&backend.pool).is_some_and(|(epoch, _)| *epoch != backend.epoch);
+        let listens = backend.state == BackendState::Listening;
+        let channels = epochs.get(&backend.pool).filter(|_| listens).map_or(0, |(_, all)| *all);
         table.push(match topic {
             Topic::Fds => server_fd(backend, all),
-            _ => server_row(backend, stale, low_level, all),
+            _ => server_row(backend, stale, channels, low_level, all),
         });
     }
     table
@@ -125,6 +131,8 @@ fn server_state(state: BackendState, low_level: bool) -> &'static str {
         (BackendState::Active, false) => "active",
         (BackendState::Tested, false) => "tested",
         (BackendState::Idle, false) => "idle",
+        (BackendState::Listening, false) => "listen",
+        (BackendState::Listening, true) => "sv_listen",
         (BackendState::Active, true) => "sv_active",
         (BackendState::Tested, true) => "sv_tested",
         (BackendState::Idle, true) => "sv_idle",
@@ -132,10 +140,19 @@ fn server_state(state: BackendState, low_level: bool) -> &'static str {
 }
 
 /// The columns that only SOCKETS has, or ours.
-fn rest(low_level: bool, pins: String, parked: bool, transport: Transport) -> Vec<Cell> {
+fn rest(
+    low_level: bool,
+    pins: String,
+    parked: bool,
+    transport: Transport,
+    channels: usize,
+) -> Vec<Cell> {
     let mut cells =
         if low_level { vec![Cell::Number(0); 7] } else { vec![pins.into(), parked.into()] };
     cells.push(transport.name().into());
+    if !low_level {
+        cells.push(channels.into());
+    }
     cells
 }
 
@@ -194,13 +211,23 @@ fn client_row(client: &ClientRow, low_level: bool, all: &Everything<'_>) -> Vec<
         client_number(client.id, all.pooler.loops().count()).into(),
     ];
     let pins = if client.pins.is_empty() { String::new() } else { client.pins.to_string() };
-    row.extend(rest(low_level, pins, false, client_transport(client)));
+    row.extend(rest(low_level, pins, false, client_transport(client), client.channels));
+    if !low_level {
+        row.push(pinned_seconds(client, all));
+    }
     row
+}
+
+/// For how long a client has kept its server connection between transactions.
+fn pinned_seconds(client: &ClientRow, all: &Everything<'_>) -> Cell {
+    let now = all.pooler.loops().now();
+    client.pinned_since.map_or(Cell::Null, |since| now.since(since).as_secs().into())
 }
 
 fn server_row(
     backend: &BackendRow,
     stale: bool,
+    channels: u32,
     low_level: bool,
     all: &Everything<'_>,
 ) -> Vec<Cell> {
@@ -230,7 +257,10 @@ fn server_row(
         (backend.id.0 & i32::MAX as u64).into(),
     ];
     let transport = server_transport(backend, all);
-    row.extend(rest(low_level, String::new(), backend.parked, transport));
+    row.extend(rest(low_level, String::new(), backend.parked, transport, channels as usize));
+    if !low_level {
+        row.push(Cell::Null);
+    }
     row
 }
 
@@ -278,6 +308,7 @@ pub(super) fn pins(mut table: Table, all: &Everything<'_>) -> Table {
                 client.application_name.as_str().into(),
                 all.clock.date(client.last_request).into(),
                 client_number(client.id, all.pooler.loops().count()).into(),
+                pinned_seconds(client, all),
             ]);
         }
     }

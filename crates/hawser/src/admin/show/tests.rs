@@ -8,17 +8,18 @@ use crate::admin::table::Kind;
 const EXPECTED: &[(Topic, &str, &str)] = &[
     (
         Topic::Pools,
-        "ssiiiiiiiiiiiiiss iiiis",
+        "ssiiiiiiiiiiiiiss iiiisiii",
         "database user cl_active cl_waiting cl_active_cancel_req cl_waiting_cancel_req sv_active \
          sv_active_cancel sv_being_canceled sv_idle sv_used sv_tested sv_login maxwait maxwait_us \
-         pool_mode load_balance_hosts | sv_parked pool_size reserve_pool_size paused last_error",
+         pool_mode load_balance_hosts | sv_parked pool_size reserve_pool_size paused last_error \
+         sv_listen channels sv_pinned",
     ),
     (
         Topic::Clients,
-        "ssssssisiTTiiississii sis",
+        "ssssssisiTTiiississii sisii",
         "type user database replication state addr port local_addr local_port connect_time \
          request_time wait wait_us close_needed ptr link remote_pid tls application_name \
-         prepared_statements id | pins parked transport",
+         prepared_statements id | pins parked transport channels pinned_seconds",
     ),
     (
         Topic::Sockets,
@@ -86,8 +87,8 @@ const EXPECTED: &[(Topic, &str, &str)] = &[
     ),
     (
         Topic::Pins,
-        "ssssssissi",
-        "database user reason client server addr port application_name request_time id",
+        "ssssssissi i",
+        "database user reason client server addr port application_name request_time id | seconds",
     ),
 ];
 

@@ -13,6 +13,9 @@ use crate::model::error::PgError;
 /// # Errors
 /// 42601 with the server's own words where it is not in the subset.
 pub fn parse(text: &str, conforming_strings: bool) -> Result<Vec<Parsed>, PgError> {
+    if let Some(question) = super::question::parse(text) {
+        return question;
+    }
     let (tokens, escapes) = tokens(text, conforming_strings)?;
     let mut parsed = Vec::new();
     let mut behind = 0;
@@ -444,6 +447,16 @@ impl<'a> Parser<'a> {
             self.expect_mark(")")?;
             return Ok(Select::Series { count: self.series()?, width });
         }
+        let start = self.at;
+        if self.accept("pg_catalog")
+            && self.accept_mark(".")
+            && self.accept("pg_listening_channels")
+        {
+            self.expect_mark("(")?;
+            self.expect_mark(")")?;
+            return Ok(Select::Channels);
+        }
+        self.at = start;
         let mut row = vec![self.scalar()?];
         if let ([Scalar::Int(dividend)], true) = (row.as_slice(), self.accept_mark("/")) {
             let dividend = *dividend;

@@ -1,0 +1,317 @@
+//! What is not known of a session until its server is asked, and the asking.
+//!
+//! # Model
+//! A statement whose text may have made state that does not move pins its client, and leaves a
+//! [`Doubt`]: whether there is any is for the server to say. So does one that may have ended what
+//! pins. When the transaction is over, and the backend would be given back but for the pin, the
+//! server is asked ([`crate::session::question`]); what it says is gone pins no more.
+//!
+//! # Order
+//! The question goes out before the client gets the answer that ends its transaction, and delays
+//! nothing but the client's own next message, which waits for the server's word.
+//!
+//! # Invariants
+//! * only the server's own answer ends a pin; an error, or what is no answer, leaves it
+//! * a client whose statements neither made nor ended anything since is not asked for again
+//! * who is pinned to the end, or by what nobody can ask for, is not asked for
+
+use std::sync::Arc;
+
+use super::backend::Backend;
+use super::client::{Client, Resetting};
+use super::effects::{Effects, IN_DOUBT};
+use super::expect::Expect;
+use super::restore::KEPT_BY_RESET_ALL;
+use super::statement::Unnamed;
+use super::{Socket, limits};
+use crate::session::part::{Part, PartSet};
+use crate::session::question::{ASKED, Answer, NAMES_MAX, Question};
+use crate::session::scan::names_temporary_schema;
+use crate::session::settings::{Settings, SettingsBuilder, can_move, is_custom};
+use crate::wire::TransactionStatus;
+
+/// Parts that end with the transaction: they need no question.
+const PASSING: PartSet = PartSet::of(&[Part::SessionCatalog]);
+
+/// What is to be found out of a backend's session.
+#[derive(Debug, Default)]
+pub(super) struct Doubt {
+    parts: PartSet,
+    /// Settings that may have other values than is known.
+    names: Vec<Box<[u8]>>,
+    /// The first pipeline that may have changed them.
+    since: u64,
+    /// Settings of which the names are not known, or more than can be asked for.
+    vague: bool,
+    /// Some of them may have been reset, or undone by a rollback.
+    exact: bool,
+    /// The transactions of the backend when the server was last asked.
+    tried: Option<u64>,
+    /// The question that is under way.
+    question: Option<Question>,
+    answer: Option<Answer>,
+}
+
+impl Doubt {
+    /// Something has failed that may have undone what it was about.
+    pub(super) fn undone(&mut self) {
+        self.exact = true;
+    }
+
+    fn add_name(&mut self, name: &[u8]) {
+        if self.names.iter().any(|known| known.eq_ignore_ascii_case(name)) {
+            return;
+        }
+        if self.names.len() < NAMES_MAX && can_move(name) {
+            self.names.push(name.to_ascii_lowercase().into());
+        } else {
+            self.vague = true;
+        }
+    }
+}
+
+/// Whether statements of ours, too, could be cancelled for having taken too long: what takes the
+/// setting off for the next client, who has nothing to do with it.
+fn times_out_soon(settings: &Settings) -> bool {
+    [&b"statement_timeout"[..], b"transaction_timeout"].iter().any(|name| {
+        let ms = settings.get(name).and_then(|value| value.strip_suffix(b"ms"));
+        let ms = ms.and_then(|ms| std::str::from_utf8(ms).ok()).and_then(|ms| ms.parse().ok());
+        ms.is_some_and(|ms: u64| ms < limits::TIMEOUT_MS_MIN)
+    })
+}
+
+impl<S: Socket> Backend<S> {
+    /// These parts may have come or gone.
+    pub(super) fn doubt(&mut self, parts: PartSet) {
+        if !parts.is_empty() {
+            let doubt = self.doubt.get_or_insert_default();
+            doubt.parts = doubt.parts.union(parts);
+        }
+    }
+
+    /// These settings may have been set by what is about to be sent.
+    #[cold]
+    pub(super) fn doubt_settings(&mut self, effects: &Effects) {
+        let within = self.status != TransactionStatus::Idle;
+        let pipeline = self.pipeline;
+        let doubt = self.doubt.get_or_insert_default();
+        if doubt.names.is_empty() && !doubt.vague {
+            doubt.since = pipeline;
+        }
+        doubt.vague |= effects.vague;
+        doubt.exact |= effects.several || within;
+        for name in effects.names.iter().chain(&effects.local_names) {
+            doubt.add_name(name);
+        }
+    }
+
+    /// The server knows custom names for good, whatever becomes of the statement.
+    pub(super) fn note_names(&mut self, effects: &Effects) {
+        let names = effects.names.iter().chain(&effects.local_names);
+        for name in names.filter(|name| is_custom(name)) {
+            self.note_custom(name);
+        }
+    }
+
+    /// Of the parts in question those that the statement leaves as they are: custom names that the
+    /// session has, and that are set up to the end of the transaction.
+    pub(super) fn known_to_stay(&self, effects: &Effects) -> PartSet {
+        let stays = !effects.vague
+            && !effects.names.iter().any(|name| is_custom(name))
+            && effects.local_names.iter().all(|name| self.applied.get(name).is_some());
+        if stays { PartSet::of(&[Part::CustomSetting]) } else { PartSet::EMPTY }
+    }
+
+    /// Whether a statement that is parsed now may be parsed under other settings than is known.
+    pub(super) fn settings_in_doubt(&self) -> bool {
+        self.doubt.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+    }
+
+    /// Whether the server's word is awaited.
+    pub(super) fn is_asking(&self) -> bool {
+        self.expected.back() == Some(&Expect::MadeQuestion)
+    }
+
+    /// A row has come for the question under way.
+    pub(super) fn take_answer(&mut self, row: &[u8]) {
+        if let Some(doubt) = &mut self.doubt {
+            doubt.answer = doubt.question.as_ref().and_then(|question| question.read(row));
+        }
+    }
+
+    /// The question has failed: nothing is known.
+    pub(super) fn question_failed(&mut self) {
+        if let Some(doubt) = &mut self.doubt {
+            doubt.answer = None;
+        }
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Settings go back to values that they have been given in the same text or pipeline: to the
+    /// client's own start values, or to the server's.
+    #[cold]
+    pub(super) fn doubt_resetting(&mut self, backend: &mut Backend<S>, resetting: &Resetting) {
+        let known = backend.doubt.as_ref().map_or(&[][..], |doubt| &doubt.names);
+        let moved = |name: &[u8]| {
+            backend.parameters.get(name).is_none()
+                && (backend.applied.get(name).is_some()
+                    || known.iter().any(|known| known.eq_ignore_ascii_case(name)))
+        };
+        let mut names: Vec<Box<[u8]>> = match resetting {
+            Resetting::No => Vec::new(),
+            Resetting::Names(names) => names.clone(),
+            Resetting::All => backend
+                .applied
+                .iter()
+                .filter(|(name, _)| !KEPT_BY_RESET_ALL.contains(name))
+                .map(|(name, _)| name.into())
+                .collect(),
+        };
+        if names.iter().any(|name| name.eq_ignore_ascii_case(b"session_authorization")) {
+            names.push(b"role"[..].into());
+            names.push(b"session_authorization"[..].into());
+        }
+        names.retain(|name| moved(name) || KEPT_BY_RESET_ALL.contains(&&**name));
+        if names.is_empty() {
+            return;
+        }
+        for name in &names {
+            let part = Part::of_setting(name, |_| false);
+            self.pins = self.pins.union(part.into_iter().collect());
+        }
+        backend.doubt_settings(&Effects { names, several: true, ..Effects::default() });
+    }
+
+    /// Whether its backend, which is at rest, can be given back. Where what pins is in doubt, the
+    /// server is asked.
+    #[inline]
+    pub(super) fn can_give_back(
+        &mut self,
+        backend: &mut Backend<S>,
+    ) -> Result<bool, super::from_client::Halt> {
+        if !self.is_pinned() {
+            return Ok(true);
+        }
+        if backend.doubt.is_some() { self.ask(backend) } else { Ok(false) }
+    }
+
+    /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if asking may
+    /// end that. Whether there is nothing left to ask for, and nothing pins.
+    #[cold]
+    fn ask(&mut self, backend: &mut Backend<S>) -> Result<bool, super::from_client::Halt> {
+        let others = self.pins.minus(ASKED.union(PASSING).union(IN_DOUBT));
+        let unsettled = self.is_unsettled();
+        if self.is_native()
+            || !others.is_empty()
+            || unsettled
+            || backend.syncs_in_doubt > 0
+            || backend.cancels_in_flight > 0
+            || backend.status != TransactionStatus::Idle
+        {
+            return Ok(false);
+        }
+        let lasting = self.lasting_pins(backend);
+        let transactions = backend.transactions;
+        let Some(doubt) = &mut backend.doubt else { return Ok(false) };
+        if doubt.vague || doubt.tried == Some(transactions) {
+            return Ok(false);
+        }
+        let parts = doubt.parts.intersection(self.pins).minus(lasting);
+        let question = Question::new(parts, doubt.names.clone(), doubt.exact);
+        if question.is_empty() {
+            self.conclude(backend);
+            return Ok(!self.is_pinned());
+        }
+        let mut text = Vec::with_capacity(limits::QUESTION_BYTES);
+        question.write(&mut text);
+        (doubt.question, doubt.answer) = (Some(question), None);
+        doubt.tried = Some(transactions);
+        let mut out = Vec::with_capacity(limits::QUESTION_BYTES);
+        backend.made_question(&text, &mut out);
+        backend.send(&out)?;
+        Ok(false)
+    }
+
+    /// The server has said what there is.
+    #[cold]
+    pub(super) fn conclude(&mut self, backend: &mut Backend<S>) {
+        let Some(mut doubt) = backend.doubt.take() else { return };
+        let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
+        if let Some(question) = doubt.question.take() {
+            let Some(answer) = doubt.answer.take() else {
+                // Asked again behind the next transaction.
+                backend.doubt = Some(doubt);
+                return;
+            };
+            gone = gone.union(question.parts().minus(answer.present));
+            if !question.names().is_empty() {
+                self.take_settings(backend, question.names(), &answer.values, doubt.since);
+            }
+        }
+        if gone.contains(Part::SqlStatement) {
+            // A DEALLOCATE ALL within a function has taken the shared ones away, too.
+            backend.statements.clear_in_doubt();
+            backend.uncertain = true;
+        }
+        self.pins = self.pins.minus(gone).union(self.lasting_pins(backend));
+        if backend.applied.get(b"search_path").is_some_and(names_temporary_schema) {
+            self.pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+        }
+        if times_out_soon(&backend.applied) {
+            self.pins.insert(Part::Setting); // taking it off could itself take too long
+        }
+    }
+
+    /// The server has told the values of settings: they are what the client wants, and what the
+    /// backend has. What was parsed since they were in doubt was noted under the values before.
+    fn take_settings(
+        &mut self,
+        backend: &mut Backend<S>,
+        names: &[Box<[u8]>],
+        values: &[Option<Box<[u8]>>],
+        since: u64,
+    ) {
+        let told = |settings: &Settings| {
+            let mut settings = SettingsBuilder::from(settings);
+            for (name, value) in names.iter().zip(values) {
+                let login = **name == *b"session_authorization";
+                let own =
+                    value.as_deref().filter(|v| login && **v == *backend.pool.user.as_bytes());
+                match value {
+                    Some(value) if own.is_none() => settings.set(name, value),
+                    _ => settings.remove(name),
+                };
+            }
+            settings.build()
+        };
+        let (applied, desired) = (told(&backend.applied), told(&self.desired));
+        let mut interner = backend.pool.interner();
+        let (applied, desired) = (interner.share(applied), interner.share(desired));
+        drop(interner);
+        if applied == backend.applied && desired == self.desired {
+            return;
+        }
+        (backend.applied, self.desired) = (applied, desired);
+        backend.statements.mark_stale_since(since);
+        let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
+        for named in named.filter(|named| named.pipeline >= since) {
+            let before = named.statement.clone();
+            named.statement = backend.pool.statements.intern(
+                &before.body,
+                backend.basis,
+                &backend.applied,
+                || backend.effects_of_body(&before.body, &backend.applied),
+            );
+        }
+        if backend.unnamed_since >= since
+            && let Some(unnamed) = &self.unnamed
+        {
+            self.unnamed = Some(Arc::new(Unnamed {
+                body: unnamed.body.clone(),
+                settings: backend.applied.clone(),
+                effects: backend.effects_of_body(&unnamed.body, &backend.applied),
+            }));
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Clients that listen, and share backends: what their transactions change, what they are given.
+//!
+//! # States of a client that listens
+//! ```text
+//!   AtRest ── gets a backend that another has notified from ──► Cleaning ── ticket ──► AtRest
+//!     │ has channels, and sends a LISTEN ──► Ahead ── ticket ──► AtRest
+//!     │ a transaction has ended; its answer is held back
+//!     ├─ nothing changed ───────────────────────────────► Fencing ── ticket ──► answered
+//!     └─ LISTEN, UNLISTEN ──► Asking ──► (new channels) Joining ── ticket ──► Leaving ──► answered
+//! ```
+//! * Ahead: see [`ahead`]; then there is no Joining
+//! * Cleaning: notifications that the backend's client before has sent may still be under way; they
+//!   would be taken for this client's own
+//! * Fencing: what this transaction has notified comes ahead of its ReadyForQuery
+//! * Asking: the backend says what it listens on (see [`crate::listen::change`])
+//! * Joining: the listening connection is to listen, too, while the backend still does
+//! * Leaving: the backend sends the marker and ends listening; up to the marker what it has heard
+//!   counts, behind it what the listening connection hears
+//!
+//! # Invariants
+//! * a client's backend listens on nothing when it is given back
+//! * notifications reach a client only between its transactions, in the order of the commits
+//! * the bytes that wait for one client are bounded ([`limits::NOTIFICATIONS_BYTES_MAX`])
+//!
+//! # Limits
+//! A client whose client_encoding is not the server's own for it keeps its backend for LISTEN, as do
+//! those whose LISTEN stands where it cannot be read for certain, or whose prepared statements are not
+//! shared: an UNLISTEN of these ends listening here even if it is rolled back.
+
+mod ahead;
+mod answer;
+mod ending;
+mod heard;
+mod named;
+mod tickets;
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use self::ahead::Ahead;
+pub(super) use self::named::Named;
+use super::Socket;
+use super::client::Client;
+use crate::listen::change::{Pending, Taken};
+use crate::listen::{Channel, Notification};
+
+/// What is under way for a client that listens.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Stage {
+    /// Nothing.
+    #[default]
+    AtRest,
+    Cleaning,
+    Ahead,
+    Asking,
+    Joining,
+    Leaving {
+        /// The backend has done all that it was sent.
+        answered: bool,
+        /// The marker has come by the listening connection.
+        marked: bool,
+    },
+    Fencing,
+}
+
+/// What a client listens on, and what waits for it.
+#[derive(Debug, Default)]
+pub(super) struct Listening {
+    channels: BTreeSet<Channel>,
+    /// What its transaction under way has done.
+    pending: Pending,
+    /// What the listening connection is on besides, for LISTENs under way.
+    ahead: Ahead,
+    /// Channels that are heard by its own backend yet.
+    joining: BTreeSet<Channel>,
+    /// The listening connection has heard them, too, from before the LISTEN on.
+    joining_ahead: bool,
+    stage: Stage,
+    serial: u32,
+    /// The answer that is held back.
+    held: Vec<u8>,
+    /// What the server reports behind it, and behind the notifications.
+    held_reports: Vec<u8>,
+    /// Reports behind which nothing has come yet.
+    reports: Vec<u8>,
+    /// Notifications that wait for it.
+    queue: VecDeque<Waiting>,
+    queued_bytes: usize,
+    /// What its own backend has heard since the transaction that listened.
+    overheard: Vec<Notification>,
+    /// It has heard its own marker: what comes behind that is heard otherwise.
+    overheard_all: bool,
+    /// What the listening connection has heard behind the marker, while the backend has not answered.
+    later: Vec<Waiting>,
+    /// What its own backend listens on.
+    on_backend: Vec<Box<[u8]>>,
+    /// A DISCARD ALL has worked.
+    discarded: bool,
+    /// Channels that it has left by other means than the pending ones.
+    taken: Vec<Taken>,
+}
+
+/// What waits for a client.
+#[derive(Clone, Debug)]
+struct Waiting {
+    message: Arc<[u8]>,
+    /// That of a notification.
+    channel: Option<Channel>,
+}
+
+impl Listening {
+    fn push(&mut self, message: Arc<[u8]>, channel: Option<Channel>) {
+        self.queued_bytes += message.len();
+        self.queue.push_back(Waiting { message, channel });
+    }
+
+    fn count_queued(&mut self) {
+        let queued = self.queue.iter().chain(&self.later).map(|waiting| waiting.message.len());
+        let overheard = self.overheard.iter().map(|one| one.message.len());
+        self.queued_bytes = queued.chain(overheard).sum();
+    }
+
+    fn is_nothing(&self) -> bool {
+        self.channels.is_empty()
+            && self.pending.is_empty()
+            && self.taken.is_empty()
+            && self.queue.is_empty()
+            && self.stage == Stage::AtRest
+    }
+
+    /// A DISCARD ALL has worked.
+    pub(super) fn discard(&mut self) {
+        self.discarded = true;
+    }
+}
+
+impl<S: Socket> Client<S> {
+    fn listening(&mut self) -> Option<&mut Listening> {
+        self.extra.as_mut()?.listening.as_deref_mut()
+    }
+
+    fn stage(&self) -> Stage {
+        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        listening.map_or(Stage::AtRest, |listening| listening.stage)
+    }
+
+    /// Whether it listens without a backend of its own, or is about to.
+    #[inline]
+    pub(super) fn listens(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.listening.is_some())
+    }
+
+    /// Whether its backend may listen on something on its account.
+    pub(super) fn keeps_backend_to_listen(&self) -> bool {
+        self.extra.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(|listening| {
+            listening.stage != Stage::AtRest || !listening.pending.is_empty()
+        })
+    }
+
+    /// Whether what it sends must wait for the listening connection.
+    pub(super) fn awaits_listener(&self) -> bool {
+        self.stage() != Stage::AtRest
+    }
+
+    /// How many channels are listened on for it by another connection than its backend.
+    pub(super) fn channel_count(&self) -> usize {
+        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        listening.map_or(0, |listening| listening.channels.len())
+    }
+
+    fn has_channels(&self) -> bool {
+        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        listening.is_some_and(|listening| !listening.channels.is_empty())
+    }
+}

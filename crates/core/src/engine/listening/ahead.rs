@@ -1,0 +1,196 @@
+//! The listening connection listens ahead of a client that listens already.
+//!
+//! # Model
+//! ```text
+//!   the client's backend        hears   [ new channels, from its COMMIT on .............. marker
+//!   the listening connection    hears  old and new channels, in the order of the commits .. marker ..
+//! ```
+//! What a client hears by two connections has no order between them. So a LISTEN of a client that has
+//! channels waits until the listening connection is on the new ones, too: then that hears all there is
+//! to hear, in its order, and the client's own backend says from where on the new channels
+//! count. What the backend has heard on a channel are the last notifications on it ahead of the
+//! marker: as many as these are kept of what the listening connection has heard, and none before.
+//!
+//! # Why not
+//! The other way round, with the backend on the channels that the client had before: each LISTEN would
+//! bring as many as there are, and the server looks through all of them for each.
+//!
+//! # Limits
+//! Names that the server might refuse are not asked for ahead: an error would end the connection that
+//! listens for all. Nor is anything while that connection cannot be opened, or has been lost on the
+//! way, nor for a client with another `client_encoding`, whose backend is kept.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::{Listening, Stage};
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::effects::Unusual;
+use crate::engine::table::Engine;
+use crate::engine::{Host, Socket};
+use crate::ids::Slot;
+use crate::listen::{Ask, CHANNELS_A_CLIENT_MAX, Channel};
+use crate::session::part::Part;
+use crate::time::Time;
+
+/// Names of fewer bytes than this are not cut off by any server, wherever their characters begin
+/// (`NAMEDATALEN`, less the longest character).
+const UNCUT_BYTES_MAX: usize = 59;
+
+/// What the listening connection is on ahead of the LISTENs of a transaction.
+#[derive(Debug, Default)]
+pub(super) struct Ahead {
+    /// Channels that it has been asked for.
+    channels: BTreeSet<Channel>,
+    /// Channels that it is to be asked for.
+    wanted: Vec<Channel>,
+    /// The channel of its markers.
+    marker: Option<Channel>,
+    /// It has failed: the transaction goes on without.
+    given_up: bool,
+}
+
+impl Ahead {
+    pub(super) fn channels(&self) -> &BTreeSet<Channel> {
+        &self.channels
+    }
+
+    /// The channel of markers, if all of these channels have been heard ahead.
+    pub(super) fn marker_for(&self, joined: &BTreeSet<Channel>) -> Option<Channel> {
+        let heard = !self.given_up && joined.is_subset(&self.channels);
+        self.marker.clone().filter(|_| heard)
+    }
+}
+
+/// Whether no server refuses a name or cuts it off. `utf8`: the text and the server are in UTF-8.
+fn is_sure(name: &[u8], utf8: bool) -> bool {
+    let is_text = name.is_ascii() || (utf8 && std::str::from_utf8(name).is_ok());
+    !name.is_empty() && name.len() <= UNCUT_BYTES_MAX && is_text
+}
+
+impl<S: Socket> Client<S> {
+    /// Whether a statement must wait until the listening connection listens to what it names.
+    pub(in crate::engine) fn joins_ahead(
+        &mut self,
+        unusual: &Unusual,
+        backend: &Backend<S>,
+    ) -> bool {
+        let Some(named) = &unusual.named_channels else { return false };
+        let keeps = [Part::Listen, Part::UnnamedStatement, Part::ProtocolStatement]
+            .iter()
+            .any(|part| self.pins.contains(*part));
+        let unanswered = backend.syncs_outstanding > 0 && backend.owes_client_ready();
+        if keeps || unanswered || self.desired.get(b"client_encoding").is_some() {
+            return false;
+        }
+        let is_utf8 = |name: &[u8]| backend.parameters.get(name) == Some(b"UTF8");
+        let utf8 = is_utf8(b"client_encoding") && is_utf8(b"server_encoding");
+        let Some(listening) = self.listening().filter(|l| !l.channels.is_empty()) else {
+            return false;
+        };
+        let Listening { channels, ahead, .. } = listening;
+        let known = |name: &[u8]| channels.contains(name) || ahead.channels.contains(name);
+        let names = named.listens.iter().filter(|name| is_sure(name, utf8) && !known(name));
+        let wanted: Vec<Channel> = names.map(|name| Channel::new(name)).collect();
+        let count = channels.len() + ahead.channels.len() + wanted.len();
+        if wanted.is_empty() || ahead.given_up || count > CHANNELS_A_CLIENT_MAX {
+            return false;
+        }
+        ahead.wanted = wanted;
+        self.held = true;
+        true
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// A client's message has been dealt with. If it must wait for the listening connection, that is
+    /// asked now.
+    pub(in crate::engine) fn join_ahead<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let pool = self.pools[client.pool as usize].pool.id;
+        let Some(listening) = client.listening() else { return };
+        let mut ask = Ask::default();
+        let wanted = std::mem::take(&mut listening.ahead.wanted);
+        if wanted.is_empty() {
+            return;
+        }
+        let board = self.boards.entry(pool).or_default();
+        for channel in wanted {
+            if listening.ahead.channels.insert(channel.clone()) && board.add(slot, &channel) {
+                ask.listen.push(channel);
+            }
+        }
+        self.wait_for_hub(host, slot, Stage::Ahead, ask);
+    }
+
+    /// The listening connection listens, and the statement that waits for it may go. `marker` is `None`
+    /// if it does not: then it goes, too.
+    pub(super) fn joined_ahead<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        marker: Option<Channel>,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.held = false;
+        let Some(listening) = client.listening() else { return };
+        listening.stage = Stage::AtRest;
+        let gives_up = marker.is_none();
+        listening.ahead.marker = marker;
+        if gives_up {
+            listening.give_up_ahead();
+        }
+        self.give_notifications(host, slot, now);
+        self.resume_client(host, slot, now);
+    }
+}
+
+impl Listening {
+    /// Whether a notification of the listening connection is not for the client: its own
+    /// backend hears it, or it comes ahead of its LISTEN.
+    pub(super) fn ignores(&self, channel: &Channel) -> bool {
+        if self.joining.contains(channel) {
+            return !self.joining_ahead;
+        }
+        !self.channels.contains(channel) && (self.pending.is_empty() || self.ahead.given_up)
+    }
+
+    /// What the listening connection has heard ahead has gaps, or will have: the client's backend is
+    /// asked alone.
+    pub(super) fn give_up_ahead(&mut self) {
+        self.ahead.given_up = !self.ahead.channels.is_empty();
+        self.joining_ahead = false;
+        let Self { queue, channels, joining, .. } = self;
+        queue.retain(|waiting| {
+            let of = waiting.channel.as_ref();
+            of.is_none_or(|channel| channels.contains(channel) && !joining.contains(channel))
+        });
+        self.count_queued();
+    }
+
+    /// Of what the listening connection has heard ahead, the client is given what its own backend has
+    /// heard, too. Whether that is all there.
+    pub(super) fn keep_heard_by_both(&mut self) -> bool {
+        let mut due: BTreeMap<&Channel, usize> = BTreeMap::new();
+        for one in self.overheard.iter().filter(|one| self.joining.contains(&one.channel)) {
+            *due.entry(&one.channel).or_default() += 1;
+        }
+        let mut kept = VecDeque::with_capacity(self.queue.len());
+        for waiting in self.queue.iter().rev() {
+            if let Some(channel) = waiting.channel.as_ref().filter(|c| self.joining.contains(*c)) {
+                match due.get_mut(channel) {
+                    Some(count) if *count > 0 => *count -= 1,
+                    _ => continue,
+                }
+            }
+            kept.push_front(waiting.clone());
+        }
+        if due.values().any(|count| *count > 0) {
+            return false;
+        }
+        self.queue = kept;
+        self.overheard.clear();
+        true
+    }
+}

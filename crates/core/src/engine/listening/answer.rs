@@ -1,0 +1,113 @@
+//! The answer that is held back while a client waits, and its release.
+//!
+//! # Order
+//! What the server has answered, the notifications, what it reports of settings, ReadyForQuery: as
+//! PostgreSQL 14 and later have it (`PostgresMain`, postgres.c).
+
+use std::collections::VecDeque;
+
+use super::Stage;
+use crate::engine::client::Client;
+use crate::engine::message::ClientState;
+use crate::engine::table::Engine;
+use crate::engine::{Host, Socket};
+use crate::ids::Slot;
+use crate::time::Time;
+use crate::wire::{TransactionStatus, build};
+
+impl<S: Socket> Client<S> {
+    /// Keeps what its server has reported last.
+    pub(in crate::engine) fn keep_reports(&mut self, reports: Vec<u8>) {
+        if let Some(listening) = self.listening() {
+            listening.reports = reports;
+        }
+    }
+
+    pub(in crate::engine) fn take_reports(&mut self) -> Vec<u8> {
+        self.listening().map_or_else(Vec::new, |listening| std::mem::take(&mut listening.reports))
+    }
+
+    /// Whether the end of its transaction is to be held back.
+    pub(in crate::engine) fn holds_ready(&self) -> bool {
+        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        listening.is_some_and(|listening| !listening.is_nothing())
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// Gives a client the answer that was held back, and what has waited.
+    pub(super) fn release_answer<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.held = false;
+        let Some(listening) = client.listening() else { return };
+        let answers = listening.stage != Stage::Cleaning;
+        listening.stage = Stage::AtRest;
+        listening.joining.clear();
+        listening.joining_ahead = false;
+        listening.overheard = Vec::new();
+        listening.overheard_all = false;
+        if !answers {
+            self.give_notifications(host, slot, now);
+            self.resume_client(host, slot, now);
+            return;
+        }
+        let mut answer = std::mem::take(&mut listening.held);
+        for waiting in listening.queue.drain(..) {
+            answer.extend_from_slice(&waiting.message);
+        }
+        answer.append(&mut listening.held_reports);
+        listening.queue = VecDeque::new();
+        listening.queued_bytes = 0;
+        build::ready_for_query(&mut answer, TransactionStatus::Idle);
+        let ends = listening.is_nothing();
+        if ends && let Some(extra) = &mut client.extra {
+            extra.listening = None;
+        }
+        client.settle();
+        let mut lost = false;
+        if let Some(mut backend) = client.backend.take() {
+            backend.since = now;
+            let done = match backend.is_at_rest() {
+                true => client.can_give_back(&mut backend),
+                false => Ok(false),
+            };
+            lost = done.is_err();
+            if done.unwrap_or(false) {
+                client.state = ClientState::Idle;
+                client.since = now;
+                self.give_back(host, backend, now);
+            } else {
+                client.backend = Some(backend);
+            }
+        }
+        self.answer(host, slot, &answer, &[], now);
+        if lost {
+            self.backend_failed(host, slot, "server closed the connection", now);
+            return;
+        }
+        let Some(client) = self.clients.get(slot) else { return };
+        if client.is_leaving() {
+            self.close_client(host, slot, "client said goodbye", now);
+            return;
+        }
+        self.drain_if_idle(host, slot, now);
+        if self.count_pinned(host, slot, now) {
+            return;
+        }
+        self.rearm_if_limited(slot, now);
+        self.after_answer(host, slot, now);
+    }
+
+    /// A client is about to be told goodbye, or something else: what has been carried out for it, and
+    /// was held back, it is told before; but not that nothing more belongs to it: its notifications may
+    /// be missing.
+    pub(in crate::engine) fn give_held_answer(&mut self, slot: Slot) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(listening) = client.listening() else { return };
+        let mut answer = std::mem::take(&mut listening.held);
+        answer.append(&mut listening.held_reports);
+        if !answer.is_empty() {
+            client.reply(&answer);
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! A transaction of a client that listens has ended: what has come of its LISTENs and UNLISTENs.
+//!
+//! See [`crate::listen::change`]: the backend is asked, and ends listening once the listening
+//! connection has taken over.
+
+use std::collections::BTreeSet;
+
+use super::Stage;
+use crate::engine::client::Client;
+use crate::engine::table::Engine;
+use crate::engine::{Host, Socket};
+use crate::ids::Slot;
+use crate::listen::change::Pending;
+use crate::listen::{Ask, CHANNELS_A_CLIENT_MAX, Channel, Ticket};
+use crate::session::part::Part;
+use crate::time::Time;
+
+/// Asks a backend what it listens on.
+const CHANNELS_QUERY: &[u8] = b"SELECT pg_catalog.pg_listening_channels()";
+
+impl<S: Socket> Client<S> {
+    /// A row has come that answers a query of ours.
+    pub(in crate::engine) fn note_row(&mut self, body: &[u8]) {
+        let Some(listening) = self.listening().filter(|l| l.stage == Stage::Asking) else { return };
+        // One column: its count, its length, its bytes.
+        if let Some(name) = body.get(6..) {
+            listening.on_backend.push(name.into());
+        }
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// A client that listens has come to the end of a transaction, and `answer` is held back until
+    /// the listening connection is where it must be.
+    pub(in crate::engine) fn transaction_ended<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        answer: [&[u8]; 2],
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let keeps_natively = client.pins.contains(Part::Listen);
+        // Its statements are the server's alone, and a query of ours would take the unnamed one away.
+        let by_name = !keeps_natively
+            && (client.pins.contains(Part::UnnamedStatement)
+                || client.pins.contains(Part::ProtocolStatement));
+        let Some(listening) = client.listening() else { return };
+        listening.held.extend_from_slice(answer[0]);
+        listening.held.extend_from_slice(answer[1]);
+        listening.held_reports = std::mem::take(&mut listening.reports);
+        let mut after = listening.channels.clone();
+        if std::mem::take(&mut listening.discarded) {
+            listening.pending = Pending::default();
+            after.clear();
+        }
+        for taken in std::mem::take(&mut listening.taken) {
+            taken.take_from(&mut after);
+        }
+        if by_name && !listening.pending.is_empty() {
+            let pending = std::mem::take(&mut listening.pending);
+            for taken in pending.into_taken() {
+                taken.take_from(&mut after);
+            }
+            self.keep_to_listen(host, slot, &after, now);
+            return;
+        }
+        let asks = !listening.pending.is_empty() && !keeps_natively;
+        listening.pending =
+            if asks { std::mem::take(&mut listening.pending) } else { Pending::default() };
+        let ask = match asks {
+            true => self.change_channels_ahead(slot, &after),
+            false => self.change_channels(slot, &after),
+        };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let pool = client.pool;
+        if asks {
+            client.held = true;
+            if let Some(listening) = client.listening() {
+                listening.stage = Stage::Asking;
+                listening.on_backend.clear();
+            }
+            let pool = self.pools[pool as usize].pool.clone();
+            self.ask_hub(host, &pool, ask);
+            self.send_made(host, slot, &[CHANNELS_QUERY], now);
+        } else if after.is_empty() {
+            let pool = self.pools[pool as usize].pool.clone();
+            self.ask_hub(host, &pool, ask);
+            self.release_answer(host, slot, now);
+        } else {
+            self.wait_for_hub(host, slot, Stage::Fencing, ask);
+        }
+    }
+
+    /// Notes on which channels a client listens from now on. What the hub is to be told.
+    pub(super) fn change_channels(&mut self, slot: Slot, after: &BTreeSet<Channel>) -> Ask {
+        let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
+            return Ask::default();
+        };
+        let ahead = std::mem::take(&mut listening.ahead);
+        self.change_from(slot, after, ahead.channels(), &BTreeSet::new())
+    }
+
+    /// The same, while its backend is asked what has come of its LISTENs.
+    pub(super) fn change_channels_ahead(&mut self, slot: Slot, after: &BTreeSet<Channel>) -> Ask {
+        let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
+            return Ask::default();
+        };
+        let ahead = listening.ahead.channels().clone();
+        self.change_from(slot, after, &ahead, &ahead)
+    }
+
+    pub(super) fn change_from(
+        &mut self,
+        slot: Slot,
+        after: &BTreeSet<Channel>,
+        was_ahead: &BTreeSet<Channel>,
+        ahead: &BTreeSet<Channel>,
+    ) -> Ask {
+        let mut ask = Ask::default();
+        let Some(client) = self.clients.get_mut(slot) else { return ask };
+        let pool = self.pools[client.pool as usize].pool.id;
+        let Some(listening) = client.listening() else { return ask };
+        if listening.channels == *after && was_ahead == ahead {
+            return ask;
+        }
+        let before: BTreeSet<Channel> = listening.channels.union(was_ahead).cloned().collect();
+        let heard: BTreeSet<Channel> = after.union(ahead).cloned().collect();
+        let board = self.boards.entry(pool).or_default();
+        for channel in before.difference(&heard) {
+            if board.remove(slot, channel) {
+                ask.unlisten.push(channel.clone());
+            }
+        }
+        // What has come on them since the transaction began is not read any more (async.c).
+        let is_heard = |of: &Option<Channel>| of.as_ref().is_none_or(|of| heard.contains(of));
+        listening.queue.retain(|waiting| is_heard(&waiting.channel));
+        listening.count_queued();
+        for channel in heard.difference(&before) {
+            if board.add(slot, channel) {
+                ask.listen.push(channel.clone());
+            }
+        }
+        if board.is_empty() {
+            self.boards.remove(&pool);
+        }
+        listening.channels = after.clone();
+        ask
+    }
+
+    /// Sends queries of ours to a client's backend.
+    pub(super) fn send_made<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        texts: &[&[u8]],
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(backend) = &mut client.backend else { return };
+        let mut out = Vec::new();
+        for text in texts {
+            backend.made_query(text, &mut out);
+        }
+        if backend.send(&out).is_err() {
+            self.backend_failed(host, slot, "server closed the connection", now);
+        }
+    }
+
+    /// A client's backend has answered what it was sent for the sake of listening.
+    pub(in crate::engine) fn listening_answered<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if !client.backend.as_ref().is_some_and(|backend| backend.is_at_rest()) {
+            return;
+        }
+        match client.stage() {
+            Stage::Asking => self.channels_known(host, slot, now),
+            Stage::Leaving { marked, .. } => {
+                if let Some(listening) = client.listening() {
+                    listening.stage = Stage::Leaving { answered: true, marked };
+                }
+                if marked {
+                    self.has_left(host, slot, now);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A client's backend has ended listening, and the listening connection has come to where it did.
+    pub(super) fn has_left<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let own = self.process_of(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let process = client.backend.as_ref().map_or(0, |backend| backend.process);
+        let Some(listening) = client.listening() else { return };
+        let fenced = !listening.joining.is_empty();
+        if !listening.joining_ahead || !listening.keep_heard_by_both() {
+            listening.give_up_ahead();
+            listening.flush_overheard(process, own);
+        }
+        listening.queue.extend(std::mem::take(&mut listening.later));
+        listening.count_queued();
+        listening.joining.clear();
+        if fenced || listening.channels.is_empty() {
+            self.release_answer(host, slot, now);
+        } else {
+            self.wait_for_hub(host, slot, Stage::Fencing, Ask::default());
+        }
+    }
+
+    /// A client's backend has said what it listens on.
+    pub(super) fn channels_known<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let other_encoding = client.desired.get(b"client_encoding").is_some();
+        let Some(listening) = client.listening() else { return };
+        let pending = std::mem::take(&mut listening.pending);
+        let on_backend = std::mem::take(&mut listening.on_backend);
+        let mut after = pending.settle(&listening.channels, &on_backend);
+        let joined: BTreeSet<Channel> = after.difference(&listening.channels).cloned().collect();
+        if joined.is_empty() {
+            listening.overheard.clear();
+            let ask = self.change_channels(slot, &after);
+            let Some(client) = self.clients.get_mut(slot) else { return };
+            let pool = self.pools[client.pool as usize].pool.clone();
+            if on_backend.is_empty() && !after.is_empty() {
+                self.wait_for_hub(host, slot, Stage::Fencing, ask);
+                return;
+            }
+            self.ask_hub(host, &pool, ask);
+            if on_backend.is_empty() {
+                self.release_answer(host, slot, now);
+                return;
+            }
+            self.leave(host, slot, &[b"UNLISTEN *"], true, now);
+            return;
+        }
+        if other_encoding || after.len() > CHANNELS_A_CLIENT_MAX {
+            after.retain(|channel| !joined.contains(channel));
+            self.keep_to_listen(host, slot, &after, now);
+            return;
+        }
+        let marker = listening.ahead.marker_for(&joined);
+        listening.joining = joined;
+        listening.joining_ahead = marker.is_some();
+        let ask = self.change_channels(slot, &after);
+        let Some(marker) = marker else {
+            self.wait_for_hub(host, slot, Stage::Joining, ask);
+            return;
+        };
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let pool = self.pools[client.pool as usize].pool.clone();
+        let Some(ticket) = client.next_ticket(slot) else { return };
+        self.ask_hub(host, &pool, ask);
+        self.mark_and_leave(host, ticket, &marker, now);
+    }
+
+    /// The listening connection is on the new channels: the backend may leave them.
+    pub(super) fn mark_and_leave<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        ticket: Ticket,
+        marker: &Channel,
+        now: Time,
+    ) {
+        let mut text = b"LISTEN ".to_vec();
+        marker.write_quoted(&mut text);
+        text.extend_from_slice(b";NOTIFY ");
+        marker.write_quoted(&mut text);
+        text.extend_from_slice(format!(",'{}'", ticket.write(self.id)).as_bytes());
+        self.leave(host, ticket.slot, &[&text, b"UNLISTEN *"], false, now);
+    }
+
+    pub(super) fn leave<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        texts: &[&[u8]],
+        marked: bool,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.held = true;
+        if let Some(listening) = client.listening() {
+            listening.stage = Stage::Leaving { answered: false, marked };
+        }
+        self.send_made(host, slot, texts, now);
+    }
+
+    /// The client listens on its own backend, and keeps it; on the channels `after` the listening
+    /// connection listens for it all the same.
+    pub(super) fn keep_to_listen<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        after: &BTreeSet<Channel>,
+        now: Time,
+    ) {
+        let ask = self.change_channels(slot, after);
+        let Some(client) = self.clients.get(slot) else { return };
+        let pool = self.pools[client.pool as usize].pool.clone();
+        self.ask_hub(host, &pool, ask);
+        let process = self.process_of(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let own = client.backend.as_ref().map_or(0, |backend| backend.process);
+        client.pins.insert(Part::Listen);
+        if let Some(listening) = client.listening() {
+            listening.joining.clear();
+            listening.joining_ahead = false;
+            listening.flush_overheard(own, process);
+        }
+        self.release_answer(host, slot, now);
+    }
+}

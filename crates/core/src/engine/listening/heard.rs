@@ -1,0 +1,149 @@
+//! Notifications: from the listening connection, and from a client's own backend.
+
+use std::collections::VecDeque;
+
+use super::{Listening, Stage, Waiting};
+use crate::engine::client::Client;
+use crate::engine::message::{ClientState, PoolRef};
+use crate::engine::table::Engine;
+use crate::engine::{Host, Socket, limits};
+use crate::ids::Slot;
+use crate::listen::{Notification, Ticket};
+use crate::session::part::Part;
+use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
+
+impl<S: Socket> Client<S> {
+    /// Its backend has heard a notification. Whether that is for the books, not for the client.
+    pub(in crate::engine) fn overhears(&mut self, body: &[u8], process: u32) -> bool {
+        let keeps_natively = self.pins.contains(Part::Listen);
+        let Some(listening) = self.listening() else { return false };
+        if keeps_natively {
+            // Of a channel that it has here it hears here.
+            return Notification::read(body)
+                .is_some_and(|of| listening.channels.contains(&of.channel));
+        }
+        let hears = match listening.stage {
+            Stage::AtRest | Stage::Ahead => !listening.pending.is_empty(),
+            Stage::Asking | Stage::Joining => true,
+            Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.overheard_all,
+            Stage::Cleaning | Stage::Fencing => false,
+        };
+        let Some(notification) = Notification::read(body).filter(|_| hears) else { return true };
+        let is_marker = !listening.joining.contains(&notification.channel)
+            && notification.process == process
+            && Ticket::read(notification.payload())
+                .is_some_and(|(_, ticket)| ticket.serial == listening.serial);
+        if is_marker && matches!(listening.stage, Stage::Leaving { .. }) {
+            listening.overheard_all = true;
+        } else {
+            listening.queued_bytes += notification.message.len();
+            listening.overheard.push(notification);
+        }
+        true
+    }
+
+    /// Whether a notification may be given to it now.
+    pub(super) fn may_be_notified(&self) -> bool {
+        let resting = self.backend.as_ref().is_none_or(|backend| backend.is_at_rest());
+        resting
+            && self.state != ClientState::Closing
+            && self.stage() == Stage::AtRest
+            && !self.is_skipping()
+            && !self.is_leaving()
+            && self.output.len() <= limits::OUTPUT_HIGH_BYTES
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    pub(super) fn notified<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: &PoolRef<S>,
+        notification: &Notification,
+        now: Time,
+    ) {
+        let Some(board) = self.boards.get(&pool.id) else { return };
+        let clients: Vec<Slot> = board.clients(&notification.channel).collect();
+        let mut notified = 0;
+        for slot in clients {
+            let own = self.process_of(slot);
+            let Some(client) = self.clients.get_mut(slot) else { continue };
+            let sends = client.stage() != Stage::Cleaning
+                && client.backend.as_ref().is_some_and(|b| b.process == notification.process);
+            let Some(listening) = client.listening() else { continue };
+            let behind = matches!(listening.stage, Stage::Leaving { marked: true, .. });
+            if !behind && listening.ignores(&notification.channel) {
+                continue;
+            }
+            notified += 1;
+            let message = match sends {
+                true => notification.message_from(own),
+                false => notification.message.clone(),
+            };
+            let channel = Some(notification.channel.clone());
+            if behind {
+                listening.queued_bytes += message.len();
+                listening.later.push(Waiting { message, channel });
+            } else {
+                listening.push(message, channel);
+            }
+            self.give_notifications(host, slot, now);
+        }
+        pool.stats.of(self.id).notifications.add(notified);
+    }
+
+    /// Gives a client what waits for it, if it may have it now.
+    pub(in crate::engine) fn give_notifications<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let may = client.may_be_notified();
+        let unsent = client.output.len();
+        let Some(listening) = client.listening() else { return };
+        if may {
+            let mut out = Vec::new();
+            while out.len() + unsent <= limits::OUTPUT_HIGH_BYTES
+                && let Some(Waiting { message, .. }) = listening.queue.pop_front()
+            {
+                listening.queued_bytes = listening.queued_bytes.saturating_sub(message.len());
+                out.extend_from_slice(&message);
+            }
+            if listening.queue.is_empty() {
+                listening.queue = VecDeque::new();
+            }
+            self.answer(host, slot, &out, &[], now);
+        } else if listening.queued_bytes + unsent > limits::NOTIFICATIONS_BYTES_MAX {
+            let error = ClientError::fatal(
+                SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+                "terminating connection because it does not take its notifications",
+            )
+            .detail(format!("More than {} bytes of them wait.", limits::NOTIFICATIONS_BYTES_MAX))
+            .hint(
+                "Read what the connection gets, and end transactions in which notifications wait.",
+            );
+            self.say_goodbye(host, slot, &error, now);
+        }
+    }
+}
+
+impl Listening {
+    /// What the backend has heard joins what waits, up to the marker. `process` is the backend's, and
+    /// `own` the one that the client knows as its own.
+    pub(super) fn flush_overheard(&mut self, process: u32, own: u32) {
+        for notification in std::mem::take(&mut self.overheard) {
+            self.queued_bytes = self.queued_bytes.saturating_sub(notification.message.len());
+            if !self.joining.is_empty() && !self.joining.contains(&notification.channel) {
+                continue; // a marker, or heard already
+            }
+            let message = match notification.process == process {
+                true => notification.message_from(own),
+                false => notification.message,
+            };
+            self.push(message, Some(notification.channel));
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! LISTEN and UNLISTEN in the texts of a client: what they may change.
+
+use crate::engine::Socket;
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::effects::Unusual;
+use crate::engine::restore::Insertion;
+use crate::listen::CHANNELS_A_CLIENT_MAX;
+use crate::listen::change::Taken;
+use crate::session::part::Part;
+use crate::session::scan::{Findings, OneOrAll, Verb};
+
+/// What a text says of LISTEN and UNLISTEN.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(in crate::engine) struct Named {
+    pub(in crate::engine) listens: Vec<Box<[u8]>>,
+    pub(in crate::engine) unlistens: Vec<Taken>,
+}
+
+impl Named {
+    pub(in crate::engine) fn add(&mut self, verb: &Verb) {
+        match verb {
+            Verb::Listen(name) => self.listens.push(name.as_bytes().into()),
+            Verb::Unlisten(what) => self.unlistens.push(taken(what)),
+            _ => {}
+        }
+    }
+
+    pub(in crate::engine) fn is_empty(&self) -> bool {
+        self.listens.is_empty() && self.unlistens.is_empty()
+    }
+}
+
+fn taken(what: &OneOrAll) -> Taken {
+    match what {
+        OneOrAll::One(name) => Taken::One(name.as_bytes().into()),
+        OneOrAll::All => Taken::All,
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// A statement that listens, or ends it, is on its way to the server.
+    pub(in crate::engine) fn undergo_listening(&mut self, unusual: &Unusual) {
+        let Some(named) = &unusual.named_channels else { return };
+        if self.pins.contains(Part::Listen) {
+            // Its own backend listens. What it has here besides goes at the end of the transaction,
+            // whatever becomes of that.
+            if self.has_channels()
+                && let Some(listening) = self.listening()
+            {
+                listening.taken.extend_from_slice(&named.unlistens);
+            }
+            return;
+        }
+        if named.listens.is_empty() {
+            return; // counted where the mark is made
+        }
+        let pending = &mut self.extra().listening.get_or_insert_default().pending;
+        for name in &named.listens {
+            pending.listen(name);
+        }
+        if pending.len() > CHANNELS_A_CLIENT_MAX {
+            self.pins.insert(Part::Listen);
+        }
+    }
+
+    /// The statement that must follow an UNLISTEN, if any.
+    pub(in crate::engine) fn mark_unlisten(
+        &mut self,
+        what: Taken,
+        backend: &Backend<S>,
+    ) -> Option<Vec<u8>> {
+        let standby = backend.parameters.get(b"in_hot_standby") == Some(b"on");
+        if standby || self.pins.contains(Part::Listen) || !self.has_channels() {
+            return None;
+        }
+        Some(self.listening()?.pending.unlisten(what))
+    }
+
+    /// What must be put behind the UNLISTENs of a text.
+    pub(in crate::engine) fn marks(
+        &mut self,
+        findings: &Findings,
+        backend: &Backend<S>,
+    ) -> Vec<Insertion> {
+        let mut all = Vec::new();
+        let mut behind = 0;
+        for statement in findings.statements() {
+            behind += 1;
+            if let Verb::Unlisten(what) = &statement.verb
+                && let Some(mark) = self.mark_unlisten(taken(what), backend)
+            {
+                let at = statement.range.end;
+                all.push(Insertion { at, behind, statements: vec![mark] });
+                behind = 0;
+            }
+        }
+        all
+    }
+}

@@ -1,0 +1,228 @@
+//! What a client waits for at its pool's hub, and what the hub says.
+
+use std::collections::BTreeSet;
+
+use super::Stage;
+use crate::engine::backend::Reset;
+use crate::engine::client::Client;
+use crate::engine::message::{ClientState, PoolRef, ToLoop};
+use crate::engine::table::Engine;
+use crate::engine::{Host, Socket};
+use crate::ids::{LoopId, PoolId, Slot};
+use crate::listen::{Ask, Channel, FromHub, Ticket};
+use crate::time::Time;
+use crate::wire::error::ClientError;
+
+impl<S: Socket> Client<S> {
+    pub(super) fn next_ticket(&mut self, slot: Slot) -> Option<Ticket> {
+        let listening = self.listening()?;
+        listening.serial = listening.serial.wrapping_add(1);
+        Some(Ticket { slot, serial: listening.serial })
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// The loop that has the listening connection of a pool.
+    pub(super) fn hub_of(&self, pool: PoolId) -> LoopId {
+        LoopId(u16::try_from(pool.0 % u32::from(self.loops)).unwrap_or(0))
+    }
+
+    pub(super) fn ask_hub<H: Host<S>>(&self, host: &mut H, pool: &PoolRef<S>, ask: Ask) {
+        if ask == Ask::default() {
+            return;
+        }
+        let message = ToLoop::ToHub { pool: pool.clone(), from: self.id, ask };
+        host.send(self.hub_of(pool.id), message);
+    }
+
+    /// Hands in a ticket for a client, which waits from now on.
+    pub(super) fn wait_for_hub<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        stage: Stage,
+        mut ask: Ask,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.held = true;
+        let pool = client.pool;
+        ask.ticket = client.next_ticket(slot);
+        let Some(listening) = client.listening() else { return };
+        listening.stage = stage;
+        let pool = self.pools[pool as usize].pool.clone();
+        self.ask_hub(host, &pool, ask);
+    }
+
+    /// A client is about to send something to a backend. Whether that must wait: until what others
+    /// have notified from it has come.
+    pub(in crate::engine) fn clean_backend<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+    ) -> bool {
+        let Some(client) = self.clients.get(slot) else { return false };
+        if client.awaits_listener() {
+            if let Some(client) = self.clients.get_mut(slot) {
+                client.held = true;
+            }
+            return true;
+        }
+        let unclean = client.has_channels()
+            && client.backend.as_ref().is_some_and(|b| b.notifies_unheard && b.is_at_rest());
+        if unclean {
+            self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
+        }
+        unclean
+    }
+
+    /// A hub has something to say.
+    pub(in crate::engine) fn on_hub<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: &PoolRef<S>,
+        said: FromHub,
+        now: Time,
+    ) {
+        match said {
+            FromHub::Notified(notification) => self.notified(host, pool, &notification, now),
+            FromHub::Passed(ticket, marker) => self.passed(host, ticket, &marker, now),
+            FromHub::Failed { ticket, lost } => self.hub_failed(host, ticket, lost, now),
+            FromHub::Marked(ticket, process) => self.marked(host, ticket, process, now),
+            FromHub::Lost { error, again } => self.listener_lost(host, pool, &error, again, now),
+        }
+    }
+
+    pub(super) fn waiting_with(&mut self, ticket: Ticket) -> Option<(&mut Client<S>, Stage)> {
+        let client = self.clients.get_mut(ticket.slot)?;
+        let stage = client.stage();
+        let serial = client.listening()?.serial;
+        (serial == ticket.serial && client.state != ClientState::Closing).then_some((client, stage))
+    }
+
+    pub(super) fn passed<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        ticket: Ticket,
+        marker: &Channel,
+        now: Time,
+    ) {
+        let Some((client, stage)) = self.waiting_with(ticket) else { return };
+        match stage {
+            Stage::Cleaning | Stage::Fencing => {
+                if let Some(backend) = &mut client.backend {
+                    backend.notifies_unheard = false;
+                }
+                self.release_answer(host, ticket.slot, now);
+            }
+            Stage::Joining => self.mark_and_leave(host, ticket, marker, now),
+            Stage::Ahead => self.joined_ahead(host, ticket.slot, Some(marker.clone()), now),
+            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } => {}
+        }
+    }
+
+    /// From here on the listening connection hears all for this client.
+    pub(super) fn marked<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        ticket: Ticket,
+        process: u32,
+        now: Time,
+    ) {
+        let Some((client, stage)) = self.waiting_with(ticket) else { return };
+        let Stage::Leaving { answered, marked: false } = stage else { return };
+        let Some(backend) = &mut client.backend else { return };
+        if backend.process != process {
+            return; // nobody else's counts
+        }
+        backend.notifies_unheard = false;
+        if let Some(listening) = client.listening() {
+            listening.stage = Stage::Leaving { answered, marked: true };
+        }
+        if answered {
+            self.has_left(host, ticket.slot, now);
+        }
+    }
+
+    /// What a client waits for does not come.
+    pub(super) fn hub_failed<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        ticket: Ticket,
+        lost: bool,
+        now: Time,
+    ) {
+        let Some((client, stage)) = self.waiting_with(ticket) else { return };
+        match stage {
+            // Its own notifications have not come: it must not take the transaction for ended.
+            Stage::Cleaning | Stage::Fencing | Stage::Ahead if lost => {}
+            Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),
+            Stage::Ahead => self.joined_ahead(host, ticket.slot, None, now),
+            Stage::Joining => {
+                // Its own backend listens.
+                let Some(listening) = client.listening() else { return };
+                let mut after = listening.channels.clone();
+                after.retain(|channel| !listening.joining.contains(channel));
+                if lost && !after.is_empty() {
+                    return;
+                }
+                self.keep_to_listen(host, ticket.slot, &after, now);
+            }
+            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } => {}
+        }
+    }
+
+    /// The listening connection has been lost, and with it what was to be heard.
+    pub(super) fn listener_lost<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: &PoolRef<S>,
+        error: &ClientError,
+        again: bool,
+        now: Time,
+    ) {
+        let Some(board) = self.boards.get(&pool.id) else { return };
+        for slot in board.all_clients() {
+            let Some(client) = self.clients.get_mut(slot) else { continue };
+            let stage = client.stage();
+            if !again {
+                if stage != Stage::AtRest
+                    && let Some(backend) = &mut client.backend
+                {
+                    backend.reset_due = Reset::All; // it may listen yet
+                }
+                // Whoever listens from now on is the first again.
+                let ask = self.change_channels(slot, &BTreeSet::new());
+                self.ask_hub(host, pool, ask);
+                self.say_goodbye(host, slot, error, now);
+                continue;
+            }
+            let mut notice = Vec::new();
+            error.write(&mut notice);
+            if let Some(listening) = client.listening() {
+                listening.give_up_ahead();
+                listening.push(notice.into(), None);
+            }
+            if let Stage::Leaving { answered, marked: false } = stage {
+                // The marker will not come.
+                if let Some(listening) = client.listening() {
+                    listening.stage = Stage::Leaving { answered, marked: true };
+                }
+                if answered {
+                    self.has_left(host, slot, now);
+                }
+            }
+            self.give_notifications(host, slot, now);
+        }
+    }
+
+    /// A client leaves: it listens no more.
+    pub(in crate::engine) fn forget_listening<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
+        let Some(client) = self.clients.get(slot) else { return };
+        if !client.has_channels() {
+            return;
+        }
+        let pool = self.pools[client.pool as usize].pool.clone();
+        let ask = self.change_channels(slot, &BTreeSet::new());
+        self.ask_hub(host, &pool, ask);
+    }
+}

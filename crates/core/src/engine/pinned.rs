@@ -1,0 +1,77 @@
+//! Clients that keep their backends between transactions: how many may, and for how long.
+//!
+//! # Model
+//! A client whose backend is at rest, and that keeps it all the same for state that does not move,
+//! is counted with its pool ([`crate::pool::PinCount`]) from then on until it lets go of it. Whether
+//! it keeps it is known once the server has answered the question about that state, if there is one.
+//!
+//! # Invariants
+//! * at most `max_pinned` backends of a pool are kept so: one client more is told, and disconnected
+//! * a client in a transaction, or of session mode, is never counted anew
+//!
+//! # Why not refuse the statement
+//! Which statement makes state that lasts is not known from its text: a temporary table may be
+//! dropped at COMMIT, an advisory lock released by the next statement.
+
+use super::client::Client;
+use super::table::Engine;
+use super::{Host, Socket};
+use crate::ids::Slot;
+use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
+
+/// How to keep no server connection.
+const HINT: &str = "End this state in the transaction that makes it (ON COMMIT DROP, \
+                    pg_advisory_xact_lock, DEALLOCATE, CLOSE), give users that need it \
+                    pool_mode = \"session\", or raise ";
+
+impl<S: Socket> Engine<S> {
+    /// A client's backend may be at rest, and may be kept by it: counts it, or sends it away if there
+    /// are too many. Whether it goes.
+    pub(super) fn count_pinned<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) -> bool {
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        if client.pins.is_empty() || client.is_native() || client.is_unsettled() {
+            return false;
+        }
+        let Some(backend) = &mut client.backend else { return false };
+        let weighed = backend.cancels_in_flight == 0 && backend.syncs_in_doubt == 0;
+        if backend.pinned.is_some() || !backend.is_at_rest() || !weighed {
+            return false;
+        }
+        let max = self.pools[client.pool as usize].settings.max_pinned;
+        backend.pinned = backend.pool.pins.pin(max, now).map(Box::new);
+        if backend.pinned.is_some() {
+            return false;
+        }
+        let error = ClientError::fatal(
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+            format!(
+                "too many sessions keep a server connection of database \"{}\" and user \"{}\"",
+                backend.pool.database, backend.pool.user
+            ),
+        )
+        .detail(format!(
+            "{max} of the pool may be kept between transactions (max_pinned). This session would \
+             keep one, too, for: {}.",
+            client.pins
+        ))
+        .hint(format!("{HINT}max_pinned."));
+        self.say_goodbye(host, slot, &error, now);
+        true
+    }
+
+    /// What a client is told that has kept its backend idle for too long.
+    pub(super) fn pinned_for_too_long(
+        client: &Client<S>,
+        timeout: std::time::Duration,
+    ) -> ClientError {
+        ClientError::fatal(
+            SqlState::IDLE_SESSION_TIMEOUT,
+            format!(
+                "session kept a server connection and sat idle longer than pin_timeout ({timeout:?})"
+            ),
+        )
+        .detail(format!("It is kept for: {}.", client.pins))
+        .hint(format!("{HINT}pin_timeout."))
+    }
+}

@@ -1,0 +1,437 @@
+//! State that other poolers lose or leak: what `fidelity` makes of it, and when a pin ends.
+
+use super::harness::*;
+use crate::engine::PoolMode;
+use crate::ids::LoopId;
+use crate::pool::Fidelity;
+
+/// A world whose clients lose what does not move.
+fn classic() -> World {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.fidelity = Fidelity::Classic);
+    world
+}
+
+#[test]
+fn classic_clients_lose_their_state_with_the_transaction_and_nobody_finds_it() {
+    let mut world = classic();
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("BEGIN; CREATE TEMP TABLE t (a int)"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CCT"));
+    world.send(&other, &query("SELECT 1"));
+    server.received();
+    world.send(&client, &query("COMMIT"));
+    assert_eq!(server.received(), query("COMMIT"), "within the transaction it is there");
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("DISCARD ALL"), "ahead of the next client");
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 1"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 1, "nothing pins");
+}
+
+#[test]
+fn classic_clients_without_state_cost_no_reset() {
+    let mut world = classic();
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 1"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn classic_clients_do_not_leave_what_no_command_undoes() {
+    let mut world = classic();
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SELECT setseed(0.5)"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    assert!(server.is_dropped(), "closed, not lent on");
+    world.send(&other, &query("SELECT random()"));
+    assert_eq!(world.servers.len(), 2);
+}
+
+const LOCK: &str = "SELECT pg_advisory_lock(1)";
+const UNLOCK: &str = "SELECT pg_advisory_unlock(1)";
+
+fn asked(server: &Peer) -> String {
+    String::from_utf8_lossy(&server.received()).into_owned()
+}
+
+#[test]
+fn a_pin_ends_when_the_server_says_that_its_state_is_gone() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query(LOCK));
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZ", "its answer does not wait");
+    assert!(asked(&server).contains("pg_locks"));
+    world.send(&server, &told(true));
+    assert_eq!((client.kinds(), server.kinds()), (String::new(), String::new()));
+    world.send(&other, &query("SELECT 1"));
+    world.send(&client, &query("SELECT 2"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 2"), "the other waits, and nobody asks again");
+    world.send(&client, &query(UNLOCK));
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert!(asked(&server).contains("pg_locks"));
+    world.send(&server, &told(false));
+    assert_eq!(server.received(), query("SELECT 1"), "the other has it");
+    world.send(&server, &answers("CI"));
+    assert_eq!((client.kinds(), other.kinds()), ("CZCZ".into(), "CZ".into()));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn what_a_client_sends_meanwhile_waits_for_the_servers_word() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN; CREATE TEMP TABLE t (a int) ON COMMIT DROP"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CCT"));
+    assert_eq!(asked(&server).matches("hawser").count(), 0, "not within the transaction");
+    world.send(&client, &query("COMMIT"));
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert!(asked(&server).contains("pg_my_temp_schema"));
+    world.send(&client, &query("SELECT 1"));
+    assert_eq!(server.kinds(), "");
+    world.send(&server, &told(false));
+    assert_eq!(server.received(), query("SELECT 1"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CCZCZCZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn a_question_that_fails_or_says_nothing_keeps_the_pin() {
+    for answer in [
+        answers("EI"),
+        [columns(), answers("CI")].concat(),
+        [columns(), message(b'D', &[0, 1, 255, 255, 255, 255]), answers("CI")].concat(),
+        [columns(), message(b'D', &[0, 0]), answers("CI")].concat(),
+    ] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query(LOCK));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        server.received();
+        world.send(&server, &answer);
+        assert_eq!(world.idle_backends(), 0);
+        world.send(&client, &query("SELECT 1"));
+        world.send(&server, &answers("CI"));
+        assert_eq!(client.kinds(), "CZCZ", "the client is told nothing of it");
+        let sent = server.received();
+        assert!(sent.starts_with(&query("SELECT 1")));
+        assert_eq!(kinds(&sent), "QQ", "asked again, once for each transaction");
+        world.send(&server, &told(false));
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn nobody_asks_for_a_client_that_is_pinned_to_the_end() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT setseed(0.5), pg_advisory_lock(1)"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "");
+    world.send(&client, &query(UNLOCK));
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "");
+}
+
+#[test]
+fn a_client_that_leaves_while_the_server_is_asked_leaves_nothing() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query(LOCK));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    server.received();
+    world.send(&other, &query("SELECT 1"));
+    world.close(&client);
+    assert!(world.asked.cancels.is_empty(), "a question is not cancelled");
+    world.send(&server, &told(true));
+    assert_eq!(server.received(), query("DISCARD ALL"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 1"));
+}
+
+#[test]
+fn a_setting_that_is_not_reported_moves_with_the_value_that_the_server_shows() {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SET statement_timeout = 90000"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZ");
+    assert!(asked(&server).contains("current_setting('statement_timeout'"));
+    world.send(&server, &value("90s"));
+    assert_eq!(world.idle_backends(), 1, "it does not pin");
+    world.send(&other, &query("SELECT 1"));
+    let reset = query("RESET \"statement_timeout\"");
+    assert_eq!(server.received(), [reset, query("SELECT 1")].concat());
+    world.send(&server, &answers("CICI"));
+    world.send(&client, &query("SELECT 2"));
+    let set = query("BEGIN;SET \"statement_timeout\" TO '90s';COMMIT");
+    assert_eq!(server.received(), [set, query("SELECT 2")].concat(), "in one write");
+    world.send(&server, &answers("CCCICI"));
+    assert_eq!(client.kinds(), "CZ");
+    world.send(&client, &query("SELECT 3"));
+    assert_eq!(server.received(), query("SELECT 3"), "nothing to apply, nothing to ask");
+}
+
+/// A client with a role on another backend than the one that it comes to.
+fn with_role() -> (World, Peer, Peer) {
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SET ROLE reader"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &value("reader"));
+    world.send(&other, &query("SELECT 1"));
+    world.send(&server, &answers("CICI"));
+    client.received();
+    server.received();
+    (world, client, server)
+}
+
+#[test]
+fn nothing_runs_without_the_role_that_could_not_be_applied() {
+    let (mut world, client, server) = with_role();
+    world.send(&client, &query("DELETE FROM t"));
+    let set = query("BEGIN;SET \"role\" TO 'reader';COMMIT");
+    assert_eq!(server.received(), [set, query("DELETE FROM t")].concat());
+    world.send(&client, &query("ROLLBACK"));
+    assert_eq!(server.kinds(), "", "it could end the block that fails it all");
+    world.send(&server, &answers("CE"));
+    assert!(server.is_dropped());
+    assert_eq!(client.kinds(), "E");
+}
+
+#[test]
+fn what_ends_a_failed_block_waits_for_the_settings_ahead_of_it() {
+    for first in [query("ROLLBACK; DELETE FROM t"), query(" /* x */ COMMIT; DELETE FROM t"), sync()]
+    {
+        let (mut world, client, server) = with_role();
+        world.send(&client, &[first.clone(), query("SELECT 1")].concat());
+        if server.unread() > 0 {
+            assert_eq!(server.kinds(), "Q", "only the role");
+            world.send(&server, &answers("CCCI"));
+            assert!(server.received().starts_with(&first));
+        }
+    }
+}
+
+/// A client with a custom setting, which its backend knows for good.
+fn with_custom() -> (World, Peer, Peer) {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SET my.user TO '7'"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert!(asked(&server).contains("current_setting('my.user'"));
+    world.send(&server, &value("7"));
+    assert_eq!(world.idle_backends(), 1, "it does not pin");
+    (world, client, server)
+}
+
+#[test]
+fn a_custom_name_goes_to_clients_that_have_it_and_to_no_others() {
+    let (mut world, client, server) = with_custom();
+    world.send(&client, &query("SELECT 1"));
+    assert_eq!(server.received(), query("SELECT 1"), "back to it");
+    world.send(&server, &answers("CI"));
+    let stranger = world.client();
+    world.send(&stranger, &query("SELECT 2"));
+    assert!(server.is_dropped(), "replaced");
+    let second = world.servers[1].clone();
+    assert_eq!(second.received(), query("SELECT 2"));
+    world.send(&second, &answers("CI"));
+    world.send(&client, &query("SELECT 3"));
+    let set = query("BEGIN;SET \"my\".\"user\" TO '7';COMMIT");
+    assert_eq!(second.received(), [set, query("SELECT 3")].concat());
+    // It is the head of the queue that decides.
+    world.send(&stranger, &query("SELECT 4"));
+    world.send(&second, &answers("CCCICI"));
+    assert!(second.is_dropped());
+    assert_eq!(world.servers[2].received(), query("SELECT 4"));
+}
+
+#[test]
+fn a_custom_name_that_is_set_for_a_transaction_is_asked_about_once() {
+    let mut world = World::new(1);
+    let client = world.client();
+    for (turn, asks) in [(1, true), (2, false), (3, false)] {
+        world.send(&client, &query("BEGIN; SET LOCAL my.user TO '7'; COMMIT"));
+        let server = world.servers[0].clone();
+        server.received();
+        world.send(&server, &answers("CCCI"));
+        assert_eq!(asked(&server).contains("hawser"), asks, "{turn}");
+        if asks {
+            world.send(&server, &value(""));
+        }
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn what_waits_behind_a_client_without_the_name_may_pass_it_so_often_and_no_more() {
+    let (mut world, client, server) = with_custom();
+    let (stranger, same) =
+        (world.client(), world.client_of(LoopId(0), PoolMode::Transaction, &[("my.user", "8")]));
+    world.send(&client, &query("SELECT 1"));
+    world.send(&stranger, &query("SELECT 2"));
+    world.send(&same, &query("SELECT 3"));
+    world.send(&server, &answers("CI"));
+    assert!(asked(&server).contains("SELECT 3"), "it fits");
+    world.send(&client, &query("SELECT 4"));
+    world.send(&server, &answers("CICI"));
+    assert!(server.is_dropped(), "nobody passes it twice in a pool of one");
+    assert_eq!(world.servers[1].received(), query("SELECT 2"));
+}
+
+#[test]
+fn who_the_session_is_ends_with_discard_all_and_fails_all_where_it_cannot_be_applied() {
+    let mut world = World::new(1);
+    world.own = vec![("session_authorization", "login")];
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("SET SESSION AUTHORIZATION other"));
+    let server = world.servers[0].clone();
+    let is = |name: &str| parameter("session_authorization", name);
+    world.send(&server, &[answers("C"), is("other"), answers("I")].concat());
+    server.received();
+    let row = message(b'D', b"\0\x02\0\0\0\x05other\0\0\0\x04none");
+    world.send(&server, &[columns(), row, answers("CI")].concat());
+    assert_eq!(world.idle_backends(), 1);
+    world.send(&other, &query("SELECT 1"));
+    let sent = asked(&server);
+    assert!(sent.contains("RESET \"session_authorization\""), "{sent}");
+    world.send(&server, &[answers("C"), is("login"), answers("ICI")].concat());
+    world.send(&client, &query("SELECT 2"));
+    let sent = asked(&server);
+    assert!(sent.contains("BEGIN;SET \"session_authorization\" TO 'other'"), "{sent}");
+    world.send(&server, &[answers("C"), is("other"), answers("CCCICI")].concat());
+    world.send(&client, &query("DISCARD ALL"));
+    server.received();
+    let done = message(b'C', b"DISCARD ALL\0");
+    world.send(&server, &[done, is("login"), answers("I")].concat());
+    world.send(&client, &query("SELECT 3"));
+    assert_eq!(server.received(), query("SELECT 3"), "it is the login again");
+}
+
+#[test]
+fn a_timeout_that_could_cancel_the_next_clients_reset_pins() {
+    for (shown, free) in [("50ms", 0), ("1500ms", 1), ("90s", 1), ("0", 1)] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("SET statement_timeout = 50"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        world.send(&server, &value(shown));
+        assert_eq!(world.idle_backends(), free, "{shown}");
+    }
+}
+
+#[test]
+fn a_look_at_the_catalog_leaves_the_clients_own_statements_alone() {
+    let mut world = World::new(1);
+    let (_, server) = world.client_with("s", "SELECT 'secret'");
+    let client = world.client();
+    world.send(&client, &query("PREPARE p AS SELECT 1"));
+    server.received();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &told(true));
+    server.received();
+    world.send(&client, &query("SELECT name FROM pg_prepared_statements"));
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "CSQ", "others' are closed by name, not all deallocated");
+    world.send(&server, &answers("3ICI"));
+    assert_eq!(client.kinds(), "CZCZ");
+}
+
+#[test]
+fn behind_a_deallocate_all_that_did_not_come_a_look_at_the_catalog_leaves_them_alone_as_well() {
+    let mut world = World::new(1);
+    let (_, server) = world.client_with("s", "SELECT 'secret'");
+    let client = world.client();
+    world.send(&client, &query("PREPARE p AS SELECT 1"));
+    server.received();
+    world.send(&server, &answers("CI"));
+    world.send(&server, &told(true));
+    world.send(&client, &query("SELECT 1/0; DEALLOCATE ALL"));
+    world.send(&server, &answers("EI"));
+    world.send(&server, &told(true));
+    server.received();
+    client.received();
+    world.send(&client, &query("SELECT name FROM pg_prepared_statements"));
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "CSQ", "what may be left of others is closed by its name");
+    world.send(&server, &answers("3ICI"));
+    assert_eq!(client.kinds(), "CZ");
+    world.send(&client, &query("SELECT name FROM pg_cursors"));
+    assert_eq!(server.kinds(), "Q", "nothing is left");
+}
+
+#[test]
+fn set_local_to_default_by_itself_warns_as_it_would() {
+    let mut world = World::new(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    let tokyo = parameter("TimeZone", "Asia/Tokyo");
+    world.send(&server, &[answers("C"), tokyo, answers("ICI")].concat());
+    server.received();
+    let alone = query("SET LOCAL TimeZone TO DEFAULT");
+    world.send(&client, &alone);
+    assert_eq!(server.received(), alone, "a text of two statements is a transaction block");
+    world.send(&server, &answers("CI"));
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    server.received();
+    world.send(&client, &alone);
+    let sent = server.received();
+    assert!(String::from_utf8_lossy(&sent).contains("DEFAULT;SET LOCAL"), "its own in a block");
+}
+
+#[test]
+fn in_a_failed_transaction_an_empty_statement_stands_in_for_one_that_the_backend_lacks() {
+    let mut world = World::new(2);
+    let (client, first) = world.client_with("s", "LISTEN one");
+    let other = world.client();
+    world.send(&other, &query("BEGIN"));
+    world.send(&first, &answers("CT"));
+    world.send(&client, &query("BEGIN; SELECT 1/0"));
+    let second = world.servers[1].clone();
+    world.send(&second, &answers("CEF"));
+    client.received();
+    second.received();
+    world.send(&client, &[message(b'D', b"Ss\0"), sync()].concat());
+    let sent = second.received();
+    assert_eq!(kinds(&sent), "CPDS");
+    assert!(!String::from_utf8_lossy(&sent).contains("LISTEN"));
+    let described = [&answers("31")[..], &message(b't', b"\0\0"), &answers("nF")].concat();
+    world.send(&second, &described);
+    assert_eq!(client.kinds(), "tnZ");
+    // A name that is taken is so for a text that may be prepared there, and no other.
+    world.send(&client, &[parse("s", ""), sync()].concat());
+    let sent = second.received();
+    assert_eq!(kinds(&sent), "CPPS");
+    let taken = message(b'E', b"SERROR\0VERROR\0C42P05\0Mtaken\0\0");
+    world.send(&second, &[&answers("31")[..], &taken, &answers("F")].concat());
+    let told = client.received();
+    assert!(String::from_utf8_lossy(&told).contains("\"s\" already exists"));
+}

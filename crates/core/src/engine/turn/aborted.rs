@@ -1,0 +1,112 @@
+//! What can be asked of prepared statements in a transaction that has failed.
+//!
+//! # The trap
+//! There a server prepares nothing but an empty text, and what ends the transaction. But it goes on
+//! to describe statements that give no rows (`exec_describe_statement_message`, postgres.c), and to
+//! say that a name is taken (`StorePreparedStatement`, prepare.c): of statements that it has. A
+//! backend that lacks one gets an empty text in its place.
+
+use super::super::expect::Expect;
+use super::super::from_client::Halt;
+use super::super::statement::Statement;
+use super::Turn;
+use crate::engine::Socket;
+use crate::wire::{TransactionStatus, build, frame};
+
+/// Name of the empty statement.
+pub(super) const EMPTY: &[u8] = b"hawser_gone";
+
+/// First words of statements that give no rows and take no parameters.
+const ROWLESS: [&[u8]; 24] = [
+    b"alter",
+    b"analyze",
+    b"begin",
+    b"checkpoint",
+    b"close",
+    b"comment",
+    b"create",
+    b"deallocate",
+    b"declare",
+    b"discard",
+    b"drop",
+    b"grant",
+    b"listen",
+    b"lock",
+    b"notify",
+    b"reindex",
+    b"release",
+    b"reset",
+    b"revoke",
+    b"savepoint",
+    b"set",
+    b"truncate",
+    b"unlisten",
+    b"vacuum",
+];
+
+/// Whether a statement, by the text and types of its Parse, certainly gives no rows and takes no
+/// parameters.
+fn is_bare(body: &[u8]) -> bool {
+    let Some((text, types)) = frame::take_string(body) else { return false };
+    let text = text.trim_ascii();
+    let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let word = &text[..length];
+    types == [0, 0] && ROWLESS.iter().any(|known| word.eq_ignore_ascii_case(known))
+}
+
+impl<S: Socket> Turn<'_, '_, S> {
+    /// Whether the server lacks a statement, and is in no state to prepare it.
+    pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
+        self.backend.status == TransactionStatus::Failed
+            && !self.backend.owes_client()
+            && !self.backend.unsynced
+            && !self.backend.statements.touch(statement.id)
+    }
+
+    /// Appends what gives the server an empty statement.
+    pub(super) fn bring_empty(&mut self) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        let out = &mut self.passage.out;
+        build::close_statement(out, EMPTY); // it may be left of another time
+        build::parse(out, EMPTY, &[0; 3]);
+        self.backend.expect(Expect::Made);
+        self.backend.expect(Expect::MadeParse { statement: 0 });
+        Ok(())
+    }
+
+    /// Has the empty statement described in place of one that would be described alike. Whether it
+    /// is one.
+    pub(super) fn describe_empty(
+        &mut self,
+        name: &[u8],
+        statement: &Statement,
+    ) -> Result<bool, Halt> {
+        if !is_bare(&statement.body) || !self.cannot_bring(statement) {
+            return Ok(false);
+        }
+        self.bring_empty()?;
+        self.pass_with(name.len() + 2, |out| {
+            out.push(b'S');
+            build::string(out, EMPTY);
+        })?;
+        self.backend.expect(Expect::DescribeStatement { statement: 0, noted: false });
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_give_rows_or_take_parameters_is_not_bare() {
+        for text in ["LISTEN one", " set x = 1", "Create table t (a int)"] {
+            assert!(is_bare(&[text.as_bytes(), &[0; 3]].concat()), "{text}");
+        }
+        for text in ["select 1", "show all", "insert into t values ($1)", "explain set", "/**/set"]
+        {
+            assert!(!is_bare(&[text.as_bytes(), &[0; 3]].concat()), "{text}");
+        }
+        assert!(!is_bare(b"set x = 1\0\0\x01\0\0\0\x17"));
+    }
+}

@@ -1,0 +1,149 @@
+//! One connection to a server listens for all clients of a pool.
+//!
+//! # Model
+//! ```text
+//!   client ── LISTEN c ──► its own backend     (the server's rules: commit, rollback, savepoints)
+//!      │                        │ committed: which channels?              see `change`
+//!      ▼                        ▼
+//!   Board of its loop ── first here? ──► Hub of its pool ── LISTEN c ──► the listening connection
+//!      ▲  channel ─► clients               channel ─► loops                      │
+//!      └──────────────── notification, once for each loop ◄──────────────────────┘
+//! ```
+//! A LISTEN is carried out twice: on the client's own backend, where it commits or is rolled back
+//! with the client's transaction, and, once it has committed there, on the listening connection,
+//! ahead of the answer to the client's COMMIT. A marker notification, sent by the client's backend
+//! and heard by both, says from where on the listening connection has everything: what comes
+//! before it is taken from the one, what comes behind it from the other.
+//!
+//! # Invariants
+//! * a loop asks for a channel when its first client wants it, and lets go of it when none does
+//! * a ticket passes only when all that its loop asked for ahead of it is in force on the server, and
+//!   every notification that was committed before it was handed in has been given to that loop
+//! * at most one query is under way on the listening connection
+//!
+//! # Source
+//! src/backend/commands/async.c: `PreCommit_Notify` holds a lock from the queueing of notifications
+//! to the end of the transaction, so their order is that of the commits; `SignalBackends` comes
+//! before the sender's ReadyForQuery, and a listener reads the queue before its own
+//! (`ProcessNotifyInterrupt`, postgres.c): what answers a query that was sent behind a commit stands
+//! behind that commit's notifications.
+
+pub mod board;
+pub mod change;
+pub mod channel;
+pub mod hub;
+
+#[cfg(test)]
+mod tests;
+
+pub use board::Board;
+pub use channel::Channel;
+pub use hub::{Hub, Step};
+
+use std::sync::Arc;
+
+use crate::ids::{LoopId, Slot};
+use crate::wire::error::ClientError;
+use crate::wire::{backend, build};
+
+/// Channels that one client may listen on here; one with more keeps its backend.
+pub const CHANNELS_A_CLIENT_MAX: usize = 10_000;
+
+/// A client waits for something of its pool's hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// The client.
+    pub slot: Slot,
+    /// Which of its waits.
+    pub serial: u32,
+}
+
+/// What a loop asks of a hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Channels that its first client wants.
+    pub listen: Vec<Channel>,
+    /// Channels that none of its clients wants any more.
+    pub unlisten: Vec<Channel>,
+    /// Who waits until that is in force, and until what was committed before has been delivered.
+    pub ticket: Option<Ticket>,
+}
+
+/// What a hub tells a loop.
+#[derive(Clone, Debug)]
+pub enum FromHub {
+    /// A notification on a channel on which clients of the loop listen.
+    Notified(Arc<Notification>),
+    /// What the ticket was for has come. With the channel of markers.
+    Passed(Ticket, Channel),
+    /// The listening connection could not be opened, or has been lost.
+    Failed {
+        /// Who waited for it.
+        ticket: Ticket,
+        /// It has been lost with all that it was to hear: `Lost` follows.
+        lost: bool,
+    },
+    /// The marker that the backend of a client has sent, and its process id.
+    Marked(Ticket, u32),
+    /// The listening connection has been lost, and with it what was to be heard. With `again`, all
+    /// is listened on anew.
+    Lost {
+        /// What clients are told.
+        error: ClientError,
+        /// Whether they stay.
+        again: bool,
+    },
+}
+
+/// A notification.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Notification {
+    /// The channel.
+    pub channel: Channel,
+    /// The server process that sent it.
+    pub process: u32,
+    /// The whole NotificationResponse.
+    pub message: Arc<[u8]>,
+}
+
+impl Ticket {
+    /// What a marker says.
+    pub fn write(self, home: LoopId) -> String {
+        let Self { slot: Slot { index, generation }, serial } = self;
+        format!("{home}.{index}.{generation}.{serial}")
+    }
+
+    /// From what a marker says.
+    pub fn read(payload: &[u8]) -> Option<(LoopId, Self)> {
+        let mut numbers = std::str::from_utf8(payload).ok()?.split('.');
+        let home = LoopId(numbers.next()?.parse().ok()?);
+        let mut next = || numbers.next()?.parse().ok();
+        let ticket = Self { slot: Slot { index: next()?, generation: next()? }, serial: next()? };
+        numbers.next().is_none().then_some((home, ticket))
+    }
+}
+
+impl Notification {
+    /// From the body of a NotificationResponse; `None` if that is malformed.
+    pub fn read(body: &[u8]) -> Option<Self> {
+        let (process, rest) = crate::wire::frame::take_u32(body)?;
+        let (channel, _) = crate::wire::frame::take_string(rest)?;
+        let mut message = Vec::with_capacity(body.len() + crate::wire::frame::HEADER_BYTES);
+        build::message(&mut message, backend::NOTIFICATION, |out| out.extend_from_slice(body));
+        Some(Self { channel: Channel::new(channel), process, message: message.into() })
+    }
+
+    /// What it says.
+    pub fn payload(&self) -> &[u8] {
+        let start = crate::wire::frame::HEADER_BYTES + 4 + self.channel.as_bytes().len() + 1;
+        self.message.get(start..self.message.len() - 1).unwrap_or_default()
+    }
+
+    /// The same message, from another process.
+    pub fn message_from(&self, process: u32) -> Arc<[u8]> {
+        let mut message = self.message.to_vec();
+        let at = crate::wire::frame::HEADER_BYTES;
+        message[at..at + 4].copy_from_slice(&process.to_be_bytes());
+        message.into()
+    }
+}

@@ -1,0 +1,52 @@
+//! Which of a loop's clients listen on which channel of a pool.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Channel;
+use crate::ids::Slot;
+
+/// Which of a loop's clients listen on which channel of a pool.
+#[derive(Debug, Default)]
+pub struct Board {
+    channels: BTreeMap<Channel, BTreeSet<Slot>>,
+}
+
+impl Board {
+    /// A client listens from now on. Whether it is the first here: the hub is to be asked.
+    pub fn add(&mut self, client: Slot, channel: &Channel) -> bool {
+        let clients = self.channels.entry(channel.clone()).or_default();
+        let first = clients.is_empty();
+        clients.insert(client);
+        first
+    }
+
+    /// A client does not listen any more. Whether it was the last here: the hub is to be told.
+    pub fn remove(&mut self, client: Slot, channel: &Channel) -> bool {
+        let Some(clients) = self.channels.get_mut(channel) else { return false };
+        let last = clients.remove(&client) && clients.is_empty();
+        if last {
+            self.channels.remove(channel);
+        }
+        last
+    }
+
+    /// Who listens on a channel, in order.
+    pub fn clients(&self, channel: &Channel) -> impl Iterator<Item = Slot> {
+        self.channels.get(channel).into_iter().flatten().copied()
+    }
+
+    /// All clients that listen on anything.
+    pub fn all_clients(&self) -> BTreeSet<Slot> {
+        self.channels.values().flatten().copied().collect()
+    }
+
+    /// Whether nobody listens.
+    pub fn is_empty(&self) -> bool {
+        self.channels.is_empty()
+    }
+
+    /// Channels on which clients of this loop listen.
+    pub fn channels(&self) -> impl Iterator<Item = &Channel> {
+        self.channels.keys()
+    }
+}

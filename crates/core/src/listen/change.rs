@@ -1,0 +1,167 @@
+//! What a transaction has changed of the channels that a client listens on.
+//!
+//! # Model
+//! The client's own backend listens on nothing when the transaction begins. LISTEN goes to it as it
+//! is. Behind an UNLISTEN stands a LISTEN of ours on a channel that stands for it (its *mark*), in the
+//! same transaction and savepoint. When the transaction has ended, the server itself says what
+//! has come of all that: the channels that it then listens on are those of LISTENs that have taken
+//! effect, with no UNLISTEN behind them, and the marks of UNLISTENs that have. Rollbacks, savepoints,
+//! errors and exception blocks are the server's to reckon with.
+//!
+//! # Why not frames of our own
+//! Which savepoint a ROLLBACK TO goes back to is in texts that are not looked at otherwise, and the
+//! savepoints of a transaction count from its start, before anybody listens.
+
+use std::collections::BTreeSet;
+
+use super::Channel;
+
+/// Start of the names of channels that are ours.
+const MARK: &[u8] = b"hawser_unlisten_";
+
+/// What an UNLISTEN takes away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Taken {
+    /// One channel.
+    One(Box<[u8]>),
+    /// All.
+    All,
+}
+
+impl Taken {
+    /// Takes it from what is listened on.
+    pub fn take_from(&self, channels: &mut BTreeSet<Channel>) {
+        match self {
+            Self::All => channels.clear(),
+            Self::One(name) => drop(channels.remove(&**name)),
+        }
+    }
+}
+
+/// What a transaction under way has done with LISTEN and UNLISTEN, as far as its texts say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pending {
+    listened: Vec<Box<[u8]>>,
+    unlistened: Vec<Taken>,
+}
+
+impl Pending {
+    /// Whether it has done nothing.
+    pub fn is_empty(&self) -> bool {
+        self.listened.is_empty() && self.unlistened.is_empty()
+    }
+
+    /// How many channels it has named.
+    pub fn len(&self) -> usize {
+        self.listened.len() + self.unlistened.len()
+    }
+
+    /// A LISTEN is under way.
+    pub fn listen(&mut self, name: &[u8]) {
+        self.listened.push(name.into());
+    }
+
+    /// An UNLISTEN is under way: the statement that must follow it.
+    pub fn unlisten(&mut self, what: Taken) -> Vec<u8> {
+        self.unlistened.push(what);
+        let mark = mark(self.unlistened.len());
+        [b"LISTEN ", &*mark].concat()
+    }
+
+    /// What it has left, whether or not that has taken effect.
+    pub fn into_taken(self) -> Vec<Taken> {
+        self.unlistened
+    }
+
+    /// Whether a channel that the server names is one that the texts have named: what else
+    /// the backend may listen on is not this client's. The server cuts off names between characters,
+    /// the reader of texts between bytes.
+    fn named(&self, channel: &[u8]) -> bool {
+        const CUT_BYTES_MIN: usize = 60;
+        self.listened.iter().any(|name| {
+            **name == *channel || (channel.len() >= CUT_BYTES_MIN && name.starts_with(channel))
+        })
+    }
+
+    /// The channels that the client listens on, once the transaction has ended. `before` it listened
+    /// on these, and its backend now does on `server`.
+    pub fn settle(&self, before: &BTreeSet<Channel>, server: &[Box<[u8]>]) -> BTreeSet<Channel> {
+        let mut after = before.clone();
+        for (at, taken) in self.unlistened.iter().enumerate() {
+            if !server.iter().any(|channel| **channel == *mark(at + 1)) {
+                continue;
+            }
+            match taken {
+                Taken::All => after.clear(),
+                Taken::One(name) => {
+                    after.remove(&**name);
+                    after.retain(|channel| !is_cut_from(channel.as_bytes(), name));
+                }
+            }
+        }
+        let new = server.iter().filter(|channel| !is_mark(channel) && self.named(channel));
+        after.extend(new.map(|channel| Channel::new(channel)));
+        after
+    }
+}
+
+fn is_cut_from(channel: &[u8], name: &[u8]) -> bool {
+    channel.len() >= 60 && name.starts_with(channel)
+}
+
+fn mark(number: usize) -> Box<[u8]> {
+    [MARK, number.to_string().as_bytes()].concat().into()
+}
+
+fn is_mark(channel: &[u8]) -> bool {
+    channel.starts_with(MARK)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(names: &[&str]) -> BTreeSet<Channel> {
+        names.iter().map(|name| Channel::new(name.as_bytes())).collect()
+    }
+
+    fn server(names: &[&str]) -> Vec<Box<[u8]>> {
+        names.iter().map(|name| name.as_bytes().into()).collect()
+    }
+
+    #[test]
+    fn only_what_the_server_says_has_taken_effect() {
+        let mut pending = Pending::default();
+        pending.listen(b"a");
+        pending.listen(b"b");
+        assert_eq!(pending.settle(&set(&["x"]), &server(&["a"])), set(&["a", "x"]));
+        assert_eq!(pending.settle(&set(&["x"]), &server(&[])), set(&["x"]));
+    }
+
+    #[test]
+    fn an_unlisten_counts_by_its_mark() {
+        let mut pending = Pending::default();
+        assert_eq!(pending.unlisten(Taken::One(b"x"[..].into())), b"LISTEN hawser_unlisten_1");
+        assert_eq!(pending.unlisten(Taken::All), b"LISTEN hawser_unlisten_2");
+        let before = set(&["x", "y"]);
+        assert_eq!(pending.settle(&before, &server(&[])), before);
+        assert_eq!(pending.settle(&before, &server(&["hawser_unlisten_1"])), set(&["y"]));
+        assert_eq!(pending.settle(&before, &server(&["hawser_unlisten_2"])), set(&[]));
+    }
+
+    #[test]
+    fn what_the_backend_listens_on_beside_it_is_not_the_clients() {
+        let mut pending = Pending::default();
+        pending.listen(b"a");
+        assert_eq!(pending.settle(&set(&[]), &server(&["a", "of_another"])), set(&["a"]));
+    }
+
+    #[test]
+    fn a_name_that_the_server_cuts_off_between_characters_is_known() {
+        let mut pending = Pending::default();
+        let long = [&b"x".repeat(61)[..], "é".as_bytes()].concat();
+        pending.listen(&long);
+        let cut = "x".repeat(61);
+        assert_eq!(pending.settle(&set(&[]), &server(&[&cut])), set(&[&cut]));
+    }
+}

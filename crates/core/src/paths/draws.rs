@@ -1,0 +1,46 @@
+//! How many dials are enough.
+//!
+//! # Model
+//! Let `found` limits be known after `dials` dials, each of which hits any limit with the same
+//! chance. Were there one more, a dial would miss it with chance `found / (found + 1)`; and any of
+//! `found + 1` might be the one that was missed:
+//! ```text
+//!   chance that one was missed <= (found + 1) * (found / (found + 1)) ^ dials
+//! ```
+//! The dials that bring it to [`MISSED_MAX`]: 7 where one limit is known, 13 for two, 45 for seven,
+//! 52 for eight. So a bottleneck that all flows share costs 7 flows for a second or two, once.
+//!
+//! # Limits
+//! Unequal chances (weighted hashes) need more; what was missed is found later, when time has passed.
+
+/// How likely a limit may have been missed when dialling stops.
+pub const MISSED_MAX: f64 = 0.02;
+/// Whatever is found: no more.
+pub const DIALS_MAX: u32 = 200;
+
+/// Dials after which no more are worth it where `found` limits are known.
+#[must_use]
+pub fn enough(found: u32) -> u32 {
+    let found = f64::from(found.max(1));
+    let missed_by_one = found / (found + 1.0);
+    let mut chance = found + 1.0;
+    let mut dials = 0;
+    while chance > MISSED_MAX && dials < DIALS_MAX {
+        chance *= missed_by_one;
+        dials += 1;
+    }
+    dials
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_dials_that_are_documented() {
+        let of = [1, 2, 4, 7, 8].map(enough);
+        assert_eq!(of, [7, 13, 25, 45, 52]);
+        assert_eq!(enough(0), enough(1));
+        assert_eq!(enough(1_000_000), DIALS_MAX);
+    }
+}

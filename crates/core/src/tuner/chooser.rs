@@ -1,0 +1,345 @@
+//! All flows and destinations: samples in, changes and their reasons out.
+//!
+//! # Invariants
+//! * a flow has its destination's algorithm, or a trial's candidate, or what it had when it began
+//! * at most [`FLOWS_MAX`] flows are watched, [`DESTINATIONS_MAX`] destinations remembered; those
+//!   beyond get what the kernel's default is
+//! * what comes out depends on what went in and its order alone
+
+use core::net::IpAddr;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::algorithm::Algorithm;
+use super::destination::{Destination, Prefix, State};
+use super::event::{Decision, Event, Figures};
+use super::limit::{Limit, Watch};
+use super::sample::Sample;
+use super::trial::{Side, Trial, Verdict};
+use crate::time::Time;
+
+/// Flows that are watched at a time.
+pub const FLOWS_MAX: usize = 10_000;
+/// Destinations that are remembered.
+pub const DESTINATIONS_MAX: usize = 4_096;
+/// Round trips below this are short: no algorithm gains enough there.
+pub const RTT_MIN_US: u32 = 10_000;
+/// A flow that has sent less is short: it ends before it has gained.
+const BYTES_MIN: u64 = 1 << 20;
+/// From its first cut on a flow is watched for so many round trips: what it still had of its slow
+/// start is no measure of what comes.
+const EVIDENCE_ROUND_TRIPS: u32 = 16;
+/// A watch without an end forgets its beginning after so long.
+const WATCH_MAX: Duration = Duration::from_secs(60);
+
+/// A connection; whoever samples it names it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FlowId(pub u64);
+
+/// A flow is to have another algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Change {
+    /// Which.
+    pub flow: FlowId,
+    /// What it is to have.
+    pub algorithm: Algorithm,
+}
+
+#[derive(Clone, Debug)]
+struct Flow {
+    to: Prefix,
+    algorithm: Algorithm,
+    watch: Option<Watch>,
+}
+
+/// Chooses.
+#[derive(Clone, Debug)]
+pub struct Chooser {
+    default: Algorithm,
+    candidates: Vec<Algorithm>,
+    flows: BTreeMap<FlowId, Flow>,
+    destinations: BTreeMap<Prefix, Destination>,
+    changes: VecDeque<Change>,
+    events: VecDeque<Event>,
+}
+
+impl Chooser {
+    /// Chooses between `default`, which flows have to begin with, and `candidates`, best first.
+    #[must_use]
+    pub fn new(default: Algorithm, candidates: Vec<Algorithm>) -> Self {
+        Self {
+            default,
+            candidates,
+            flows: BTreeMap::new(),
+            destinations: BTreeMap::new(),
+            changes: VecDeque::new(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Whether there is anything to choose between: if not, no flow need be sampled.
+    #[must_use]
+    pub fn has_choice(&self) -> bool {
+        !self.candidates.is_empty()
+    }
+
+    /// A connection was opened, with the default algorithm. False if it is none to be sampled:
+    /// its peer is local, or there are too many.
+    pub fn open(&mut self, flow: FlowId, peer: IpAddr, now: Time) -> bool {
+        let Some(to) = Prefix::of(peer).filter(|_| self.has_choice()) else { return false };
+        if self.flows.len() >= FLOWS_MAX {
+            return false;
+        }
+        if !self.destinations.contains_key(&to) && !self.make_room() {
+            return false;
+        }
+        self.forget_if_stale(to, now);
+        let default = self.default;
+        let destination =
+            self.destinations.entry(to).or_insert_with(|| Destination::new(default, now));
+        destination.used = now;
+        destination.flows += 1;
+        let mut wanted = destination.algorithm;
+        if let State::Trying(trial) = &mut destination.state
+            && trial.join(flow, now) == Some(Side::Candidate)
+        {
+            wanted = trial.candidate;
+        }
+        self.flows.insert(flow, Flow { to, algorithm: default, watch: None });
+        self.set(flow, wanted);
+        true
+    }
+
+    /// A connection was closed.
+    pub fn close(&mut self, flow: FlowId, now: Time) {
+        let Some(Flow { to, .. }) = self.flows.remove(&flow) else { return };
+        self.changes.retain(|change| change.flow != flow);
+        let Some(destination) = self.destinations.get_mut(&to) else { return };
+        destination.flows = destination.flows.saturating_sub(1);
+        destination.used = now;
+        if let State::Trying(trial) = &mut destination.state {
+            trial.leave(flow);
+        }
+        self.judge(to, now);
+    }
+
+    /// What the kernel says of a flow now. Four times a round trip is often enough, but no more
+    /// than once in 50 ms.
+    pub fn sample(&mut self, id: FlowId, sample: Sample) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        let to = flow.to;
+        let watch = match &mut flow.watch {
+            None => *flow.watch.insert(Watch::new(sample)),
+            Some(watch) => {
+                watch.add(sample);
+                *watch
+            }
+        };
+        let Some(destination) = self.destinations.get_mut(&to) else { return };
+        match &mut destination.state {
+            State::Trying(trial) => {
+                trial.add(id, sample);
+                self.judge(to, sample.at);
+            }
+            State::Watching { not_before } if *not_before <= sample.at => {
+                if is_worth_a_trial(&watch) {
+                    self.begin_trial(to, id, sample.at);
+                }
+            }
+            State::Watching { .. } | State::Settled { .. } => {}
+        }
+        // What a flow was long ago is not what it is.
+        if let Some(Flow { watch: Some(watch), .. }) = self.flows.get_mut(&id)
+            && watch.lasted() >= WATCH_MAX
+        {
+            *watch = Watch::new(sample);
+        }
+    }
+
+    /// The kernel does not let this process use `algorithm` on a flow: it is tried no more.
+    pub fn refused(&mut self, algorithm: Algorithm, now: Time) {
+        self.candidates.retain(|candidate| *candidate != algorithm);
+        let tried = |destination: &Destination| match &destination.state {
+            State::Trying(trial) => trial.candidate == algorithm,
+            _ => destination.algorithm == algorithm,
+        };
+        let concerned: Vec<Prefix> = self
+            .destinations
+            .iter()
+            .filter(|(_, destination)| tried(destination))
+            .map(|(to, _)| *to)
+            .collect();
+        for to in concerned {
+            let Some(destination) = self.destinations.get_mut(&to) else { continue };
+            if destination.algorithm == algorithm {
+                destination.algorithm = self.default;
+            }
+            destination.tried = 0;
+            destination.settle(now, false);
+            let from = destination.algorithm;
+            self.set_all(to, from);
+            let decision = Decision::Refused;
+            self.events.push_back(Event { destination: to, from, to: algorithm, decision });
+        }
+    }
+
+    /// Looks after trials that get no samples. Once a second is often enough.
+    pub fn tick(&mut self, now: Time) {
+        let all: Vec<Prefix> = self.destinations.keys().copied().collect();
+        for to in all {
+            self.judge(to, now);
+            self.forget_if_stale(to, now);
+        }
+    }
+
+    /// The next flow that is to have another algorithm.
+    pub fn next_change(&mut self) -> Option<Change> {
+        self.changes.pop_front()
+    }
+
+    /// The next thing to log.
+    pub fn next_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// What flows to a destination begin with, where that is not the default.
+    pub fn remembered(&self) -> impl Iterator<Item = (Prefix, Algorithm)> {
+        let differs = |destination: &&Destination| destination.algorithm != self.default;
+        let remembered = self.destinations.iter();
+        remembered.filter(move |(_, d)| differs(d)).map(|(to, d)| (*to, d.algorithm))
+    }
+
+    fn begin_trial(&mut self, to: Prefix, id: FlowId, now: Time) {
+        let Some(watch) = self.flows.get(&id).and_then(|flow| flow.watch) else { return };
+        let why = watch.diagnosis();
+        let Some(destination) = self.destinations.get_mut(&to) else { return };
+        let incumbent = destination.algorithm;
+        let untried = self.candidates[destination.tried.min(self.candidates.len())..].iter();
+        let Some(candidate) = untried.copied().find(|candidate| *candidate != incumbent) else {
+            destination.settle(now, incumbent != self.default);
+            return;
+        };
+        let is_worth = |flow: &Flow| {
+            flow.to == to && flow.watch.is_some_and(|watch| watch.last().bytes_acked >= BYTES_MIN)
+        };
+        let others: Vec<FlowId> = self
+            .flows
+            .iter()
+            .filter(|(other, flow)| **other != id && is_worth(flow))
+            .map(|(other, _)| *other)
+            .collect();
+        let before = watch.since_first_cut().unwrap_or_default();
+        let rtt = Duration::from_micros(why.rtt_us.into());
+        let (trial, changed) = Trial::begin(candidate, now, rtt, id, before, &others);
+        destination.state = State::Trying(Box::new(trial));
+        let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        self.events.push_back(Event {
+            destination: to,
+            from: incumbent,
+            to: candidate,
+            decision: Decision::Try {
+                why,
+                changed: count(changed.len()),
+                beside: count(others.len() + 1 - changed.len()),
+            },
+        });
+        for flow in changed {
+            self.set(flow, candidate);
+        }
+    }
+
+    /// Ends a trial that is decided.
+    fn judge(&mut self, to: Prefix, now: Time) {
+        let Some(destination) = self.destinations.get_mut(&to) else { return };
+        let State::Trying(trial) = &destination.state else { return };
+        let verdict = trial.verdict(now);
+        if verdict == Verdict::Open {
+            return;
+        }
+        let (incumbent, candidate) = trial.arms();
+        let figures = Figures { incumbent, candidate, lasted: now.since(trial.began) };
+        let (from, tried) = (destination.algorithm, trial.candidate);
+        let place = self.candidates.iter().position(|one| *one == tried);
+        if verdict == Verdict::Undecided {
+            destination.pause(now);
+        } else {
+            if verdict == Verdict::Wins {
+                destination.algorithm = tried;
+            }
+            destination.tried = place.map_or(self.candidates.len(), |place| place + 1);
+            if destination.tried >= self.candidates.len() {
+                destination.settle(now, destination.algorithm != self.default);
+            } else {
+                destination.pause(now);
+            }
+        }
+        let decision = match verdict {
+            Verdict::Wins => Decision::Keep(figures),
+            Verdict::Harms => Decision::Harm(figures),
+            Verdict::Loses => Decision::Revert(figures),
+            Verdict::Undecided | Verdict::Open => Decision::Undecided(figures),
+        };
+        let now_right = destination.algorithm;
+        self.events.push_back(Event { destination: to, from, to: tried, decision });
+        self.set_all(to, now_right);
+    }
+
+    fn forget_if_stale(&mut self, to: Prefix, now: Time) {
+        let Some(destination) = self.destinations.get_mut(&to) else { return };
+        if !destination.is_stale(now) {
+            return;
+        }
+        let from = destination.algorithm;
+        destination.algorithm = self.default;
+        destination.tried = 0;
+        destination.state = State::Watching { not_before: now };
+        if from != self.default {
+            let (destination, decision) = (to, Decision::Forget);
+            self.events.push_back(Event { destination, from, to: self.default, decision });
+        }
+    }
+
+    /// A place for one more destination: that of the one without flows that was used longest ago.
+    fn make_room(&mut self) -> bool {
+        if self.destinations.len() < DESTINATIONS_MAX {
+            return true;
+        }
+        let idle = self.destinations.iter().filter(|(_, destination)| destination.flows == 0);
+        let Some(oldest) = idle.min_by_key(|(_, destination)| destination.used) else {
+            return false;
+        };
+        let oldest = *oldest.0;
+        self.destinations.remove(&oldest);
+        true
+    }
+
+    fn set_all(&mut self, to: Prefix, algorithm: Algorithm) {
+        let flows: Vec<FlowId> =
+            self.flows.iter().filter(|(_, flow)| flow.to == to).map(|(id, _)| *id).collect();
+        for flow in flows {
+            self.set(flow, algorithm);
+        }
+    }
+
+    /// Has a flow changed, and watched anew: what it did was another algorithm's doing.
+    fn set(&mut self, id: FlowId, algorithm: Algorithm) {
+        let Some(flow) = self.flows.get_mut(&id) else { return };
+        if flow.algorithm == algorithm {
+            return;
+        }
+        flow.algorithm = algorithm;
+        flow.watch = None;
+        self.changes.retain(|change| change.flow != id);
+        self.changes.push_back(Change { flow: id, algorithm });
+    }
+}
+
+/// Long enough, far enough, and held back by loss alone.
+fn is_worth_a_trial(watch: &Watch) -> bool {
+    let sample = watch.last();
+    let since_cut = watch.since_first_cut().unwrap_or_default().lasted;
+    watch.diagnosis().limit == Limit::Loss
+        && since_cut >= Duration::from_micros(sample.rtt_us.into()) * EVIDENCE_ROUND_TRIPS
+        && sample.rtt_min_us >= RTT_MIN_US
+        && sample.bytes_acked >= BYTES_MIN
+}

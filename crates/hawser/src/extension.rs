@@ -1,0 +1,221 @@
+//! What the server's extension asks of a Hawser on its host: who its clients are, and to cancel or
+//! to end what one of them does (`hawser_sessions`, `pg_cancel_backend`, `pg_terminate_backend`).
+//!
+//! # Model
+//! A socket beside the control socket, for the process's own user and root. One question a
+//! connection, one line; the answer opens with `hawser 1 POOLER` and closes with `end`:
+//!
+//! ```text
+//! clients | client ID    lines of id, address, port, database, user, application_name, state and
+//!                        the server's process id (0: none), with tabs between
+//! cancel ID USER         `done` if there is such a client
+//! terminate ID USER      likewise
+//! ```
+//! `extension/local.c` is the other side. POOLER is a random number of this process: ids of clients
+//! are unique within it.
+//!
+//! # Invariants
+//! * whether somebody may, the server decides, by the user that it was told of; so an order names
+//!   the user too, and is not followed where another client has the id by now
+//! * `user` is the role that the client works as on the server
+//!
+//! # Why not the control socket
+//! Whoever connects there reads at once and says nothing: there is no place for a question.
+
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hawser_core::engine::ToLoop;
+use hawser_core::engine::message::{ClientRow, ClientState, PeerAddress, Scope};
+use hawser_core::wire::error::{ClientError, SqlState};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::admin::pooler::Pooler;
+use crate::admin::show::snapshots;
+use crate::process::random_u64;
+
+/// What is behind the control socket's path.
+const SUFFIX: &str = ".server";
+/// The longest question: an order and a name of 63 bytes.
+const QUESTION_BYTES_MAX: u64 = 256;
+/// How long one question and its answer may take.
+const CONVERSATION_WAIT: Duration = Duration::from_secs(10);
+/// A pause after an error of accept(2).
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// What a client reads that is ended: the server's own words.
+const TERMINATED: &str = "terminating connection due to administrator command";
+
+/// Where the extension asks, given the control socket.
+pub fn socket_path(control_socket: &Path) -> PathBuf {
+    let mut path = control_socket.as_os_str().to_owned();
+    path.push(SUFFIX);
+    path.into()
+}
+
+/// Answers whoever connects, one at a time. Never ends.
+pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
+    let number = random_u64();
+    loop {
+        match listener.accept().await {
+            Ok((stream, _)) => {
+                let conversation = converse(stream, number, pooler.as_ref());
+                // Whoever breaks off has his reasons.
+                let _ = tokio::time::timeout(CONVERSATION_WAIT, conversation).await;
+            }
+            Err(error) => {
+                tracing::warn!(%error, "could not accept a connection of the server's extension");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn converse(stream: UnixStream, number: u64, pooler: &dyn Pooler) -> std::io::Result<()> {
+    let mut stream = BufReader::new(stream.take(QUESTION_BYTES_MAX));
+    let mut line = Vec::new();
+    stream.read_until(b'\n', &mut line).await?;
+    let mut stream = stream.into_inner().into_inner();
+    let question = line
+        .strip_suffix(b"\n")
+        .and_then(|line| std::str::from_utf8(line).ok())
+        .and_then(Question::parse);
+    let mut out = format!("hawser 1 {number:016x}\n");
+    // Without `end` the other side knows that something is missing.
+    if let Some(question) = question
+        && question.answer(pooler, &mut out).await.is_ok()
+    {
+        out.push_str("end\n");
+    }
+    stream.write_all(out.as_bytes()).await?;
+    stream.shutdown().await
+}
+
+/// What is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Question<'a> {
+    /// All clients, or the one with this process id.
+    Clients(Option<u32>),
+    /// To cancel what the client with this process id does.
+    Cancel(u32, &'a str),
+    /// To disconnect it.
+    Terminate(u32, &'a str),
+}
+
+impl<'a> Question<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        // A name may have spaces.
+        let order = || rest.split_once(' ').and_then(|(id, user)| Some((id.parse().ok()?, user)));
+        match word {
+            "clients" if rest.is_empty() => Some(Self::Clients(None)),
+            "client" => Some(Self::Clients(Some(rest.parse().ok()?))),
+            "cancel" => order().map(|(id, user)| Self::Cancel(id, user)),
+            "terminate" => order().map(|(id, user)| Self::Terminate(id, user)),
+            _ => None,
+        }
+    }
+
+    async fn answer(self, pooler: &dyn Pooler, out: &mut String) -> Result<(), ClientError> {
+        let snapshots = snapshots(pooler, Scope::Clients).await?;
+        let roles: HashMap<_, _> =
+            pooler.pools().into_iter().map(|entry| (entry.pool.id, entry.pool)).collect();
+        let role = |client: &ClientRow| roles.get(&client.pool).map_or("", |pool| &pool.user);
+        let with_id = |client: &&ClientRow, id: u32| client.process == id;
+        let clients = || snapshots.iter().flat_map(|snapshot| &snapshot.clients);
+        match self {
+            Self::Clients(id) => {
+                let backends: HashMap<_, _> = snapshots
+                    .iter()
+                    .flat_map(|snapshot| &snapshot.backends)
+                    .filter_map(|backend| Some((backend.client?, backend.process)))
+                    .collect();
+                for client in clients().filter(|client| id.is_none_or(|id| with_id(client, id))) {
+                    let backend = backends.get(&client.id).copied().unwrap_or(0);
+                    write_client(out, client, role(client), backend);
+                }
+            }
+            Self::Cancel(id, user) | Self::Terminate(id, user) => {
+                let mut found = clients().filter(|c| with_id(c, id) && role(c) == user);
+                if let Some(client) = found.next() {
+                    let client = client.id;
+                    let order = if let Self::Cancel(..) = self {
+                        ToLoop::CancelClient(client)
+                    } else {
+                        tracing::info!(%client, "cut off by pg_terminate_backend()");
+                        let error = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, TERMINATED);
+                        ToLoop::Kill { client, error }
+                    };
+                    pooler.loops().send(client.home, order);
+                    out.push_str("done\n");
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_client(out: &mut String, client: &ClientRow, role: &str, backend: u32) {
+    let state = match client.state {
+        ClientState::Idle => "idle",
+        ClientState::Waiting => "waiting",
+        ClientState::Active => "active",
+        ClientState::Closing => "closing",
+    };
+    let address = match &client.about.peer {
+        PeerAddress::Unix => String::new(),
+        peer => peer.to_string(),
+    };
+    // Writing to a string does not fail.
+    let _ = write!(out, "{}\t{address}\t{}", client.process, client.about.peer.port());
+    for field in [&client.database, role, &client.application_name] {
+        out.push('\t');
+        escape(out, field);
+    }
+    let _ = writeln!(out, "\t{state}\t{backend}");
+}
+
+/// Tabs and ends of lines within a field, as COPY has them.
+fn escape(out: &mut String, field: &str) {
+    for c in field.chars() {
+        match c {
+            '\t' => out.push_str("\\t"),
+            '\n' => out.push_str("\\n"),
+            '\\' => out.push_str("\\\\"),
+            '\0' => {}
+            c => out.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_a_word_and_what_belongs_to_it() {
+        assert_eq!(Question::parse("clients"), Some(Question::Clients(None)));
+        assert_eq!(Question::parse("client 7"), Some(Question::Clients(Some(7))));
+        assert_eq!(Question::parse("cancel 7 a b"), Some(Question::Cancel(7, "a b")));
+        assert_eq!(Question::parse("terminate 7 a"), Some(Question::Terminate(7, "a")));
+        for wrong in ["", "clients 7", "client", "client x", "cancel 7", "cancel", "kill 7 a"] {
+            assert_eq!(Question::parse(wrong), None, "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_field_stays_within_its_place() {
+        let mut out = String::new();
+        escape(&mut out, "a\tb\nc\\d\0e");
+        assert_eq!(out, "a\\tb\\nc\\\\de");
+    }
+
+    #[test]
+    fn the_socket_is_beside_the_control_socket() {
+        let path = socket_path(Path::new("/run/hawser/control.sock"));
+        assert_eq!(path, Path::new("/run/hawser/control.sock.server"));
+    }
+}

@@ -1,0 +1,187 @@
+//! The kernel's path manager is userspace while one runs here, and what it was when none does.
+//!
+//! So is `net.ipv4.tcp_notsent_lowat`: what a sender has given to one subflow it cannot take back, and
+//! without a bound that is megabytes, for which the whole waits when the subflow becomes slow.
+//! It is 128 KiB while a manager runs, where it was the kernel's default (no bound).
+//!
+//! # Model
+//! ```text
+//!   manager: lock · setting · watchdog (a process of its own, deaf to signals)
+//!     ends ──► puts the setting back             killed ──► the watchdog takes the lock, and does it
+//! ```
+//! # Invariants
+//! * one manager in a network namespace: the lock is its, and a watchdog that finds it taken does
+//!   nothing
+//! * a setting that somebody else has changed meanwhile is left
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsFd;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use hawser_sys::mptcp::event;
+use hawser_sys::mptcp::kernel;
+use hawser_sys::process::{descriptor_of_process, lock_file, wait_for, withdraw};
+
+use super::others;
+use crate::mptcp::record;
+
+/// Where the bound is, what the kernel has (tcp(7): no bound), and what a manager sets.
+const UNSENT: &str = "/proc/sys/net/ipv4/tcp_notsent_lowat";
+const UNSENT_DEFAULT: &str = "4294967295";
+const UNSENT_MANAGED: &str = "131072";
+const USERSPACE: &str = "userspace";
+const KERNEL: &str = "kernel";
+
+/// The setting, for as long as this lives.
+#[derive(Debug)]
+pub struct Guard {
+    before: String,
+    _lock: File,
+}
+
+/// Why it is not ours.
+#[derive(Debug)]
+pub enum GuardError {
+    /// Another `hawser` manages here.
+    Taken(PathBuf),
+    /// Another program does.
+    Other(String),
+    /// It cannot be read or written.
+    File {
+        /// What was to be done.
+        step: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for GuardError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Taken(path) => write!(
+                f,
+                "another `hawser mptcp manage` (or `hawser serve`) manages in this network namespace: \
+                 it has {}",
+                path.display()
+            ),
+            Self::Other(who) => write!(
+                f,
+                "the path manager is in userspace already, and {who} listens to its events: one \
+                 program can manage; end that one first"
+            ),
+            Self::File { step, source } => write!(f, "{step}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for GuardError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::File { source, .. } => Some(source),
+            Self::Taken(_) | Self::Other(_) => None,
+        }
+    }
+}
+
+fn file(step: impl Into<String>) -> impl FnOnce(io::Error) -> GuardError {
+    let step = step.into();
+    move |source| GuardError::File { step, source }
+}
+
+impl Guard {
+    /// Takes the lock, starts the watchdog, and changes the setting.
+    ///
+    /// # Errors
+    /// See [`GuardError`]; then nothing has been changed.
+    pub fn set() -> Result<Self, GuardError> {
+        let path = record::lock_path().map_err(file("finding this network namespace"))?;
+        fs::create_dir_all(record::DIRECTORY)
+            .map_err(file(format!("making {}", record::DIRECTORY)))?;
+        let lock = File::options().create(true).truncate(false).write(true).open(&path);
+        let lock = lock.map_err(file(format!("opening {}", path.display())))?;
+        match lock_file(&lock) {
+            Ok(true) => {}
+            Ok(false) => return Err(GuardError::Taken(path)),
+            Err(source) => return Err(file(format!("locking {}", path.display()))(source)),
+        }
+        let found = setting();
+        let is_userspace = found.as_deref() == Some(USERSPACE);
+        if is_userspace && event::listeners() > Some(1) {
+            return Err(GuardError::Other(others::who()));
+        }
+        // Userspace, and nobody there: what a manager left that was killed with its watchdog.
+        let before = found.filter(|_| !is_userspace).unwrap_or_else(|| KERNEL.to_owned());
+        start_watchdog(&before).map_err(file("starting the watchdog"))?;
+        put(USERSPACE).map_err(file("setting net.mptcp.path_manager = userspace"))?;
+        // Without it all works, with longer waits.
+        let _ = change(UNSENT, UNSENT_DEFAULT, UNSENT_MANAGED);
+        Ok(Self { before, _lock: lock })
+    }
+
+    /// What it was.
+    pub fn before(&self) -> &str {
+        &self.before
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        put_back(&self.before);
+    }
+}
+
+fn setting() -> Option<String> {
+    kernel::sysctls().path_manager
+}
+
+/// `path_manager` where the kernel has it (6.16), `pm_type` before.
+fn put(value: &str) -> io::Result<()> {
+    match kernel::set_sysctl("path_manager", value) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            kernel::set_sysctl("pm_type", if value == USERSPACE { "1" } else { "0" })
+        }
+        other => other,
+    }
+}
+
+/// Sets a file that holds `from` to `to`.
+fn change(path: &str, from: &str, to: &str) -> io::Result<()> {
+    if fs::read_to_string(path)?.trim() == from { fs::write(path, to) } else { Ok(()) }
+}
+
+fn put_back(before: &str) {
+    let _ = change(UNSENT, UNSENT_MANAGED, UNSENT_DEFAULT);
+    if setting().as_deref() == Some(USERSPACE) {
+        // Nobody is left to tell; `status` reports userspace without a manager.
+        let _ = put(before);
+    }
+}
+
+/// Starts the process that puts the setting back when this one ends in whatever way.
+fn start_watchdog(before: &str) -> io::Result<()> {
+    // It outlives this process: nobody waits for it.
+    let pid = std::process::id().to_string();
+    let words = ["mptcp", "watchdog", &pid, before];
+    Command::new(std::env::current_exe()?).args(words).stdin(Stdio::null()).spawn().map(drop)
+}
+
+/// Waits until the manager `pid` has ended, and puts the setting back to `before`, unless another
+/// manager is there by then.
+///
+/// # Errors
+/// As pidfd_open(2), poll(2), open(2) and flock(2).
+pub fn watchdog(pid: u32, before: &str) -> io::Result<()> {
+    withdraw()?;
+    // An error: it has ended already.
+    if let Ok(manager) = descriptor_of_process(pid) {
+        wait_for(&[manager.as_fd()])?;
+    }
+    let lock = File::options().write(true).open(record::lock_path()?)?;
+    if lock_file(&lock)? {
+        put_back(before);
+    }
+    Ok(())
+}

@@ -1,0 +1,382 @@
+//! Places for server connections under the limits that pools share: who gets one, and who gives
+//! one up.
+//!
+//! # Model
+//! An opening that finds a bound reached queues. First come those of pools that have no server
+//! connection, by how long they have had none; then the others; last those that no client waits
+//! for (`min_pool_size`), which do not wait either. Only the first behind a bound makes room:
+//! ```text
+//!   an idle server connection of another pool? ─► it is closed
+//!   else a pool that has two more than this one ─► it closes the next that its client gives back
+//!   else, if this one has none, of the pools with one that have had it for a TURN, the longest
+//! ```
+//!
+//! # Invariants
+//! * of pools that are all busy none starves: if they are more than places, each place changes
+//!   hands once a [`TURN`] and goes to the pool that has waited longest
+//! * what is opened for `min_pool_size` takes nothing from a pool's `min_pool_size`: else two pools
+//!   would take turns with nobody there to be served
+//!
+//! # Why turns and not a smaller share for each
+//! A server connection belongs to one role and database: two pools cannot share one. A new one costs
+//! the server a process, some 2 ms: one in 250 ms.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::time::timeout;
+
+use super::{PoolEntry, Route, locked};
+use crate::config::ServerAddress;
+use crate::dial::{DialError, Dialled, Login};
+use crate::limits::{Full, ServerPermit};
+use crate::service::Service;
+
+/// How long an opening waits for a place before it gives up for the time being.
+pub(super) const PLACE_WAIT: Duration = Duration::from_secs(2);
+/// How long a pool is asked for a backend that it is to give up; asked again every
+/// [`EVICTION_PERIOD`] as long as it is needed.
+const GIVE_UP_WAIT: Duration = Duration::from_millis(100);
+/// How often an opening looks for an idle backend to close in favour of its own.
+const EVICTION_PERIOD: Duration = Duration::from_millis(20);
+/// How long a pool keeps its only backend from one that has none, if both are busy.
+const TURN: Duration = Duration::from_millis(250);
+
+/// What a pool has of the places that are limited, and since when.
+#[derive(Debug)]
+pub(super) struct Share {
+    /// Places that its server connections hold, also those that are being opened.
+    held: Arc<AtomicU32>,
+    times: Mutex<Times>,
+}
+
+#[derive(Debug)]
+struct Times {
+    /// When it last got one.
+    served: Instant,
+    /// Since when it has wanted one and had none.
+    starving: Option<Instant>,
+}
+
+impl Default for Share {
+    fn default() -> Self {
+        let times = Times { served: Instant::now(), starving: None };
+        Self { held: Arc::default(), times: Mutex::new(times) }
+    }
+}
+
+/// One of the places that a pool holds.
+#[derive(Debug)]
+struct Held(Arc<AtomicU32>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Share {
+    fn held(&self) -> u32 {
+        self.held.load(Ordering::Relaxed)
+    }
+
+    fn hold(&self) -> Held {
+        self.held.fetch_add(1, Ordering::Relaxed);
+        Held(self.held.clone())
+    }
+
+    /// A server connection has been opened.
+    fn serve(&self) {
+        *locked(&self.times) = Times { served: Instant::now(), starving: None };
+    }
+
+    /// Since when it has had none; from now on if it had one before.
+    fn starving_since(&self) -> Instant {
+        *locked(&self.times).starving.get_or_insert_with(Instant::now)
+    }
+
+    fn had_for(&self) -> Duration {
+        locked(&self.times).served.elapsed()
+    }
+}
+
+/// Place under all limits but that of the server's address.
+#[derive(Debug)]
+pub struct Place {
+    _server: ServerPermit,
+    _held: Option<Held>,
+}
+
+/// For whom a place is wanted.
+pub(super) struct Asker<'a> {
+    /// The pool; `None` for what the control side asks servers itself.
+    pub(super) entry: Option<&'a PoolEntry>,
+    /// What counts against the bound of a database.
+    pub(super) database: &'a str,
+    /// What counts against the bound of a user.
+    pub(super) user: &'a str,
+    /// Where to.
+    pub(super) route: &'a Route,
+    /// As whom.
+    pub(super) login: &'a Login,
+    /// A login waits for it; if not, clients in the pool's queue may.
+    pub(super) login_waits: bool,
+    /// How long it waits for a place.
+    pub(super) patience: Duration,
+}
+
+/// Who goes first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Class {
+    /// It has none.
+    Starving,
+    /// It has some, and clients wait for more.
+    Wanting,
+    /// Nobody waits for it.
+    Unwanted,
+}
+
+/// A place in the queue: by class, then by time, then by number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Rank {
+    class: Class,
+    since: Instant,
+    number: u64,
+}
+
+/// Openings that wait for a place.
+#[derive(Default, Debug)]
+pub struct Queue {
+    waiting: Mutex<BTreeMap<Rank, Full>>,
+    next: AtomicU64,
+}
+
+/// One that waits; it leaves when this is dropped.
+struct Queued<'a> {
+    queue: &'a Queue,
+    rank: Option<Rank>,
+}
+
+impl Queue {
+    /// Why this one must wait behind another, if it must.
+    fn ahead(&self, rank: Rank, concerns: impl Fn(&Full) -> bool) -> Option<Full> {
+        let waiting = locked(&self.waiting);
+        let mut before = waiting.range(..rank);
+        before.find(|(_, full)| concerns(full)).map(|(_, full)| full.clone())
+    }
+}
+
+impl Queued<'_> {
+    fn stand(&mut self, rank: Rank, full: Full) {
+        let mut waiting = locked(&self.queue.waiting);
+        if let Some(before) = self.rank.replace(rank) {
+            waiting.remove(&before);
+        }
+        waiting.insert(rank, full);
+    }
+}
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        if let Some(rank) = self.rank.take() {
+            locked(&self.queue.waiting).remove(&rank);
+        }
+    }
+}
+
+impl Asker<'_> {
+    fn class(&self) -> Class {
+        let Some(entry) = self.entry else { return Class::Starving };
+        let wanted = self.login_waits
+            || entry.pool.lock().waiting_count() > 0
+            // The first clients of a pool wait in their logins.
+            || (entry.pool.parameters().is_none() && entry.client_count() > 0);
+        match entry.share.held() {
+            _ if !wanted => Class::Unwanted,
+            0 => Class::Starving,
+            _ => Class::Wanting,
+        }
+    }
+
+    fn is_bound_by(&self, full: &Full) -> bool {
+        is_bound_by(full, self.database, self.user, self.route)
+    }
+}
+
+fn is_bound_by(full: &Full, database: &str, user: &str, route: &Route) -> bool {
+    match full {
+        Full::Total => true,
+        Full::Database(name) => **name == *database,
+        Full::User(name) => **name == *user,
+        Full::Server(server) => route.target.servers.contains(server),
+    }
+}
+
+/// Dials under the limits: makes room by closing idle backends of other pools, or waits for its turn.
+pub(super) async fn dial(
+    service: &Service,
+    asker: &Asker<'_>,
+) -> Result<(Dialled, Place), DialError> {
+    let begun = Instant::now();
+    let (limits, queue) = (&service.limits, &service.pools.queue);
+    let number = queue.next.fetch_add(1, Ordering::Relaxed);
+    let mut queued = Queued { queue, rank: None };
+    loop {
+        let freed = limits.server_freed();
+        let class = asker.class();
+        let since = match (class, asker.entry) {
+            (Class::Starving, Some(entry)) => entry.share.starving_since(),
+            _ => begun,
+        };
+        let rank = Rank { class, since, number };
+        let ahead = queue.ahead(rank, |full| asker.is_bound_by(full));
+        let is_first = ahead.is_none();
+        let result = match ahead {
+            Some(full) => Err(DialError::Full(full)),
+            None => open(service, asker).await,
+        };
+        let full = match result {
+            Err(DialError::Full(full)) => full,
+            result => return result,
+        };
+        let waits = class != Class::Unwanted && begun.elapsed() < asker.patience;
+        if waits {
+            queued.stand(rank, full.clone());
+        }
+        if is_first && !asker.patience.is_zero() {
+            if evict(service, asker, class, &full) {
+                continue;
+            }
+            ask_to_give_up(service, asker, class, &full);
+        }
+        if !waits {
+            return Err(DialError::Full(full));
+        }
+        let _ = timeout(EVICTION_PERIOD, freed).await;
+    }
+}
+
+async fn open(service: &Service, asker: &Asker<'_>) -> Result<(Dialled, Place), DialError> {
+    let (limits, route) = (&service.limits, asker.route);
+    let permit = limits.server(asker.database, asker.user, &route.bounds);
+    let permit = permit.map_err(DialError::Full)?;
+    let held = asker.entry.map(|entry| entry.share.hold());
+    let gate = |server: &ServerAddress| limits.address(server, route.per_server);
+    let dialled = service.dialler.dial(&route.target, asker.login, &gate).await?;
+    if let Some(entry) = asker.entry {
+        entry.share.serve();
+    }
+    Ok((dialled, Place { _server: permit, _held: held }))
+}
+
+/// Closes one idle backend that stands in the way: of the pool that has most to spare, the one
+/// that has been idle longest. Whether there was one.
+fn evict(service: &Service, asker: &Asker<'_>, class: Class, full: &Full) -> bool {
+    let now = service.loops.now();
+    let spare = |other: &Arc<PoolEntry>| {
+        let pool = other.pool.lock();
+        let spare = pool.idle_count().saturating_sub(pool.limits().min_size);
+        let may_go = spare > 0 || class != Class::Unwanted;
+        (pool.waiting_count() == 0 && pool.idle_count() > 0 && may_go)
+            .then(|| (spare, pool.longest_idle(now)))
+    };
+    let victim = in_the_way(service, asker, full)
+        .filter_map(|other| spare(&other).map(|spare| (spare, other)))
+        .max_by_key(|(spare, _)| *spare);
+    // What the control side asks servers by is there for clients, and comes after them.
+    let Some((_, victim)) = victim else { return service.enquiries.close_one() };
+    let mut left = 1;
+    let oldest = victim.pool.lock().longest_idle(now).unwrap_or_default();
+    super::upkeep::close_idle(service, &victim.pool, |_, idle| {
+        let this = left > 0 && idle >= oldest;
+        left -= u32::from(this);
+        this
+    }) > 0
+}
+
+/// Other pools under the same bound; the pool itself, too, if the place is not for a backend of it.
+fn in_the_way(
+    service: &Service,
+    asker: &Asker<'_>,
+    full: &Full,
+) -> impl Iterator<Item = Arc<PoolEntry>> {
+    let own = asker.entry.filter(|_| !asker.login_waits).map(|entry| entry.pool.id);
+    let all = service.pools.all().into_iter();
+    all.filter(move |other| Some(other.pool.id) != own).filter(|other| {
+        is_bound_by(full, &other.key.database, &other.key.user, &other.route.load())
+    })
+}
+
+/// No pool has an idle backend: one gives up the next that its client gives back. So pools that
+/// are all busy come to have about as many each, and take turns where there is not one for each.
+fn ask_to_give_up(service: &Service, asker: &Asker<'_>, class: Class, full: &Full) {
+    let own = asker.entry.map_or(0, |entry| entry.share.held());
+    if class == Class::Unwanted {
+        return;
+    }
+    let now = service.loops.now();
+    // Who has been asked already, and has not given back what it has: others are asked beside it.
+    let busy = in_the_way(service, asker, full).filter_map(|other| {
+        let pool = other.pool.lock();
+        let lent = pool.lent_count();
+        let may_give = lent > 0 && !pool.gives_up(now);
+        drop(pool);
+        may_give.then_some((lent, other))
+    });
+    let (rich, poor): (Vec<_>, Vec<_>) = busy.partition(|(lent, _)| *lent > own + 1);
+    let chosen = match rich.into_iter().max_by_key(|(lent, _)| *lent) {
+        None if class == Class::Starving => {
+            let had = poor.into_iter().map(|(_, other)| (other.share.had_for(), other));
+            had.filter(|(had, _)| *had >= TURN).max_by_key(|(had, _)| *had).map(|(_, other)| other)
+        }
+        richest => richest.map(|(_, other)| other),
+    };
+    if let Some(other) = chosen {
+        other.pool.lock().give_up_one(now.after(GIVE_UP_WAIT));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_has_none_goes_first_and_the_longest_of_those() {
+        let (queue, start) = (Queue::default(), Instant::now());
+        let rank = |class, after, number| Rank {
+            class,
+            since: start + Duration::from_millis(after),
+            number,
+        };
+        let early = rank(Class::Starving, 1, 3);
+        let late = rank(Class::Starving, 2, 1);
+        let wanting = rank(Class::Wanting, 0, 2);
+        let mut queued: Vec<_> = (0..3).map(|_| Queued { queue: &queue, rank: None }).collect();
+        for (queued, rank) in queued.iter_mut().zip([wanting, late, early]) {
+            queued.stand(rank, Full::Total);
+        }
+        let ahead = |rank| queue.ahead(rank, |_| true).is_some();
+        assert_eq!([early, late, wanting].map(ahead), [false, true, true]);
+        queued.pop();
+        assert_eq!([late, wanting].map(ahead), [false, true]);
+        // One that comes now does not slip in, unless another bound is all that the others wait for.
+        assert!(queue.ahead(rank(Class::Starving, 3, 4), |_| true).is_some());
+        assert!(queue.ahead(rank(Class::Starving, 3, 4), |_| false).is_none());
+    }
+
+    #[test]
+    fn a_pool_that_got_none_yet_keeps_its_time_and_loses_it_when_served() {
+        let share = Share::default();
+        let since = share.starving_since();
+        assert_eq!(share.starving_since(), since);
+        let held = share.hold();
+        assert_eq!(share.held(), 1);
+        share.serve();
+        drop(held);
+        assert_eq!(share.held(), 0);
+        assert!(share.starving_since() >= since && share.had_for() < TURN);
+    }
+}

@@ -1,0 +1,191 @@
+"""`hawser cc`: what is here, comparing, programs, and applying, as scripts use them."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+import time
+
+from harness.suite import Skip, limit, pooler_only
+
+from integration.test_lab import lab, network
+
+TOKEN = "a token for these tests"
+ABSENT, DENIED, NOT_THERE = 69, 77, 78
+
+
+def cc(*arguments, check=0, seconds=60, token=TOKEN, path=os.environ["PATH"]):
+    environment = dict(os.environ, HAWSER_CC_TOKEN=token, PATH=path)
+    run = subprocess.run([os.environ["HAWSER"], "cc", *map(str, arguments)], capture_output=True, text=True, timeout=seconds, env=environment)
+    assert check is None or run.returncode == check, f"exit code {run.returncode}: {run.stderr}{run.stdout}"
+    return run
+
+
+def here(test):
+    """Needs the program itself, not a pooler."""
+    @pooler_only
+    @functools.wraps(test)
+    def run(env):
+        if "HAWSER" not in os.environ:
+            raise Skip("no program: $HAWSER is not set")
+        test(env)
+    return run
+
+
+def listed():
+    return json.loads(cc("list", "--json").stdout)
+
+
+class Server:
+    """`hawser cc serve` on a free port."""
+
+    def __init__(self, *options, before=(), listen="127.0.0.1:0"):
+        command = [*before, os.environ["HAWSER"], "cc", "serve", "--listen", listen, *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN))
+        self.address = self.process.stdout.readline().removeprefix("listening on ").strip()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.process.wait()
+
+
+@here
+def test_list_says_what_the_kernel_says_and_what_stands_in_the_way(env):
+    found = listed()
+    with open("/proc/sys/net/ipv4/tcp_congestion_control") as file:
+        assert found["default"] == file.read().strip()
+    assert found["default"] in found["available"] and found["findings"]
+    text = cc("list", "--rate", "95Mbit/s", "--rtt", "217ms").stdout
+    assert "95.0 Mbit/s, 217 ms: 2.5 MiB under way" in text and "tcp_wmem" in text
+    cc("list", "--rtt", "217", check=2)
+
+
+@here
+def test_both_directions_are_measured_at_the_receiver(env):
+    with Server() as server:
+        default = listed()["default"]
+        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--json")
+        outcomes = json.loads(run.stdout)["outcomes"]
+        assert [one["direction"] for one in outcomes] == ["down", "up"]
+        for one in outcomes:
+            assert sum(one["runs"][0]["each_second"]) == 8 << 20 and one["algorithm"] == default
+
+
+@here
+def test_the_path_itself_is_measured_by_datagrams_and_a_neighbours_share_is_told(env):
+    with Server() as server:
+        default = listed()["default"]
+        run = cc("bench", server.address, "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--fairness", "--json", seconds=90)
+        found = json.loads(run.stdout)
+        assert [one["direction"] for one in found["path"]] == ["down", "up"], found["path"]
+        for one in found["path"]:
+            assert one["ceiling"] > 1e6 and 0 <= one["loss"] < 0.5 and 0 < one["rtt_ms"] < 1000, one
+        beside = [one for one in found["outcomes"] if "neighbour" in one]
+        assert beside and all(one["flows"] == 1 for one in beside), found["outcomes"]
+
+
+@limit(180)
+@here
+def test_postgresqls_own_programs_are_measured_over_each_algorithm(env):
+    default = listed()["default"]
+    path = f"{os.path.dirname(env.program_path('psql'))}:{os.environ['PATH']}"
+    bench = ["bench", "--algorithms", default, "--rounds", 1, "--seconds", 6, "--bytes", 1 << 20, "--only", "down", "--no-udp", "--json", "--postgres"]
+    with Server("--postgres", f"127.0.0.1:{env.cluster.port}") as server:
+        run = cc(*bench, "postgres://app:app%27s%20secret@db.invalid/app", server.address, seconds=120, path=path)
+        found = {one["work"]: one["figure"] for one in json.loads(run.stdout)["postgres"]}
+        assert {"copy_out", "copy_in", "queries", "first_row"} <= set(found), run.stderr
+        assert all(figure > 0 for figure in found.values()), found
+    with Server() as server:
+        refused = cc(*bench, "postgres://nobody@db.invalid/x", server.address, check=NOT_THERE, path=path)
+        assert "--postgres" in refused.stderr
+
+
+@here
+def test_what_goes_wrong_has_an_exit_code_of_its_own(env):
+    with Server() as server:
+        assert "token" in cc("bench", server.address, check=DENIED, token="another token than that").stderr
+        assert "nosuchthing" in cc("bench", server.address, "--algorithms", "nosuchthing", check=NOT_THERE).stderr
+        cc("bench", server.address, check=2, token="short")
+        gone = server.address
+    assert "hawser cc serve" in cc("bench", gone, check=ABSENT).stderr
+
+
+@here
+def test_a_server_that_dies_in_a_transfer_is_said(env):
+    with Server() as server:
+        default = listed()["default"]
+        with subprocess.Popen([os.environ["HAWSER"], "cc", "bench", server.address, "--algorithms", default, "--only", "down"],
+                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
+            bench.stderr.readline()
+            time.sleep(0.5)
+            server.process.kill()
+            _, errors = bench.communicate(timeout=30)
+        assert bench.returncode == ABSENT, errors
+
+
+@here
+def test_a_program_runs_with_another_algorithm(env):
+    found = listed()
+    others = [name for name in found["allowed"] if name != found["default"]]
+    if not others:
+        raise Skip("no second algorithm is allowed here")
+    program = ("import socket\n"
+               "for family in (socket.AF_INET, socket.AF_INET6):\n"
+               "    with socket.socket(family) as one: print(one.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b'\\0').decode())\n")
+    run = cc("run", "--algorithm", others[0], "--", sys.executable, "-c", program, check=None)
+    if run.returncode == 125:
+        raise Skip(f"no supervisor: {run.stderr.strip()}")
+    assert run.returncode == 0 and run.stdout.split() == [others[0]] * 2, f"{run.stdout}{run.stderr}"
+    cc("run", "--algorithm", "nosuchthing", "--", "true", check=125)
+    cc("run", "--algorithm", others[0], "--", "false", check=1)
+
+
+@here
+def test_a_dry_run_of_apply_writes_nothing(env):
+    default = listed()["default"]
+    text = cc("apply", "--system", "--algorithm", default, "--buffers", 32 << 20, "--persist", "--dry-run").stdout
+    assert "33554432" in text and "sysctl.d" in text
+    assert not os.path.exists("/etc/sysctl.d/90-hawser-congestion.conf")
+    cc("apply", "--algorithm", default, check=2)
+    cc("apply", "--system", "--algorithm", "nosuchthing", "--dry-run", check=NOT_THERE)
+
+
+@here
+def test_one_destination_has_an_algorithm_of_its_own_until_undo(env):
+    with network("lan") as name:
+        def inside(*command, check=0):
+            return lab("run", name, "--", *command, check=check).stdout
+        found = json.loads(inside(os.environ["HAWSER"], "cc", "list", "--json"))
+        others = [one for one in found["allowed"] if one != found["default"]]
+        if not others:
+            raise Skip("no second algorithm is allowed here")
+        far = "10.77.0.2"
+        program = (f"import socket\none = socket.socket()\none.setblocking(False)\none.connect_ex(('{far}', 9))\n"
+                   "print(one.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b'\\0').decode())")
+        script = (f"$HAWSER cc apply --to {far} --algorithm {others[0]} && {sys.executable} -c \"$PROGRAM\" && "
+                  f"$HAWSER cc undo && {sys.executable} -c \"$PROGRAM\"")
+        os.environ["PROGRAM"] = program
+        lines = inside("sh", "-c", script).split("\n")
+        assert f"congctl {others[0]}" in lines[0] and lines[1] == others[0], lines
+        assert lines[2].startswith("removed: ") and lines[3] == found["default"], lines
+
+
+@limit(120)
+@here
+def test_bench_finds_bbr_on_the_long_fat_path(env):
+    with network("long-fat") as name:
+        found = json.loads(lab("run", name, "--accept-unfaithful", "--", os.environ["HAWSER"], "cc", "list", "--json").stdout)
+        slow = next((one for one in ("cubic", "reno") if one in found["allowed"]), None)
+        if slow is None or "bbr" not in found["allowed"]:
+            raise Skip(f"bbr and a loss-based algorithm are needed: there is {found['allowed']}")
+        before = [os.environ["HAWSER"], "lab", "run", name, "--on", "far", "--accept-unfaithful", "--"]
+        with Server(before=before, listen="10.77.0.2:6480"):
+            os.environ["HAWSER_CC_TOKEN"] = TOKEN
+            run = lab("run", name, "--accept-unfaithful", "--", os.environ["HAWSER"], "cc", "bench", "10.77.0.2", "--only", "down",
+                      "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12, "--json", seconds=90)
+        steady = {one["algorithm"]: one["steady"] for one in json.loads(run.stdout)["outcomes"]}
+        assert steady["bbr"] > 2 * steady[slow], steady

@@ -1,0 +1,123 @@
+"""Settings that no server reports, and roles, on one server connection for all: each client has its own, whatever others do between."""
+
+from harness import messages as m
+from harness.suite import equal
+
+SETTINGS = {"pool_size": 1}
+
+NAMES = ("statement_timeout", "work_mem", "search_path", "role", "default_transaction_isolation")
+SHOWN = "select " + ", ".join(f"current_setting('{name}')" for name in NAMES)
+
+
+def plain(env):
+    """What a session has that has set nothing."""
+    with env.target.connect() as client:
+        return client.rows(SHOWN)[0]
+
+
+def test_each_client_has_its_own(env):
+    default = plain(env)
+    clients = [env.connect() for _ in range(4)]
+    for n, client in enumerate(clients[:3]):
+        client.execute(f"set statement_timeout to {n + 1}0000")
+        client.execute(f"set work_mem to '{n + 5}MB'; set search_path to s{n}, public")
+    for _ in range(2):
+        for n, client in enumerate(clients[:3]):
+            equal(client.rows(SHOWN), [(f"{n + 1}0s", f"{n + 5}MB", f"s{n}, public", *default[3:])])
+        equal(clients[3].rows(SHOWN), [default])
+
+
+def test_a_rollback_undoes_them_and_a_savepoint_too(env):
+    default = plain(env)
+    client, other = env.connect(), env.connect()
+    client.execute("set work_mem to '5MB'")
+    client.execute("begin; set work_mem to '6MB'; set statement_timeout to 77000; rollback")
+    equal(other.rows(SHOWN), [default])
+    equal(client.rows(SHOWN), [(default[0], "5MB", *default[2:])])
+    client.execute("begin")
+    client.execute("set work_mem to '6MB'; savepoint s; set work_mem to '7MB'; set statement_timeout to 66000")
+    client.execute("rollback to s")
+    client.execute("commit")
+    equal(other.rows(SHOWN), [default])
+    equal(client.rows(SHOWN), [(default[0], "6MB", *default[2:])])
+    equal(client.attempt("set work_mem to '8MB'; select 1/0").sqlstate, "22012")
+    equal(other.rows(SHOWN), [default])
+    equal(client.rows(SHOWN), [(default[0], "6MB", *default[2:])])
+
+
+def test_reset_goes_back_to_the_clients_own_start(env):
+    default = plain(env)
+    client, other = env.connect(options="-c work_mem=9MB"), env.connect()
+    client.execute("set work_mem to '5MB'; set statement_timeout to 5000")
+    equal(other.rows(SHOWN), [default])
+    client.execute("reset statement_timeout")
+    equal(client.rows(SHOWN), [(default[0], "5MB", *default[2:])])
+    client.execute("begin; reset all; rollback")
+    equal(other.rows(SHOWN), [default])
+    equal(client.rows(SHOWN), [(default[0], "5MB", *default[2:])])
+    client.execute("reset all")
+    equal(other.rows(SHOWN), [default])
+    equal(client.rows(SHOWN), [(default[0], "9MB", *default[2:])])
+
+
+def test_the_extended_protocol_and_set_config(env):
+    default = plain(env)
+    client, other = env.connect(), env.connect()
+    client.exchange(m.parse("set statement_timeout to 44000") + m.bind() + m.execute(), m.SYNC)
+    client.execute("select set_config('work_mem', '7MB', false), set_config('search_path', 'x', true)")
+    client.execute("set session characteristics as transaction isolation level serializable")
+    for _ in range(2):
+        equal(other.rows(SHOWN), [default])
+        equal(client.rows(SHOWN), [("44s", "7MB", default[2], default[3], "serializable")])
+
+
+def test_roles_move_and_end_with_their_client(env):
+    client, other = env.connect(), env.connect()
+    client.execute("set role helper_role")
+    for _ in range(2):
+        equal(client.rows("select current_user, session_user"), [("helper_role", "app")])
+        equal(other.value("select current_user"), "app")
+    client.execute("begin; reset role; rollback")
+    equal(other.value("select current_user"), "app")
+    equal(client.value("select current_user"), "helper_role")
+    equal(client.attempt("begin; select 1/0").sqlstate, "22012")
+    client.execute("rollback")
+    equal(other.value("select current_user"), "app")
+    client.execute("reset role")
+    equal(client.value("select current_user"), "app")
+
+
+def test_nothing_runs_with_more_rights_when_the_role_is_gone(env):
+    server = env.server()
+    server.execute("create role goer; grant goer to app")
+    client, other = env.connect(), env.connect()
+    client.execute("create table precious (i int); insert into precious values (1)")
+    client.execute("set role goer")
+    other.value("select 1")
+    server.execute("drop role goer")
+    assert client.attempt("delete from precious").errors
+    equal(other.value("select count(*) from precious"), "1")
+    other.execute("drop table precious")
+
+
+def test_statements_keep_the_search_path_under_which_they_were_prepared(env):
+    admin = env.connect()
+    for n in range(2):
+        admin.execute(f"create schema if not exists path{n}; create table if not exists path{n}.which as select {n} as n")
+    clients = [env.connect() for _ in range(2)]
+    for n, client in enumerate(clients):
+        client.execute(f"begin; set search_path to path{n}")
+        client.exchange(m.parse("select n from which", "w"), m.SYNC)
+        client.execute("commit")
+    for _ in range(2):
+        for n, client in enumerate(clients):
+            equal(client.exchange(m.bind("w") + m.execute(), m.SYNC).rows, [(str(n),)])
+    admin.execute("drop schema path0, path1 cascade")
+
+
+def test_a_look_at_the_catalog_leaves_the_clients_own_statements_alone(env):
+    other, client = env.connect(), env.connect()
+    other.exchange(m.parse("select 'secret'", "theirs"), m.SYNC)
+    client.execute("prepare mine as select 42")
+    equal(client.rows("select name from pg_prepared_statements"), [("mine",)])
+    equal(client.value("execute mine"), "42")
