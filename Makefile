@@ -3,10 +3,10 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run demo test bench check fmt clean
+.PHONY: help run demo test regress bench check extension extension-check fmt clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: ## Hawser in front of $DATABASE_URL, or of a throw-away PostgreSQL
 	@scripts/run.sh
@@ -18,6 +18,9 @@ demo: ## a throw-away PostgreSQL, Hawser, and a live load
 test: ## every test that this machine can run; ALL=1 installs what the rest needs
 	@ALL="$(ALL)" scripts/test.sh
 
+regress: ## PostgreSQL's own suites, direct and through Hawser; ARGS are for tests/regress/run.py
+	@scripts/regress.sh $(ARGS)
+
 bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
 	@scripts/setup.sh bench && . scripts/env.sh && \
 	cargo build --release --locked -p hawser && exec python3 bench/run.py $(ARGS)
@@ -25,6 +28,14 @@ bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
 check: ## formatting, clippy and the workspace's own rules, without a test
 	@scripts/setup.sh build && . scripts/env.sh && cargo fmt --all --check && \
 	cargo clippy --workspace --all-targets --locked --quiet -- -D warnings && cargo xtask check
+
+extension: ## build the PostgreSQL extension; PG_CONFIG chooses the server; sudo make -C extension install
+	@scripts/setup.sh extension && . scripts/env.sh && $(MAKE) --no-print-directory -C extension PG_CONFIG="$$(pg_config_program)"
+
+extension-check: ## build and install the extension, and run all of its tests
+	@scripts/setup.sh extension && . scripts/env.sh && \
+	cargo build --release --locked -p hawser && \
+	PG_CONFIG="$$(pg_config_program)" HAWSER="$$target/release/hawser" extension/check.sh
 
 fmt: ## format
 	@. scripts/env.sh && cargo fmt --all

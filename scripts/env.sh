@@ -36,3 +36,16 @@ postgres_bin() {
     fi
     [ -z "$dir" ] || printf '%s\n' "$dir"
 }
+
+# The pg_config of that PostgreSQL, or $PG_CONFIG. On Debian it comes with postgresql-server-dev-NN.
+pg_config_program() {
+    local bin
+    bin=$(postgres_bin)
+    if [ -n "${PG_CONFIG:-}" ]; then
+        printf '%s\n' "$PG_CONFIG"
+    elif [ -n "$bin" ] && [ -x "$bin/pg_config" ]; then
+        printf '%s\n' "$bin/pg_config"
+    else
+        echo pg_config
+    fi
+}

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
-# Installs what is missing, and nothing else: `scripts/setup.sh build|run|test|all`.
+# Installs what is missing, and nothing else: `scripts/setup.sh build|run|test|regress|all`.
 #
 #   build  compiler and Rust toolchain
 #   run    build, and a PostgreSQL server unless $DATABASE_URL names one
 #   demo   build, and a PostgreSQL server
 #   test   demo, and Python 3
 #   bench  test, and PgBouncer to compare with, unless $PGBOUNCER names one
-#   all    test, and the languages whose drivers are tested: Go, Java with Maven, Node
+#   regress    test, and what PostgreSQL's own suites are built and run with
+#   extension  test, and what builds extensions of that PostgreSQL
+#   all    regress, extension, and the languages whose drivers are tested: Go, Java with Maven,
+#          Node, PHP
 #
 # Packages come from the system's own manager (apt), the toolchain from rustup. On a terminal it
 # asks first; without one it goes ahead where it has the right to, else it stops with the command
@@ -18,8 +21,8 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-build | run | demo | test | bench | all) ;;
-*) die "usage: scripts/setup.sh build|run|demo|test|bench|all" ;;
+build | run | demo | test | bench | regress | extension | all) ;;
+*) die "usage: scripts/setup.sh build|run|demo|test|bench|regress|extension|all" ;;
 esac
 
 channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
@@ -61,13 +64,32 @@ if [ "$purpose" != build ] && [ -z "$(postgres_bin)" ]; then
     fi
 fi
 case $purpose in
-test | bench | all)
+test | bench | regress | extension | all)
     have python3 || need "Python 3" python3
     ;;
 esac
 if [ "$purpose" = bench ] && [ -z "${PGBOUNCER:-}" ]; then
     # Debian keeps it where only root's PATH leads.
     have pgbouncer || [ -x /usr/sbin/pgbouncer ] || need "PgBouncer, to compare with" pgbouncer
+fi
+case $purpose in
+regress | extension | all)
+    have make || need "make, for the extension" make
+    # Of the server that is here, or of the one that is installed with it. The tests that PostgreSQL
+    # brings (pg_regress) are in the same package.
+    headers=$("$(pg_config_program)" --includedir-server 2>/dev/null || true)
+    tests=$("$(pg_config_program)" --pgxs 2>/dev/null | sed 's#/makefiles/.*#/test#' || true)
+    if [ ! -e "${headers:-/nonexistent}/postgres.h" ] || [ ! -x "$tests/regress/pg_regress" ]; then
+        version=$(postgres_bin | sed -n -E 's,^.*/postgresql/([0-9]+)/bin$,\1,p')
+        need "headers and test programs of PostgreSQL, for the extension and its own suites" \
+            "postgresql-server-dev-${version:-all}"
+    fi
+    ;;
+esac
+if [ "$purpose" = regress ] || [ "$purpose" = all ]; then
+    [ -e "$("$(pg_config_program)" --includedir 2>/dev/null)/libpq-fe.h" ] ||
+        [ -e /usr/include/postgresql/libpq-fe.h ] ||
+        need "libpq's headers, for libpq_pipeline" libpq-dev
 fi
 if [ "$purpose" = all ]; then
     # Debian splits venv's ensurepip into a package of its own.
@@ -77,6 +99,7 @@ if [ "$purpose" = all ]; then
     have mvn || need "Maven, for pgjdbc" maven
     have node || need "Node, for node-postgres" nodejs
     have npm || need "npm, for node-postgres" npm
+    php -m 2>/dev/null | grep -q pdo_pgsql || need "PHP with PDO for PostgreSQL" php-cli php-pgsql
 fi
 
 toolchain=present
@@ -153,8 +176,15 @@ if [ $toolchain = missing ]; then
         say "rustup, by its own installer"
         installer=$(mktemp)
         # To a file first: a connection cut in the middle must not run half a script.
-        curl --proto '=https' --tlsv1.2 -fsSL https://sh.rustup.rs -o "$installer" ||
-            die "could not fetch rustup's installer; see https://rustup.rs for other ways"
+        # The second address is where the toolchain itself comes from, and has the same script.
+        fetched=
+        for address in https://sh.rustup.rs https://static.rust-lang.org/rustup/rustup-init.sh; do
+            if curl --proto '=https' --tlsv1.2 -fsSL "$address" -o "$installer"; then
+                fetched=yes
+                break
+            fi
+        done
+        [ -n "$fetched" ] || die "could not fetch rustup's installer; see https://rustup.rs for other ways"
         # The path check refuses to stand beside a distribution's cargo; env.sh puts rustup's first.
         RUSTUP_INIT_SKIP_PATH_CHECK=yes sh "$installer" -y -q --no-modify-path --profile minimal \
             --default-toolchain none >&2 || die "rustup's installer failed"

@@ -109,6 +109,32 @@ second_server() { # second_server LOG
     rm -rf "$directory"
 }
 
+# PostgreSQL's own regression suite, direct and through Hawser in transaction mode.
+regression_suite() { # regression_suite LOG
+    local reason=$logs/regress-ready.log
+    if tests/regress/run.py --ready 2> >(tee "$reason" >&2); then
+        run_counted "PostgreSQL's regression suite, file by file" "$1" \
+            env HAWSER="$target/release/hawser" tests/regress/run.py --suite regress --through transaction
+    else
+        skipped=$((skipped + 1))
+        say "skipped: PostgreSQL's regression suite: $(tail -n 1 "$reason")"
+    fi
+}
+
+# The extension's own tests, where its server's directories can be written to.
+extension_tests() { # extension_tests LOG
+    local log=$1 started=$SECONDS reason
+    if [ ! -w "$("$(pg_config_program)" --pkglibdir 2>/dev/null)" ]; then
+        reason="no pg_config, or no right to install into its server"
+        skipped=$((skipped + 1))
+        say "skipped: the extension's tests: $reason"
+        return
+    fi
+    run_counted "extension" "$log" \
+        env HAWSER="$target/release/hawser" PG_CONFIG="$(pg_config_program)" extension/check.sh
+    printf '    %s s\n' $((SECONDS - started)) >&2
+}
+
 main() {
     local purpose=test logs=$root/.run
     case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL=1 ;; esac
@@ -124,7 +150,11 @@ main() {
     check "release build" cargo build --release --locked -p hawser
     run_counted "python tests" "$logs/python-test.log" \
         env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py
-    if [ "$purpose" = all ]; then second_server "$logs/python-test-18.log"; fi
+    if [ "$purpose" = all ]; then
+        regression_suite "$logs/regress.log"
+        second_server "$logs/python-test-18.log"
+        extension_tests "$logs/extension-test.log"
+    fi
 
     if [ "${#faults[@]}" -gt 0 ]; then
         say "beside the tests that failed:"

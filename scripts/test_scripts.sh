@@ -312,6 +312,34 @@ esac"
     equal "$(cat "$bin.log")" "" # and a second time there is nothing to do
 }
 
+# ---- PostgreSQL's source ---------------------------------------------------------------------
+
+source_on() { # source_on DIR [NAME=VALUE]...: standard output, then the exit code
+    local bin=$1
+    shift
+    env -i HOME="$scratch/no-home" PATH="$bin" "$@" bash scripts/postgres_source.sh 99 2>"$bin.log" </dev/null ||
+        echo "exit code $?"
+}
+
+a_source_that_is_there_is_taken_and_one_that_cannot_be_had_says_why() {
+    local bin=$scratch/sourceless
+    bare_machine "$bin"
+    rm -f "$bin/apt-get"
+    equal "$(source_on "$bin")" "exit code 1"
+    grep -q 'no apt-get here: POSTGRES_SOURCE may name the source of PostgreSQL 99' "$bin.log"
+    mkdir -p "$bin-tree/src/test/regress"
+    equal "$(source_on "$bin" POSTGRES_SOURCE="$bin-tree")" "$bin-tree"
+    equal "$(source_on "$bin" POSTGRES_SOURCE="$bin")" "exit code 1"
+    grep -q 'holds no src/test/regress' "$bin.log"
+}
+
+a_suite_that_cannot_run_is_a_skip_with_its_reason() {
+    # The last line of standard error is the reason that is shown.
+    local said
+    if said=$(tests/regress/run.py --ready --pg-config "$scratch/no-pg-config" 2>&1 >/dev/null); then return 1; fi
+    grep -q 'cannot run: .*no-pg-config does not work' <<<"$said"
+}
+
 scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
@@ -326,9 +354,13 @@ else
     skips "set-up without rights names the command" "no apt here"
 fi
 proves "a toolchain is announced before it is fetched" announces_a_toolchain_before_it_is_fetched
+proves "PostgreSQL's source: what is there is taken, what cannot be had says why" \
+    a_source_that_is_there_is_taken_and_one_that_cannot_be_had_says_why
 if needs_python; then
+    proves "a suite that cannot run says why" a_suite_that_cannot_run_is_a_skip_with_its_reason
     proves "skips a port that is taken" skips_a_port_that_is_taken
 else
+    skips "a suite that cannot run says why" "no Python here"
     skips "skips a port that is taken" "no Python here"
 fi
 if needs_postgres; then

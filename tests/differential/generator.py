@@ -1,0 +1,277 @@
+"""Makes the next step of a session: a statement or a pipeline about what a session is made of.
+
+# Model       next_step(status) -> (kind, payload); the parts of docs/session-state.md, each with what makes, shows and ends it
+# Invariants  the same seed and the same answers give the same steps; nothing waits for another session (locks are tried,
+#             shared tables only read and inserted into), so that a step's answer depends on nothing that runs beside it
+# Limits      what functions hide (`hidden`) is made only where the server reports it: see docs/session-state.md
+"""
+
+SETUP = """
+create table if not exists numbered (id int generated always as identity, n serial, t text);
+create sequence if not exists counter;
+create schema if not exists shelf;
+create table if not exists shelf.things as select 'of the shelf' as place;
+create table if not exists public.things as select 'of public' as place;
+create or replace function sets(name text, v text) returns text language sql as $$ select set_config(name, v, false) $$;
+create or replace function sets_work_mem(v text) returns void language plpgsql set search_path = pg_catalog
+  as $$ begin perform set_config('work_mem', v, false); end $$;
+create or replace function keeps(statement text) returns void language plpgsql as $$ begin execute statement; end $$;
+create or replace function fails_after(statement text) returns void language plpgsql
+  as $$ begin begin execute statement; perform 1/0; exception when division_by_zero then null; end; end $$;
+create or replace function in_its_own_zone() returns text language plpgsql set timezone = 'Asia/Tokyo'
+  as $$ begin return '2024-06-01 12:00+00'::timestamptz::text; end $$;
+grant select, insert on all tables in schema public, shelf to public;
+grant usage on schema shelf to public;
+grant all on all sequences in schema public to public;
+"""
+# Between two cases: what they count on is the same again.
+RESET = """
+truncate numbered; alter sequence counter restart; alter sequence numbered_n_seq restart; alter sequence numbered_id_seq restart
+"""
+
+REPORTED = {
+    "application_name": ("one", "it''s two", ""),
+    "TimeZone": ("Europe/Berlin", "Asia/Tokyo", "UTC", "nowhere/land"),
+    "DateStyle": ("German", "ISO, DMY", "dmy", "SQL", "mdy"),
+    "IntervalStyle": ("postgres_verbose", "iso_8601", "none"),
+    "client_encoding": ("LATIN1", "UTF8"),
+    "standard_conforming_strings": ("on", "off"),
+}
+UNREPORTED = {
+    "work_mem": ("5MB", "6144", "1"),
+    "statement_timeout": ("0", "1h"),
+    "enable_seqscan": ("on", "off"),
+    "extra_float_digits": ("0", "3", "9"),
+    "bytea_output": ("hex", "escape"),
+    "default_transaction_isolation": ("serializable", "read committed"),
+    "default_transaction_read_only": ("on", "off"),
+    "search_path": ("shelf", "public", "shelf, public"),
+    "lock_timeout": ("10s", "0"),
+    "no_such_setting": ("1",),
+    "max_connections": ("5",),
+}
+CUSTOM = ("my.a", "my.b", "your.c")
+CHANNELS = ("one", "two")
+ROLES = ("helper_role", "differ_other", "none", "nobody_at_all")
+START = ({}, {}, {}, {"application_name": "started"}, {"TimeZone": "America/New_York"}, {"search_path": "shelf,public"},
+         {"options": "-c statement_timeout=77s -c work_mem=3MB"}, {"DateStyle": "German, DMY", "IntervalStyle": "sql_standard"},
+         {"options": "-c my.a=from_start"})
+
+SHOW = (
+    "select '2024-06-01 12:00+00'::timestamptz, interval '1 day 2 hours', 1.1::float8/3, '\\x01'::bytea",
+    "select place from things",
+    "select current_user, session_user, current_setting('role')",
+    "select name, setting from pg_settings where name in ('TimeZone', 'DateStyle', 'work_mem', 'search_path', 'application_name', 'statement_timeout') order by 1",
+    "select current_setting('my.a', true), current_setting('my.b', true), current_setting('your.c', true)",
+)
+
+
+def quoted(text):
+    return "'" + text.replace("'", "''") + "'"
+
+
+class Generator:
+    """Steps of one session. `features` are names out of FEATURES; `rng` is shared by the sessions of a case."""
+
+    def __init__(self, rng, features, superuser):
+        self.rng = rng
+        self.superuser = superuser
+        self.parts = [(weight, getattr(self, name)) for name, weight in FEATURES.items() if name in features]
+        self.weights = [weight for weight, _ in self.parts]
+
+    def statement(self):
+        (_, part), = self.rng.choices(self.parts, self.weights)
+        return part()
+
+    # The parts: each gives one statement that makes, uses or ends it.
+
+    def _value(self):
+        table = self.rng.choice((REPORTED, REPORTED, UNREPORTED))
+        name = self.rng.choice(list(table))
+        return name, self.rng.choice(table[name])
+
+    def settings(self):
+        name, value = self._value()
+        literal = value if name == "search_path" else f"'{value}'"
+        return self.rng.choice([
+            f"set {name} to {literal}", f"set {name} to {literal}", f"set session {name} = {literal}", f"set local {name} to {literal}",
+            f"reset {name}", f"set {name} to default", f"set local {name} to default", f"show {name}", f"show {name}",
+            f"select set_config('{name}', '{value}', {self.rng.choice(['true', 'false'])})", f"select current_setting('{name}')",
+            "reset all",
+        ])
+
+    def settings_by_other_words(self):
+        return self.rng.choice([
+            "set time zone 'Asia/Tokyo'", "set time zone 3", "set time zone default", "set time zone local", "set local time zone 'UTC'",
+            "set names 'latin1'", "set names default", "set session characteristics as transaction read only",
+            "set session characteristics as transaction isolation level serializable, read write",
+            "set transaction read only", "set transaction isolation level repeatable read", "show transaction isolation level",
+            "show time zone", "show session authorization", "reset time zone", "update pg_settings set setting = '7MB' where name = 'work_mem'",
+            "do $$ begin set work_mem to '9MB'; end $$", "do $$ begin perform set_config('timezone', 'Asia/Tokyo', false); end $$",
+            "select in_its_own_zone()", "select set_config('TimeZone', null, false)",
+        ])
+
+    def setting_sources(self):
+        return "select name, setting from pg_settings where source = 'session' order by name"
+
+    def custom(self):
+        name, number = self.rng.choice(CUSTOM), self.rng.randrange(3)
+        return self.rng.choice([
+            f"set {name} = 'v{number}'", f"set {name} to v{number}", f"set local {name} = 'l{number}'", f"reset {name}",
+            f"select set_config('{name}', 'w{number}', {self.rng.choice(['true', 'false'])})", f"show {name}",
+            f"select current_setting('{name}', true)", f"select current_setting('{name}')",
+        ])
+
+    def role(self):
+        return self.rng.choice([
+            f"set role {self.rng.choice(ROLES)}", f"set local role {self.rng.choice(ROLES)}", "reset role", "set role none",
+            "select current_user, session_user", "show role",
+        ])
+
+    def authorization(self):
+        return self.rng.choice([
+            "set session authorization differ_other", "set local session authorization differ_other", "reset session authorization",
+            "set session authorization default", "select current_user, session_user", "show session authorization", "set role differ_other",
+        ])
+
+    def sql_statements(self):
+        name = f"p{self.rng.randrange(3)}"
+        return self.rng.choice([
+            f"prepare {name} as select {self.rng.randrange(9)}", f"prepare {name}(int) as select $1 + 1", f"prepare {name} as select place from things",
+            f"execute {name}", f"execute {name}", f"execute {name}(4)", f"deallocate {name}", "deallocate all",
+            f"prepare {name} as select syntax error here", f"prepare {name} as insert into numbered (t) values ('by {name}')",
+        ])
+
+    def statement_views(self):
+        return "select name, statement, parameter_types, from_sql from pg_prepared_statements order by name"
+
+    def temporary(self):
+        number = self.rng.randrange(3)
+        return self.rng.choice([
+            f"create temp table t{number} (i int)", f"create temp table t{number} as select {number} as i", f"drop table t{number}",
+            f"drop table if exists t{number}", f"insert into t{number} values ({number})", f"select * from t{number}",
+            f"create temp table d{number} (i int) on commit drop", f"create temp view v{number} as select {number} as x", f"select * from v{number}",
+            f"drop view if exists v{number}", f"create temp sequence q{number}", f"select nextval('q{number}')", f"drop sequence if exists q{number}",
+            f"create function pg_temp.f{number}() returns int language sql as 'select {number}'", f"select pg_temp.f{number}()",
+            "discard temp", "select relname from pg_class where relnamespace = pg_my_temp_schema() order by 1",
+            f"create domain pg_temp.k{number} as int", f"select {number}::pg_temp.k{number}", f"select {number} as i into temp t{number}",
+        ])
+
+    def cursors(self):
+        number = self.rng.randrange(2)
+        return self.rng.choice([
+            f"declare h{number} cursor with hold for select generate_series(1, 9)", f"declare n{number} cursor for select generate_series(1, 9)",
+            f"fetch 2 from h{number}", f"fetch 2 from h{number}", f"fetch 1 from n{number}", f"move 1 from h{number}", f"close h{number}", "close all",
+            "select name, is_holdable from pg_cursors where name <> '' order by name",
+        ])
+
+    def locks(self):
+        number = self.rng.randrange(3)
+        return self.rng.choice([
+            f"select pg_try_advisory_lock({number})", f"select pg_try_advisory_lock({number})", f"select pg_try_advisory_lock_shared({number})",
+            f"select pg_advisory_unlock({number})", f"select pg_advisory_unlock({number})", f"select pg_advisory_unlock_shared({number})",
+            f"select pg_try_advisory_xact_lock({number})", "select pg_advisory_unlock_all()",
+            "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()",
+        ])
+
+    def sequences(self):
+        return self.rng.choice([
+            "select nextval('counter')", "select nextval('counter')", "insert into numbered (t) values ('x')",
+            "insert into numbered (t) values ('y') returning n", "select setval('counter', 50)",
+        ])
+
+    def sequence_values(self):
+        return self.rng.choice(["select currval('counter')", "select lastval()", "select currval('numbered_n_seq')", "discard sequences"])
+
+    def channels(self):
+        channel = self.rng.choice(CHANNELS)
+        return self.rng.choice([
+            f"listen {channel}", f"listen {channel}", f"unlisten {channel}", "unlisten *", f"notify {channel}", f"notify {channel}, 'p{self.rng.randrange(9)}'",
+            f"select pg_notify('{channel}', 'q{self.rng.randrange(9)}')",
+        ])
+
+    def channel_views(self):
+        return "select pg_listening_channels() order by 1"
+
+    def discards(self):
+        return self.rng.choice(["discard all", "discard all", "discard plans", "discard temp", "reset all", "deallocate all", "close all", "unlisten *"])
+
+    def failures(self):
+        return self.rng.choice(["select 1/0", "select no_such_column", "selekt 1", "select * from no_such_table", "", "select pg_sleep(0)"])
+
+    def shows(self):
+        return self.rng.choice(SHOW)
+
+    def hidden(self):
+        inner = self.rng.choice((self.settings, self.custom, self.sql_statements, self.temporary, self.locks, self.cursors, self.sequences, self.role))()
+        return self.rng.choice([f"select keeps({quoted(inner)})", f"select fails_after({quoted(inner)})", "select sets_work_mem('7MB')",
+                                "select sets('timezone', 'Asia/Tokyo')", f"do $do$ begin execute {quoted(inner)}; end $do$"])
+
+    # Steps
+
+    def control(self, status):
+        """What begins, ends and nests transactions."""
+        if status == "I":
+            return self.rng.choice(["begin", "begin", "begin", "begin isolation level serializable", "commit", "rollback"])
+        name = self.rng.choice("ab")
+        if status == "E":
+            return self.rng.choice(["rollback", "rollback", "commit", f"rollback to {name}", f"rollback to {name}"])
+        return self.rng.choice(["commit", "commit", "rollback", f"savepoint {name}", f"savepoint {name}", f"savepoint {name}", f"rollback to {name}",
+                                f"rollback to {name}", f"release {name}", "commit and chain", "rollback and chain"])
+
+    def text(self, status):
+        """One statement, or several in a text, some with the begin and end of a transaction among them."""
+        count = self.rng.choice((1, 1, 1, 1, 2, 2, 3, 4))
+        statements = [self.statement() for _ in range(count)]
+        if count > 1:
+            for _ in range(self.rng.choice((0, 1, 1, 2))):
+                statements.insert(self.rng.randrange(len(statements) + 1), self.control(self.rng.choice(("I", status))))
+        return "; ".join(statements)
+
+    def pipeline(self, status):
+        steps = []
+        for _ in range(self.rng.choice((1, 1, 2, 3, 5))):
+            sql = self.control(status) if self.rng.random() < 0.15 else self.statement()
+            name, portal = f"s{self.rng.randrange(3)}", f"c{self.rng.randrange(2)}"
+            steps += self.rng.choice([
+                [["run", sql]], [["run", sql]], [["run", sql]],
+                [["parse", name, sql], ["bind", "", name], ["execute", "", 0]],
+                [["parse", name, sql]],
+                [["bind", "", name], ["describe", "P", ""], ["execute", "", 0]],
+                [["describe", "S", name]],
+                [["close", "S", name]],
+                [["close", "S", name], ["parse", name, sql]],
+                [["run", sql], ["sync"]],
+                [["parse", name, sql], ["bind", portal, name], ["execute", portal, 2]],
+                [["bind", portal, name], ["execute", portal, 1]],
+                [["execute", portal, 0]],
+                [["describe", "P", portal], ["close", "P", portal]],
+            ])
+        if steps[-1] != ["sync"]:
+            steps.append(["sync"])
+        return steps
+
+    def start(self):
+        return dict(self.rng.choice(START))
+
+    def next_step(self, status):
+        """`status` is what the session's last ReadyForQuery said."""
+        at = self.rng.random()
+        if at < 0.02:
+            return self.rng.choice(("leave", "leave", "vanish")), self.start()
+        if at < 0.03:
+            sql = f"deallocate s{self.rng.randrange(3)}"
+            return self.rng.choice((("query", sql), ("pipeline", [["run", sql], ["sync"]])))
+        if at < 0.20:
+            return "query", self.control(status)
+        if at < 0.75:
+            return "query", self.text(status)
+        return "pipeline", self.pipeline(status)
+
+
+# What is made, and how often.
+FEATURES = {
+    "settings": 10, "settings_by_other_words": 3, "setting_sources": 1, "custom": 4, "role": 3, "authorization": 1, "sql_statements": 4, "statement_views": 1,
+    "temporary": 4, "cursors": 3, "locks": 3, "sequences": 2, "sequence_values": 1, "channels": 3, "channel_views": 1, "discards": 2,
+    "failures": 2, "shows": 8, "hidden": 2,
+}

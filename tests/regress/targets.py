@@ -1,0 +1,119 @@
+"""Where the suites run: a throw-away cluster as `make check` makes it, and Hawser in front of it.
+
+The pooler lets everybody in by trust, as the cluster does: the suites make users, log in as them and drop them.
+"""
+
+import os
+import pathlib
+import pwd
+import re
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from harness.pooler import binary, toml_value  # noqa: E402  (after the path is set)
+from harness.postgres import Cluster, free_port  # noqa: E402
+
+# As pg_regress's own temporary instance; files are not flushed, since nothing of them outlives the run.
+SETTINGS = """\
+listen_addresses = '127.0.0.1'
+max_connections = 200
+max_prepared_transactions = 10
+fsync = off
+full_page_writes = off
+"""
+START_SECONDS = 10.0
+STOP_SECONDS = 20.0
+
+
+class Server(Cluster):
+    """Nothing but what initdb makes."""
+
+    def __init__(self, directory, bin_directory, preload=None):
+        self.directory = pathlib.Path(directory)
+        self.bin = pathlib.Path(bin_directory)
+        self.data = self.directory / "data"
+        self.socket_dir = self.directory / "server"
+        self.port = free_port()
+        self.preload = preload
+
+    def create(self):
+        self.socket_dir.mkdir(parents=True)
+        if os.getuid() == 0:
+            owner = pwd.getpwnam("postgres")
+            for path in (self.directory, self.socket_dir):
+                os.chown(path, owner.pw_uid, owner.pw_gid)
+            self.directory.chmod(0o755)
+        self._program("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--locale=C.UTF-8", "-E", "UTF8")
+        with open(self.data / "postgresql.conf", "a") as conf:
+            conf.write(f"{SETTINGS}port = {self.port}\nunix_socket_directories = '{self.socket_dir}'\n")
+            if self.preload:
+                conf.write(f"session_preload_libraries = '{self.preload}'\n")
+        self.start()
+        return self
+
+    @property
+    def place(self):
+        return "127.0.0.1", self.port
+
+
+class Hawser:
+    """`hawser serve` in front of a Server."""
+
+    def __init__(self, directory, server, mode, pool_size):
+        self.directory = directory
+        self.port = free_port()
+        self.log = directory / "hawser.log"
+        directory.mkdir(parents=True)
+        (directory / "pg_hba.conf").write_text("host all all all trust\n")
+        tables = {
+            "listen": {"address": [f"127.0.0.1:{self.port}"]},
+            "[database]": {"name": "*", "servers": [f"{server.socket_dir}:{server.port}"], "pool_size": pool_size},
+            # Whoever is a role may ask; whether it may log in is the server's to say.
+            "auth": {"hba_file": "pg_hba.conf", "auth_user": "postgres", "auth_dbname": "postgres",
+                     "auth_query": "SELECT rolname, '' FROM pg_catalog.pg_authid WHERE rolname = $1"},
+            # Waiting for a server connection is what a hang looks like: it shall be an error that says so.
+            "pool": {"pool_mode": mode, "query_wait_timeout": "60s"},
+            "admin": {"control_socket": "hawser.sock", "http_address": f"127.0.0.1:{free_port()}"},
+            "process": {"shutdown_timeout": "1s"},
+        }
+        lines = []
+        for table, settings in tables.items():
+            lines += [f"[{table}]", *(f"{name} = {toml_value(value)}" for name, value in settings.items()), ""]
+        (directory / "hawser.toml").write_text("\n".join(lines))
+
+    def __enter__(self):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen([binary(), "serve", "-c", "hawser.toml"], cwd=self.directory, stdin=subprocess.DEVNULL,
+                                            stdout=log, stderr=subprocess.STDOUT)
+        end = time.monotonic() + START_SECONDS
+        while "listening" not in self.said().lower() and self.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)
+        if self.process.poll() is not None:
+            raise RuntimeError(f"hawser ended with {self.process.returncode} at its start:\n{self.said()[-2000:]}")
+        return self
+
+    def __exit__(self, *_):
+        self.died = self.process.poll()
+        if self.died is None:
+            self.process.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+
+    def said(self):
+        return self.log.read_text(errors="replace")
+
+    def fault(self):
+        """What no run may end with, or None."""
+        if found := re.search(r".*panicked at.*(\n.*){0,3}", self.said()):
+            return f"hawser panicked: {found.group()}"
+        return f"hawser died by itself with {self.died}" if self.died is not None else None
+
+    @property
+    def place(self):
+        return "127.0.0.1", self.port
