@@ -125,17 +125,22 @@ def logins(tls):
     return run
 
 
+def one_window(setting, running, mode, options, ready_limit_s):
+    """One run of the generator: its result, and the pooler's CPU in its window."""
+    with Generator(setting.program, mode, running.port, options) as generator:
+        generator.expect("ready", ready_limit_s)
+        generator.tell()
+        generator.expect("start", 30)
+        window = cpu.Window(running.pids)
+        generator.expect("end", options["seconds"] + 60)
+        rates = window.end()
+        return generator.expect("result", 30), rates
+
+
 def bulk(sql):
     def run(setting, running):
         options = {"sql": sql, "seconds": max(1.0, setting.seconds / 2)}
-        with Generator(setting.program, "bulk", running.port, options) as generator:
-            generator.expect("ready", 60)
-            generator.tell()
-            generator.expect("start", 30)
-            window = cpu.Window(running.pids)
-            generator.expect("end", options["seconds"] + 60)
-            rates = window.end()
-            result = generator.expect("result", 30)
+        result, rates = one_window(setting, running, "bulk", options, 60)
         megabytes = result["bytes"] / 1e6
         figures = {
             "mb_per_s": megabytes / result["seconds"],
@@ -148,6 +153,31 @@ def bulk(sql):
         return figures
 
     return run
+
+
+def listen(setting, running):
+    """1,000 clients on 100 channels: 1,000 notifications a second, then as many as can be."""
+
+    def notify(rate):
+        options = {"seconds": setting.seconds, "clients": 1000, "channels": 100, "rate": rate}
+        result, rates = one_window(setting, running, "listen", options, READY_LIMIT_S)
+        if result["errors"] or result["lost"]:
+            raise Unavailable(f"{result['errors']} notifications and {result['lost']} clients lost")
+        return result, rates
+
+    paced, _ = notify(1000)
+    fast, rates = notify(None)
+    figures = {
+        "tps": fast["per_second"],
+        "p50_us": paced["p50_us"],
+        "p99_us": paced["p99_us"],
+        "load_cpu_us": fast["cpu_seconds"] / fast["done"] * 1e6,
+        "foreign_cpu_share": rates["foreign_cpu_share"],
+        "stolen_cpu_share": rates["stolen_cpu_share"],
+    }
+    if running.pids:
+        figures["cpu_us"] = rates["cpu_share"] / fast["per_second"] * 1e6
+    return figures
 
 
 def memory(tls):
@@ -306,6 +336,15 @@ def all_cases(many_clients):
              POOLERS),
         Case("login_storm", "20 clients with rests, in a storm of TLS logins", login_storm, POOLERS,
              tls=True),
+        Case("sessions_bare", "10 prepared statements each, 100 clients",
+             transactions(100, statements=10)),
+        Case("sessions_own", "the same, each with an application_name and a custom setting of its own",
+             transactions(100, statements=10, own_settings=True), ("hawser",)),
+        Case("sessions_paths_10", "the same, with 10 search_paths among them",
+             transactions(100, statements=10, own_settings=True, search_paths=10), ("hawser",)),
+        Case("sessions_paths_100", "the same, with 100 search_paths",
+             transactions(100, statements=10, own_settings=True, search_paths=100), ("hawser",)),
+        Case("listen", "1,000 clients that LISTEN on 100 channels", listen, ("direct", "hawser")),
         Case("generator", "the load generator beside pgbench", generator_cost, ("direct",)),
         Case("prepared_10", "prepared, 10 clients", transactions(10), CURVES, curve=True),
     ]  # fmt: skip

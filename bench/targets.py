@@ -52,6 +52,11 @@ def own(case, name):
     return lambda of: of(case, "hawser", name)
 
 
+def beside(case, other, name):
+    """Hawser's figure in one case by its own in another."""
+    return lambda of: divide(of(case, "hawser", name), of(other, "hawser", name))
+
+
 def added_latency(of):
     direct = of("latency_1", "direct", "p50_us")
     added = of("latency_1", "pgbouncer", "p50_us") - direct
@@ -114,6 +119,16 @@ TARGETS = [
            kept_beside_open, 0.9, 1.0, True),
     Target("storm of TLS logins", "p99 of other clients' queries, by that without",
            own("login_storm", "p99_times"), 3.0, 3.0, False),
+    Target("100 clients, each with settings of its own", "TPS, by that without",
+           beside("sessions_own", "sessions_bare", "tps"), 0.8, 0.95, True),
+    Target("the same, with 10 search_paths", "TPS, by that without",
+           beside("sessions_paths_10", "sessions_bare", "tps"), 0.8, 0.95, True),
+    Target("the same, with 100 search_paths", "TPS, by that without",
+           beside("sessions_paths_100", "sessions_bare", "tps"), 0.6, 0.8, True),
+    Target("1,000 clients that LISTEN", "notifications a second, by direct",
+           ratio("listen", "tps", "direct"), 0.5, 1.0, True),
+    Target("1,000 clients that LISTEN", "p99 at 1,000 a second",
+           own("listen", "p99_us"), 5000.0, 2000.0, False, "{:.0f} us"),
 ]  # fmt: skip
 
 # Points of a curve may lie so far below its best.

@@ -49,7 +49,7 @@ impl Bulk {
         };
         let mut bulk = Self { stream, buffer: vec![0; READ_BUFFER_BYTES] };
         let mut bytes = Vec::new();
-        wire::startup(&mut bytes, user, database);
+        wire::startup(&mut bytes, user, database, wire::Sessions::default(), 0);
         bulk.exchange(&bytes)?;
         Ok(bulk)
     }

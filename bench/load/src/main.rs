@@ -13,6 +13,7 @@
 mod bulk;
 mod children;
 mod histogram;
+mod listen;
 mod report;
 mod script;
 mod stream;
@@ -56,6 +57,8 @@ enum Mode {
     Hold(Load),
     /// Large results on one connection, timed at the receiver
     Bulk(BulkLoad),
+    /// Clients that listen, and one that notifies, timed where notifications arrive
+    Listen(ListenLoad),
 }
 
 #[derive(Args, Clone)]
@@ -110,6 +113,15 @@ struct Load {
     /// Updates in 100 transactions of the contention
     #[arg(long, default_value_t = 1)]
     update_percent: u64,
+    /// Prepared statements of each client, which differ in a comment; only with the selects
+    #[arg(long, default_value_t = 1)]
+    statements: usize,
+    /// Each client has an application_name and a custom setting of its own
+    #[arg(long)]
+    own_settings: bool,
+    /// Different search_paths among the clients [default: the server's]
+    #[arg(long, default_value_t = 0)]
+    search_paths: usize,
     /// Mean rest between a client's transactions, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     think_ms: f64,
@@ -133,9 +145,25 @@ struct BulkLoad {
     sql: String,
 }
 
+#[derive(Args, Clone)]
+struct ListenLoad {
+    #[command(flatten)]
+    server: Server,
+    /// Connections that listen
+    #[arg(long, default_value_t = 1000)]
+    clients: usize,
+    /// Channels, each with as many of them
+    #[arg(long, default_value_t = 100)]
+    channels: usize,
+    /// Notifications a second [default: as many as can be]
+    #[arg(long, default_value_t = 0.0)]
+    rate: f64,
+}
+
 fn main() -> ExitCode {
     let done = match Cli::parse().mode {
         Mode::Bulk(load) => bulk(&load),
+        Mode::Listen(load) => listen(&load),
         Mode::Run(load) => many(&load, Kind::Run),
         Mode::Connect(load) => many(&load, Kind::Connect),
         Mode::Hold(load) => many(&load, Kind::Hold),
@@ -188,6 +216,36 @@ fn bulk(load: &BulkLoad) -> io::Result<()> {
     figures.seconds = started.elapsed().as_secs_f64();
     figures.cpu_seconds = cpu_seconds() - cpu;
     figures.complete(&times);
+    say(&Event::End)?;
+    say(&Event::Result(figures))
+}
+
+fn listen(load: &ListenLoad) -> io::Result<()> {
+    let server = &load.server;
+    let (clients, channels) = (load.clients, load.channels.max(1));
+    let listeners = listen::Listeners::connect(
+        &server.target,
+        &server.user,
+        &server.database,
+        clients,
+        channels,
+    )?;
+    say(&Event::Ready { connected: clients, errors: 0, first_error: None })?;
+    if !told(server)? {
+        return Ok(());
+    }
+    say(&Event::Start)?;
+    let (started, cpu) = (Instant::now(), cpu_seconds());
+    let heard = listeners.run(server.seconds, load.rate)?;
+    let mut figures = Figures {
+        done: heard.arrived,
+        errors: (heard.sent * (clients / channels) as u64).saturating_sub(heard.arrived),
+        lost: heard.lost,
+        seconds: started.elapsed().as_secs_f64(),
+        cpu_seconds: cpu_seconds() - cpu,
+        ..Figures::default()
+    };
+    figures.complete(&heard.latencies);
     say(&Event::End)?;
     say(&Event::Result(figures))
 }
@@ -266,7 +324,12 @@ fn work(load: &Load, kind: Kind, share: usize, shares: usize) -> io::Result<()> 
             load.scale,
             load.few_rows,
             load.update_percent,
+            load.statements,
         ),
+        sessions: wire::Sessions {
+            own_settings: load.own_settings,
+            search_paths: load.search_paths,
+        },
         think: Duration::from_secs_f64(load.think_ms / 1000.0),
         rotate: load.rotate,
         login_interval: load.rate.map_or(Duration::ZERO, |rate| {

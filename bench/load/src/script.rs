@@ -81,6 +81,8 @@ pub(crate) struct Scripts {
     scripts: Vec<Vec<Statement>>,
     /// Of 100 transactions, those that take the second script.
     second_percent: u64,
+    /// How many scripts are selects that differ in a comment, taken equally often.
+    selects: usize,
     scale: i64,
     few_rows: i64,
 }
@@ -90,13 +92,15 @@ pub(crate) struct Scripts {
 pub(crate) struct ScriptId(usize);
 
 impl Scripts {
-    /// `scale` is pgbench's; `few_rows` and `update_percent` are those of the contention.
+    /// `scale` is pgbench's; `few_rows` and `update_percent` are those of the contention. Of the
+    /// selects there are as many as `statements` says, which differ in a comment.
     pub(crate) fn new(
         workload: Workload,
         protocol: Protocol,
         scale: i64,
         few_rows: i64,
         update_percent: u64,
+        statements: usize,
     ) -> Self {
         use Variable::{Account, Branch, Delta, FewRow, Teller};
         type Text = (&'static str, &'static [Variable]);
@@ -131,19 +135,34 @@ impl Scripts {
                 ("END", &[]),
             ]],
         };
-        let statements = |script: usize| {
+        let one = |script: usize| {
             texts[script].iter().enumerate().map(move |(step, &(text, variables))| {
                 Statement::new(format!("P{script}_{step}"), text, variables)
             })
         };
-        let scripts = (0..texts.len()).map(|script| statements(script).collect()).collect();
+        let mut scripts: Vec<Vec<Statement>> =
+            (0..texts.len()).map(|script| one(script).collect()).collect();
+        if workload == Workload::Select {
+            for number in 1..statements {
+                let mut copy = one(0).collect::<Vec<_>>();
+                for statement in &mut copy {
+                    statement.name = format!("P0_0_{number}");
+                    statement.parameterised.push_str(&format!(" /* {number} */"));
+                }
+                scripts.push(copy);
+            }
+        }
         let second_percent = if workload == Workload::Contention { update_percent } else { 0 };
-        Self { protocol, scripts, second_percent, scale, few_rows }
+        let selects = if workload == Workload::Select { scripts.len() } else { 1 };
+        Self { protocol, scripts, second_percent, selects, scale, few_rows }
     }
 
     /// Draws the script and the values of a transaction.
     pub(crate) fn draw(&self, random: &mut Random) -> (ScriptId, Values) {
-        let script = usize::from(random.below(100) < self.second_percent as i64);
+        let script = match self.selects {
+            1 => usize::from(random.below(100) < self.second_percent as i64),
+            selects => random.below(selects as i64) as usize,
+        };
         let values = [
             1 + random.below(ACCOUNTS * self.scale),
             1 + random.below(self.scale),
@@ -227,7 +246,7 @@ mod tests {
 
     #[test]
     fn one_percent_of_the_contention_are_updates() {
-        let scripts = Scripts::new(Workload::Contention, Protocol::Simple, 1, 10, 1);
+        let scripts = Scripts::new(Workload::Contention, Protocol::Simple, 1, 10, 1, 1);
         let mut random = Random::new(7);
         let updates = (0..100_000).filter(|_| scripts.draw(&mut random).0.0 == 1).count();
         assert!((800..1200).contains(&updates), "{updates} of 100000");
@@ -235,7 +254,7 @@ mod tests {
 
     #[test]
     fn values_stay_in_their_tables() {
-        let scripts = Scripts::new(Workload::Tpcb, Protocol::Simple, 3, 10, 1);
+        let scripts = Scripts::new(Workload::Tpcb, Protocol::Simple, 3, 10, 1, 1);
         let mut random = Random::new(1);
         let mut accounts = (i64::MAX, 0);
         for _ in 0..100_000 {
@@ -249,8 +268,22 @@ mod tests {
     }
 
     #[test]
+    fn statements_that_differ_in_a_comment_are_drawn_equally_often() {
+        let scripts = Scripts::new(Workload::Select, Protocol::Prepared, 1, 1, 0, 10);
+        let mut random = Random::new(3);
+        let mut drawn = [0; 10];
+        for _ in 0..10_000 {
+            drawn[scripts.draw(&mut random).0.0] += 1;
+        }
+        assert!(drawn.iter().all(|count| (800..1200).contains(count)), "{drawn:?}");
+        let texts: std::collections::BTreeSet<&str> =
+            scripts.scripts.iter().flatten().map(|one| one.parameterised.as_str()).collect();
+        assert_eq!(texts.len(), 10);
+    }
+
+    #[test]
     fn a_simple_query_holds_its_values() {
-        let scripts = Scripts::new(Workload::Select, Protocol::Simple, 1, 1, 0);
+        let scripts = Scripts::new(Workload::Select, Protocol::Simple, 1, 1, 0, 1);
         let mut out = Vec::new();
         scripts.encode(&mut out, ScriptId(0), 0, &Values([42, 0, 0, 0, 0]));
         assert_eq!(&out[5..], b"SELECT abalance FROM pgbench_accounts WHERE aid = 42;\0");

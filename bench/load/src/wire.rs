@@ -31,14 +31,44 @@ fn string(out: &mut Vec<u8>, text: &str) {
     out.push(0);
 }
 
-/// The first message of a session.
-pub(crate) fn startup(out: &mut Vec<u8>, user: &str, database: &str) {
+/// What sessions differ in.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sessions {
+    /// Each has an application_name and a custom setting of its own.
+    pub(crate) own_settings: bool,
+    /// So many search_paths are among them; 0: the server's.
+    pub(crate) search_paths: usize,
+}
+
+/// The first message of session `number`.
+pub(crate) fn startup(
+    out: &mut Vec<u8>,
+    user: &str,
+    database: &str,
+    sessions: Sessions,
+    number: usize,
+) {
     let length_at = out.len();
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&PROTOCOL);
-    for text in ["user", user, "database", database, "application_name", "hawser-load", ""] {
+    let mut name = String::from("hawser-load");
+    let mut options = String::new();
+    if sessions.own_settings {
+        name = format!("hawser-load-{number}");
+        options = format!("-c bench.client={number}");
+    }
+    if let Some(path) = number.checked_rem(sessions.search_paths) {
+        // The schema need not exist: names are looked for in the ones that do.
+        options.push_str(&format!(" -c search_path=bench_{path},public"));
+    }
+    for text in ["user", user, "database", database, "application_name", &name] {
         string(out, text);
     }
+    if !options.is_empty() {
+        string(out, "options");
+        string(out, options.trim_start());
+    }
+    string(out, "");
     let length = (out.len() - length_at) as u32;
     out[length_at..length_at + 4].copy_from_slice(&length.to_be_bytes());
 }

@@ -46,12 +46,20 @@ pub(crate) struct Plan {
     pub(crate) user: String,
     pub(crate) database: String,
     pub(crate) scripts: Scripts,
+    pub(crate) sessions: wire::Sessions,
     /// Rest between two transactions of a client.
     pub(crate) think: Duration,
     /// Time between two logins of one worker in a storm; zero: as fast as it goes.
     pub(crate) login_interval: Duration,
     /// A client that has finished hands its turn to the one that is idle for longest.
     pub(crate) rotate: bool,
+}
+
+impl Plan {
+    /// Writes the first message of session `number`.
+    fn startup(&self, out: &mut Vec<u8>, number: usize) {
+        wire::startup(out, &self.user, &self.database, self.sessions, number);
+    }
 }
 
 /// What a worker has counted.
@@ -327,7 +335,7 @@ impl Worker {
             self.scratch.extend_from_slice(&wire::SSL_REQUEST);
         } else {
             connection.state = State::LoggingIn;
-            wire::startup(&mut self.scratch, &self.plan.user, &self.plan.database);
+            self.plan.startup(&mut self.scratch, self.first + index);
         }
         // On loopback the connection is there already, as a rule; if not, the write waits.
         let sent =
@@ -395,7 +403,7 @@ impl Worker {
                 State::Handshaking if !stream.is_handshaking() => {
                     connection.state = State::LoggingIn;
                     self.scratch.clear();
-                    wire::startup(&mut self.scratch, &self.plan.user, &self.plan.database);
+                    self.plan.startup(&mut self.scratch, self.first + index);
                     self.send_scratch(index);
                 }
                 State::Handshaking => {}
