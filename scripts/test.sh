@@ -49,6 +49,16 @@ printed_counts() { # printed_counts LOG -> "passed failed skipped", or nothing
     sed -n -E 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$1" | tail -n 1
 }
 
+# The names of tests that failed, in the words of cargo, of our own programs and of pg_regress.
+failed_names() { # failed_names LOG...
+    sed -n -E \
+        -e 's/^test ([^ ]+) .*\.\.\. FAILED.*$/\1/p' \
+        -e 's/^([a-z_0-9]+) .* NOT LISTED$/regress: \1/p' \
+        -e 's/^FAILED  +([^:]*).*$/\1/p' \
+        -e 's/^not ok [0-9]* *[-+]? *([^ ]*).*$/\1/p' \
+        -e 's/^((test_|driver\.)[^:]*[^ :]) +FAIL(:.*)?$/\1/p' "$@"
+}
+
 # Adds a program's counts; its exit code must agree with them.
 add() { # add NAME STATUS PASSED FAILED SKIPPED
     passed=$((passed + $3))
@@ -141,6 +151,7 @@ main() {
 
     scripts/setup.sh "$purpose"
     mkdir -p "$logs"
+    rm -f "$logs"/*.log
 
     check "formatting" cargo fmt --all --check
     check "clippy" cargo clippy --workspace --all-targets --locked --quiet -- -D warnings
@@ -156,6 +167,11 @@ main() {
         extension_tests "$logs/extension-test.log"
     fi
 
+    # Here too, because the end of the output is all that some see of it.
+    if [ "$failed" != 0 ]; then
+        say "failed tests:"
+        failed_names "$logs"/*-test*.log "$logs"/regress.log 2>/dev/null | sort -u | sed 's/^/      /' >&2
+    fi
     if [ "${#faults[@]}" -gt 0 ]; then
         say "beside the tests that failed:"
         printf '      %s\n' "${faults[@]}" >&2

@@ -72,6 +72,23 @@ takes_only_a_line_that_is_a_count() {
     equal "$(printed_counts "$scratch/log")" ""
 }
 
+names_what_failed() {
+    . scripts/test.sh
+    cat >"$scratch/log" <<'LOG'
+test engine::tests::a_pin_ends ... ok
+test engine::tests::a_pin_stays ... FAILED
+FAILED  many_hand_overs: AssertionError: 3
+test handover                     ... FAILED      120 ms
+not ok 7     - guc                        300 ms
+temp                                 ok       ok       differs  NOT LISTED
+test_limits.test_one                                      FAIL: AssertionError: 0
+    suite.py:12: assert x
+test_limits.test_two                                      ok: 1.0 s
+LOG
+    equal "$(failed_names "$scratch/log" | tr '\n' '|')" \
+        "engine::tests::a_pin_stays|many_hand_overs|handover|guc|regress: temp|test_limits.test_one|"
+}
+
 counts_faults() {
     . scripts/test.sh
     logs=$scratch
@@ -343,6 +360,7 @@ a_suite_that_cannot_run_is_a_skip_with_its_reason() {
 scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
+proves "names what failed, whoever says so" names_what_failed
 proves "takes only a line that is a count" takes_only_a_line_that_is_a_count
 proves "a program that dies or counts nothing is a failure" counts_faults
 proves "a second server that cannot be had is skipped, with the reason" \

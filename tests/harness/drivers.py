@@ -10,6 +10,7 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from .pooler import Pooler
 
 HERE = pathlib.Path(__file__).resolve().parents[1] / "drivers"
 INSTALL_SECONDS = 900
+# Before each attempt: registries have bad moments.
+INSTALL_PAUSES = (0, 15)
 RUN_SECONDS = 180
 
 
@@ -80,8 +83,12 @@ def install(driver):
     for command in driver.install:
         if shutil.which(command[0]) is None:
             raise RuntimeError(f"{command[0]} is not installed")
-        done = subprocess.run(command, cwd=driver.directory, env=environment, capture_output=True, text=True, timeout=INSTALL_SECONDS)
-        if done.returncode:
+        for pause in INSTALL_PAUSES:
+            time.sleep(pause)
+            done = subprocess.run(command, cwd=driver.directory, env=environment, capture_output=True, text=True, timeout=INSTALL_SECONDS)
+            if not done.returncode:
+                break
+        else:
             raise RuntimeError(f"{' '.join(command[:3])}: {(done.stderr or done.stdout)[-500:]}")
 
 
