@@ -211,6 +211,11 @@ impl<B> Pool<B> {
         u32::try_from(self.waiting.len() - self.gone).unwrap_or(u32::MAX)
     }
 
+    /// Whether more clients wait than connections are being opened for.
+    pub fn lacks_a_release(&self) -> bool {
+        self.waiting_count() > self.opening
+    }
+
     /// The client that has waited longest.
     pub fn oldest_waiter(&self) -> Option<&Waiter> {
         self.waiting.front()

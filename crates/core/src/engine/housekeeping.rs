@@ -163,7 +163,10 @@ impl<S: Socket> Engine<S> {
                             host.open(&view.pool, self.id);
                         }
                     }
-                    if client.is_stalled(view.settings.client_write_timeout, now) {
+                    // Whoever waits for a connection that is being opened is not held up by it.
+                    if client.is_stalled(view.settings.client_write_timeout, now)
+                        && view.pool.lock().lacks_a_release()
+                    {
                         stalled.push(*slot);
                     }
                 }

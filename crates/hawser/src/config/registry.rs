@@ -608,8 +608,9 @@ settings! {
         /// How long a transaction may take.
         transaction_timeout: Timeout = "0", example "\"10min\"", unit Seconds,
             pgbouncer "transaction_timeout";
-        /// How long a client may accept no byte of its result while another waits for that pool; it is
-        /// then cut off, and its server connection closed. Never in session mode or replication. A
+        /// How long a client may accept no byte of its result while another waits for that pool, and no
+        /// new server connection is being opened for that one; it is then cut off, and its server
+        /// connection closed. Never in session mode or replication. A
         /// client that has said goodbye behind a query gets as long for the answer, in session mode too;
         /// then the query is cancelled.
         /// A message of more than 16 KiB must come within this, and a second more for each 64 KiB.

@@ -233,6 +233,24 @@ fn trap_24_a_client_that_stalls_in_its_own_message_is_cut_off_when_others_wait()
 }
 
 #[test]
+fn a_client_that_stalls_is_left_alone_while_a_connection_is_opened_for_those_who_wait() {
+    let mut world = World::new(2);
+    let (client, other, third) = (world.client(), world.client(), world.client());
+    world.send(&client, &query(&"x".repeat(100_000))[..50_000]);
+    world.wait_ms(31_000);
+    world.opens_nothing(true);
+    world.send(&other, &query("SELECT 2"));
+    world.wait_ms(1_000);
+    assert!(!client.is_dropped());
+    world.opens_nothing(false);
+    world.settle();
+    assert_eq!(world.servers[1].kinds(), "Q");
+    world.send(&third, &query("SELECT 3"));
+    world.wait_ms(100);
+    assert!(client.is_dropped(), "the pool is full");
+}
+
+#[test]
 fn a_message_that_crawls_is_cut_off_when_others_wait_and_one_that_flows_is_not() {
     for (a_second, cut) in [(1, true), (100_000, false)] {
         let mut world = World::new(1);
