@@ -10,29 +10,32 @@
 //! What Hawser adds (settings, statements that a backend lacks) and what it answers itself leaves
 //! an entry in [`super::expect`], so that answers keep their order.
 
-use super::backend::{Backend, Reset};
-use super::client::{Client, Resetting};
-use super::effects::{Effects, IN_DOUBT, Unusual};
+mod attach;
+mod kinds;
+mod undergo;
+
+pub(super) use kinds::bad_length;
+
+use kinds::{allowed_length, bad_kind, too_long};
+
+use super::backend::Backend;
+use super::client::Client;
+use super::effects::Effects;
 use super::expect::Expect;
 use super::message::ClientState;
-use super::table::{Engine, Holder};
+use super::table::Engine;
 use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
-use crate::pool::{Acquired, Basis};
-use crate::session::part::{Part, PartSet, Undo};
+use crate::pool::Basis;
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
-use crate::wire::error::{ClientError, SqlState};
+use crate::wire::error::ClientError;
 use crate::wire::frame::{self, Framed, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, build, frontend};
 
 /// Bytes from which a run is written from where it was read, not copied first.
 const DIRECT_WRITE_BYTES: usize = 4096;
-
-/// PostgreSQL's limit on messages that have no business being long (`PQ_SMALL_MESSAGE_LIMIT`,
-/// src/include/libpq/libpq.h).
-const SMALL_MESSAGE_BYTES: usize = 10_000;
 
 /// Why a client's bytes are not read on.
 #[derive(Debug)]
@@ -463,94 +466,6 @@ impl<S: Socket> Engine<S> {
         true
     }
 
-    /// Gets the client a backend, or a place in the queue.
-    pub(super) fn attach<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        now: Time,
-    ) -> Result<(), Halt> {
-        let id = self.client_id(slot);
-        let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
-        let view = &self.pools[client.pool as usize];
-        let names = view.pool.custom_names(&client.desired);
-        let acquired = view.pool.lock().acquire_with(id, names, now);
-        match acquired {
-            Acquired::Backend { backend, home } => {
-                self.take_over(host, slot, backend, home, now).map_err(Halt::BackendLost)?;
-                self.stats(self.clients.get(slot).map_or(0, |c| c.pool)).wait.record(0);
-                Ok(())
-            }
-            Acquired::Wait { open } | Acquired::Replace { open, .. } => {
-                client.state = ClientState::Waiting;
-                client.since = now;
-                if open {
-                    host.open(&view.pool, self.id);
-                }
-                if let Acquired::Replace { backend, home, .. } = acquired {
-                    Self::close_idle(host, backend, home);
-                }
-                self.rearm(slot, now);
-                Err(Halt::Waiting)
-            }
-        }
-    }
-
-    /// Makes a backend the client's. `home` is the loop that watches it, maybe none yet.
-    pub(super) fn take_over<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        mut backend: Box<Backend<S>>,
-        home: crate::ids::LoopId,
-        now: Time,
-    ) -> Result<(), &'static str> {
-        if home == self.id {
-            if let Some(resident) = self.resident.get_mut(backend.place) {
-                resident.holder = Holder::Client(slot);
-            }
-        } else {
-            host.unwatch(&backend.socket, home);
-            host.send(home, super::ToLoop::Departed(backend.place));
-            if let Err(reason) = self.settle_here(host, &mut backend, Holder::Client(slot)) {
-                self.close_backend(host, backend, reason, now);
-                return Err(reason);
-            }
-        }
-        let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
-        backend.progress = now;
-        backend.since = now;
-        if client.basis != backend.basis {
-            client.rebase(&backend);
-        }
-        if backend.makes_temporary {
-            client.pins = client.pins.union(client.lasting_pins(&backend));
-        }
-        client.backend = Some(backend);
-        client.state = ClientState::Active;
-        let pool = client.pool;
-        self.stats(pool).assignments.add(1);
-        Ok(())
-    }
-
-    /// Takes a backend into this loop's table and watch.
-    pub(super) fn settle_here<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        backend: &mut Box<Backend<S>>,
-        holder: Holder<S>,
-    ) -> Result<(), &'static str> {
-        let pool = self.view_of(&backend.pool.clone());
-        let id = backend.id;
-        let place = self.resident.insert_with(|_| super::table::Resident { id, pool, holder });
-        backend.place = place;
-        backend.home = self.id;
-        if host.watch(&backend.socket, Token::Backend(place)).is_err() {
-            return Err("its connection could not be watched");
-        }
-        Ok(())
-    }
-
     /// Deals with a message whose client has a backend. `body` is what has come of it: all, or
     /// for a message that streams at least its start.
     fn with_backend<H: Host<S>>(
@@ -669,45 +584,6 @@ enum Answered {
     NeedsBackend,
 }
 
-/// The longest body that PostgreSQL takes of each kind; `None` for what is no kind at all.
-fn allowed_length(kind: u8) -> Option<usize> {
-    match kind {
-        frontend::QUERY
-        | frontend::PARSE
-        | frontend::BIND
-        | frontend::FUNCTION_CALL
-        | frontend::COPY_DATA => Some(frame::BODY_BYTES_MAX),
-        frontend::CLOSE
-        | frontend::DESCRIBE
-        | frontend::EXECUTE
-        | frontend::FLUSH
-        | frontend::SYNC
-        | frontend::COPY_DONE
-        | frontend::COPY_FAIL
-        | frontend::TERMINATE => Some(SMALL_MESSAGE_BYTES),
-        _ => None,
-    }
-}
-
-fn bad_kind(kind: u8) -> ClientError {
-    ClientError::fatal(
-        SqlState::PROTOCOL_VIOLATION,
-        format!("invalid frontend message type {kind}"),
-    )
-}
-
-pub(super) fn bad_length(kind: u8) -> ClientError {
-    ClientError::fatal(SqlState::PROTOCOL_VIOLATION, "invalid message length")
-        .detail(format!("Message type \"{}\".", kind.escape_ascii()))
-}
-
-fn too_long(header: Header, most: usize) -> ClientError {
-    ClientError::fatal(SqlState::PROGRAM_LIMIT_EXCEEDED, "message too long").detail(format!(
-        "It has {} bytes, and max_packet_size of the pooler is {most}.",
-        header.total()
-    ))
-}
-
 /// The name in a Query that is nothing but DEALLOCATE of a protocol-level statement of this
 /// client's own.
 fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Box<[u8]>> {
@@ -726,112 +602,4 @@ fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Box<[u8
     let effects = Effects::of(&scan(text, ScanOptions::default()), |_| false);
     let name = effects.unusual?.deallocates?;
     client.statement(&name).map(|_| name)
-}
-
-impl<S: Socket> Client<S> {
-    /// How this client's statements are to be read, once everything is answered, by a backend that
-    /// reads them like `own` where it has set nothing.
-    pub(super) fn scan_options(&self, own: ScanOptions) -> ScanOptions {
-        if self.desired.is_empty() {
-            return own;
-        }
-        own.with(|name| self.desired.get(name))
-    }
-
-    /// A statement with these effects is on its way to the server.
-    /// `restored`: what it resets is SET again behind it (see [`super::restore`]).
-    pub(super) fn undergo(&mut self, backend: &mut Backend<S>, effects: &Effects, restored: bool) {
-        if effects.is_none() {
-            return;
-        }
-        backend.rereading |= effects.rereads;
-        backend.start_values_at_stake |=
-            effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
-        backend.note_names(effects);
-        if self.is_native() {
-            if effects.spoils {
-                backend.spoiled.get_or_insert("a client changed what cannot be undone");
-            }
-            if let Some(unusual) = &effects.unusual
-                && self.has_start_values()
-            {
-                self.note_resetting(backend, unusual, restored);
-                if unusual.discards_all && self.is_unsettled() {
-                    self.extra().discarding = Some(PartSet::EMPTY);
-                }
-            }
-            return;
-        }
-        if !effects.pins.is_empty() && backend.is_classic() {
-            // Lost when the transaction ends, and no other client finds it.
-            backend.reset_due = Reset::All;
-        } else {
-            // What pins already does so whatever is made besides.
-            let pins = effects.pins.minus(backend.known_to_stay(effects));
-            let new = pins.minus(self.pins);
-            self.pins = self.pins.union(pins);
-            backend.doubt(new.union(effects.ends.intersection(self.pins)));
-            if pins.intersects(IN_DOUBT) {
-                backend.doubt_settings(effects);
-            }
-        }
-        if effects.pins.contains(Part::Listen)
-            && let Some(extra) = &mut self.extra
-        {
-            extra.unlistening = false;
-        }
-        if effects.spoils {
-            backend.spoiled.get_or_insert("a client changed what cannot be undone");
-        }
-        self.reads_sequences |= effects.reads_sequences;
-        let Some(unusual) = &effects.unusual else { return };
-        backend.replay.forget();
-        self.note_resetting(backend, unusual, restored);
-        if restored
-            && !unusual.discards_all
-            && unusual.resetting != Resetting::No
-            && !backend.is_classic()
-        {
-            self.doubt_resetting(backend, &unusual.resetting);
-        }
-        if unusual.forgets_statements {
-            self.forget_statements();
-            self.extra().forgetting = true;
-            backend.statements.clear_in_doubt();
-            backend.uncertain = true;
-        }
-        if unusual.discards_all {
-            // What no command undoes is left on the server by this one, too.
-            let lasting = self.lasting_pins(backend);
-            let stays =
-                |part: &Part| part.row().undo == Undo::CloseBackend || lasting.contains(*part);
-            let stays = self.pins.iter().filter(stays).collect();
-            let ends = std::mem::replace(&mut self.pins, stays);
-            let extra = self.extra();
-            extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
-        }
-        self.undergo_listening(unusual);
-        if unusual.unlistens_all {
-            self.extra().unlistening = true;
-        }
-    }
-
-    /// Settings go back to start values: whose is settled when it is known what has come of it,
-    /// unless the client's are SET behind it at once.
-    fn note_resetting(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
-        if !self.is_unsettled() {
-            self.extra().settles_in = backend.pipeline;
-        }
-        if unusual.resetting != Resetting::No && (!restored || unusual.discards_all) {
-            let resetting = &mut self.extra().resetting;
-            match (&mut *resetting, &unusual.resetting) {
-                (Resetting::Names(names), Resetting::Names(more)) => {
-                    names.extend_from_slice(more);
-                }
-                (Resetting::All, _) => {}
-                (now, new) => *now = new.clone(),
-            }
-            self.extra().set_again.extend_from_slice(&unusual.set_again);
-        }
-    }
 }

@@ -1,0 +1,101 @@
+//! How a client comes to its backend.
+
+use super::super::backend::Backend;
+use super::super::message::ClientState;
+use super::super::table::{Engine, Holder};
+use super::super::{Host, Socket, ToLoop, Token};
+use super::Halt;
+use crate::ids::{LoopId, Slot};
+use crate::pool::Acquired;
+use crate::time::Time;
+
+impl<S: Socket> Engine<S> {
+    /// Gets the client a backend, or a place in the queue.
+    pub(in crate::engine) fn attach<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) -> Result<(), Halt> {
+        let id = self.client_id(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
+        let view = &self.pools[client.pool as usize];
+        let names = view.pool.custom_names(&client.desired);
+        let acquired = view.pool.lock().acquire_with(id, names, now);
+        match acquired {
+            Acquired::Backend { backend, home } => {
+                self.take_over(host, slot, backend, home, now).map_err(Halt::BackendLost)?;
+                self.stats(self.clients.get(slot).map_or(0, |c| c.pool)).wait.record(0);
+                Ok(())
+            }
+            Acquired::Wait { open } | Acquired::Replace { open, .. } => {
+                client.state = ClientState::Waiting;
+                client.since = now;
+                if open {
+                    host.open(&view.pool, self.id);
+                }
+                if let Acquired::Replace { backend, home, .. } = acquired {
+                    Self::close_idle(host, backend, home);
+                }
+                self.rearm(slot, now);
+                Err(Halt::Waiting)
+            }
+        }
+    }
+
+    /// Makes a backend the client's. `home` is the loop that watches it, maybe none yet.
+    pub(in crate::engine) fn take_over<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        mut backend: Box<Backend<S>>,
+        home: LoopId,
+        now: Time,
+    ) -> Result<(), &'static str> {
+        if home == self.id {
+            if let Some(resident) = self.resident.get_mut(backend.place) {
+                resident.holder = Holder::Client(slot);
+            }
+        } else {
+            host.unwatch(&backend.socket, home);
+            host.send(home, ToLoop::Departed(backend.place));
+            if let Err(reason) = self.settle_here(host, &mut backend, Holder::Client(slot)) {
+                self.close_backend(host, backend, reason, now);
+                return Err(reason);
+            }
+        }
+        let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
+        backend.progress = now;
+        backend.since = now;
+        if client.basis != backend.basis {
+            client.rebase(&backend);
+        }
+        if backend.makes_temporary {
+            client.pins = client.pins.union(client.lasting_pins(&backend));
+        }
+        client.backend = Some(backend);
+        client.state = ClientState::Active;
+        let pool = client.pool;
+        self.stats(pool).assignments.add(1);
+        Ok(())
+    }
+
+    /// Takes a backend into this loop's table and watch.
+    pub(in crate::engine) fn settle_here<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        backend: &mut Box<Backend<S>>,
+        holder: Holder<S>,
+    ) -> Result<(), &'static str> {
+        let pool = self.view_of(&backend.pool.clone());
+        let id = backend.id;
+        let place =
+            self.resident.insert_with(|_| super::super::table::Resident { id, pool, holder });
+        backend.place = place;
+        backend.home = self.id;
+        if host.watch(&backend.socket, Token::Backend(place)).is_err() {
+            return Err("its connection could not be watched");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,121 @@
+//! What a client's statements do to the books kept of its session, as they are sent.
+
+use super::super::Socket;
+use super::super::backend::{Backend, Reset};
+use super::super::client::{Client, Resetting};
+use super::super::effects::{Effects, IN_DOUBT, Unusual};
+use crate::session::part::{Part, PartSet, Undo};
+use crate::session::scan::ScanOptions;
+
+impl<S: Socket> Client<S> {
+    /// How this client's statements are to be read, once everything is answered, by a backend that
+    /// reads them like `own` where it has set nothing.
+    pub(in crate::engine) fn scan_options(&self, own: ScanOptions) -> ScanOptions {
+        if self.desired.is_empty() {
+            return own;
+        }
+        own.with(|name| self.desired.get(name))
+    }
+
+    /// A statement with these effects is on its way to the server.
+    /// `restored`: what it resets is SET again behind it (see [`super::restore`]).
+    pub(in crate::engine) fn undergo(
+        &mut self,
+        backend: &mut Backend<S>,
+        effects: &Effects,
+        restored: bool,
+    ) {
+        if effects.is_none() {
+            return;
+        }
+        backend.rereading |= effects.rereads;
+        backend.start_values_at_stake |=
+            effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
+        backend.note_names(effects);
+        if self.is_native() {
+            if effects.spoils {
+                backend.spoiled.get_or_insert("a client changed what cannot be undone");
+            }
+            if let Some(unusual) = &effects.unusual
+                && self.has_start_values()
+            {
+                self.note_resetting(backend, unusual, restored);
+                if unusual.discards_all && self.is_unsettled() {
+                    self.extra().discarding = Some(PartSet::EMPTY);
+                }
+            }
+            return;
+        }
+        if !effects.pins.is_empty() && backend.is_classic() {
+            // Lost when the transaction ends, and no other client finds it.
+            backend.reset_due = Reset::All;
+        } else {
+            // What pins already does so whatever is made besides.
+            let pins = effects.pins.minus(backend.known_to_stay(effects));
+            let new = pins.minus(self.pins);
+            self.pins = self.pins.union(pins);
+            backend.doubt(new.union(effects.ends.intersection(self.pins)));
+            if pins.intersects(IN_DOUBT) {
+                backend.doubt_settings(effects);
+            }
+        }
+        if effects.pins.contains(Part::Listen)
+            && let Some(extra) = &mut self.extra
+        {
+            extra.unlistening = false;
+        }
+        if effects.spoils {
+            backend.spoiled.get_or_insert("a client changed what cannot be undone");
+        }
+        self.reads_sequences |= effects.reads_sequences;
+        let Some(unusual) = &effects.unusual else { return };
+        backend.replay.forget();
+        self.note_resetting(backend, unusual, restored);
+        if restored
+            && !unusual.discards_all
+            && unusual.resetting != Resetting::No
+            && !backend.is_classic()
+        {
+            self.doubt_resetting(backend, &unusual.resetting);
+        }
+        if unusual.forgets_statements {
+            self.forget_statements();
+            self.extra().forgetting = true;
+            backend.statements.clear_in_doubt();
+            backend.uncertain = true;
+        }
+        if unusual.discards_all {
+            // What no command undoes is left on the server by this one, too.
+            let lasting = self.lasting_pins(backend);
+            let stays =
+                |part: &Part| part.row().undo == Undo::CloseBackend || lasting.contains(*part);
+            let stays = self.pins.iter().filter(stays).collect();
+            let ends = std::mem::replace(&mut self.pins, stays);
+            let extra = self.extra();
+            extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
+        }
+        self.undergo_listening(unusual);
+        if unusual.unlistens_all {
+            self.extra().unlistening = true;
+        }
+    }
+
+    /// Settings go back to start values: whose is settled when it is known what has come of it,
+    /// unless the client's are SET behind it at once.
+    fn note_resetting(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
+        if !self.is_unsettled() {
+            self.extra().settles_in = backend.pipeline;
+        }
+        if unusual.resetting != Resetting::No && (!restored || unusual.discards_all) {
+            let resetting = &mut self.extra().resetting;
+            match (&mut *resetting, &unusual.resetting) {
+                (Resetting::Names(names), Resetting::Names(more)) => {
+                    names.extend_from_slice(more);
+                }
+                (Resetting::All, _) => {}
+                (now, new) => *now = new.clone(),
+            }
+            self.extra().set_again.extend_from_slice(&unusual.set_again);
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Parse, Bind, Describe and Close: names of prepared statements are replaced by the shared ones,
+//! and what the backend lacks is brought ahead.
+
+use std::sync::Arc;
+
+use super::super::client::{ClientStatement, significant};
+use super::super::effects::Effects;
+use super::super::expect::Expect;
+use super::super::from_client::Halt;
+use super::super::statement::{Statement, Unnamed};
+use super::super::{Socket, limits};
+use super::{Turn, aborted};
+use crate::session::part::Part;
+use crate::wire::error::{ClientError, SqlState};
+use crate::wire::frame::{self, HEADER_BYTES};
+use crate::wire::{TransactionStatus, build};
+
+/// What a Describe or Close is about: `S` or `P`, and the name.
+fn target(body: &[u8]) -> Option<(u8, &[u8])> {
+    let (&what, name) = body.split_first()?;
+    Some((what, frame::take_string(name)?.0))
+}
+
+impl<S: Socket> Turn<'_, '_, S> {
+    pub(super) fn parse(&mut self) -> Result<(), Halt> {
+        self.stats.client_parses.add(1);
+        if self.client.is_native() || self.backend.shares_nothing() {
+            self.pass();
+            self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
+            let name_and_rest = frame::take_string(self.body);
+            let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
+            let effects = text.map(|(text, _)| {
+                let in_doubt = self.is_in_doubt(text);
+                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) }
+            });
+            if let Some(effects) = &effects {
+                self.backend.note_names(effects);
+            }
+            // It is not looked at again when it is executed.
+            self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
+            if self.client.has_start_values()
+                && let Some((name, _)) = name_and_rest
+            {
+                let unusual = effects.as_ref().and_then(|effects| effects.unusual.as_deref());
+                self.client.note_native_statement(name, unusual)?;
+            }
+            if self.client.is_native() {
+                // What no command can undo must not be left to the next session.
+                if effects.is_none_or(|effects| effects.spoils) {
+                    self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
+                }
+            } else {
+                if effects.as_ref().is_none_or(Effects::listens) {
+                    self.client.pins.insert(Part::Listen);
+                }
+                // The unnamed one, too, is what the server has.
+                self.client.pins.insert(Part::ProtocolStatement);
+                self.client.pins.insert(Part::UnnamedStatement);
+                self.backend.spoiled.get_or_insert("statements are not shared");
+            }
+            return Ok(());
+        }
+        let malformed = Expect::Parse { serial: 0, statement: 0 };
+        if !self.is_whole() {
+            return self.parse_unshared("a statement too long to be looked at was prepared", true);
+        }
+        let Some((name, rest)) = frame::take_string(self.body) else {
+            self.malformed(malformed);
+            return Ok(());
+        };
+        let Some((text, types)) = frame::take_string(rest) else {
+            self.malformed(malformed);
+            return Ok(());
+        };
+        if frame::take_u16(types).is_none_or(|(count, types)| types.len() != usize::from(count) * 4)
+        {
+            self.malformed(malformed);
+            return Ok(());
+        }
+        let in_doubt = self.is_in_doubt(text);
+        if name.is_empty() {
+            if in_doubt {
+                self.hold()?;
+            }
+            let effects =
+                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) };
+            if effects.reads_sequences {
+                self.before_sequences()?; // its Bind comes within the pipeline
+            }
+            let unnamed = Arc::new(Unnamed {
+                body: rest.into(),
+                settings: self.client.desired.clone(),
+                effects,
+            });
+            let before = self.client.unnamed.replace(unnamed.clone());
+            let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
+            self.backend.displaced.push_back((before, serial));
+            self.backend.unnamed = Some(unnamed);
+            self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_follows = self.backend.pipeline + u64::from(self.backend.unsynced);
+            self.pass();
+            self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
+            self.stats.server_parses.add(1);
+            return Ok(());
+        }
+        self.hold_for_name(name)?;
+        if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
+            return self.refuse_parse(name, &existing, rest);
+        }
+        if self.client.pins.contains(Part::ProtocolStatement) {
+            // Long statements have gone to this server under the client's own names: it knows
+            // whether this name is one of them.
+            self.malformed(malformed);
+            return Ok(());
+        }
+        // Any query ahead may set what this Parse reads, be it within a function.
+        self.hold()?;
+        if in_doubt {
+            // What others with the same text share is read for certain.
+            let certain = self.effects_of(text);
+            if self.effects_in_doubt(text) != certain {
+                return self
+                    .parse_unshared("a statement was prepared that may be read in two ways", true);
+            }
+        }
+        let pool = self.backend.pool.clone();
+        let desired = &self.client.desired;
+        let memory = pool.statements.memory();
+        let Some(statement) = pool
+            .statements
+            .intern_if_room(rest, self.client.basis, desired, || self.effects_of(text))
+            .filter(|_| memory.has_room_for_names())
+        else {
+            let effects = self.effects_of(text);
+            if effects.listens() {
+                self.client.pins.insert(Part::Listen); // it is not looked at when it is executed
+            }
+            let looks = effects.pins.contains(Part::SessionCatalog);
+            return self.parse_unshared("prepared_statements_memory is full", looks);
+        };
+        let named = ClientStatement {
+            statement: statement.clone(),
+            serial: self.serial,
+            pipeline: self.backend.pipeline,
+            behind: self.backend.unsynced,
+            seen: Arc::default(),
+        };
+        if self.client.name_statement(name, named, self.hash_key, memory).is_err() {
+            return Err(Halt::Refused(
+                ClientError::fatal(
+                    SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+                    format!(
+                        "more than {} prepared statements in one session",
+                        limits::CLIENT_STATEMENTS_MAX
+                    ),
+                )
+                .hint("Close the statements that are no longer needed."),
+            ));
+        }
+        self.backend.naming.push_back(significant(name).into());
+        let known = self.backend.statements.touch(statement.id);
+        let noted = statement.is_noted();
+        self.passage.cut(self.backend)?;
+        // In a failed transaction, and while what an earlier pipeline did to the transaction is not
+        // known, the server must say itself whether it takes this one.
+        let servers_to_say = self.backend.settings_in_doubt()
+            || self.backend.status == TransactionStatus::Failed
+            || (self.backend.syncs_outstanding > 0 && self.backend.owes_client());
+        if known && !servers_to_say && !noted {
+            self.passage.skip(self.header.total());
+            self.backend.expect(Expect::ParseKnown { serial: self.serial });
+        } else {
+            if known {
+                build::close_statement(&mut self.passage.out, &statement.name);
+                self.backend.expect(Expect::Made);
+            }
+            self.backend.note_prepared(&statement, &mut self.passage.out);
+            build::parse(&mut self.passage.out, &statement.name, rest);
+            self.passage.skip(self.header.total());
+            let (serial, statement) = (self.serial, statement.id);
+            self.backend.expect(Expect::Parse { serial, statement });
+            self.stats.server_parses.add(1);
+        }
+        Ok(())
+    }
+
+    /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
+    /// reason for which the backend is closed after it. `looks`: it may look at what else is prepared.
+    fn parse_unshared(&mut self, why: &'static str, looks: bool) -> Result<(), Halt> {
+        let name = frame::take_string(self.body).map_or(self.body, |(name, _)| name);
+        if let Some(named) = self.client.statement(name) {
+            let existing = named.statement.clone();
+            self.refuse_parse(name, &existing, b"\0\0\0")?;
+            let rest = self.header.body - self.body.len();
+            self.client.extra().discard = rest;
+            return Ok(());
+        }
+        if looks {
+            self.clear_catalog()?;
+        }
+        self.client.pins.insert(if name.is_empty() {
+            Part::UnnamedStatement
+        } else {
+            Part::ProtocolStatement
+        });
+        // Its text may not have been seen whole: anything may be in it.
+        self.backend.rereading = true;
+        self.backend.spoiled.get_or_insert(why);
+        if name.is_empty() {
+            self.client.unnamed = None;
+            self.client.unnamed_serial = 0;
+            self.backend.unnamed = None;
+            self.backend.unnamed_since = self.backend.pipeline;
+        }
+        self.pass();
+        self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
+        self.stats.server_parses.add(1);
+        Ok(())
+    }
+
+    /// The client names a statement that exists: the server is asked to prepare the text (`rest`
+    /// of the Parse) under the name that the existing one has there, and refuses that as its last
+    /// step, once it has found nothing else wrong. Its error is replaced by the one that is due.
+    fn refuse_parse(
+        &mut self,
+        name: &[u8],
+        existing: &Arc<Statement>,
+        rest: &[u8],
+    ) -> Result<(), Halt> {
+        let stands_in = self.cannot_bring(existing);
+        if stands_in {
+            self.bring_empty()?;
+        } else {
+            self.bring(existing)?;
+        }
+        let known_as = if stands_in { aborted::EMPTY } else { &*existing.name };
+        let mut error = Vec::new();
+        ClientError::error(
+            SqlState::DUPLICATE_PREPARED_STATEMENT,
+            format!("prepared statement \"{}\" already exists", String::from_utf8_lossy(name)),
+        )
+        .write(&mut error);
+        self.passage.cut(self.backend)?;
+        self.passage.skip(HEADER_BYTES + self.body.len());
+        build::parse(&mut self.passage.out, known_as, rest);
+        self.backend.refusals.push_back(error.into());
+        self.backend.expect(Expect::ParseRefused);
+        Ok(())
+    }
+
+    pub(super) fn bind(&mut self) -> Result<(), Halt> {
+        self.stats.binds.add(1);
+        let names = frame::take_string(self.body)
+            .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
+        if self.client.is_native() {
+            if let Some((portal, name)) = names {
+                self.bind_native(portal, name)?;
+            }
+            self.pass();
+            self.backend.expect(Expect::Bind { statement: 0 });
+            return Ok(());
+        }
+        let Some((portal, name)) = names else {
+            self.malformed(Expect::Bind { statement: 0 });
+            return Ok(());
+        };
+        self.hold_for_name(name)?;
+        self.client.bound = None;
+        if name.is_empty() {
+            self.bring_unnamed()?;
+            if let Some(unnamed) = &self.client.unnamed {
+                let unusual = unnamed.effects.unusual.clone();
+                if self.binds_deallocate(portal, unusual.as_deref())? {
+                    return self.bind_instead(portal, name);
+                }
+                self.client.note_portal(portal, unusual.as_deref())?;
+            } else {
+                self.bind_native(portal, name)?;
+            }
+            self.pass();
+            self.backend.expect(Expect::Bind { statement: 0 });
+            return Ok(());
+        }
+        let Some(named) = self.client.statement(name) else {
+            // The server knows it, or says that there is none.
+            self.bind_native(portal, name)?;
+            self.pass();
+            self.backend.expect(Expect::Bind { statement: 0 });
+            return Ok(());
+        };
+        let ClientStatement { statement, serial, seen, .. } = named.clone();
+        if let Some(unusual) = &statement.effects.unusual {
+            self.hold()?;
+            self.hold_for_listener(unusual)?;
+        }
+        self.before_catalog(&statement.effects)?; // it may take this one away
+        let old = portal.len() + 1 + name.len() + 1;
+        let first = !self.backend.owes_client()
+            && !self.backend.unsynced
+            && self.backend.status == TransactionStatus::Idle;
+        if first && self.is_whole() && self.backend.statements.touch(statement.id) {
+            let message = self.passage.current(HEADER_BYTES + self.body.len());
+            self.backend.replay.begin(message, serial);
+        }
+        if portal.is_empty() {
+            self.client.bound = Some(seen);
+        } else {
+            seen.unknown_rows();
+        }
+        self.bring(&statement)?;
+        if !statement.effects.is_none() {
+            self.before(&statement.effects, true)?;
+        }
+        let unusual = statement.effects.unusual.as_deref();
+        if self.binds_deallocate(portal, unusual)? {
+            return self.bind_instead(portal, name);
+        }
+        self.client.note_portal(portal, unusual)?;
+        self.pass_with(old, |out| {
+            build::string(out, portal);
+            build::string(out, &statement.name);
+        })?;
+        self.backend.expect(Expect::Bind { statement: statement.id });
+        Ok(())
+    }
+
+    /// Sees to it that the server has the statement. Waits while that is not known.
+    fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
+        if self.backend.syncs_outstanding > 0
+            && let Some(since) = self.backend.statements.prepared_in(statement.id)
+            && self.backend.is_in_doubt(since)
+        {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        if !self.backend.statements.touch(statement.id) {
+            // The settings around its Parse are put back behind it.
+            self.hold()?;
+        }
+        self.passage.cut(self.backend)?;
+        if self.backend.prepare(statement, &mut self.passage.out) {
+            self.stats.server_parses.add(1);
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the server's unnamed statement is the client's, or none.
+    fn bring_unnamed(&mut self) -> Result<(), Halt> {
+        let effects = self.client.unnamed.clone();
+        if let Some(unusual) = effects.as_ref().and_then(|unnamed| unnamed.effects.unusual.as_ref())
+        {
+            self.hold()?;
+            self.hold_for_listener(unusual)?;
+        }
+        if let Some(unnamed) = &effects {
+            self.before_catalog(&unnamed.effects)?; // it may take the server's away
+        }
+        let same = match (&self.client.unnamed, &self.backend.unnamed) {
+            (None, None) => true,
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            _ => false,
+        };
+        if !same && !self.client.pins.contains(Part::UnnamedStatement) {
+            self.hold()?;
+            self.passage.cut(self.backend)?;
+            match &self.client.unnamed {
+                Some(unnamed) => {
+                    self.backend.prepare_unnamed(unnamed, &mut self.passage.out);
+                    self.stats.server_parses.add(1);
+                }
+                None => {
+                    build::close_statement(&mut self.passage.out, b"");
+                    self.backend.expect(Expect::Made);
+                }
+            }
+            self.backend.unnamed = self.client.unnamed.clone();
+            self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_follows = 0;
+        }
+        if let Some(unnamed) = effects
+            && !unnamed.effects.is_none()
+        {
+            self.before(&unnamed.effects, true)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn describe(&mut self) -> Result<(), Halt> {
+        let Some((what, name)) = target(self.body) else {
+            self.malformed(Expect::DescribePortal { noted: false });
+            return Ok(());
+        };
+        if what != b'S' {
+            self.pass();
+            let bound = if name.is_empty() { self.client.bound.clone() } else { None };
+            let noted = bound.is_some();
+            self.backend.describing.extend(bound);
+            self.backend.expect(Expect::DescribePortal { noted });
+            return Ok(());
+        }
+        if !self.client.is_native() {
+            self.hold_for_name(name)?;
+            if name.is_empty() {
+                self.bring_unnamed()?;
+            } else if let Some(named) = self.client.statement(name) {
+                let statement = named.statement.clone();
+                let seen = named.seen.clone();
+                if self.describe_empty(name, &statement)? {
+                    return Ok(());
+                }
+                self.bring(&statement)?;
+                self.pass_with(name.len() + 2, |out| {
+                    out.push(b'S');
+                    build::string(out, &statement.name);
+                })?;
+                self.backend.describing.push_back(seen);
+                self.backend
+                    .expect(Expect::DescribeStatement { statement: statement.id, noted: true });
+                return Ok(());
+            }
+        }
+        self.pass();
+        self.backend.expect(Expect::DescribeStatement { statement: 0, noted: false });
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self) -> Result<(), Halt> {
+        let Some((what, name)) = target(self.body) else {
+            self.malformed(Expect::Close);
+            return Ok(());
+        };
+        if what == b'S' && !self.client.is_native() {
+            self.hold_for_name(name)?;
+            if let Some(mut closed) = self.client.take_statement(name) {
+                closed.1.pipeline = self.backend.pipeline;
+                self.backend.closing.push_back(closed);
+                self.passage.cut(self.backend)?;
+                self.passage.skip(self.header.total());
+                self.backend.expect(Expect::CloseKnown { told: true });
+                return Ok(());
+            }
+            if name.is_empty() {
+                self.client.unnamed = None;
+                self.client.unnamed_serial = 0;
+                self.backend.unnamed = None;
+                self.backend.unnamed_since = self.backend.pipeline;
+            }
+        }
+        self.pass();
+        self.backend.expect(Expect::Close);
+        Ok(())
+    }
+}
