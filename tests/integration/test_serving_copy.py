@@ -83,6 +83,37 @@ def test_copy_in_fails_by_the_data_and_a_pipeline_follows_at_once(env):
     equal(count(client, "copy_pipe"), 0)
 
 
+def test_copy_in_by_the_extended_protocol_refused_with_syncs_and_a_pipeline_behind_it(env):
+    """A Sync behind the refused data was not read by the copy: it is answered, and so is what follows."""
+    client = table(env, env.connect(), "copy_syncs")
+    for bad in (b"not a number\ta\n", b"".join(b"%d\tx\n" % n for n in range(20000)) + b"not a number\ta\n"):
+        for syncs in (1, 2):
+            for pause in (0, 0.2):
+                client.send(m.parse("copy copy_syncs from stdin"), m.bind(), m.execute(), m.SYNC)
+                client.collect(until="G")
+                client.send(m.copy_data(bad), m.SYNC * syncs)
+                time.sleep(pause)
+                client.send(m.run("select 5"), m.SYNC, m.query("select 6"))
+                equal(client.collect().sqlstate, "22P02")
+                for _ in range(syncs - 1):
+                    equal(client.collect().kinds, "Z")
+                equal([client.collect().value for _ in range(2)], ["5", "6"])
+    equal(count(client, "copy_syncs"), 0)
+
+
+def test_copy_in_by_the_extended_protocol_refused_before_it_reads(env):
+    """By a trigger for the statement: no Sync has been read by the copy."""
+    client = table(env, env.connect(), "copy_trigger")
+    client.execute("create or replace function pg_temp.no() returns trigger language plpgsql as $$ begin raise 'no copy'; end $$")
+    client.execute("create trigger no before insert on copy_trigger execute function pg_temp.no()")
+    copy = m.parse("copy copy_trigger from stdin") + m.bind() + m.execute() + m.SYNC
+    result = client.exchange(copy)
+    equal((result.kinds, result.sqlstate), ("12GEZ", "P0001"))
+    result = client.exchange(copy, m.run("select 5"), m.SYNC)
+    equal(result.kinds, "12GEZ12TDCZ")
+    equal(client.value("select 6"), "6")
+
+
 def test_copy_in_interrupted_by_another_message(env):
     """A Query inside COPY is a protocol violation of the COPY; PostgreSQL fails the COPY and reads on."""
     client = table(env, env.connect(), "copy_mixed")

@@ -127,8 +127,10 @@ pub struct Backend<S: Socket> {
     /// Something has come for the query that the server is at, so that its ReadyForQuery is its own.
     /// Kept only while `syncs_in_doubt`.
     pub(super) fence_passed: bool,
-    /// Syncs that the copy under way is taken to have read and ignored.
+    /// Syncs that the copy under way is taken to have read and ignored: data have followed.
     pub(super) syncs_in_copy: u32,
+    /// Those behind all of its data: see [`super::from_server`].
+    pub(super) syncs_behind_data: u32,
     /// Answers to Syncs that may still come, or not: a copy failed, and whether it had read them
     /// before that cannot be seen.
     pub(super) syncs_in_doubt: u32,
@@ -249,6 +251,7 @@ impl<S: Socket> Backend<S> {
             copy_foreseen: false,
             fence_passed: false,
             syncs_in_copy: 0,
+            syncs_behind_data: 0,
             syncs_in_doubt: 0,
             status: TransactionStatus::Idle,
             sending_rest: 0,

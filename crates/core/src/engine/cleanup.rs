@@ -540,6 +540,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn fail_copy(&mut self) -> Result<(), super::from_client::Halt> {
         let mut out = Vec::new();
         if std::mem::take(&mut self.copying_in) {
+            self.note_copy_input();
             build::copy_fail(&mut out, "the client has closed its connection");
         } else if self.unsynced && !self.ignoring && self.status == TransactionStatus::Idle {
             // A Sync alone would commit what the pipeline has done so far, which its client has

@@ -377,6 +377,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Answered::NeedsBackend };
         let body = &rest[HEADER_BYTES..header.total().min(rest.len())];
         match header.kind {
+            frontend::FLUSH | frontend::SYNC if header.body > 0 => return Answered::NeedsBackend,
             frontend::FLUSH => {}
             // The server, too, reads and ignores copy data that it has not asked for.
             frontend::COPY_DATA | frontend::COPY_DONE | frontend::COPY_FAIL => {

@@ -343,10 +343,13 @@ impl<S: Socket> Relay<'_, S> {
             let Some(status) = status else {
                 return Err("the server reported an unknown transaction status");
             };
-            if self.backend.syncs_in_doubt > 0 && !self.backend.fence_passed && owed.is_text() {
-                // Not its own: that comes behind its completion.
+            if self.backend.syncs_in_doubt > 0
+                && !self.backend.fence_passed
+                && (owed.is_text() || !owed.ends_with_ready())
+            {
+                // Not its own, if it has one: that comes behind its completion.
                 self.backend.syncs_in_doubt -= 1;
-                return Ok(if owed.is_made() { Fate::Skip } else { Fate::Pass });
+                return Ok(if self.client.is_none() { Fate::Skip } else { Fate::Pass });
             }
             return self.ready(owed, status, run, at, now, relayed);
         }

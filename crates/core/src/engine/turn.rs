@@ -210,8 +210,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
                 self.pass();
                 if self.backend.copying_in && !self.backend.copy_foreseen {
-                    // The server reads it and ignores it (trap 15).
-                    self.backend.syncs_in_copy += 1;
+                    // The server reads it and ignores it (trap 15), unless it has refused the data.
+                    self.backend.syncs_behind_data += 1;
                 } else {
                     self.backend.expect(Expect::Sync);
                 }
@@ -308,7 +308,10 @@ impl<S: Socket> Turn<'_, '_, S> {
                 | frontend::SYNC
                 | frontend::FLUSH
         );
-        self.backend.copy_foreseen |= !belongs;
+        if !belongs && !self.backend.copy_foreseen {
+            self.backend.copy_foreseen = true;
+            self.backend.expect_syncs_behind_data();
+        }
     }
 
     fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {
@@ -319,6 +322,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.pass();
         if self.backend.copying_in {
             // The server is known to read copy data: nothing needs to be found out later.
+            self.backend.note_copy_input();
             self.backend.copying_in = !ends;
             return Ok(());
         }

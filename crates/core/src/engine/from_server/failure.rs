@@ -42,8 +42,7 @@ impl<S: Socket> Relay<'_, S> {
                 client.failed = true;
             }
         }
-        self.backend.copying_in = false;
-        self.backend.syncs_in_doubt += std::mem::take(&mut self.backend.syncs_in_copy);
+        self.copy_failed();
         self.backend.fence_passed |= self.backend.syncs_in_doubt > 0;
         match owed {
             Expect::Query | Expect::Statements(_) | Expect::MadeStatement => {

@@ -38,8 +38,7 @@ impl<S: Socket> Relay<'_, S> {
         });
         self.backend.expected.pop_front();
         self.backend.syncs_outstanding -= 1;
-        self.backend.copying_in = false;
-        self.backend.syncs_in_copy = 0;
+        self.copy_ended();
         self.backend.status = status;
         // Copy data that no copy took.
         while let Some(Expect::CopyInput { .. }) = self.backend.expected.front() {

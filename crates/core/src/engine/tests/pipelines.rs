@@ -206,6 +206,113 @@ fn trap_15_a_pipeline_behind_refused_copy_data_is_answered() {
 }
 
 #[test]
+fn trap_15_a_sync_and_a_pipeline_behind_refused_copy_data_are_answered() {
+    let copies = [
+        ([parse("", "COPY t FROM STDIN"), bind(""), execute()].concat(), "12", "E"),
+        (query("COPY t FROM STDIN"), "", "EI"), // it ends by itself
+    ];
+    let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+    for (copy, begun, error) in copies {
+        for (syncs, told) in [(1, false), (1, true), (2, false), (2, true)] {
+            let mut world = World::new(1);
+            let client = world.client();
+            world.send(&client, &copy);
+            let server = world.servers[0].clone();
+            world.send(&server, &answers(&[begun, "G"].concat()));
+            world.send(&client, &[message(b'd', b"bad\n"), sync().repeat(syncs)].concat());
+            if told {
+                world.send(&server, &answers(error));
+            }
+            world.send(&client, &pipeline);
+            if !told {
+                world.send(&server, &answers(error));
+            }
+            world.send(&server, &answers(&["I".repeat(syncs).as_str(), "12CI"].concat()));
+            let ends = error.replace('I', "Z") + &"Z".repeat(syncs);
+            assert_eq!(client.kinds(), [begun, "G", &ends, "12CZ"].concat(), "{syncs} {told}");
+            assert_eq!(world.idle_backends(), 1, "{syncs} {told}");
+        }
+    }
+}
+
+#[test]
+fn trap_15_syncs_between_copy_data_are_answered_or_not() {
+    // The data ahead of the first Sync were refused, or those behind it.
+    for early in [true, false] {
+        let mut world = World::new(1);
+        let client = world.client();
+        let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute()].concat();
+        world.send(&client, &copy);
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("12G"));
+        let data = message(b'd', b"1\n");
+        let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+        world.send(&client, &[data.clone(), sync(), data, sync(), pipeline].concat());
+        world.send(&server, &answers(if early { "EII12CI" } else { "EI12CI" }));
+        assert_eq!(client.kinds(), if early { "12GEZZ12CZ" } else { "12GEZ12CZ" });
+        let other = world.client();
+        world.send(&other, &query("SELECT 2"));
+        if !early {
+            server.received();
+            world.send(&server, &[message(b'I', b""), answers("I")].concat()); // the fence
+        }
+        world.send(&server, &answers("CI"));
+        assert_eq!(other.kinds(), "CZ");
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn trap_15_a_copy_refused_before_it_reads_answers_the_sync_behind_it() {
+    // A trigger for the statement has raised an error: the Sync has been read by no copy.
+    let mut world = World::new(1);
+    let client = world.client();
+    let copy = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
+    let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+    world.send(&client, &[copy, pipeline].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12GEI12CI"));
+    assert_eq!(client.kinds(), "12GEZ12CZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn trap_15_a_flood_of_syncs_within_a_copy_is_bounded() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    let many = 100_000;
+    for _ in 0..100 {
+        world.send(&client, &sync().repeat(many / 100));
+        server.received();
+    }
+    world.send(&server, &answers("EI"));
+    world.send(&server, &answers(&"I".repeat(many)));
+    assert_eq!(client.kinds(), ["GEZ".to_owned(), "Z".repeat(many)].concat());
+}
+
+#[test]
+fn a_sync_or_flush_with_a_body_is_the_servers_to_refuse() {
+    for (sent, answer, told) in [(b'S', "EI", "EZ"), (b'H', "E", "E")] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &message(sent, b"abc"));
+        let server = world.servers[0].clone();
+        assert_eq!(server.kinds(), String::from(char::from(sent)));
+        world.send(&server, &answers(answer));
+        assert_eq!(client.kinds(), told);
+        if sent == b'H' {
+            world.send(&server, &answers("I")); // of the Sync that Hawser sends
+            world.send(&client, &sync());
+            assert_eq!(client.kinds(), "Z");
+        }
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
 fn trap_16_a_backend_waits_for_the_end_of_a_cancel_request() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());
