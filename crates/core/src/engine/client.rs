@@ -147,6 +147,9 @@ pub(super) struct Client<S: Socket> {
     pub(super) exclusive: bool,
     /// There may be something to read that has not been read.
     pub(super) readable: bool,
+    /// It has closed its side: the end stands behind what has not been read, and no event tells of
+    /// it again.
+    pub(super) hung_up: bool,
     /// `output` has not been tried yet: see [`super::answer`].
     pub(super) late: bool,
     /// It has asked for currval or lastval before.

@@ -86,6 +86,7 @@ impl<S: Socket> Engine<S> {
         if ready.readable || ready.hangup {
             let Some(client) = self.clients.get_mut(slot) else { return };
             client.readable = true;
+            client.hung_up |= ready.hangup;
             if ready.hangup && matches!(client.state, ClientState::Waiting | ClientState::Closing) {
                 // It has gone without a goodbye: nobody is there to see an answer.
                 self.close_client(host, slot, "client closed its connection", now);
@@ -347,6 +348,7 @@ impl<S: Socket> Engine<S> {
             exclusive: new.exclusive,
             readable: false,
             late: false,
+            hung_up: false,
             reads_sequences: false,
             held: false,
             failed: false,

@@ -166,7 +166,8 @@ impl<S: Socket> Engine<S> {
                 }
             };
             client.input.clear();
-            let drained = kept + read < room;
+            // A short read says that there are no more bytes, not that the end is not behind them.
+            let drained = kept + read < room && !client.hung_up;
             client.readable = !drained;
             if let Some(backend) = &mut client.backend {
                 backend.progress = now;

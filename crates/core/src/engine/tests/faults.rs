@@ -587,3 +587,21 @@ fn a_huge_row_in_answer_to_a_setting_ends_the_server_connection_at_once() {
     assert!(server.is_dropped());
     assert_eq!(world.asked.closed, ["the server sent a row that no setting gives"]);
 }
+
+/// The end of its stream stands behind bytes that were not read when it came, and no event tells of it
+/// again.
+#[test]
+fn a_client_that_hung_up_while_it_was_not_read_is_noticed_later() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("UNLISTEN *"));
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "Q");
+    world.send(&client, &parse("", "SELECT 1"));
+    assert_eq!(server.kinds(), "", "it waits for the outcome");
+    world.say_and_close(&client, &[bind(""), execute()].concat());
+    assert!(!client.is_dropped());
+    world.send(&server, &answers("CI"));
+    assert!(client.is_dropped(), "it keeps its server connection for ever");
+    assert_eq!(server.kinds(), "PBEPS", "what it has begun is made to fail");
+}
