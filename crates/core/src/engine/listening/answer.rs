@@ -99,13 +99,12 @@ impl<S: Socket> Engine<S> {
     }
 
     /// A client is about to be told goodbye, or something else: what has been carried out for it, and
-    /// was held back, it is told before; but not that nothing more belongs to it: its notifications may
+    /// was held back, it is told before; but nothing that stands behind its notifications: these may
     /// be missing.
     pub(in crate::engine) fn give_held_answer(&mut self, slot: Slot) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(listening) = client.listening() else { return };
-        let mut answer = std::mem::take(&mut listening.held);
-        answer.append(&mut listening.held_reports);
+        let answer = std::mem::take(&mut listening.held);
         if !answer.is_empty() {
             client.reply(&answer);
         }

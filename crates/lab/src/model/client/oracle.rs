@@ -5,6 +5,10 @@
 //! is what the client must hear, message by message. The client may hear something earlier than
 //! its private server would have flushed it, but nothing else, and nothing in another order.
 //!
+//! A notification that the private server sends in mid-pipeline (behind a COMMIT, while it has nothing
+//! more to read) may come as late as that pipeline's end: with all of the pipeline at hand, a server
+//! sends it there, too (`ProcessClientReadInterrupt`, postgres.c).
+//!
 //! Where a cancel request was sent, when it strikes is not for the client to know: in the statement
 //! that sleeps, or before the whole message was begun, while it waited for a server. The answer
 //! tells, and in the second case the private session is played again with that one message refused.
@@ -80,6 +84,8 @@ pub struct Oracle {
     answers: usize,
     /// Each with the step that it answers.
     expected: VecDeque<(usize, Message)>,
+    /// Notifications that were expected ahead of what has come, and are due at the pipeline's end.
+    late: VecDeque<(usize, Message)>,
     /// Messages received, and the step that the last one answered.
     received: usize,
     answered: Option<usize>,
@@ -109,6 +115,7 @@ impl Oracle {
             received: 0,
             answered: None,
             expected: VecDeque::new(),
+            late: VecDeque::new(),
             due: 0,
             flushes: 0,
             buffer: Vec::new(),
@@ -189,8 +196,9 @@ impl Oracle {
             }
             self.step(step);
         }
-        self.expected.drain(..self.received.min(self.expected.len()));
-        self.due = self.due.saturating_sub(self.received);
+        let passed = self.received + self.late.len();
+        self.expected.drain(..passed.min(self.expected.len()));
+        self.due = self.due.saturating_sub(passed);
     }
 
     /// The client asks for its query to be cancelled.
@@ -217,7 +225,9 @@ impl Oracle {
         self.cut_expected();
         if self.reference.flushes() != self.flushes {
             self.flushes = self.reference.flushes();
-            self.due = self.expected.len();
+            let mid_pipeline =
+                self.expected.iter().rev().take_while(|(_, message)| message.tag == b'A').count();
+            self.due = self.expected.len() - mid_pipeline;
         }
         self.expected_bytes.extend(self.reference.take_unflushed());
         self.cut_expected();
@@ -247,15 +257,14 @@ impl Oracle {
     /// Nothing at all is expected any more.
     #[must_use]
     pub fn is_silent(&self) -> bool {
-        self.expected.is_empty() && self.buffer.is_empty()
+        self.expected.is_empty() && self.late.is_empty() && self.buffer.is_empty()
     }
 
     /// What the next message should be, for reports on clients that hang.
     #[must_use]
     pub fn waits_for(&self) -> String {
-        self.expected
-            .front()
-            .map_or_else(|| "nothing".to_owned(), |(_, next)| describe_backend(next))
+        let next = self.late.front().or(self.expected.front());
+        next.map_or_else(|| "nothing".to_owned(), |(_, next)| describe_backend(next))
     }
 
     /// What was sent and received last, oldest first.
@@ -284,13 +293,13 @@ impl Oracle {
                 }
                 continue;
             }
+            self.put_off_notifications(&message);
             self.decide(&message);
             self.note(format!("< {}", describe_backend(&message)));
-            let Some((step, expected)) = self.expected.pop_front() else {
+            let Some((step, expected)) = self.next_expected(&message) else {
                 let what = format!("unexpected: {}", describe_backend(&message));
                 return Err(self.mismatch(what));
             };
-            self.due = self.due.saturating_sub(1);
             self.received += 1;
             self.answered = Some(step);
             if !self.equal(&expected, &message) {
@@ -307,6 +316,28 @@ impl Oracle {
             }
         }
         Ok(())
+    }
+
+    /// Notifications may come with the end of their pipeline: ahead of what the server reports there,
+    /// and of ReadyForQuery.
+    fn put_off_notifications(&mut self, received: &Message) {
+        if matches!(received.tag, b'A' | b'S' | b'Z') {
+            return;
+        }
+        while let Some(late) = self.expected.pop_front_if(|(_, next)| next.tag == b'A') {
+            self.due = self.due.saturating_sub(1);
+            self.late.push_back(late);
+        }
+    }
+
+    fn next_expected(&mut self, received: &Message) -> Option<(usize, Message)> {
+        if matches!(received.tag, b'A' | b'S' | b'Z')
+            && let Some(late) = self.late.pop_front()
+        {
+            return Some(late);
+        }
+        self.due = self.due.saturating_sub(1);
+        self.expected.pop_front()
     }
 
     /// Lets the private server go on in the way that the message just received tells.
