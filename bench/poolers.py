@@ -80,6 +80,7 @@ ODYSSEY_CONF = """
 daemonize no
 unix_socket_dir "{directory}"
 unix_socket_mode "0644"
+log_format "%p %t %l [%i %s] (%c) %m\\n"
 log_to_stdout yes
 log_session no
 log_query no
