@@ -414,6 +414,7 @@ def test_the_control_socket_goes_with_its_process_alone(env):
         listening.unlink()
         # What a killed process leaves is no obstacle.
         target.pooler.start()
+        until(lambda: socket_file.exists() and listening.exists(), "both sockets")
         target.pooler.kill()
         assert socket_file.exists() and listening.exists()
         target.pooler.start()

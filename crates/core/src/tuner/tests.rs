@@ -66,6 +66,18 @@ fn on_the_long_fat_path_one_flow_comes_to_bbr() {
 }
 
 #[test]
+fn the_more_is_lost_the_sooner_it_is_tried() {
+    for loss in [0.003, 0.01, 0.03] {
+        for seed in SEEDS {
+            let mut world = World::new(seed, Path { loss, ..LONG_FAT }, auto());
+            let flow = world.open(FAR);
+            world.run(10);
+            assert!(is_bbr(&world, flow), "{loss}, seed {seed}: {:?}", world.events);
+        }
+    }
+}
+
+#[test]
 fn of_several_flows_half_try_and_then_all_change() {
     for seed in SEEDS {
         let mut world = World::new(seed, LONG_FAT, auto());
