@@ -134,6 +134,8 @@ pub struct Backend<S: Socket> {
     /// Answers to Syncs that may still come, or not: a copy failed, and whether it had read them
     /// before that cannot be seen.
     pub(super) syncs_in_doubt: u32,
+    /// Settings reported since the last ReadyForQuery that it had not reported before.
+    pub(super) new_reports: u32,
     /// What the server said last.
     pub(super) status: TransactionStatus,
     /// A message from the client is half sent: bytes of it still to come.
@@ -253,6 +255,7 @@ impl<S: Socket> Backend<S> {
             syncs_in_copy: 0,
             syncs_behind_data: 0,
             syncs_in_doubt: 0,
+            new_reports: 0,
             status: TransactionStatus::Idle,
             sending_rest: 0,
             sending: 0,

@@ -9,6 +9,9 @@ use crate::pool::ServerParameters;
 use crate::session::settings::SettingsBuilder;
 use crate::wire::frame::{self, HEADER_BYTES};
 
+/// Settings that a server may begin to report within one query: an extension that it loads makes some.
+const NEW_REPORTS_MAX: u32 = 100;
+
 /// Reports that are the last that has come, for a client that listens: the server puts notifications
 /// ahead of the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later), and
 /// those of the listening connection come yet.
@@ -44,6 +47,13 @@ impl<S: Socket> Relay<'_, S> {
             backend.take_parameters(Arc::new(parameters));
             if let Some(client) = &mut self.client {
                 client.basis = backend.basis; // it is told, and follows
+            }
+        }
+        if backend.parameters.get(name).is_none() && backend.applied.get(name).is_none() {
+            // Each new one costs as much as there are: no server has so many.
+            backend.new_reports += 1;
+            if backend.new_reports > NEW_REPORTS_MAX {
+                return Err("the server reported too many settings that it had not at the start");
             }
         }
         if !fixed {

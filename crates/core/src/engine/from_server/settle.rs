@@ -45,6 +45,7 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.expected.pop_front();
         }
         self.backend.fence_passed = false;
+        self.backend.new_reports = 0;
         if owed == Expect::MadeQuery {
             self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
             return Ok(Fate::Skip);

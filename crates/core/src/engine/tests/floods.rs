@@ -251,3 +251,20 @@ fn names_count_against_prepared_statements_memory() {
     world.breaks(&client);
     assert!(world.pool.statements.memory().bytes() < 1024, "they have gone with it");
 }
+
+#[test]
+fn a_server_that_reports_ever_new_settings_is_left() {
+    let report = |n: usize| message(b'S', format!("x{n}\0value\0").as_bytes());
+    for (reports, ends) in [(50, false), (20_000, true)] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("LOAD 'many'"));
+        let server = world.servers[0].clone();
+        let all: Vec<u8> = (0..reports).flat_map(report).collect();
+        world.send(&server, &[all, answers("CI")].concat());
+        let told = client.received();
+        let lost = String::from_utf8_lossy(&told).contains("too many settings");
+        assert_eq!(lost, ends, "{reports} settings");
+        assert_eq!(kinds(&told).ends_with("CZ"), !ends);
+    }
+}
