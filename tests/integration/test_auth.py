@@ -1,6 +1,7 @@
 """Logging in: every method, every refusal with PostgreSQL's own words."""
 
 import socket
+import ssl
 import statistics
 import subprocess
 import time
@@ -354,6 +355,26 @@ def test_trap_18_logins_do_not_delay_queries(env):
         stop.append(True)
         storms.join()
     assert busy < max(10 * quiet, 0.03), f"p90 {quiet * 1000:.1f} ms quiet, {busy * 1000:.1f} ms during logins"
+
+
+@pooler_only
+def test_trap_18_nothing_is_computed_for_clients_that_have_gone(env):
+    """In a storm of TLS logins clients give up before their turn comes: a handshake for each would keep all others waiting."""
+    for leaves in (True, False):
+        sent = ssl.MemoryBIO()
+        try:
+            env.tls().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="localhost").do_handshake()
+        except ssl.SSLWantReadError:
+            pass
+        with env.raw() as client:
+            client.send(m.SSL_REQUEST)
+            equal(client.receive_raw(1), b"S")
+            if leaves:
+                client.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)  # the end comes with the hello
+            client.send(sent.read())
+            if leaves:
+                client.sock.shutdown(socket.SHUT_WR)
+            equal(client.receive_raw(1), None if leaves else b"\x16")
 
 
 @pooler_only

@@ -173,7 +173,13 @@ impl Report {
                 }
                 self.ready_connections(config, &access);
             }
-            Err(errors) => errors.into_iter().for_each(|error| self.add(Grade::Error, error)),
+            Err(errors) => {
+                // One of a file may be several, a line each.
+                errors
+                    .iter()
+                    .flat_map(|error| error.lines())
+                    .for_each(|line| self.add(Grade::Error, line));
+            }
         }
         match Accepting::load(&config.reload.client_tls) {
             Ok(Some(_)) => self.add(Grade::Ok, "TLS for clients: certificate and key match"),
@@ -321,6 +327,23 @@ mod tests {
                 && line.contains("transaction")),
             "{lines:?}"
         );
+    }
+
+    #[test]
+    fn each_error_of_a_rules_file_is_a_finding() {
+        let name = format!("hawser-check-{}.hba", process::random_u64());
+        let path = std::env::temp_dir().join(name);
+        std::fs::write(&path, "local all all gss\nhostx all all all trust\n").unwrap();
+        let lines = check(&format!(
+            "[[database]]\nname = \"a\"\nservers = \"/nowhere\"\n[[user]]\nname = \"u\"\n\
+             password = \"p\"\n[auth]\nhba_file = \"{}\"\n",
+            path.display()
+        ));
+        std::fs::remove_file(&path).unwrap();
+        for place in [":1:15: authentication", ":2:1: invalid"] {
+            let found = lines.iter().any(|line| line.starts_with("error") && line.contains(place));
+            assert!(found, "{place}: {lines:?}");
+        }
     }
 
     #[test]

@@ -23,6 +23,8 @@ use crate::config::{Limit, ServerAddress};
 /// Clients beyond `max_client_conn` that may be on their way in: half-open logins, cancel requests
 /// and those who are about to be told that there are too many.
 pub const LOGINS_BEYOND: usize = 1_000;
+/// Of these, how many are for others than TLS handshakes, which are slow to make room.
+pub const LOGINS_BEYOND_PLAIN: usize = 500;
 
 #[derive(Debug, Default)]
 struct Counts {
@@ -227,6 +229,19 @@ struct Account {
 pub struct ConnectionPermit(Arc<Account>);
 
 impl ConnectionPermit {
+    /// Whether the connection may begin TLS. To be called ahead of the handshake.
+    ///
+    /// # Errors
+    /// So many connections are on their way in that the rest is for those without TLS.
+    pub fn may_encrypt(&self, max_client_conn: u32) -> Result<(), ClientError> {
+        let most = max_client_conn as usize + LOGINS_BEYOND - LOGINS_BEYOND_PLAIN;
+        if self.0.limits.lock().connected <= most {
+            return Ok(());
+        }
+        Err(ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
+            .detail("Too many connections are about to log in."))
+    }
+
     /// Counts the connection as a client. To be called once its startup packet has come.
     ///
     /// # Errors
@@ -374,6 +389,18 @@ mod tests {
         assert!(limits.connect(2).is_none());
         drop(open);
         assert!(limits.connect(2).is_some());
+    }
+
+    #[test]
+    fn tls_handshakes_leave_places_for_logins_without() {
+        let limits = Arc::new(Limits::default());
+        let beyond = LOGINS_BEYOND - LOGINS_BEYOND_PLAIN;
+        let mut open: Vec<_> = (0..2 + beyond).filter_map(|_| limits.connect(2)).collect();
+        let mut next = limits.connect(2).unwrap();
+        assert_eq!(next.may_encrypt(2).unwrap_err().code, SqlState::TOO_MANY_CONNECTIONS);
+        next.admit(2).unwrap();
+        open.pop();
+        next.may_encrypt(2).unwrap();
     }
 
     #[test]

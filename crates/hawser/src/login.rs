@@ -319,6 +319,9 @@ impl Login {
         self.refuse_unencrypted("received unencrypted data after SSL request")?;
         let offered =
             matches!(self.origin, Origin::Tcp(_)) && self.service.acceptor.current().is_some();
+        if offered {
+            self.may_encrypt()?;
+        }
         send(self.stream()?, if offered { b"S" } else { b"N" }).await?;
         if offered { self.handshake().await } else { Ok(()) }
     }
@@ -327,6 +330,9 @@ impl Login {
         if self.service.acceptor.current().is_none() {
             // PostgreSQL closes the connection as well: its peer speaks TLS, which we do not.
             return Err(Stop::Gone);
+        }
+        if self.may_encrypt().is_err() {
+            return Err(Stop::Gone); // there is no way to tell it
         }
         if let Some(Stream::Plain(link)) = &mut self.stream {
             link.put_back(bytes);
@@ -343,12 +349,20 @@ impl Login {
         Ok(())
     }
 
+    /// A storm of handshakes leaves places for those who log in without TLS.
+    fn may_encrypt(&self) -> Result<(), Stop> {
+        let max_client_conn = self.config.reload.limits.max_client_conn;
+        Ok(self.permit.as_ref().ok_or(Stop::Gone)?.may_encrypt(max_client_conn)?)
+    }
+
     async fn handshake(&mut self) -> Result<(), Stop> {
         let Some(accepting) = self.service.acceptor.current() else { return Err(Stop::Gone) };
         self.stream()?.leave_runtime()?;
-        let Some(Stream::Plain(link)) = self.stream.take() else { return Err(Stop::Gone) };
+        let Some(Stream::Plain(mut link)) = self.stream.take() else { return Err(Stop::Gone) };
         let acceptor = accepting.acceptor();
         let handshake = self.service.threads.heavy(async move {
+            // In a storm it may have given up before its turn comes.
+            link.speaks().await?;
             let mut stream = Stream::FromClient(Box::new(acceptor.accept(link).await?));
             stream.leave_runtime()?;
             std::io::Result::Ok(stream)

@@ -64,6 +64,16 @@ pub fn shutdown_sending(fd: impl AsFd) -> io::Result<()> {
     Ok(rustix::net::shutdown(fd, Shutdown::Write)?)
 }
 
+/// Whether the peer has ended its sending side, or the connection is broken. There may be bytes of it
+/// to read all the same.
+pub fn peer_has_left(fd: impl AsFd) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut polled = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    // (HUP and ERR are told unasked.)
+    poll(&mut polled, Some(&now)).is_ok_and(|events| events > 0)
+}
+
 /// What TCP connections are set to. Zero: the kernel's own value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct TcpOptions {

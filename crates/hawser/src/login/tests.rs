@@ -354,9 +354,8 @@ async fn a_cancel_request_reaches_the_loop_and_is_never_answered() {
     ));
 }
 
-#[tokio::test]
-async fn tls_begins_by_request_or_at_once_and_then_only_with_alpn() {
-    let pki = Pki::new();
+/// One that asks for TLS.
+async fn encrypting(pki: &Pki) -> World {
     let server = Fake::new(Door::Trust).start().await;
     let tls = format!(
         "[tls]\nclient_tls_sslmode = \"require\"\nclient_tls_cert_file = \"{}\"\n\
@@ -364,7 +363,39 @@ async fn tls_begins_by_request_or_at_once_and_then_only_with_alpn() {
         pki.path("server.crt").display(),
         pki.path("server.key").display()
     );
-    let world = world(&server, "trust", &tls);
+    world(&server, "trust", &tls)
+}
+
+#[tokio::test]
+async fn nothing_is_computed_for_a_client_that_has_gone_behind_its_hello() {
+    let pki = Pki::new();
+    let world = encrypting(&pki).await;
+    let connecting = Connecting::load(&pki.connect_settings(TlsMode::VerifyFull)).unwrap();
+    let name = server_name("localhost").unwrap();
+    let (near, mut far) = tokio::io::duplex(4096);
+    tokio::spawn(connecting.connector().unwrap().connect(name, near));
+    let mut hello = vec![0; 5];
+    far.read_exact(&mut hello).await.unwrap();
+    hello.resize(5 + usize::from(u16::from_be_bytes([hello[3], hello[4]])), 0);
+    far.read_exact(&mut hello[5..]).await.unwrap();
+    for stays in [true, false] {
+        let mut client = world.connect();
+        client.write_all(&raw(SSL_REQUEST)).await.unwrap();
+        assert_eq!(client.read_u8().await.unwrap(), b'S');
+        client.write_all(&hello).await.unwrap();
+        if stays {
+            assert_eq!(client.read_u8().await.unwrap(), 0x16); // its ServerHello
+        } else {
+            client.shutdown().await.unwrap();
+            assert_eq!(rest_of(&mut client).await, b"");
+        }
+    }
+}
+
+#[tokio::test]
+async fn tls_begins_by_request_or_at_once_and_then_only_with_alpn() {
+    let pki = Pki::new();
+    let world = encrypting(&pki).await;
     let packet = startup_packet(&[("user", "ann")]);
     assert_eq!(error(&world.told(&packet).await).1, "SSL connection is required");
 

@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use hawser_sys::congestion::flows::Flows;
 use hawser_sys::mptcp::watch::{Watch, Watched};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::{client, server};
 
@@ -94,6 +94,22 @@ impl Link {
             }
             _ => false,
         }
+    }
+
+    /// Waits until it has something to say, and is still there to hear the answer.
+    ///
+    /// # Errors
+    /// It has gone, or its connection is broken.
+    pub async fn speaks(&mut self) -> io::Result<()> {
+        if self.put_back.is_empty() {
+            let mut ahead = [0; READ_AHEAD_BYTES];
+            let read = self.read(&mut ahead).await?;
+            self.put_back(&ahead[..read]);
+        }
+        if self.put_back.is_empty() || sys::peer_has_left(self.as_fd()) {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(())
     }
 
     #[cfg(test)]
