@@ -457,9 +457,7 @@ impl<S: Socket> Backend<S> {
     /// which its next statement fails, whoever's it is (XX000, "StartTransactionCommand: unexpected
     /// state STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
     pub(super) fn is_left_started_by_mixed_pipelines(&self) -> bool {
-        let version = self.parameters.get(b"server_version").unwrap_or_default();
-        let digits = version.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();
-        std::str::from_utf8(digits).ok().and_then(|major| major.parse().ok()).unwrap_or(0u32) >= 18
+        self.parameters.major_version() >= 18
     }
 
     /// Whether its clients lose state that does not move. (It takes a lock: not for each message.)

@@ -24,6 +24,7 @@ use super::table::{Engine, Holder, Resident};
 use super::{Host, Readiness, Socket, Token, limits, write_kept, write_or_keep};
 use crate::ids::{BackendId, LoopId, PoolId, Slot};
 use crate::listen::{Ask, Channel, FromHub, Hub, Notification, Step, Ticket};
+use crate::pool::ServerParameters;
 use crate::time::Time;
 use crate::wire::error::{self, ClientError, Severity, SqlState};
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
@@ -71,6 +72,19 @@ impl<S: Socket> Listener<S> {
     /// The channel on which this connection alone hears markers.
     fn marker(&self) -> Channel {
         Channel::new(format!("hawser_{}_{}", self.process, self.id.0).as_bytes())
+    }
+
+    /// What makes a new connection ready. It sits idle where a connection of a client's own would
+    /// not, so that the server must not end it for that.
+    fn first_query(&self, server: &ServerParameters) -> Vec<u8> {
+        const IDLE_SESSION_TIMEOUT_SINCE: u32 = 14;
+        let mut text = Vec::new();
+        if server.major_version() >= IDLE_SESSION_TIMEOUT_SINCE {
+            text.extend_from_slice(b"SET idle_session_timeout TO 0;");
+        }
+        text.extend_from_slice(b"LISTEN ");
+        self.marker().write_quoted(&mut text);
+        text
     }
 
     fn send(&mut self, text: &[u8], now: Time) -> std::io::Result<()> {
@@ -199,6 +213,7 @@ impl<S: Socket> Engine<S> {
         };
         let view = hub.pool.clone();
         let view = self.view_of(&view);
+        let first = listener.first_query(&seed.parameters);
         let holder = Holder::Listener(listener);
         let place = self.resident.insert_with(|_| Resident { id, pool: view, holder });
         if let Some(hub) = self.hubs.get_mut(&pool.id) {
@@ -209,10 +224,8 @@ impl<S: Socket> Engine<S> {
         else {
             return;
         };
-        let mut text = b"LISTEN ".to_vec();
-        listener.marker().write_quoted(&mut text);
         if host.watch(&listener.socket, Token::Backend(place)).is_err()
-            || listener.send(&text, now).is_err()
+            || listener.send(&first, now).is_err()
         {
             self.listener_ends(host, place, "its connection could not be watched", now);
         }

@@ -141,6 +141,13 @@ impl ServerParameters {
         self.pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
     }
 
+    /// The first number of the server's version; 0 where it does not say one.
+    pub fn major_version(&self) -> u32 {
+        let version = self.get(b"server_version").unwrap_or_default();
+        let digits = version.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();
+        std::str::from_utf8(digits).ok().and_then(|major| major.parse().ok()).unwrap_or(0)
+    }
+
     /// Puts a value in.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
         match self.pairs.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {

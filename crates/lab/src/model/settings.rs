@@ -43,13 +43,14 @@ const fn define(name: &'static str, boot: &'static str, reported: bool, kind: Ki
 }
 
 /// In the order in which PostgreSQL 14 and 15 report them: by name, case ignored.
-const DEFINITIONS: [Definition; 21] = [
+const DEFINITIONS: [Definition; 22] = [
     define("application_name", "", true, Kind::Text),
     define("client_encoding", "UTF8", true, Kind::Encoding),
     define("DateStyle", "ISO, MDY", true, Kind::DateStyle),
     define("default_transaction_read_only", "off", true, Kind::Bool),
     define("enable_seqscan", "on", false, Kind::Bool),
     define("extra_float_digits", "1", false, Kind::Integer),
+    define("idle_session_timeout", "0", false, Kind::Milliseconds),
     define("in_hot_standby", "off", true, Kind::Internal),
     define("integer_datetimes", "on", true, Kind::Internal),
     define("IntervalStyle", "postgres", true, Kind::IntervalStyle),
