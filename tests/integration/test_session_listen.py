@@ -360,6 +360,68 @@ def test_backends_listen_on_nothing_when_they_are_given_back(env):
         equal(result.value, "0")
 
 
+SHOWN = "select string_agg(channel, ' ' order by channel) from pg_listening_channels() channel"
+
+
+def test_pg_listening_channels_shows_ones_own(env):
+    client, other = env.connect(), env.connect()
+    client.execute('listen one; listen "Two ""quoted"""')
+    other.execute("listen three")
+    own = 'Two "quoted" one'
+    equal(client.value(SHOWN), own)
+    equal(client.extended(SHOWN).value, own)
+    client.exchange(m.parse(SHOWN, "shown"), m.SYNC)
+    equal(client.exchange(m.bind("shown"), m.execute(), m.SYNC).value, own)
+    equal(client.value("begin; " + SHOWN), own)
+    # Those in force: what this transaction does counts once it has ended.
+    client.execute("unlisten one; listen four")
+    equal(client.value(SHOWN), own)
+    client.execute("commit")
+    equal(client.value(SHOWN), 'Two "quoted" four')
+    equal(client.value("begin; listen five; " + SHOWN), 'Two "quoted" four')
+    client.execute("rollback")
+    equal(client.value(SHOWN), 'Two "quoted" four')
+    equal(other.value(SHOWN), "three")
+    client.execute("unlisten *")
+    equal(client.value(SHOWN), None)
+    client.execute("listen six")
+    equal(client.value(SHOWN), "six")
+    client.execute("begin")
+    equal(client.value(SHOWN), "six", "who has asked before is shown them within a transaction, too")
+    client.execute("rollback")
+
+
+def test_nothing_comes_twice_while_channels_are_shown(env):
+    client, sender = env.connect(), env.connect()
+    client.execute("listen shown")
+    for number in range(20):
+        result = client.execute(f"notify shown, 'own {number}'; {SHOWN}")
+        equal((order(result), result.value), ("CTDCAZ", "shown"))
+        equal(heard(client), [(client.pid, "shown", f"own {number}")])
+        client.execute("begin; " + SHOWN)
+        sender.execute(f"notify shown, 'theirs {number}'")
+        client.execute(f"listen more_{number}; notify more_{number}")
+        client.execute("commit")
+        equal(told(client, 2), [("shown", f"theirs {number}"), (f"more_{number}", "")])
+        client.execute(f"unlisten more_{number}")
+    silent(client)
+
+
+@pooler_only
+def test_a_client_that_has_looked_at_its_channels_leaves_none_of_them(env):
+    client, other = env.connect(), env.connect()
+    client.execute("listen kept")
+    client.value(SHOWN)
+    client.close()
+    vanishing = env.connect()
+    vanishing.execute("listen gone")
+    vanishing.value("begin; " + SHOWN)
+    vanishing.vanish()
+    time.sleep(0.2)
+    for result in on_every_backend([other, env.connect()], "select count(*) from pg_listening_channels()"):
+        equal(result.value, "0")
+
+
 @pooler_only
 def test_a_channel_ends_with_its_last_client(env):
     one, two = env.connect(), env.connect()
@@ -505,3 +567,33 @@ def test_listeners_on_a_standby_get_the_servers_own_error(env):
             equal(client.attempt("listen x").sqlstate, "25006")
             equal(client.attempt("unlisten x").tags, ["UNLISTEN"])
             equal(client.value("select 1"), "1")
+
+
+@pooler_only
+def test_the_listening_connection_may_sit_idle(env):
+    """A client that works is never idle for long; what listens for it may be."""
+    with env.server() as server:
+        server.execute("alter role app in database app set idle_session_timeout to '700ms'")
+        try:
+            with env.pooler_with() as target, target.connect() as client, target.connect() as sender:
+                client.execute("listen idle")
+                time.sleep(1.5)
+                sender.execute("notify idle, 'heard'")
+                equal(told(client), [("idle", "heard")])
+        finally:
+            server.execute("alter role app in database app reset idle_session_timeout")
+
+
+def test_ten_thousand_channels(env):
+    client, sender = env.connect(), env.connect()
+    for start in range(0, 10_000, 50):
+        client.execute(";".join(f"listen many_{number}" for number in range(start, start + 50)))
+    sender.execute("notify many_0, 'first'; notify many_9999, 'last'; notify many_10000")
+    equal(told(client, 2), [("many_0", "first"), ("many_9999", "last")])
+    equal(client.value("select count(*) from pg_listening_channels()"), "10000")
+    client.execute("listen one_more")
+    sender.execute("notify many_5000; notify one_more")
+    equal([channel for channel, _ in told(client, 2)], ["many_5000", "one_more"])
+    client.execute("unlisten *")
+    sender.execute("notify many_0; notify one_more")
+    silent(client)

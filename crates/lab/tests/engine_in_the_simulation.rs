@@ -222,13 +222,31 @@ fn clients_that_listen_hear_their_own_in_their_place() {
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 
+fn with_listeners_that_die(seed: u64) -> Draw {
+    Draw::new(seed, 10, &listening())
+        .world(|config| config.faults = faults())
+        .each(|client| client.tolerates_loss = true)
+}
+
 #[test]
 fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
-    all("a_listening_connection_that_dies", 8, |seed| {
-        Draw::new(seed, 10, &listening())
-            .world(|config| config.faults = faults())
-            .each(|client| client.tolerates_loss = true)
-    });
+    all("a_listening_connection_that_dies", 8, with_listeners_that_die);
+}
+
+/// 75: a client that hung up while it was not read, in the middle of a pipeline. 51, 180: notifications
+/// behind a COMMIT in mid-pipeline. 174, 274: an UNLISTEN, rolled back or with a LISTEN behind it, by a
+/// client whose own backend listens, too. 48, 237: the listening connection is lost with a setting
+/// changed in the same transaction.
+#[test]
+fn seeds_of_listening_that_once_failed() {
+    for seed in [75, 174, 180, 274] {
+        let run = Draw::new(seed, 10, &listening()).run();
+        run.unwrap_or_else(|failure| panic!("hear, seed {seed}, {failure}"));
+    }
+    for seed in [48, 51, 237] {
+        let run = with_listeners_that_die(seed).run();
+        run.unwrap_or_else(|failure| panic!("die, seed {seed}, {failure}"));
+    }
 }
 
 #[test]

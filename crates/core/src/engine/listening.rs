@@ -32,6 +32,7 @@ mod answer;
 mod ending;
 mod heard;
 mod named;
+mod shown;
 mod tickets;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -94,10 +95,14 @@ pub(super) struct Listening {
     later: Vec<Waiting>,
     /// What its own backend listens on.
     on_backend: Vec<Box<[u8]>>,
+    /// Its own backend listens on its channels, too, so that `pg_listening_channels()` shows them.
+    shown: bool,
+    /// It has looked at them before.
+    looks: bool,
     /// A DISCARD ALL has worked.
     discarded: bool,
-    /// Channels that it has left by other means than the pending ones.
-    taken: Vec<Taken>,
+    /// Channels that it leaves at the end of its transaction, whatever becomes of that.
+    left: BTreeSet<Channel>,
 }
 
 /// What waits for a client.
@@ -123,9 +128,25 @@ impl Listening {
     fn is_nothing(&self) -> bool {
         self.channels.is_empty()
             && self.pending.is_empty()
-            && self.taken.is_empty()
+            && self.left.is_empty()
             && self.queue.is_empty()
+            && !self.shown
             && self.stage == Stage::AtRest
+    }
+
+    /// Whether its transaction has done nothing to its channels.
+    fn is_unchanged(&self) -> bool {
+        !self.discarded
+            && !self.shown
+            && self.left.is_empty()
+            && self.pending.is_empty()
+            && self.ahead.channels().is_empty()
+    }
+
+    /// An UNLISTEN is under way that cannot be marked.
+    fn take(&mut self, what: &Taken) {
+        let taken = self.channels.iter().filter(|channel| what.takes(channel.as_bytes()));
+        self.left.extend(taken.cloned());
     }
 
     /// A DISCARD ALL has worked.
@@ -153,7 +174,7 @@ impl<S: Socket> Client<S> {
     /// Whether its backend may listen on something on its account.
     pub(super) fn keeps_backend_to_listen(&self) -> bool {
         self.extra.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(|listening| {
-            listening.stage != Stage::AtRest || !listening.pending.is_empty()
+            listening.stage != Stage::AtRest || !listening.pending.is_empty() || listening.shown
         })
     }
 

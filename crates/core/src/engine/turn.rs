@@ -124,6 +124,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.passage.cut(self.backend)?;
             self.backend.discard_sequences(&mut self.passage.out);
         }
+        if self.backend.status == TransactionStatus::Idle && self.client.has_looked_at_channels() {
+            self.passage.cut(self.backend)?;
+            self.client.show_channels(self.backend, &mut self.passage.out);
+        }
         Ok(())
     }
 
@@ -498,6 +502,20 @@ impl<S: Socket> Turn<'_, '_, S> {
             if !self.backend.is_classic() {
                 self.client.pins.insert(Part::SessionCatalog);
             }
+        }
+        if looks {
+            self.before_channels()?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that `pg_listening_channels()` shows what the client listens on.
+    fn before_channels(&mut self) -> Result<(), Halt> {
+        if self.client.listens() && self.client.looks_at_channels() {
+            self.hold()?;
+            self.passage.cut(self.backend)?;
+            self.client.show_channels(self.backend, &mut self.passage.out);
+            self.backend.replay.forget();
         }
         Ok(())
     }

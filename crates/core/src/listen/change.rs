@@ -19,6 +19,9 @@ use super::Channel;
 /// Start of the names of channels that are ours.
 const MARK: &[u8] = b"hawser_unlisten_";
 
+/// Names of fewer bytes than this are not cut off (`NAMEDATALEN`, less the longest character).
+const CUT_BYTES_MIN: usize = 60;
+
 /// What an UNLISTEN takes away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
@@ -29,11 +32,24 @@ pub enum Taken {
 }
 
 impl Taken {
+    /// Whether it takes a channel.
+    pub fn takes(&self, channel: &[u8]) -> bool {
+        match self {
+            Self::All => true,
+            Self::One(name) => is_named(channel, name),
+        }
+    }
+
     /// Takes it from what is listened on.
     pub fn take_from(&self, channels: &mut BTreeSet<Channel>) {
         match self {
             Self::All => channels.clear(),
-            Self::One(name) => drop(channels.remove(&**name)),
+            Self::One(name) => {
+                channels.remove(&**name);
+                if name.len() >= CUT_BYTES_MIN {
+                    channels.retain(|channel| !is_cut_from(channel.as_bytes(), name));
+                }
+            }
         }
     }
 }
@@ -41,7 +57,7 @@ impl Taken {
 /// What a transaction under way has done with LISTEN and UNLISTEN, as far as its texts say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pending {
-    listened: Vec<Box<[u8]>>,
+    listened: BTreeSet<Box<[u8]>>,
     unlistened: Vec<Taken>,
 }
 
@@ -56,9 +72,14 @@ impl Pending {
         self.listened.len() + self.unlistened.len()
     }
 
+    /// Whether it has ended listening anywhere, with a mark behind.
+    pub fn unlistens(&self) -> bool {
+        !self.unlistened.is_empty()
+    }
+
     /// A LISTEN is under way.
     pub fn listen(&mut self, name: &[u8]) {
-        self.listened.push(name.into());
+        self.listened.insert(name.into());
     }
 
     /// An UNLISTEN is under way: the statement that must follow it.
@@ -77,26 +98,20 @@ impl Pending {
     /// the backend may listen on is not this client's. The server cuts off names between characters,
     /// the reader of texts between bytes.
     fn named(&self, channel: &[u8]) -> bool {
-        const CUT_BYTES_MIN: usize = 60;
-        self.listened.iter().any(|name| {
-            **name == *channel || (channel.len() >= CUT_BYTES_MIN && name.starts_with(channel))
-        })
+        let is_cut = |name: &[u8]| is_cut_from(channel, name);
+        self.listened.contains(channel)
+            || (channel.len() >= CUT_BYTES_MIN && self.listened.iter().any(|name| is_cut(name)))
     }
 
     /// The channels that the client listens on, once the transaction has ended. `before` it listened
     /// on these, and its backend now does on `server`.
     pub fn settle(&self, before: &BTreeSet<Channel>, server: &[Box<[u8]>]) -> BTreeSet<Channel> {
         let mut after = before.clone();
+        let marks: BTreeSet<&[u8]> =
+            server.iter().map(|channel| &**channel).filter(|channel| is_mark(channel)).collect();
         for (at, taken) in self.unlistened.iter().enumerate() {
-            if !server.iter().any(|channel| **channel == *mark(at + 1)) {
-                continue;
-            }
-            match taken {
-                Taken::All => after.clear(),
-                Taken::One(name) => {
-                    after.remove(&**name);
-                    after.retain(|channel| !is_cut_from(channel.as_bytes(), name));
-                }
+            if marks.contains(&*mark(at + 1)) {
+                taken.take_from(&mut after);
             }
         }
         let new = server.iter().filter(|channel| !is_mark(channel) && self.named(channel));
@@ -105,15 +120,21 @@ impl Pending {
     }
 }
 
+/// Whether a channel is what the server makes of a name, which the reader of texts cuts off elsewhere.
+pub fn is_named(channel: &[u8], name: &[u8]) -> bool {
+    *channel == *name || is_cut_from(channel, name)
+}
+
 fn is_cut_from(channel: &[u8], name: &[u8]) -> bool {
-    channel.len() >= 60 && name.starts_with(channel)
+    channel.len() >= CUT_BYTES_MIN && name.starts_with(channel)
 }
 
 fn mark(number: usize) -> Box<[u8]> {
     [MARK, number.to_string().as_bytes()].concat().into()
 }
 
-fn is_mark(channel: &[u8]) -> bool {
+/// Whether a channel stands for an UNLISTEN.
+pub fn is_mark(channel: &[u8]) -> bool {
     channel.starts_with(MARK)
 }
 
@@ -147,6 +168,39 @@ mod tests {
         assert_eq!(pending.settle(&before, &server(&[])), before);
         assert_eq!(pending.settle(&before, &server(&["hawser_unlisten_1"])), set(&["y"]));
         assert_eq!(pending.settle(&before, &server(&["hawser_unlisten_2"])), set(&[]));
+    }
+
+    /// A transaction may name as many channels as a client may have; this is done by an event loop.
+    #[test]
+    fn ten_thousand_channels_do_not_take_their_square() {
+        let mut pending = Pending::default();
+        let name = |number: usize| format!("channel_{number}");
+        let before: Vec<String> = (0..10_000).map(name).collect();
+        let after: Vec<String> = (10_000..20_000).map(name).collect();
+        after.iter().for_each(|name| pending.listen(name.as_bytes()));
+        after.iter().for_each(|name| pending.listen(name.as_bytes()));
+        let mut listed = after.clone();
+        for (at, name) in before.iter().enumerate() {
+            pending.unlisten(Taken::One(name.as_bytes().into()));
+            listed.push(format!("hawser_unlisten_{}", at + 1));
+        }
+        assert_eq!(pending.len(), 20_000, "those named twice count once");
+        let names = |all: &[String]| all.iter().map(|name| name.as_bytes().into()).collect();
+        let listed: Vec<Box<[u8]>> = names(&listed);
+        let before = before.iter().map(|name| Channel::new(name.as_bytes())).collect();
+        let settled = pending.settle(&before, &listed);
+        let expected: BTreeSet<&[u8]> = after.iter().map(String::as_bytes).collect();
+        assert!(settled.iter().map(Channel::as_bytes).eq(expected));
+    }
+
+    #[test]
+    fn an_unlisten_counts_for_a_name_however_it_is_cut_off() {
+        let mut pending = Pending::default();
+        let long = [&b"x".repeat(61)[..], "é".as_bytes()].concat();
+        pending.unlisten(Taken::One((&*long).into()));
+        let before = set(&[&"x".repeat(61), &"x".repeat(59)]);
+        let after = pending.settle(&before, &server(&["hawser_unlisten_1"]));
+        assert_eq!(after, set(&[&"x".repeat(59)]));
     }
 
     #[test]

@@ -10,13 +10,15 @@ use crate::engine::client::Client;
 use crate::engine::table::Engine;
 use crate::engine::{Host, Socket};
 use crate::ids::Slot;
-use crate::listen::change::Pending;
+use crate::listen::change::{Pending, is_mark};
 use crate::listen::{Ask, CHANNELS_A_CLIENT_MAX, Channel, Ticket};
 use crate::session::part::Part;
 use crate::time::Time;
 
 /// Asks a backend what it listens on.
 const CHANNELS_QUERY: &[u8] = b"SELECT pg_catalog.pg_listening_channels()";
+/// Ends listening on a backend.
+const UNLISTEN_ALL: &[u8] = b"UNLISTEN *";
 
 impl<S: Socket> Client<S> {
     /// A row has come that answers a query of ours.
@@ -42,32 +44,50 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let keeps_natively = client.pins.contains(Part::Listen);
         // Its statements are the server's alone, and a query of ours would take the unnamed one away.
-        let by_name = !keeps_natively
-            && (client.pins.contains(Part::UnnamedStatement)
-                || client.pins.contains(Part::ProtocolStatement));
+        let by_name = client.pins.contains(Part::UnnamedStatement)
+            || client.pins.contains(Part::ProtocolStatement);
         let Some(listening) = client.listening() else { return };
         listening.held.extend_from_slice(answer[0]);
         listening.held.extend_from_slice(answer[1]);
         listening.held_reports = std::mem::take(&mut listening.reports);
+        if listening.is_unchanged() {
+            // By far the most often; and there may be thousands of channels.
+            match listening.channels.is_empty() {
+                true => self.release_answer(host, slot, now),
+                false => self.wait_for_hub(host, slot, Stage::Fencing, Ask::default()),
+            }
+            return;
+        }
         let mut after = listening.channels.clone();
         if std::mem::take(&mut listening.discarded) {
             listening.pending = Pending::default();
             after.clear();
         }
-        for taken in std::mem::take(&mut listening.taken) {
-            taken.take_from(&mut after);
+        for left in std::mem::take(&mut listening.left) {
+            after.remove(&left);
         }
         if by_name && !listening.pending.is_empty() {
             let pending = std::mem::take(&mut listening.pending);
             for taken in pending.into_taken() {
                 taken.take_from(&mut after);
             }
-            self.keep_to_listen(host, slot, &after, now);
-            return;
+            if !keeps_natively {
+                self.keep_to_listen(host, slot, &after, now);
+                return;
+            }
         }
-        let asks = !listening.pending.is_empty() && !keeps_natively;
-        listening.pending =
-            if asks { std::mem::take(&mut listening.pending) } else { Pending::default() };
+        let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {
+            return;
+        };
+        // Where its own backend listens, that has what it has listened on: but not what it has left.
+        let asks = match keeps_natively {
+            true => listening.pending.unlistens(),
+            false => !listening.pending.is_empty(),
+        };
+        if !asks {
+            listening.pending = Pending::default();
+        }
+        let leaves_shown = listening.shown && !keeps_natively && !by_name;
         let ask = match asks {
             true => self.change_channels_ahead(slot, &after),
             false => self.change_channels(slot, &after),
@@ -83,6 +103,10 @@ impl<S: Socket> Engine<S> {
             let pool = self.pools[pool as usize].pool.clone();
             self.ask_hub(host, &pool, ask);
             self.send_made(host, slot, &[CHANNELS_QUERY], now);
+        } else if leaves_shown {
+            let pool = self.pools[pool as usize].pool.clone();
+            self.ask_hub(host, &pool, ask);
+            self.leave(host, slot, &[UNLISTEN_ALL], true, now);
         } else if after.is_empty() {
             let pool = self.pools[pool as usize].pool.clone();
             self.ask_hub(host, &pool, ask);
@@ -174,6 +198,7 @@ impl<S: Socket> Engine<S> {
         slot: Slot,
         now: Time,
     ) {
+        self.give_notifications(host, slot, now); // what the backend has heard may be too much
         let Some(client) = self.clients.get_mut(slot) else { return };
         if !client.backend.as_ref().is_some_and(|backend| backend.is_at_rest()) {
             return;
@@ -217,10 +242,16 @@ impl<S: Socket> Engine<S> {
     pub(super) fn channels_known<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let other_encoding = client.desired.get(b"client_encoding").is_some();
+        let keeps_natively = client.pins.contains(Part::Listen);
         let Some(listening) = client.listening() else { return };
         let pending = std::mem::take(&mut listening.pending);
         let on_backend = std::mem::take(&mut listening.on_backend);
         let mut after = pending.settle(&listening.channels, &on_backend);
+        if keeps_natively {
+            after.retain(|channel| listening.channels.contains(channel));
+            self.left_natively(host, slot, &after, &on_backend, now);
+            return;
+        }
         let joined: BTreeSet<Channel> = after.difference(&listening.channels).cloned().collect();
         if joined.is_empty() {
             listening.overheard.clear();
@@ -236,7 +267,7 @@ impl<S: Socket> Engine<S> {
                 self.release_answer(host, slot, now);
                 return;
             }
-            self.leave(host, slot, &[b"UNLISTEN *"], true, now);
+            self.leave(host, slot, &[UNLISTEN_ALL], true, now);
             return;
         }
         if other_encoding || after.len() > CHANNELS_A_CLIENT_MAX {
@@ -259,6 +290,29 @@ impl<S: Socket> Engine<S> {
         self.mark_and_leave(host, ticket, &marker, now);
     }
 
+    /// A client whose own backend listens has left channels on which the listening connection
+    /// listens for it besides: the backend leaves the marks of that.
+    fn left_natively<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        after: &BTreeSet<Channel>,
+        on_backend: &[Box<[u8]>],
+        now: Time,
+    ) {
+        let ask = self.change_channels(slot, after);
+        let Some(client) = self.clients.get(slot) else { return };
+        let pool = self.pools[client.pool as usize].pool.clone();
+        self.ask_hub(host, &pool, ask);
+        let mut text = Vec::new();
+        for mark in on_backend.iter().filter(|channel| is_mark(channel)) {
+            text.extend_from_slice(b"UNLISTEN ");
+            Channel::new(mark).write_quoted(&mut text);
+            text.push(b';');
+        }
+        self.leave(host, slot, &[&text], true, now);
+    }
+
     /// The listening connection is on the new channels: the backend may leave them.
     pub(super) fn mark_and_leave<H: Host<S>>(
         &mut self,
@@ -272,7 +326,7 @@ impl<S: Socket> Engine<S> {
         text.extend_from_slice(b";NOTIFY ");
         marker.write_quoted(&mut text);
         text.extend_from_slice(format!(",'{}'", ticket.write(self.id)).as_bytes());
-        self.leave(host, ticket.slot, &[&text, b"UNLISTEN *"], false, now);
+        self.leave(host, ticket.slot, &[&text, UNLISTEN_ALL], false, now);
     }
 
     pub(super) fn leave<H: Host<S>>(
@@ -287,6 +341,7 @@ impl<S: Socket> Engine<S> {
         client.held = true;
         if let Some(listening) = client.listening() {
             listening.stage = Stage::Leaving { answered: false, marked };
+            listening.shown &= texts.last() != Some(&UNLISTEN_ALL);
         }
         self.send_made(host, slot, texts, now);
     }

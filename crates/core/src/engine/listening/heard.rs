@@ -136,8 +136,10 @@ impl Listening {
     pub(super) fn flush_overheard(&mut self, process: u32, own: u32) {
         for notification in std::mem::take(&mut self.overheard) {
             self.queued_bytes = self.queued_bytes.saturating_sub(notification.message.len());
-            if !self.joining.is_empty() && !self.joining.contains(&notification.channel) {
-                continue; // a marker, or heard already
+            let joins = self.joining.contains(&notification.channel);
+            let heard_already = self.channels.contains(&notification.channel);
+            if !joins && (heard_already || !self.joining.is_empty()) {
+                continue; // or a marker
             }
             let message = match notification.process == process {
                 true => notification.message_from(own),

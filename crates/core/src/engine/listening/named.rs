@@ -1,12 +1,13 @@
 //! LISTEN and UNLISTEN in the texts of a client: what they may change.
 
+use super::Listening;
 use crate::engine::Socket;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::Unusual;
 use crate::engine::restore::Insertion;
 use crate::listen::CHANNELS_A_CLIENT_MAX;
-use crate::listen::change::Taken;
+use crate::listen::change::{Taken, is_named};
 use crate::session::part::Part;
 use crate::session::scan::{Findings, OneOrAll, Verb};
 
@@ -42,13 +43,18 @@ impl<S: Socket> Client<S> {
     /// A statement that listens, or ends it, is on its way to the server.
     pub(in crate::engine) fn undergo_listening(&mut self, unusual: &Unusual) {
         let Some(named) = &unusual.named_channels else { return };
+        if !named.listens.is_empty()
+            && let Some(extra) = &mut self.extra
+        {
+            extra.unlistening = false; // that is not all any more
+        }
         if self.pins.contains(Part::Listen) {
-            // Its own backend listens. What it has here besides goes at the end of the transaction,
-            // whatever becomes of that.
+            // Its own backend listens. What it has here besides, and comes back to, it keeps here.
             if self.has_channels()
-                && let Some(listening) = self.listening()
+                && let Some(Listening { channels, pending, .. }) = self.listening()
             {
-                listening.taken.extend_from_slice(&named.unlistens);
+                let is_here = |name: &[u8]| channels.iter().any(|c| is_named(c.as_bytes(), name));
+                named.listens.iter().filter(|n| is_here(n)).for_each(|name| pending.listen(name));
             }
             return;
         }
@@ -70,11 +76,16 @@ impl<S: Socket> Client<S> {
         what: Taken,
         backend: &Backend<S>,
     ) -> Option<Vec<u8>> {
-        let standby = backend.parameters.get(b"in_hot_standby") == Some(b"on");
-        if standby || self.pins.contains(Part::Listen) || !self.has_channels() {
+        if !self.has_channels() {
             return None;
         }
-        Some(self.listening()?.pending.unlisten(what))
+        let standby = backend.parameters.get(b"in_hot_standby") == Some(b"on");
+        let listening = self.listening()?;
+        if standby || listening.pending.len() > CHANNELS_A_CLIENT_MAX {
+            listening.take(&what);
+            return None;
+        }
+        Some(listening.pending.unlisten(what))
     }
 
     /// What must be put behind the UNLISTENs of a text.

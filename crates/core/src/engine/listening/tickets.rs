@@ -218,10 +218,11 @@ impl<S: Socket> Engine<S> {
     /// A client leaves: it listens no more.
     pub(in crate::engine) fn forget_listening<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let Some(client) = self.clients.get(slot) else { return };
-        if !client.has_channels() {
+        if !client.listens() {
             return;
         }
         let pool = self.pools[client.pool as usize].pool.clone();
+        // Those of LISTENs under way, too.
         let ask = self.change_channels(slot, &BTreeSet::new());
         self.ask_hub(host, &pool, ask);
     }

@@ -87,6 +87,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             if effects.reads_sequences {
                 self.before_sequences()?; // its Bind comes within the pipeline
             }
+            if effects.pins.contains(Part::SessionCatalog) {
+                self.before_channels()?;
+            }
             let unnamed = Arc::new(Unnamed {
                 body: rest.into(),
                 settings: self.client.desired.clone(),
