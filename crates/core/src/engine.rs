@@ -33,6 +33,7 @@ pub mod client;
 mod doubt;
 pub mod effects;
 mod events;
+mod exact;
 mod expect;
 mod from_client;
 mod from_server;

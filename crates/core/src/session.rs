@@ -4,7 +4,8 @@
 //!           [`part`] names the parts of that state and says for each how it becomes known, how it
 //!           is applied to another backend and how it is undone. [`scan`] finds in the text of a
 //!           query which parts it may touch; [`settings`] holds the part that moves most often,
-//!           [`options`] where it starts and [`canonical`] in which form a server would show it.
+//!           [`options`] where it starts and [`canonical`] in which form a server would show it;
+//!           [`report`] reads what a server with the extension says of all of it.
 //! # Invariant  what is not understood is never taken for harmless: it is `unsure`, and the caller
 //!           pins the client to its backend.
 //!
@@ -14,6 +15,7 @@ pub mod canonical;
 pub mod options;
 pub mod part;
 pub mod question;
+pub mod report;
 pub mod scan;
 pub mod settings;
 mod token;

@@ -20,7 +20,7 @@ pub mod talk;
 #[cfg(test)]
 pub(crate) mod tests;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -29,6 +29,7 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::session::options::{Asked, Replication};
+use hawser_core::session::report;
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup;
 use hawser_sys::stream::TcpOptions;
@@ -67,6 +68,8 @@ pub struct Target {
     pub retry_after_max: Duration,
     /// For TCP.
     pub tcp: TcpOptions,
+    /// Whether servers are asked to report what their sessions hold.
+    pub reports: bool,
 }
 
 /// As whom to log in, to what.
@@ -207,6 +210,15 @@ impl DialError {
         }
     }
 
+    /// Whether the server does not take the parameter that asks for reports.
+    fn is_about_reports(&self) -> bool {
+        let name = String::from_utf8_lossy(report::ASKING);
+        match self {
+            Self::Refused { error, .. } => error.message.contains(&*name),
+            _ => false,
+        }
+    }
+
     /// Whether another attempt with more or less encryption may do better.
     fn may_depend_on_encryption(&self) -> bool {
         match self {
@@ -327,6 +339,8 @@ pub struct Dialler {
     pub congestion: CongestionUsage,
     places: Mutex<Places>,
     failing: Mutex<HashMap<ServerAddress, Failing>>,
+    /// Servers that refuse to be asked for reports: other poolers do.
+    reportless: Mutex<HashSet<ServerAddress>>,
     turn: AtomicUsize,
 }
 
@@ -471,8 +485,17 @@ impl Dialler {
     ) -> Result<Reached, DialError> {
         let mut first_error: Option<DialError> = None;
         for encryption in reach::attempts(target.tls.mode, endpoint) {
-            let attempt = attempt((server, endpoint), self, *encryption, target, login, attrs);
-            let result = match timeout(target.connect_timeout, attempt).await {
+            let attempts = async {
+                let one = || attempt((server, endpoint), self, *encryption, target, login, attrs);
+                match one().await {
+                    Err(error) if error.is_about_reports() && self.asks_for_reports(server) => {
+                        self.stop_asking_for_reports(server);
+                        one().await
+                    }
+                    result => result,
+                }
+            };
+            let result = match timeout(target.connect_timeout, attempts).await {
                 Ok(result) => result,
                 Err(_) => Err(DialError::Timeout {
                     server: endpoint.to_string(),
@@ -540,6 +563,20 @@ impl Dialler {
         places.by_id.insert(id, (place, known.clone()));
         places.ids.insert(key, id);
         (id, known)
+    }
+
+    fn asks_for_reports(&self, server: &ServerAddress) -> bool {
+        !locked(&self.reportless).contains(server)
+    }
+
+    fn stop_asking_for_reports(&self, server: &ServerAddress) {
+        if locked(&self.reportless).insert(server.clone()) {
+            tracing::warn!(
+                %server,
+                "the server does not take the startup parameter hawser.report: it is not asked for \
+                 any more what sessions hold; extension = \"off\" keeps from asking"
+            );
+        }
     }
 
     /// What an id stands for.
@@ -612,6 +649,12 @@ async fn attempt(
         parameters.push((b"database", login.database.as_bytes()));
     }
     parameters.extend(login.parameters.iter().map(|asked| (&*asked.name, &*asked.value)));
+    if target.reports
+        && login.replication == Replication::None
+        && dialler.asks_for_reports(configured)
+    {
+        parameters.push((report::ASKING, b"on"));
+    }
 
     let server = || endpoint.to_string();
     let entered = enter(&mut talk, &login.user, &parameters, &login.credentials).await;

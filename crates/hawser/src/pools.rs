@@ -415,6 +415,7 @@ impl Pools {
                 || old.target.session_attrs != new.target.session_attrs
                 || old.target.tls.mode != new.target.tls.mode
                 || old.target.tls.is_stale()
+                || old.target.reports != new.target.reports
                 || old.login.database != new.login.database;
             let (settings, mode) =
                 settings(&config, database, &entry.key.user, entry.route.load().login.replication);
@@ -462,6 +463,7 @@ fn route(
             dns_max_ttl: reload.servers.dns_max_ttl,
             retry_after_max: reload.servers.server_login_retry,
             tcp: tcp_options(&reload.network),
+            reports: database.extension == config::ExtensionUse::Auto,
         },
         login,
         bounds: ServerBounds {

@@ -382,6 +382,9 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                     tracing::debug!(%backend, database, user, reason, "server connection closed");
                 }
             }
+            Event::ReportUnreadable { database, user, error } => {
+                crate::pools::open::say_unreadable(database, user, error);
+            }
             Event::Told { error } => self.shared.logged.errors.count(error),
             Event::StartValuesChanged { pool } => {
                 // Who asks for too many is no worse off than with a change made elsewhere: the

@@ -23,6 +23,7 @@ mod execute;
 pub mod fault;
 pub mod frontend;
 mod plan;
+mod report;
 pub mod session;
 pub mod settings;
 pub mod sql;

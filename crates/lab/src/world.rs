@@ -76,6 +76,8 @@ pub struct WorldConfig {
     pub cancel_max: Duration,
     /// What goes wrong with servers.
     pub faults: Faults,
+    /// Servers have the extension, and are asked what sessions hold.
+    pub reports: bool,
     /// What is done wrongly on purpose.
     pub sabotage: Sabotage,
     /// Of how many units of work one is followed by a look at everything.
@@ -100,6 +102,7 @@ impl Default for WorldConfig {
             opening_max: Duration::from_millis(5),
             cancel_max: Duration::from_millis(2),
             faults: Faults::default(),
+            reports: false,
             sabotage: Sabotage::None,
             look_every: 1,
             step: Duration::from_micros(1),
@@ -204,6 +207,7 @@ impl World {
             slots: 0..slots,
             connections_max: 10_000,
             seed: rng.next_u64(),
+            reports: config.reports,
             ..ServerConfig::default()
         });
         let pools: Vec<PoolRef<Stream>> = (0u32..)
@@ -244,7 +248,7 @@ impl World {
         };
         Self {
             net: Net::new(rng.next_u64(), config.network.clone()),
-            servers: Servers::new(server, config.faults.clone(), rng.fork()),
+            servers: Servers::new(server, config.faults.clone(), config.reports, rng.fork()),
             lobby: Lobby::new(config.login_max),
             outside,
             engines: (0..config.loops)

@@ -103,6 +103,7 @@ impl Draw {
             message_max: *rng.pick(&[MS / 10, MS, 10 * MS]),
             pools,
             look_every: rng.between(1, 8),
+            reports: seed % 3 == 1,
             ..WorldConfig::default()
         };
         let clients = (0..count)
@@ -209,6 +210,27 @@ fn seeds_that_once_failed() {
 fn clients_with_state_of_every_kind_leak_nothing_and_lose_nothing() {
     let reports = all("clients_with_state_of_every_kind", 12, |seed| Draw::new(seed, 12, &mix()));
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
+/// What texts do not show is known from the servers' reports, at rest: it moves and pins like what
+/// they show.
+#[test]
+fn clients_of_servers_that_report_lose_nothing_that_functions_do() {
+    let reports = all("clients_of_servers_that_report", 16, |seed| {
+        let hidden = Mix { hidden: 25, ..if seed % 2 == 0 { mix() } else { moving() } };
+        Draw::new(seed, 10, &hidden).world(|config| config.reports = true)
+    });
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
+/// The test of the test: without reports it is noticed.
+#[test]
+fn what_functions_do_is_lost_where_nobody_reports_it() {
+    let hidden = Mix { hidden: 40, ..moving() };
+    let lost = seeds(20).any(|seed| {
+        Draw::new(seed, 10, &hidden).world(|config| config.reports = false).run().is_err()
+    });
+    assert!(lost);
 }
 
 /// LISTEN, UNLISTEN and NOTIFY, within savepoints, pipelines and what else there is.

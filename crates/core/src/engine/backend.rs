@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::client::{ClientStatement, significant};
 use super::doubt::Doubt;
+use super::exact::Exact;
 use super::expect::Expect;
 use super::kept::Kept;
 use super::message::PoolRef;
@@ -14,6 +15,7 @@ use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
+use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
@@ -29,6 +31,9 @@ pub struct BackendSeed<S: Socket> {
     pub pool: PoolRef<S>,
     /// What the server reported at connect.
     pub parameters: Arc<ServerParameters>,
+    /// What it reported of its session, if it does that. What was done on the connection since it
+    /// was opened is in it.
+    pub report: Option<Report>,
     /// Process id from BackendKeyData.
     pub process: u32,
     /// Key from BackendKeyData.
@@ -222,6 +227,8 @@ pub struct Backend<S: Socket> {
     pub(super) custom: CustomNames,
     /// What its client's statements may have made or ended.
     pub(super) doubt: Option<Box<Doubt>>,
+    /// What its server reports of the session, if it does.
+    pub(super) exact: Option<Box<Exact>>,
     _permit: Box<dyn std::any::Any + Send>,
 }
 
@@ -229,7 +236,8 @@ impl<S: Socket> Backend<S> {
     /// From what the dialler brings.
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
         let keep = seed.pool.settings().max_prepared_statements;
-        Self {
+        let report = seed.report.filter(|_| seed.pool.trusts_reports());
+        let mut backend = Self {
             id: seed.id,
             socket: seed.socket,
             process: seed.process,
@@ -299,8 +307,11 @@ impl<S: Socket> Backend<S> {
             applying: false,
             custom: CustomNames::NONE,
             doubt: None,
+            exact: report.map(|report| Box::new(Exact::new(report))),
             _permit: seed.permit,
-        }
+        };
+        backend.leave_to_nobody(true);
+        backend
     }
 
     /// Its id.

@@ -90,6 +90,7 @@ impl<S: Socket> Engine<S> {
         backend.rereading = false;
         backend.unbroken = 0;
         backend.tidying = Tidying::No;
+        backend.leave_to_nobody(false);
         if backend.parked {
             backend.parked = false;
             backend.pool.lock().unpark();

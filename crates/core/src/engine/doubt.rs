@@ -31,7 +31,7 @@ use crate::session::settings::{Settings, SettingsBuilder, can_move, is_custom};
 use crate::wire::TransactionStatus;
 
 /// Parts that end with the transaction: they need no question.
-const PASSING: PartSet = PartSet::of(&[Part::SessionCatalog]);
+pub(super) const PASSING: PartSet = PartSet::of(&[Part::SessionCatalog]);
 
 /// What is to be found out of a backend's session.
 #[derive(Debug, Default)]
@@ -56,6 +56,16 @@ impl Doubt {
     /// Something has failed that may have undone what it was about.
     pub(super) fn undone(&mut self) {
         self.exact = true;
+    }
+
+    /// The parts that it is about.
+    pub(super) fn parts(&self) -> PartSet {
+        self.parts
+    }
+
+    /// The settings that it is about.
+    pub(super) fn names(&self) -> &[Box<[u8]>] {
+        &self.names
     }
 
     fn add_name(&mut self, name: &[u8]) {
@@ -102,6 +112,19 @@ impl<S: Socket> Backend<S> {
         doubt.exact |= effects.several || within;
         for name in effects.names.iter().chain(&effects.local_names) {
             doubt.add_name(name);
+        }
+    }
+
+    /// What the session holds is not known, and no question would tell.
+    pub(super) fn doubt_all(&mut self) {
+        self.doubt.get_or_insert_default().vague = true;
+    }
+
+    /// The server has reported all but this: parts of which it tells nothing, and the values of these
+    /// settings, changed in this pipeline or later.
+    pub(super) fn doubt_reported(&mut self, parts: PartSet, names: Vec<Box<[u8]>>, since: u64) {
+        if !parts.is_empty() || !names.is_empty() {
+            self.doubt = Some(Box::new(Doubt { parts, names, since, ..Doubt::default() }));
         }
     }
 
@@ -254,13 +277,19 @@ impl<S: Socket> Client<S> {
             backend.statements.clear_in_doubt();
             backend.uncertain = true;
         }
-        self.pins = self.pins.minus(gone).union(self.lasting_pins(backend));
+        self.pins = self.pins.minus(gone).union(self.pins_of_settings(backend));
+    }
+
+    /// Parts that pin it by the settings in force.
+    pub(super) fn pins_of_settings(&self, backend: &Backend<S>) -> PartSet {
+        let mut pins = self.lasting_pins(backend);
         if backend.applied.get(b"search_path").is_some_and(names_temporary_schema) {
-            self.pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+            pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
         }
-        if times_out_soon(&backend.applied) {
-            self.pins.insert(Part::Setting); // taking it off could itself take too long
+        if times_out_soon(&backend.applied) || backend.keeps_settings() {
+            pins.insert(Part::Setting); // taking it off could itself take too long
         }
+        pins
     }
 
     /// The server has told the values of settings: they are what the client wants, and what the
@@ -286,6 +315,18 @@ impl<S: Socket> Client<S> {
             settings.build()
         };
         let (applied, desired) = (told(&backend.applied), told(&self.desired));
+        self.adopt_settings(backend, applied, desired, since);
+    }
+
+    /// The backend has these settings, and the client wants those, since this pipeline or a later
+    /// one.
+    pub(super) fn adopt_settings(
+        &mut self,
+        backend: &mut Backend<S>,
+        applied: Settings,
+        desired: Settings,
+        since: u64,
+    ) {
         let mut interner = backend.pool.interner();
         let (applied, desired) = (interner.share(applied), interner.share(desired));
         drop(interner);

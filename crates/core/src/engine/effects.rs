@@ -11,6 +11,7 @@ use super::client::Resetting;
 use super::listening::Named;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::ASKED;
+use crate::session::report::COVERED;
 use crate::session::scan::{
     Discard, Findings, OneOrAll, ScanOptions, SetValue, Verb, is_plain, scan,
 };
@@ -44,6 +45,8 @@ pub struct Effects {
     pub several: bool,
     /// No command can undo it: the backend is closed when its client leaves.
     pub spoils: bool,
+    /// And not even a server that reports its sessions tells of it.
+    pub spoils_unseen: bool,
     /// Asks for currval or lastval.
     pub reads_sequences: bool,
     /// How texts behind it are to be read is known once it is answered.
@@ -104,6 +107,7 @@ impl Effects {
             vague: true,
             several: true,
             spoils: true,
+            spoils_unseen: false,
             reads_sequences: true,
             rereads: true,
             unusual: None,
@@ -142,6 +146,7 @@ impl Effects {
             vague: true,
             several: true,
             spoils: true,
+            spoils_unseen: self.spoils_unseen || other.spoils_unseen,
             reads_sequences: self.reads_sequences || other.reads_sequences,
             rereads: true,
             unusual,
@@ -156,6 +161,7 @@ impl Effects {
         let mut effects = Self {
             pins: policy.pinning(parts).union(parts.intersection(IN_DOUBT)),
             spoils: findings.unsure || policy.must_close(parts),
+            spoils_unseen: policy.must_close(parts.minus(COVERED)),
             rereads: findings.unsure || findings.rereads,
             ..Self::default()
         };

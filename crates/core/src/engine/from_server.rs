@@ -23,6 +23,7 @@ use super::replay::{hash_of_parameters, hash_of_rows};
 use super::{Socket, limits};
 use crate::listen::Notification;
 use crate::session::part::Part;
+use crate::session::report::ReportError;
 use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
@@ -50,6 +51,8 @@ pub(super) struct Relayed {
     pub(super) queries: u64,
     /// New sessions may start with other values from now on.
     pub(super) start_values_changed: bool,
+    /// Its report of the session cannot be relied on.
+    pub(super) unreadable_report: Option<ReportError>,
     /// A refusal of the server's is being healed, and the next step is due.
     pub(super) heal: bool,
     /// Transactions of the client that ended.
@@ -270,7 +273,7 @@ impl<S: Socket> Relay<'_, S> {
             // These come at any time.
             kind::PARAMETER_STATUS => {
                 self.answer_made(run, at);
-                let fate = self.parameter(body)?;
+                let fate = self.parameter(body, relayed)?;
                 return Ok(self.place_report(fate, at, body, run, relayed));
             }
             kind::NOTICE => {

@@ -11,6 +11,7 @@ use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::listen::{Ask, FromHub};
 use crate::pool::SharedPool;
 use crate::session::part::PartSet;
+use crate::session::report::ReportError;
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::ClientError;
@@ -488,6 +489,15 @@ pub enum Event<'a> {
     StartValuesChanged {
         /// The pool on one of whose servers.
         pool: PoolId,
+    },
+    /// What a server reports of a session cannot be read: no report is believed in this pool any more.
+    ReportUnreadable {
+        /// Database of its pool.
+        database: &'a str,
+        /// User of its pool.
+        user: &'a str,
+        /// What is wrong.
+        error: ReportError,
     },
     /// A server connection has ended.
     BackendClosed {

@@ -17,6 +17,7 @@ use super::client::Client;
 use super::table::Engine;
 use super::{Host, Socket};
 use crate::ids::Slot;
+use crate::session::part::{Part, PartSet};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 
@@ -41,6 +42,12 @@ impl<S: Socket> Engine<S> {
         let max = self.pools[client.pool as usize].settings.max_pinned;
         backend.pinned = backend.pool.pins.pin(max, now).map(Box::new);
         if backend.pinned.is_some() {
+            return false;
+        }
+        if client.pins == PartSet::of(&[Part::SequenceValue]) {
+            // All that it loses is an answer, which the server's own error takes the place of.
+            client.pins = PartSet::EMPTY;
+            self.give_back_if_unused(host, slot, now);
             return false;
         }
         let error = ClientError::fatal(

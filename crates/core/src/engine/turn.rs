@@ -120,10 +120,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             }
         }
-        if self.client.reads_sequences && self.backend.status == TransactionStatus::Idle {
-            self.passage.cut(self.backend)?;
-            self.backend.discard_sequences(&mut self.passage.out);
-        }
+        self.open_sequences()?;
         if self.backend.status == TransactionStatus::Idle && self.client.has_looked_at_channels() {
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);

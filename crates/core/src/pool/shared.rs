@@ -181,6 +181,8 @@ pub struct SharedPool<B> {
     names: KnownNames,
     interner: Mutex<Interner<Keyed>>,
     last_error: Mutex<Option<ClientError>>,
+    /// The epoch, plus one, in which a server's report of a session could not be relied on.
+    distrusted_in: AtomicU32,
 }
 
 /// A lock's content, also when a thread panicked while it held it: all that is done under these
@@ -229,6 +231,7 @@ impl<B> SharedPool<B> {
             names: KnownNames::default(),
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
+            distrusted_in: AtomicU32::new(0),
         }
     }
 
@@ -255,6 +258,17 @@ impl<B> SharedPool<B> {
     /// Backends that were opened in an older epoch are closed once they are released.
     pub fn epoch(&self) -> u32 {
         self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Whether what its servers report of their sessions is believed.
+    pub fn trusts_reports(&self) -> bool {
+        self.distrusted_in.load(Ordering::Relaxed) != self.epoch().wrapping_add(1)
+    }
+
+    /// A server's report cannot be relied on: none is believed in this epoch. Whether that is news.
+    pub fn distrust_reports(&self) -> bool {
+        let epoch = self.epoch().wrapping_add(1);
+        self.distrusted_in.swap(epoch, Ordering::Relaxed) != epoch
     }
 
     /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).

@@ -31,6 +31,9 @@ pub fn is_connect_only(name: &[u8]) -> bool {
     CONNECT_ONLY.iter().any(|only| only.as_bytes().eq_ignore_ascii_case(name))
 }
 
+/// What a client may ask the server's extension for on a connection of its own: it has none here.
+const IGNORED: [&str; 2] = ["hawser.report", "hawser.hand_over"];
+
 /// What kind of connection it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Replication {
@@ -202,6 +205,9 @@ impl Startup {
     fn add(&mut self, asked: Asked) -> Result<(), StartupError> {
         if self.settings.len() + self.connect_only.len() == SETTINGS_MAX {
             return Err(StartupError::TooMany);
+        }
+        if IGNORED.iter().any(|name| name.as_bytes() == &*asked.name) {
+            return Ok(());
         }
         let list =
             if is_connect_only(&asked.name) { &mut self.connect_only } else { &mut self.settings };

@@ -216,7 +216,7 @@ pub const TABLE: [Row; 23] = [
     row(
         Part::SessionAuthorization,
         "session_authorization",
-        &[Wire, Text],
+        &[Wire, Text, Extension],
         Apply::Set,
         Undo::ResetAuthorization,
         Rollback::Reverts,
@@ -285,11 +285,11 @@ pub const TABLE: [Row; 23] = [
         Undo::DiscardSequences,
         Rollback::Stays,
     ),
-    row(Part::Seed, "seed", &[Text], Apply::Never, Undo::CloseBackend, Rollback::Stays),
+    row(Part::Seed, "seed", &[Text, Extension], Apply::Never, Undo::CloseBackend, Rollback::Stays),
     row(
         Part::LoadedLibrary,
         "loaded_library",
-        &[Text],
+        &[Text, Extension],
         Apply::Never,
         Undo::CloseBackend,
         Rollback::Stays,
@@ -305,7 +305,7 @@ pub const TABLE: [Row; 23] = [
     row(
         Part::BackupInProgress,
         "backup_in_progress",
-        &[Text],
+        &[Text, Extension],
         Apply::Never,
         Undo::CloseBackend,
         Rollback::Stays,
@@ -313,7 +313,7 @@ pub const TABLE: [Row; 23] = [
     row(
         Part::TemporarySlot,
         "temporary_slot",
-        &[Text, Question],
+        &[Text, Question, Extension],
         Apply::Never,
         Undo::CloseBackend,
         Rollback::Stays,
@@ -321,7 +321,7 @@ pub const TABLE: [Row; 23] = [
     row(
         Part::ReplicationOrigin,
         "replication_origin",
-        &[Text, Question],
+        &[Text, Question, Extension],
         Apply::Never,
         Undo::CloseBackend,
         Rollback::Stays,

@@ -81,6 +81,59 @@ pub fn can_move(name: &[u8]) -> bool {
     name.is_ascii() && !STAYING.contains(&name)
 }
 
+/// Settings that only superusers may set, or who has been granted it (PGC_SUSET in guc_tables.c of
+/// PostgreSQL 14 to 18), but for those that begin with `log_`.
+const FOR_SUPERUSERS: [&[u8]; 40] = [
+    b"allow_in_place_tablespaces",
+    b"allow_system_table_mods",
+    b"backtrace_functions",
+    b"commit_delay",
+    b"composite_type_mismatch",
+    b"compute_query_id",
+    b"deadlock_timeout",
+    b"debug_discard_caches",
+    b"dynamic_library_path",
+    b"event_triggers",
+    b"extension_control_path",
+    b"extension_destdir", // Debian's
+    b"ignore_checksum_failure",
+    b"jit_debugging_support",
+    b"jit_dump_bitcode",
+    b"jit_profiling_support",
+    b"lc_messages",
+    b"lo_compat_privileges",
+    b"max_stack_depth",
+    b"output_plugin_libraries",
+    b"session_preload_libraries",
+    b"session_replication_role",
+    b"temp_file_limit",
+    b"trace_lock_oidmin",
+    b"trace_lock_table",
+    b"trace_locks",
+    b"trace_lwlocks",
+    b"trace_userlocks",
+    b"track_activities",
+    b"track_cost_delay_timing",
+    b"track_counts",
+    b"track_functions",
+    b"track_io_timing",
+    b"track_wal_io_timing",
+    b"update_process_title",
+    b"wal_compression",
+    b"wal_consistency_checking",
+    b"wal_debug",
+    b"wal_init_zero",
+    b"wal_recycle",
+];
+
+/// May only superusers set this setting (its name in lower case, without a dot)? A SECURITY DEFINER
+/// function can have set it all the same.
+pub fn is_for_superusers(name: &[u8]) -> bool {
+    (name.starts_with(b"log_") && name != b"log_parameter_max_length_on_error")
+        || name == b"zero_damaged_pages"
+        || FOR_SUPERUSERS.contains(&name)
+}
+
 /// One setting: its name in lower case and its value, without terminating NUL.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Entry {

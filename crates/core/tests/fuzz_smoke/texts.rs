@@ -1,6 +1,7 @@
 //! The parsers of what comes from clients: anything may be fed to them.
 
 use hawser_core::session::options;
+use hawser_core::session::report::{COVERED, Report};
 use hawser_core::session::scan::{ScanOptions, Scanner, scan};
 use hawser_core::wire::error::field;
 use hawser_core::wire::frame::{self, Framed};
@@ -81,6 +82,72 @@ fn the_scan_takes_any_text_and_does_not_depend_on_its_chunks() {
             assert!(text.get(statement.range.clone()).is_some(), "seed {seed}: {statement:?}");
         }
     }
+}
+
+#[test]
+fn a_report_may_be_anything_and_is_read_whole_or_not_at_all() {
+    const ITEMS: [&str; 28] = [
+        "1",
+        " ",
+        " ",
+        " ",
+        "=",
+        ",",
+        ":",
+        "set=",
+        "names=",
+        "work_mem",
+        "my.x",
+        "MY.X",
+        "5MB",
+        "%20",
+        "%",
+        "%2",
+        "%00",
+        "temp",
+        "locks=",
+        "12",
+        "sequences",
+        "cursors=",
+        "listen=",
+        "statements=",
+        "late",
+        "more",
+        "seed",
+        "2",
+    ];
+    let mut read = 0;
+    for seed in 0..20_000 {
+        let mut random = Random::new(seed);
+        let mut text = if random.below(8) == 0 { Vec::new() } else { b"1".to_vec() };
+        for _ in 0..random.below(12) {
+            match random.below(12) {
+                0 => text.push(random.byte()),
+                _ => text.extend(ITEMS[random.below(ITEMS.len() as u64) as usize].as_bytes()),
+            }
+        }
+        let Ok(report) = Report::read(&text) else { continue };
+        read += 1;
+        assert!(report.parts.minus(COVERED).is_empty(), "seed {seed}");
+        for set in &report.settings {
+            assert_eq!(
+                report.setting(&set.name),
+                Some(set),
+                "seed {seed}: {}",
+                text.escape_ascii()
+            );
+        }
+        // What is read says all of it: without its last byte it is another report, or none.
+        if let Some(cut) = text.split_last().map(|(_, cut)| cut).filter(|cut| !cut.is_empty()) {
+            let same = Report::read(cut).as_ref() == Ok(&report);
+            let uncounted = text.windows(6).any(|word| word == b"locks=")
+                || [&b"cursors="[..], b"listen=", b"statements="]
+                    .iter()
+                    .any(|list| text.windows(list.len()).any(|word| word == *list));
+            assert!(!same || uncounted, "seed {seed}: {}", text.escape_ascii());
+        }
+    }
+    assert!(read > 500, "{read}: hardly any is one");
 }
 
 #[test]

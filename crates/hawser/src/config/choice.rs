@@ -79,6 +79,14 @@ choices! {
         Classic = "classic",
     }
 
+    /// Whether the PostgreSQL extension is asked what sessions hold.
+    ExtensionUse: "auto, off" {
+        /// Where a server has it.
+        Auto = "auto",
+        /// Never.
+        Off = "off",
+    }
+
     /// When a server connection goes back to its pool.
     PoolMode: "session, transaction, statement" {
         /// When the client disconnects.

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::address::ServerAddress;
 use super::choice::{
-    Fidelity, LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    ExtensionUse, Fidelity, LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode,
+    TlsNegotiation, TlsVersions,
 };
 use super::group::ReloadConfig;
 use super::registry::DatabaseEntry;
@@ -68,6 +69,8 @@ pub struct DatabaseConfig {
     pub mode: PoolMode,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
+    /// Whether servers are asked to report what sessions hold.
+    pub extension: ExtensionUse,
     /// Server connections for each user.
     pub pool_size: u32,
     /// Kept open; at most `pool_size`.
@@ -131,6 +134,7 @@ impl DatabaseConfig {
             auth_dbname: entry.auth_dbname.clone().or_else(|| auth.auth_dbname.clone()),
             mode: entry.pool_mode.unwrap_or(pool.pool_mode),
             fidelity: entry.fidelity.unwrap_or(pool.fidelity),
+            extension: entry.extension.unwrap_or(pool.extension),
             pool_size,
             min_pool_size: entry.min_pool_size.unwrap_or(pool.min_pool_size).min(pool_size),
             reserve_pool_size: entry.reserve_pool_size.unwrap_or(pool.reserve_pool_size),

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, Fidelity, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode,
+    AuthType, ExtensionUse, Fidelity, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode,
     TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::congestion::Congestion;
@@ -480,6 +480,10 @@ settings! {
         /// connection while the state exists. `classic`: as with other poolers it is lost when the
         /// transaction ends; no other client finds it.
         fidelity: Fidelity = "full", example "\"classic\"";
+        /// Whether the [extension](extension.md) is asked what each session holds: what functions and
+        /// triggers do to it is known then. `auto`: where a server has it, and in a version that is
+        /// understood; others are served as with `off`. A change replaces server connections.
+        extension: ExtensionUse = "auto", example "\"off\"";
         /// Server connections at most for each pair of user and database.
         pool_size: u32 = "20", example "7", range 1..=POOL_SIZE_MAX, pgbouncer "default_pool_size";
         /// Server connections that are kept open even when nobody needs them, for pools that have a
@@ -700,6 +704,8 @@ settings! {
         pool_mode: Option<PoolMode> = "as in [pool]", example "\"session\"", pgbouncer "pool_mode";
         /// `fidelity` of this database.
         fidelity: Option<Fidelity> = "as in [pool]", example "\"classic\"";
+        /// `extension` of this database.
+        extension: Option<ExtensionUse> = "as in [pool]", example "\"off\"";
         /// `pool_size` of this database, for each user.
         pool_size: Option<u32> = "as in [pool]", example "7", range 1..=POOL_SIZE_MAX,
             pgbouncer "pool_size";

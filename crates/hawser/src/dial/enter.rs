@@ -10,6 +10,7 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 
 use hawser_core::pool::ServerParameters;
+use hawser_core::session::report;
 use hawser_core::wire::frame::take_u32;
 use hawser_core::wire::startup::{CANCEL_KEY_BYTES_MAX, ProtocolVersion, write_startup};
 use hawser_core::wire::{TransactionStatus, backend};
@@ -113,6 +114,8 @@ impl<E: Into<TalkError>> From<E> for EnterError {
 pub struct Entered {
     /// The settings that it reports.
     pub parameters: ServerParameters,
+    /// What it reports of the session, if it does.
+    pub report: Option<Box<[u8]>>,
     /// Process id of BackendKeyData; 0 if there was none.
     pub process: u32,
     /// Key of BackendKeyData; empty if there was none.
@@ -132,8 +135,12 @@ pub async fn enter(
     let all = std::iter::once((&b"user"[..], user.as_bytes())).chain(parameters.iter().copied());
     write_startup(talk.out(), ProtocolVersion::V3_0, all);
     talk.send().await?;
-    let mut entered =
-        Entered { parameters: ServerParameters::default(), process: 0, key: Box::default() };
+    let mut entered = Entered {
+        parameters: ServerParameters::default(),
+        report: None,
+        process: 0,
+        key: Box::default(),
+    };
     let mut proof = Proof { user, credentials, scram: None, used_keys: None };
     let mut authenticated = false;
     for _ in 0..LOGIN_MESSAGES_MAX {
@@ -147,7 +154,11 @@ pub async fn enter(
             backend::NEGOTIATE_VERSION if !authenticated => {}
             backend::PARAMETER_STATUS if authenticated => {
                 let (name, value) = parse_status(&body)?;
-                entered.parameters.set(&name, &value);
+                if *name == *report::NAME {
+                    entered.report = Some(value);
+                } else {
+                    entered.parameters.set(&name, &value);
+                }
             }
             backend::BACKEND_KEY_DATA if authenticated => {
                 let (process, key) = take_u32(&body)

@@ -214,6 +214,7 @@ fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
         dns_max_ttl: Duration::from_secs(10),
         retry_after_max: Duration::from_secs(10),
         tcp: TcpOptions::default(),
+        reports: false,
     }
 }
 
@@ -435,7 +436,7 @@ async fn places_without_a_connection_are_forgotten_where_a_name_changes_its_addr
         dialler.place_id(&server, &endpoint, false, Transport::Tcp, &target)
     };
     let (kept, _known) = place(1);
-    let mut ids = std::collections::HashSet::from([kept.0]);
+    let mut ids = HashSet::from([kept.0]);
     for number in 2..10_000 {
         assert!(ids.insert(place(number).0.0), "an id is never used again");
     }

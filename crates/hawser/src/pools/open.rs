@@ -7,6 +7,7 @@ use std::time::Duration;
 use hawser_core::engine::{BackendSeed, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_core::pool::ServerParameters;
+use hawser_core::session::report::{self, Report, ReportError};
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
@@ -62,7 +63,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
         return;
     };
     let epoch = pool.epoch();
-    match open(service, &entry).await {
+    match open(service, &entry, false).await {
         Ok((socket, parameters, opened)) => {
             let parameters = keep_parameters(&entry, epoch, parameters);
             let recovered = entry.failures.swap(0, Ordering::Relaxed) > 0;
@@ -117,7 +118,7 @@ async fn open_listener_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
         return;
     };
     let epoch = pool.epoch();
-    match open(service, &entry).await {
+    match open(service, &entry, true).await {
         Ok((socket, parameters, opened)) => {
             service.tally.server_logins.increment();
             let parameters = keep_parameters(&entry, epoch, parameters);
@@ -142,13 +143,15 @@ fn seed(
     epoch: u32,
     socket: Conn,
     parameters: Arc<ServerParameters>,
-    (process, key, server, permit): Opened,
+    (process, key, server, permit, report): Opened,
 ) -> Box<BackendSeed<Conn>> {
+    let report = report.and_then(|text| read_report(&pool, &text));
     Box::new(BackendSeed {
         id: service.pools.backend_id(),
         socket,
         pool,
         parameters,
+        report,
         process,
         key,
         server,
@@ -156,6 +159,27 @@ fn seed(
         opened: service.loops.now(),
         permit: Box::new(permit),
     })
+}
+
+/// What a server reports of a session, if it can be relied on.
+fn read_report(pool: &Pool, text: &[u8]) -> Option<Report> {
+    match Report::read(text) {
+        Ok(report) => Some(report),
+        Err(error) => {
+            if pool.distrust_reports() {
+                say_unreadable(&pool.database, &pool.user, error);
+            }
+            None
+        }
+    }
+}
+
+/// To be said once for each pool.
+pub fn say_unreadable(database: &str, user: &str, error: ReportError) {
+    tracing::warn!(
+        database, user, %error,
+        "what the server's extension reports of sessions is not believed: they are served as without it"
+    );
 }
 
 fn keep_parameters(
@@ -174,22 +198,34 @@ fn keep_parameters(
     parameters
 }
 
-type Opened = (u32, Box<[u8]>, hawser_core::engine::ServerAddressId, Permit);
+type Opened = (u32, Box<[u8]>, hawser_core::engine::ServerAddressId, Permit, Option<Box<[u8]>>);
 
 async fn open(
     service: &Arc<Service>,
     entry: &PoolEntry,
+    listens: bool,
 ) -> Result<(Conn, ServerParameters, Opened), DialError> {
-    let route = entry.route.load_full();
+    let mut route = entry.route.load_full();
+    if listens && route.target.reports {
+        Arc::make_mut(&mut route).target.reports = false; // there is no session on it
+    }
     let (mut dialled, server_permit) = dial(service, entry, &route, false).await?;
     if let Some(query) = &route.connect_query {
         match timeout(route.target.connect_timeout, dialled.talk.query(query)).await {
-            Ok(Ok(_)) => {}
-            Ok(Err(TalkError::Server(error))) => tracing::warn!(
-                database = entry.key.database,
-                error = error.message,
-                "connect_query failed"
-            ),
+            Ok(Ok(answer)) => {
+                let report = answer.reported.into_iter().rfind(|(name, _)| **name == *report::NAME);
+                if let Some((_, report)) = report {
+                    dialled.entered.report = Some(report);
+                }
+            }
+            Ok(Err(TalkError::Server(error))) => {
+                dialled.entered.report = None; // what it has left is not known
+                tracing::warn!(
+                    database = entry.key.database,
+                    error = error.message,
+                    "connect_query failed"
+                );
+            }
             Ok(Err(source)) => {
                 return Err(DialError::Talk { server: "the server".to_owned(), source });
             }
@@ -213,7 +249,7 @@ async fn open(
         return Err(broken("messages behind ReadyForQuery"));
     }
     let permit = Permit { _place: server_permit, _address: place, _known: known };
-    Ok((conn, entered.parameters, (entered.process, entered.key, server, permit)))
+    Ok((conn, entered.parameters, (entered.process, entered.key, server, permit, entered.report)))
 }
 
 /// Dials for a pool, once there is a place for it.

@@ -21,6 +21,8 @@ mod startup;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use hawser_core::session::report;
+
 use self::copy::CopyIn;
 use self::extended::Executing;
 use self::query::SimpleQuery;
@@ -66,6 +68,8 @@ pub struct ModelBackend {
     /// The message at hand belongs to the extended protocol.
     extended: bool,
     reported: BTreeMap<&'static str, String>,
+    /// The report of the session that was sent last, if it is told.
+    state: Option<String>,
     faults: VecDeque<(usize, PgError)>,
     stalled: bool,
     pace: Option<usize>,
@@ -88,6 +92,7 @@ impl ModelBackend {
             skips: false,
             extended: false,
             reported: BTreeMap::new(),
+            state: None,
             faults: VecDeque::new(),
             stalled: false,
             pace: None,
@@ -415,6 +420,7 @@ impl ModelBackend {
             self.deliver_notifications();
         }
         self.report_settings();
+        self.report_state();
         let status = self.session().status();
         self.send(&Body::new().byte(status).message(b'Z'));
         self.flush();
@@ -431,6 +437,25 @@ impl ModelBackend {
                 self.reported.insert(name, value);
             }
         }
+    }
+
+    /// Outside of transactions only, and only what is new.
+    fn report_state(&mut self) {
+        let Some(session) = self.session.as_ref().filter(|session| session.block == Block::Idle)
+        else {
+            return;
+        };
+        let Some(before) = &self.state else { return };
+        let now = session.state(&self.server.lock());
+        if *before != now {
+            self.send_state(now);
+        }
+    }
+
+    fn send_state(&mut self, state: String) {
+        let name = String::from_utf8_lossy(report::NAME);
+        self.send(&Body::new().text(&name).text(&state).message(b'S'));
+        self.state = Some(state);
     }
 
     fn deliver_notifications(&mut self) -> bool {

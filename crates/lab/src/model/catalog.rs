@@ -89,6 +89,18 @@ pub fn setup_sql(clients: usize) -> (Vec<String>, Vec<String>) {
              GRANT SELECT ON {schema}.probe TO PUBLIC"
         ));
     }
+    for (function, returns, body) in [
+        ("hides_setting(name text, value text)", "text", "RETURN set_config(name, value, false)"),
+        ("hides_reset(name text)", "void", "EXECUTE 'RESET ' || name"),
+        ("hides_lock(key bigint)", "void", "PERFORM pg_advisory_lock(key)"),
+        ("hides_unlock(key bigint)", "bool", "RETURN pg_advisory_unlock(key)"),
+        ("hides_temp(name text)", "void", "EXECUTE format('CREATE TEMP TABLE %I (v int)', name)"),
+    ] {
+        database.push(format!(
+            "CREATE FUNCTION public.{function} RETURNS {returns} LANGUAGE plpgsql \
+             AS $$ BEGIN {body}; END $$"
+        ));
+    }
     for client in 0..clients {
         let (ledger, sequence) = (ledger(client), sequence(client));
         database.push(format!(

@@ -28,6 +28,8 @@ pub struct ServerConfig {
     pub protocol_minor: u16,
     /// Tables and sequences `ledger_N`, `seq_N`, for these N.
     pub slots: std::ops::Range<usize>,
+    /// It has the extension: sessions that ask for it are told what they hold.
+    pub reports: bool,
     /// Connections that are accepted at a time; more get 53300.
     pub connections_max: usize,
     /// Decides process ids and secrets.
@@ -36,7 +38,7 @@ pub struct ServerConfig {
 
 impl Default for ServerConfig {
     fn default() -> Self {
-        Self { protocol_minor: 0, slots: 0..16, connections_max: 100, seed: 1 }
+        Self { protocol_minor: 0, slots: 0..16, reports: false, connections_max: 100, seed: 1 }
     }
 }
 

@@ -18,7 +18,7 @@ use super::plan::{
 };
 use super::session::{Block, Listening, Session, TempTable};
 use super::settings;
-use super::sql::{Discard, Scalar, Select, Statement};
+use super::sql::{Discard, Hidden, Scalar, Select, Statement};
 
 /// Rows, the error that ends them early, and the first word of the tag.
 type Rows = (VecDeque<Vec<Datum>>, Option<PgError>, &'static str);
@@ -55,7 +55,7 @@ impl Session {
         };
         row.iter().find_map(|scalar| match scalar {
             Scalar::Sleep(duration) => Some(Wait::Sleep(*duration)),
-            Scalar::Lock(key) => {
+            Scalar::Lock(key) | Scalar::Hidden(Hidden::Lock(key)) => {
                 let holder = cluster.locks.get(&(self.database.clone(), *key));
                 holder.is_some_and(|(holder, _)| *holder != self.process).then_some(Wait::Lock)
             }
@@ -95,7 +95,8 @@ impl Session {
             Statement::Discard(what) => self.discard(cluster, *what),
             Statement::Prepare { name, types, body } => {
                 let declared: Vec<_> = types.iter().copied().map(Some).collect();
-                let prepared = Prepared::new(self, Some((**body).clone()), &declared)?;
+                let mut prepared = Prepared::new(self, Some((**body).clone()), &declared)?;
+                prepared.from_sql = true;
                 self.add_statement(name, prepared)?;
                 Ok("PREPARE".to_owned())
             }
@@ -130,18 +131,7 @@ impl Session {
                 Ok("NOTIFY".to_owned())
             }
             Statement::CreateTemp(name, drop_on_commit) => {
-                self.writes("CREATE TABLE")?;
-                self.now.temp_schema = true;
-                if self.now.temp.contains_key(name) {
-                    let message = format!("relation \"{name}\" already exists");
-                    return Err(PgError::error("42P07", message));
-                }
-                let table = TempTable {
-                    rows: Vec::new(),
-                    owner: self.current_user().to_owned(),
-                    drop_on_commit: *drop_on_commit,
-                };
-                self.now.temp.insert(name.clone(), table);
+                self.create_temp(name, *drop_on_commit)?;
                 Ok("CREATE TABLE".to_owned())
             }
             Statement::Drop(name) => self.drop_table(name),
@@ -344,6 +334,19 @@ impl Session {
                 Ok("DISCARD ALL".to_owned())
             }
         }
+    }
+
+    fn create_temp(&mut self, name: &str, drop_on_commit: bool) -> Result<(), PgError> {
+        self.writes("CREATE TABLE")?;
+        self.now.temp_schema = true;
+        if self.now.temp.contains_key(name) {
+            let message = format!("relation \"{name}\" already exists");
+            return Err(PgError::error("42P07", message));
+        }
+        let owner = self.current_user().to_owned();
+        let table = TempTable { rows: Vec::new(), owner, drop_on_commit };
+        self.now.temp.insert(name.to_owned(), table);
+        Ok(())
     }
 
     fn forget_sequences(&mut self) {
@@ -688,6 +691,7 @@ impl Session {
                 }
                 truth(held)
             }
+            Scalar::Hidden(hidden) => self.hidden(cluster, hidden, notices)?,
             Scalar::UnlockAll => {
                 cluster.unlock_all(self.process);
                 nothing
@@ -704,6 +708,32 @@ impl Session {
                 unreachable!("folded by the analysis")
             }
         })
+    }
+
+    /// What a function does.
+    fn hidden(
+        &mut self,
+        cluster: &mut Cluster,
+        hidden: &Hidden,
+        notices: &mut Vec<PgError>,
+    ) -> Result<Datum, PgError> {
+        let plain = match hidden {
+            Hidden::Set(name, value) => {
+                let text = |text: &String| Box::new(Scalar::Text(text.clone()));
+                Scalar::SetConfig(text(name), text(value), false)
+            }
+            Hidden::Reset(name) => {
+                self.set(cluster, name, None, false)?;
+                return Ok(Some(String::new()));
+            }
+            Hidden::Lock(key) => Scalar::Lock(*key),
+            Hidden::Unlock(key) => Scalar::Unlock(*key),
+            Hidden::Temp(name) => {
+                self.create_temp(name, false)?;
+                return Ok(Some(String::new()));
+            }
+        };
+        self.scalar(cluster, &plain, &[], notices)
     }
 
     /// Whether the session has any of this part. Statements of the protocol are not among those of

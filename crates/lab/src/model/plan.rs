@@ -10,7 +10,7 @@
 use super::error::PgError;
 use super::session::Session;
 use super::settings::zone_seconds;
-use super::sql::{Count, Parsed, Scalar, Select, Statement, Type};
+use super::sql::{Count, Hidden, Parsed, Scalar, Select, Statement, Type};
 
 /// A column of a result.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub(super) struct Prepared {
     pub(super) parsed: Option<Parsed>,
     pub(super) params: Vec<Type>,
     pub(super) analysis: Analysis,
+    /// Of SQL's PREPARE.
+    pub(super) from_sql: bool,
 }
 
 /// A portal or cursor.
@@ -100,7 +102,7 @@ impl Prepared {
             .collect();
         let statement = parsed.as_ref().map(|parsed| &parsed.statement);
         let analysis = Analysis::of(session, statement, &params)?;
-        Ok(Self { parsed, params, analysis })
+        Ok(Self { parsed, params, analysis, from_sql: false })
     }
 
     /// Makes the analysis fit the present search path.
@@ -324,6 +326,11 @@ fn scalar_column(scalar: &Scalar, params: &[Type]) -> (&'static str, Type) {
         Scalar::Cast(_, Type::Int8) => ("int8", Type::Int8),
         Scalar::Cast(_, kind) => ("text", *kind),
         Scalar::SetConfig(..) => ("set_config", Type::Text),
+        Scalar::Hidden(Hidden::Set(..)) => ("hides_setting", Type::Text),
+        Scalar::Hidden(Hidden::Lock(_)) => ("hides_lock", Type::Void),
+        Scalar::Hidden(Hidden::Unlock(_)) => ("hides_unlock", Type::Bool),
+        Scalar::Hidden(Hidden::Temp(_)) => ("hides_temp", Type::Void),
+        Scalar::Hidden(Hidden::Reset(_)) => ("hides_reset", Type::Void),
         Scalar::CurrentSetting(..) => ("current_setting", Type::Text),
         Scalar::Nextval(_) => ("nextval", Type::Int8),
         Scalar::Currval(_) => ("currval", Type::Int8),

@@ -114,6 +114,8 @@ fn spared_by_reset_all(key: &str) -> bool {
 struct Value {
     session: String,
     local: Option<String>,
+    /// It is the session's own, and not its start value.
+    own: bool,
 }
 
 /// What a session has set, within its transaction so far.
@@ -129,6 +131,8 @@ pub struct Defaults {
     start: BTreeMap<String, String>,
     /// Custom names that were mentioned; they stay, as ''.
     custom: BTreeSet<String>,
+    /// Those of them that the session began with.
+    began_with: BTreeSet<String>,
 }
 
 impl Defaults {
@@ -137,6 +141,7 @@ impl Defaults {
         let key = key(name);
         if definition(&key).is_none() {
             self.custom.insert(key.clone());
+            self.began_with.insert(key.clone());
         }
         self.start.insert(key, value);
     }
@@ -151,6 +156,11 @@ impl Defaults {
             Some(known) => Some(known.boot),
             None => self.custom.contains(key).then_some(""),
         }
+    }
+
+    /// Custom names that were not known when the session began.
+    pub fn names_made(&self) -> impl Iterator<Item = &str> {
+        self.custom.difference(&self.began_with).map(String::as_str)
     }
 
     /// Makes a custom name known to the connection, for good.
@@ -176,13 +186,21 @@ impl Settings {
     pub fn set(&mut self, defaults: &Defaults, name: &str, value: Option<String>, local: bool) {
         let key = key(name);
         let start = defaults.get(&key).unwrap_or_default().to_owned();
+        let own = value.is_some();
         let value = value.unwrap_or_else(|| start.clone());
-        let entry = self.values.entry(key).or_insert_with(|| Value { session: start, local: None });
+        let new = || Value { session: start, local: None, own: false };
+        let entry = self.values.entry(key).or_insert_with(new);
         if local {
             entry.local = Some(value);
         } else {
-            *entry = Value { session: value, local: None };
+            *entry = Value { session: value, local: None, own };
         }
+    }
+
+    /// What has been set and not been reset, outside of a transaction: names as keys, and values.
+    pub fn set_in_session(&self) -> impl Iterator<Item = (&str, &str)> {
+        let own = self.values.iter().filter(|(_, value)| value.own);
+        own.map(|(key, value)| (key.as_str(), value.session.as_str()))
     }
 
     /// RESET ALL.

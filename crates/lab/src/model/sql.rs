@@ -114,8 +114,25 @@ pub enum Scalar {
     Holds(Part),
     /// A setting's value, if it is another than the one that RESET gives.
     SetInSession(String),
+    /// A function whose name and arguments do not show what it does to the session.
+    Hidden(Hidden),
     /// `1/0`: fails when it is planned, not when it is parsed
     Divide(i32, i32),
+}
+
+/// What functions do without a word of it in the query that calls them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hidden {
+    /// `hides_setting(name, value)`: `set_config(name, value, false)`
+    Set(String, String),
+    /// `hides_reset(name)`: `RESET name`
+    Reset(String),
+    /// `hides_lock(key)`: `pg_advisory_lock(key)`
+    Lock(i64),
+    /// `hides_unlock(key)`: `pg_advisory_unlock(key)`
+    Unlock(i64),
+    /// `hides_temp(name)`: `CREATE TEMP TABLE name (v int)`
+    Temp(String),
 }
 
 /// How many rows a series has.

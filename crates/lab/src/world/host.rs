@@ -164,7 +164,9 @@ impl Host<Stream> for SimHost<'_> {
         let (counts, reason) = match event {
             Event::BackendClosed { reason, .. } => (&mut self.outside.backends_closed, reason),
             Event::ClientClosed { reason, .. } => (&mut self.outside.clients_closed, reason),
-            Event::StartValuesChanged { .. } | Event::Told { .. } => return,
+            Event::StartValuesChanged { .. }
+            | Event::ReportUnreadable { .. }
+            | Event::Told { .. } => return,
         };
         *counts.entry(reason.to_owned()).or_default() += 1;
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
 use hawser_core::ids::BackendId;
 use hawser_core::pool::ServerParameters;
+use hawser_core::session::report::{self, Report};
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::host::{OUTSIDE, Opening, Outside, Stream, delay, moment};
@@ -41,6 +42,7 @@ pub(super) struct Servers {
     pub(super) model: ModelServer,
     pub(super) endpoints: BTreeMap<BackendId, ServerEndpoint>,
     faults: Faults,
+    reports: bool,
     rng: Rng,
     next_backend: u64,
     /// When the next of each kind of fault comes.
@@ -56,7 +58,7 @@ pub(super) struct Servers {
 }
 
 impl Servers {
-    pub(super) fn new(model: ModelServer, faults: Faults, mut rng: Rng) -> Self {
+    pub(super) fn new(model: ModelServer, faults: Faults, reports: bool, mut rng: Rng) -> Self {
         let mut after =
             |every: Duration| (!every.is_zero()).then(|| delay(&mut rng, every.saturating_mul(2)));
         let (dies_at, crashes_at, hangs_at) =
@@ -65,6 +67,7 @@ impl Servers {
             model,
             endpoints: BTreeMap::new(),
             faults,
+            reports,
             rng,
             next_backend: 1,
             dies_at,
@@ -161,10 +164,17 @@ impl Servers {
         }
         let (near, far) = net.pair();
         let mut endpoint = ServerEndpoint::accept(&self.model, far);
+        let asking = [(String::from_utf8_lossy(report::ASKING).into_owned(), "on".to_owned())];
+        let asking = if self.reports { asking.to_vec() } else { Vec::new() };
+        let mut reported = None;
         let mut parameters = ServerParameters::default();
         let (mut process, mut key) = (0, Vec::new());
-        for message in lobby::log_in(&mut endpoint.backend, &[]) {
+        for message in lobby::log_in(&mut endpoint.backend, &asking) {
             if let Some((name, value)) = lobby::parameter(&message) {
+                if name.as_bytes() == report::NAME {
+                    reported = Report::read(value.as_bytes()).ok();
+                    continue;
+                }
                 parameters.set(name.as_bytes(), value.as_bytes());
             }
             if message.tag == b'K' {
@@ -182,6 +192,7 @@ impl Servers {
             socket: Stream(near),
             pool,
             parameters: Arc::new(parameters),
+            report: reported,
             process: u32::try_from(process).unwrap_or_default(),
             key: key.into(),
             server: ServerAddressId(0),

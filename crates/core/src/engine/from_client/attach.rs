@@ -64,6 +64,7 @@ impl<S: Socket> Engine<S> {
                 return Err(reason);
             }
         }
+        backend.is_lent_to(self.client_id(slot));
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;

@@ -64,7 +64,8 @@ impl<S: Socket> Client<S> {
         {
             extra.unlistening = false;
         }
-        if effects.spoils {
+        // What a server reports is known from it.
+        if if backend.exact.is_some() { effects.spoils_unseen } else { effects.spoils } {
             backend.spoiled.get_or_insert("a client changed what cannot be undone");
         }
         self.reads_sequences |= effects.reads_sequences;

@@ -126,6 +126,12 @@ impl<S: Socket> Engine<S> {
         if relayed.start_values_changed {
             host.event(Event::StartValuesChanged { pool: backend.pool.id });
         }
+        if let Some(error) = relayed.unreadable_report
+            && backend.pool.distrust_reports()
+        {
+            let (database, user) = (&*backend.pool.database, &*backend.pool.user);
+            host.event(Event::ReportUnreadable { database, user, error });
+        }
         let quiet = backend.expected.is_empty();
         if quiet {
             backend.since = now;

@@ -6,6 +6,8 @@ use super::super::Socket;
 use super::super::client::Resetting;
 use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
+use crate::session::part::Part;
+use crate::session::report::NAME;
 use crate::session::settings::SettingsBuilder;
 use crate::wire::frame::{self, HEADER_BYTES};
 
@@ -26,12 +28,26 @@ pub(super) struct Last {
 
 impl<S: Socket> Relay<'_, S> {
     /// A setting has changed, or the server tells its start value.
-    pub(super) fn parameter(&mut self, body: &[u8]) -> Result<Fate, &'static str> {
+    pub(super) fn parameter(
+        &mut self,
+        body: &[u8],
+        relayed: &mut Relayed,
+    ) -> Result<Fate, &'static str> {
         let pair = frame::take_string(body)
             .and_then(|(name, rest)| Some((name, frame::take_string(rest)?.0)));
         let Some((name, value)) = pair else {
             return Err("the server sent a malformed ParameterStatus");
         };
+        if name == NAME {
+            if let Err(error) = self.backend.take_report(value) {
+                relayed.unreadable_report = Some(error);
+                if let Some(client) = &mut self.client {
+                    client.pins.insert(Part::Setting); // what it holds is not known
+                    self.backend.doubt_all();
+                }
+            }
+            return Ok(Fate::Skip);
+        }
         let backend = &mut *self.backend;
         let fixed = ServerParameters::is_fixed(name);
         if name == b"in_hot_standby"

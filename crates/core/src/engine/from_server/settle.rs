@@ -107,6 +107,12 @@ impl<S: Socket> Relay<'_, S> {
             doubt.undone();
         }
         client.failed = false;
+        if status == TransactionStatus::Idle
+            && self.backend.expected.is_empty()
+            && !self.backend.unsynced
+        {
+            client.heed_report(self.backend);
+        }
         if owed == Expect::MadeSync {
             return Ok(Fate::Skip);
         }

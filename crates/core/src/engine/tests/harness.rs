@@ -15,6 +15,7 @@ use crate::engine::{
 };
 use crate::ids::{BackendId, LoopId, PoolId};
 use crate::pool::{PoolSettings, ServerParameters, SharedPool};
+use crate::session::report::Report;
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
 use crate::wire::build;
@@ -94,6 +95,7 @@ pub(super) struct Asked {
     openings: VecDeque<(PoolRef<Fake>, LoopId)>,
     pub(super) cancels: Vec<CancelRequest>,
     pub(super) start_values_changed: u32,
+    pub(super) unreadable_reports: u32,
     pub(super) closed: Vec<String>,
     pub(super) told: Vec<crate::wire::error::SqlState>,
 }
@@ -128,6 +130,7 @@ impl Host<Fake> for FakeHost<'_> {
             Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
             Event::Told { error } => self.asked.told.push(error.code),
+            Event::ReportUnreadable { .. } => self.asked.unreadable_reports += 1,
             Event::ClientClosed { .. } => {}
         }
     }
@@ -211,6 +214,8 @@ pub(super) struct World {
     /// What else servers that are opened from now on report.
     pub(super) own: Vec<(&'static str, &'static str)>,
     opens_nothing: bool,
+    /// What they report of their sessions, if they do.
+    pub(super) report: Option<&'static str>,
 }
 
 impl World {
@@ -234,6 +239,7 @@ impl World {
             in_hot_standby: "",
             own: Vec::new(),
             opens_nothing: false,
+            report: None,
         }
     }
 
@@ -299,6 +305,7 @@ impl World {
                     socket,
                     pool: pool.clone(),
                     parameters: Arc::new(parameters),
+                    report: self.report.map(|text| Report::read(text.as_bytes()).unwrap()),
                     process: 100 + number,
                     key: vec![number as u8; 4].into(),
                     server: ServerAddressId(0),

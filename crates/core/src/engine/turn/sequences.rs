@@ -7,7 +7,8 @@
 //!
 //! # Limits
 //! Which functions and defaults draw is not known from a text: behind anything but commands that
-//! run none, a client that asks for the first time, in mid-transaction, finds what is there.
+//! run none, a client that asks for the first time, in mid-transaction, finds what is there. (Where the
+//! server reports it, it is known who has drawn: see [`super::super::exact`].)
 
 use super::super::from_client::Halt;
 use super::Turn;
@@ -38,12 +39,24 @@ fn draws_nothing(text: &[u8]) -> bool {
         && (text.is_empty() || DRAW_NOTHING.iter().any(|known| word.eq_ignore_ascii_case(known)))
 }
 
+/// Whether currval or lastval stands in a text.
+fn asks_for_sequences(text: &[u8]) -> bool {
+    text.windows(7)
+        .any(|word| word.eq_ignore_ascii_case(b"currval") || word.eq_ignore_ascii_case(b"lastval"))
+}
+
 impl<S: Socket> Turn<'_, '_, S> {
     /// Sees to it that currval and lastval do not answer with another client's value. It waits for
     /// what stands ahead: only then is it known whether a transaction is open, in which an earlier
     /// statement of the client's own may have given the value.
     pub(super) fn before_sequences(&mut self) -> Result<(), Halt> {
-        if self.client.is_native() || self.backend.sequences_discarded || self.backend.unsynced {
+        if self.client.is_native() {
+            return Ok(());
+        }
+        if self.backend.asks_for_sequences() {
+            return Ok(()); // others' values went ahead of its first message
+        }
+        if self.backend.sequences_discarded || self.backend.unsynced {
             return Ok(());
         }
         self.hold()?;
@@ -56,27 +69,51 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// The message at hand goes to the server: it may draw.
-    pub(super) fn note_drawing(&mut self) {
-        if self.backend.drawn {
-            return;
+    /// A transaction may begin: takes away what currval and lastval must not answer in it.
+    pub(super) fn open_sequences(&mut self) -> Result<(), Halt> {
+        if self.backend.status != TransactionStatus::Idle {
+            return Ok(());
         }
+        let asks = || self.text_at_hand().is_none_or(asks_for_sequences);
+        match self.backend.must_discard_sequences(asks) {
+            None if !self.client.reads_sequences => return Ok(()),
+            None => {}
+            Some(false) => return Ok(()),
+            Some(true) => self.backend.sequences_discarded = false,
+        }
+        self.passage.cut(self.backend)?;
+        self.backend.discard_sequences(&mut self.passage.out);
+        Ok(())
+    }
+
+    /// The text that the message at hand runs, prepares or binds, if that is known.
+    fn text_at_hand(&self) -> Option<&[u8]> {
         let named = |name: &[u8]| match self.client.statement(name) {
             Some(named) => Some(&*named.statement.body),
             None if name.is_empty() => self.client.unnamed.as_ref().map(|known| &*known.body),
             None => None,
         };
-        let text = match self.header.kind {
+        match self.header.kind {
             frontend::QUERY => frame::take_string(self.body).map(|(text, _)| text),
+            frontend::PARSE => frame::take_string(self.body)
+                .and_then(|(_, rest)| frame::take_string(rest))
+                .map(|(text, _)| text),
             frontend::BIND => frame::take_string(self.body)
                 .and_then(|(_, rest)| frame::take_string(rest))
                 .and_then(|(name, _)| named(name))
                 .and_then(frame::take_string)
                 .map(|(text, _)| text),
-            frontend::FUNCTION_CALL => None,
-            _ => return,
-        };
-        self.backend.drawn = !text.is_some_and(draws_nothing);
+            _ => None,
+        }
+    }
+
+    /// The message at hand goes to the server: it may draw.
+    pub(super) fn note_drawing(&mut self) {
+        const RUNNING: [u8; 3] = [frontend::QUERY, frontend::BIND, frontend::FUNCTION_CALL];
+        if self.backend.drawn || !RUNNING.contains(&self.header.kind) {
+            return;
+        }
+        self.backend.drawn = !self.text_at_hand().is_some_and(draws_nothing);
     }
 }
 

@@ -3,6 +3,8 @@
 //! # Limits      everybody is trusted; TLS and GSSAPI are refused with N
 
 use super::{Ending, ModelBackend};
+use hawser_core::session::report;
+
 use crate::model::cluster::ProcessId;
 use crate::model::error::PgError;
 use crate::model::session::Session;
@@ -45,6 +47,7 @@ impl ModelBackend {
     fn log_in(&mut self, minor: i32, reader: &mut Reader<'_>) -> Result<bool, PgError> {
         let (mut user, mut database) = (String::new(), String::new());
         let (mut asked, mut unknown) = (Vec::new(), Vec::new());
+        let mut reports = false;
         loop {
             let name = reader.text()?;
             if name.is_empty() {
@@ -56,6 +59,9 @@ impl ModelBackend {
                 "database" => database = value,
                 "options" => asked.extend(options(&value)),
                 "replication" => {}
+                _ if name.as_bytes() == report::ASKING && self.server.lock().config.reports => {
+                    reports = value == "on";
+                }
                 _ if name.starts_with("_pq_.") => unknown.push(name),
                 _ => asked.push((name, value)),
             }
@@ -105,6 +111,9 @@ impl ModelBackend {
         drop(cluster);
         self.session = Some(Session::new(process, (database, &contents), user, defaults));
         self.report_settings();
+        if reports {
+            self.send_state("1".to_owned());
+        }
         self.send(&Body::new().int32(process.0).bytes(&secret).message(b'K'));
         self.ready();
         Ok(true)

@@ -34,6 +34,8 @@ pub struct Mix {
     pub series_rows_max: u64,
     /// Session advisory locks.
     pub locks: u32,
+    /// Settings, temporary tables and locks of functions, of which their calls show nothing.
+    pub hidden: u32,
     /// LISTEN, UNLISTEN, NOTIFY.
     pub notifications: u32,
     /// PREPARE, EXECUTE, DEALLOCATE.
@@ -71,6 +73,7 @@ impl Mix {
             sequence_reads_percent: 43,
             series_rows_max: 60,
             locks: 4,
+            hidden: 0,
             notifications: 6,
             sql_prepared: 6,
             poolable: false,
@@ -93,6 +96,7 @@ impl Mix {
             temporary: 0,
             sequences: 0,
             locks: 0,
+            hidden: 0,
             notifications: 0,
             sql_prepared: 0,
             cursors: 0,
@@ -101,7 +105,7 @@ impl Mix {
         }
     }
 
-    fn weights(&self) -> [u32; 18] {
+    fn weights(&self) -> [u32; 19] {
         [
             self.tokens,
             self.series,
@@ -120,6 +124,7 @@ impl Mix {
             self.discards,
             self.errors,
             self.copies,
+            self.hidden,
             self.sleeps,
         ]
     }
@@ -179,6 +184,7 @@ impl Statements {
             14 => self.discard(),
             15 => self.error(),
             16 => self.copy(),
+            17 => self.hidden(),
             _ => "SELECT pg_sleep(0.05)".to_owned(),
         }
     }
@@ -370,6 +376,35 @@ impl Statements {
             2 => format!("SELECT pg_try_advisory_lock({key})"),
             3 | 4 => format!("SELECT pg_advisory_unlock({key})"),
             _ => "SELECT pg_advisory_unlock_all()".to_owned(),
+        }
+    }
+
+    fn hidden(&mut self) -> String {
+        let key = self.slot as u64 * 10 + self.rng.below(2);
+        self.count += 1;
+        match self.rng.below(10) {
+            0..=2 => {
+                let name = *self.rng.pick(&CUSTOM);
+                format!("SELECT hides_setting('{name}', 'h{}-{}')", self.slot, self.count)
+            }
+            3..=4 => {
+                let settings = [
+                    ("work_mem", "16MB"),
+                    ("search_path", "s2, public"),
+                    ("statement_timeout", "80s"),
+                    ("TimeZone", "Asia/Tokyo"),
+                    ("enable_seqscan", "off"),
+                ];
+                let (name, value) = *self.rng.pick(&settings);
+                format!("SELECT hides_setting('{name}', '{value}')")
+            }
+            5 => {
+                let names = ["work_mem", "search_path", "statement_timeout", CUSTOM[0]];
+                format!("SELECT hides_reset('{}')", self.rng.pick(&names))
+            }
+            6 => format!("SELECT hides_lock({key})"),
+            7 | 8 => format!("SELECT hides_unlock({key})"),
+            _ => format!("SELECT hides_temp('temp_{}')", self.rng.below(3)),
         }
     }
 

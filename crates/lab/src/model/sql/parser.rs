@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lexer::{Kind, Token, tokens};
-use super::{Count, Discard, Parsed, Scalar, Select, Statement, Type};
+use super::{Count, Discard, Hidden, Parsed, Scalar, Select, Statement, Type};
 use crate::model::error::PgError;
 
 /// The statements of a text, in order; none where it holds only blanks and semicolons.
@@ -558,6 +558,15 @@ impl<'a> Parser<'a> {
             "pg_try_advisory_lock" => Scalar::TryLock(self.integer()?),
             "pg_advisory_unlock" => Scalar::Unlock(self.integer()?),
             "pg_advisory_unlock_all" => Scalar::UnlockAll,
+            "hides_setting" => {
+                let name = self.text()?.to_lowercase();
+                self.expect_mark(",")?;
+                Scalar::Hidden(Hidden::Set(name, self.text()?))
+            }
+            "hides_reset" => Scalar::Hidden(Hidden::Reset(self.text()?.to_lowercase())),
+            "hides_lock" => Scalar::Hidden(Hidden::Lock(self.integer()?)),
+            "hides_unlock" => Scalar::Hidden(Hidden::Unlock(self.integer()?)),
+            "hides_temp" => Scalar::Hidden(Hidden::Temp(self.text()?)),
             "pg_backend_pid" => Scalar::BackendPid,
             "pg_sleep" => {
                 let seconds: f64 = self.number()?.parse().or_else(|_| self.fail())?;

@@ -1,0 +1,398 @@
+//! Servers that report what their sessions hold: the report, and what follows from it.
+//!
+//! # Model
+//! A server with the extension sends `hawser.state` ahead of the ReadyForQuery of a transaction that
+//! has changed it ([`crate::session::report`]). When the backend has come to rest behind its client's
+//! transaction, the last report is the truth about all parts that it covers: what it does not name
+//! pins no more, what it names pins or moves, whatever the texts have shown. Only values that it
+//! leaves out are asked for (see [`super::doubt`]).
+//!
+//! # Invariants
+//! * a report never reaches a client
+//! * a transaction that is not over changes nothing here: reports are of sessions at rest
+//! * what a server connection has before its first client, or is left with on purpose
+//!   (`connect_query`, `server_reset_query`), is nobody's: of such parts nothing is believed
+//! * a report that cannot be read ends all this for the connection; its client keeps it to the end
+//! * what a client may perhaps not set itself (a SECURITY DEFINER function has set it) does not move
+//!
+//! # Costs
+//! No report, no pin, no doubt: the test of a pointer and a few bits. With one: its text is read and
+//! compared with what the backend is known to have.
+//!
+//! # currval and lastval
+//! `drawn_by` says whose value they would give. Anybody else's is discarded ahead of a client's first
+//! message. A client that has ever asked keeps its backend from drawing to asking; one that asks for
+//! the first time gets its value if it has the same backend again, which is likely, else the
+//! server's own error.
+
+use super::Socket;
+use super::backend::{Backend, Reset};
+use super::client::Client;
+use super::doubt::PASSING;
+use crate::ids::ClientId;
+use crate::session::part::{Part, PartSet, Policy};
+use crate::session::question::NAMES_MAX;
+use crate::session::report::{COVERED, Report, ReportError, SetTo};
+use crate::session::settings::{Settings, SettingsBuilder, can_move, is_custom, is_for_superusers};
+
+/// What a server has reported of a session.
+#[derive(Debug)]
+pub(super) struct Exact {
+    /// The last report that has come.
+    report: Report,
+    /// It has come since it was last looked at.
+    fresh: bool,
+    /// What of it is no client's.
+    nobodys: Report,
+    /// The custom names of which the backend's books know already.
+    noted: Vec<Box<[u8]>>,
+    /// The first pipeline that the report before did not tell of.
+    since: u64,
+    /// Something is set that does not move.
+    stays: bool,
+    /// There are settings without their values in the report, which may change unseen.
+    untold: bool,
+    /// Who has the backend, or had it last.
+    holder: Option<ClientId>,
+    /// Whose value currval and lastval would give.
+    drawn_by: Option<ClientId>,
+    /// In this transaction they are asked for.
+    asks: bool,
+    /// They have been asked for since they were drawn.
+    asked: bool,
+}
+
+impl Exact {
+    /// Of a server connection that reports this before its first client.
+    pub(super) fn new(report: Report) -> Self {
+        Self {
+            report,
+            fresh: true,
+            nobodys: Report::default(),
+            noted: Vec::new(),
+            since: 0,
+            stays: false,
+            untold: false,
+            holder: None,
+            drawn_by: None,
+            asks: false,
+            asked: false,
+        }
+    }
+
+    /// The parts of which all is known.
+    fn covered(&self) -> PartSet {
+        COVERED.minus(self.nobodys.parts)
+    }
+
+    fn may_draw(&self) -> bool {
+        self.report.parts.contains(Part::SequenceValue)
+    }
+}
+
+/// What has become of settings that a report tells of.
+#[derive(Default)]
+struct Told {
+    /// Those whose values are to be asked for.
+    names: Vec<Box<[u8]>>,
+    /// Of some of these another value would give the same report.
+    untold: bool,
+    /// Some do not move.
+    stays: PartSet,
+    /// Those whose values are known.
+    applied: Option<(Settings, Settings)>,
+}
+
+impl<S: Socket> Backend<S> {
+    /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
+    pub(super) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
+        let Some(exact) = &mut self.exact else { return Ok(()) };
+        match Report::read(text) {
+            Ok(report) => {
+                exact.report = report;
+                exact.fresh = true;
+                Ok(())
+            }
+            Err(error) => {
+                self.exact = None;
+                self.spoiled.get_or_insert("its server reported what cannot be read");
+                Err(error)
+            }
+        }
+    }
+
+    /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
+    /// What no command undoes, a client has left that was gone before the report came.
+    pub(super) fn leave_to_nobody(&mut self, to_its_first: bool) {
+        let Some(mut exact) = self.exact.take_if(|exact| exact.fresh) else { return };
+        let left = exact.report.parts.minus(exact.nobodys.parts);
+        if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close(left)) {
+            self.spoiled.get_or_insert("a client changed what cannot be undone");
+        }
+        exact.fresh = false;
+        exact.since = self.pipeline;
+        self.note_reported_names(&mut exact);
+        let mut nobodys = exact.report.clone();
+        nobodys.parts.remove(Part::SequenceValue); // that is known to be another client's
+        nobodys.settings.retain(|set| self.applied.get(&set.name).is_none());
+        nobodys.names.retain(|name| self.applied.get(name).is_none());
+        exact.nobodys = nobodys;
+        self.exact = Some(exact);
+    }
+
+    /// This client has it from now on.
+    pub(super) fn is_lent_to(&mut self, client: ClientId) {
+        if let Some(exact) = &mut self.exact {
+            exact.holder = Some(client);
+            exact.asks = false;
+        }
+    }
+
+    /// Custom names stay with the connection, whoever has made them.
+    fn note_reported_names(&mut self, exact: &mut Exact) {
+        if exact.noted == exact.report.names {
+            return;
+        }
+        for name in &exact.report.names {
+            if !exact.noted.contains(name) {
+                self.note_custom(name);
+            }
+        }
+        exact.noted.clone_from(&exact.report.names);
+    }
+
+    /// Whether currval and lastval must be discarded ahead of what its client sends first: their
+    /// value is another's, or one that it has asked for already and that would hide what it draws
+    /// now. `None`: the server reports nothing.
+    pub(super) fn must_discard_sequences(&self, asks: impl FnOnce() -> bool) -> Option<bool> {
+        let exact = self.exact.as_ref()?;
+        let own = exact.drawn_by.is_some() && exact.drawn_by == exact.holder;
+        Some(exact.may_draw() && (!own || (exact.asked && !asks())))
+    }
+
+    /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
+    /// sees to the rest.
+    pub(super) fn asks_for_sequences(&mut self) -> bool {
+        let Some(exact) = &mut self.exact else { return false };
+        exact.asks = true;
+        true
+    }
+
+    /// Whether it has settings that do not move.
+    pub(super) fn keeps_settings(&self) -> bool {
+        self.exact.as_ref().is_some_and(|exact| exact.stays)
+    }
+
+    /// Who has logged in may set everything.
+    fn is_of_superuser(&self) -> bool {
+        self.parameters.get(b"is_superuser") == Some(b"on")
+    }
+
+    /// Whether its client's encoding is the one of its reports.
+    fn reads_as_it_reports(&self) -> bool {
+        let of_client = self.applied.get(b"client_encoding");
+        let of_client = of_client.or_else(|| self.parameters.get(b"client_encoding"));
+        of_client.is_some() && of_client == self.parameters.get(b"server_encoding")
+    }
+
+    /// Whether ParameterStatus tells of this setting, which a client can set.
+    fn tells_of(&self, name: &[u8]) -> bool {
+        name != b"session_authorization" && self.parameters.get(name).is_some()
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one.
+    #[inline]
+    pub(super) fn heed_report(&mut self, backend: &mut Backend<S>) {
+        if let Some(exact) = &backend.exact
+            && (exact.fresh
+                || exact.asks
+                || exact.untold
+                || backend.doubt.is_some()
+                || !self.pins.is_empty())
+        {
+            self.settle_report(backend);
+        }
+    }
+
+    #[cold]
+    fn settle_report(&mut self, backend: &mut Backend<S>) {
+        let Some(mut exact) = backend.exact.take() else { return };
+        backend.note_reported_names(&mut exact);
+        let held = exact.report.parts.minus(exact.nobodys.parts);
+        let mut pinning = Policy::pooler().pinning(held);
+        if held.contains(Part::Listen) {
+            pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
+        }
+        if Policy::pooler().must_close(pinning) {
+            backend.spoiled.get_or_insert("a client changed what cannot be undone");
+        }
+        let draws = exact.may_draw();
+        let asked = std::mem::take(&mut exact.asks);
+        exact.asked = draws && (asked || (exact.asked && !exact.fresh));
+        exact.drawn_by = exact.holder.filter(|_| draws);
+        if exact.report.is_cut {
+            // What the text shows pins as without it, and what else there is does not end.
+            backend.spoiled.get_or_insert("its session held more than its server could report");
+            self.pins.insert(Part::Setting);
+            backend.doubt_all();
+        } else if self.is_native() || self.exclusive {
+            // One client has it for all its life.
+        } else if backend.is_classic() {
+            self.lose(backend, &exact, pinning);
+        } else {
+            self.hold_what_is_reported(backend, &mut exact, pinning);
+            if draws && self.reads_sequences && !exact.asked {
+                self.pins.insert(Part::SequenceValue);
+            }
+        }
+        exact.fresh = false;
+        exact.since = backend.pipeline;
+        backend.exact = Some(exact);
+    }
+
+    /// What pins is lost, and no other client finds it.
+    fn lose(&mut self, backend: &mut Backend<S>, exact: &Exact, pinning: PartSet) {
+        let mut lost = pinning.minus(PartSet::of(&[Part::SequenceValue]));
+        if self.keeps_backend_to_listen() {
+            lost.remove(Part::Listen);
+        }
+        let sets = exact.fresh
+            && exact.report.settings.iter().any(|set| {
+                exact.nobodys.setting(&set.name) != Some(set)
+                    && !backend.tells_of(&set.name)
+                    && set.value.as_deref() != backend.applied.get(&set.name)
+            });
+        if !lost.is_empty() || sets {
+            backend.reset_due = Reset::All;
+        }
+    }
+
+    /// Pins and settings are those of the report.
+    fn hold_what_is_reported(
+        &mut self,
+        backend: &mut Backend<S>,
+        exact: &mut Exact,
+        pinning: PartSet,
+    ) {
+        let doubt = backend.doubt.take();
+        let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
+        let mut told = Told::default();
+        if exact.fresh || exact.untold {
+            told = self.read_settings(backend, exact, named);
+            exact.stays = !told.stays.is_empty();
+            exact.untold = told.untold;
+        } else if exact.stays {
+            told.stays = self.pins.intersection(PartSet::ANY_SETTING);
+        }
+        if let Some((applied, desired)) = told.applied.take() {
+            self.adopt_settings(backend, applied, desired, exact.since);
+        }
+        let mut covered = exact.covered().union(PASSING);
+        if exact.report.parts.contains(Part::Listen) && self.pins.contains(Part::Listen) {
+            covered.remove(Part::Listen);
+        }
+        let mut pins = pinning.minus(PartSet::of(&[Part::SequenceValue]));
+        if pins.contains(Part::Listen) && self.keeps_backend_to_listen() {
+            pins.remove(Part::Listen);
+        }
+        let prepared = self.pins.contains(Part::SqlStatement);
+        self.pins = self.pins.minus(covered).union(pins).union(told.stays);
+        if prepared && !self.pins.contains(Part::SqlStatement) {
+            // A DEALLOCATE ALL within a function has taken the shared ones away, too.
+            backend.statements.clear_in_doubt();
+            backend.uncertain = true;
+        }
+        self.pins = self.pins.union(self.pins_of_settings(backend));
+        let left = doubt.map_or(PartSet::EMPTY, |doubt| doubt.parts());
+        backend.doubt_reported(left.intersection(exact.nobodys.parts), told.names, exact.since);
+        if backend.settings_in_doubt() {
+            self.pins.insert(Part::Setting);
+        }
+    }
+
+    /// Compares the settings of the report with what the backend is known to have. What differs, the
+    /// client has done.
+    fn read_settings(&self, backend: &Backend<S>, exact: &Exact, named: &[Box<[u8]>]) -> Told {
+        let report = &exact.report;
+        let start = &self.record.start;
+        let mut told = Told::default();
+        let mut applied = SettingsBuilder::from(&backend.applied);
+        let mut desired = SettingsBuilder::from(&self.desired);
+        let mut changed = false;
+        let known = |name: &[u8]| backend.applied.get(name);
+        let own = |set: &SetTo| {
+            let nobodys = exact.nobodys.setting(&set.name) == Some(set);
+            (!nobodys || known(&set.name).is_some())
+                && !(*set.name == *b"session_authorization"
+                    && set.value.as_deref() == Some(backend.pool.user.as_bytes()))
+        };
+        let same_encoding = backend.reads_as_it_reports();
+        for set in report.settings.iter().filter(|set| own(set)) {
+            let name = &*set.name;
+            let part = Part::of_setting(name, |_| false);
+            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.tells_of(name))
+            else {
+                continue;
+            };
+            let known = known(name);
+            let by_text = known.is_some() || named.iter().any(|known| **known == *name);
+            let may_set = by_text
+                || backend.is_of_superuser()
+                || if is_custom(name) { report.knows(name) } else { !is_for_superusers(name) };
+            if !may_set || !can_move(name) {
+                told.stays.insert(part);
+                continue;
+            }
+            match &set.value {
+                Some(value) if same_encoding || value.is_ascii() => {
+                    if known != Some(&**value) {
+                        applied.set(name, value);
+                        desired.set(name, value);
+                        changed = true;
+                    }
+                }
+                value if told.names.len() < NAMES_MAX => {
+                    told.untold |= value.is_none();
+                    told.names.push(name.into());
+                }
+                _ => told.stays.insert(part),
+            }
+        }
+        for (name, value) in backend.applied.iter().filter(|(name, _)| !backend.tells_of(name)) {
+            if report.setting(name).is_some_and(own) {
+                continue;
+            }
+            // It has been reset, be it within a function: to the client's own start value.
+            let stays = is_custom(name) && report.knows(name);
+            if stays && value.is_empty() {
+                continue;
+            }
+            changed = true;
+            if stays {
+                applied.set(name, b"");
+                desired.set(name, start.get(name).unwrap_or_default());
+            } else {
+                applied.remove(name);
+                match start.get(name) {
+                    Some(value) => desired.set(name, value),
+                    None => desired.remove(name),
+                };
+            }
+        }
+        for name in report.names.iter().filter(|name| {
+            backend.applied.get(name).is_none()
+                && report.setting(name).is_none()
+                && !exact.nobodys.knows(name)
+                && can_move(name)
+        }) {
+            // It was set and taken back, and is no longer unheard of.
+            applied.set(name, b"");
+            desired.set(name, start.get(name).unwrap_or_default());
+            changed = true;
+        }
+        told.applied = changed.then(|| (applied.build(), desired.build()));
+        told
+    }
+}

@@ -1,0 +1,331 @@
+"""The extension's reports: what functions do to a session moves and pins like what a statement's text shows.
+
+The library is built from extension/ and loaded by its path, for sessions of the role `app` that begin while a test runs:
+nothing is installed into the server.
+"""
+
+import contextlib
+import pathlib
+import re
+import shutil
+import subprocess
+
+from harness.suite import Skip, equal, limit, pooler_only, until
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SETTINGS = {"pool_size": 2}
+BUILT = {}  # version of the report's text -> library
+
+SETUP = """
+create schema if not exists exact;
+grant all on schema exact to app;
+create or replace function exact.sets(name text, value text) returns void language plpgsql
+  as $$ begin perform set_config(name, value, false); end $$;
+create or replace function exact.resets(name text) returns void language plpgsql as $$ begin execute 'reset ' || name; end $$;
+create or replace function exact.sets_what_it_may_not() returns void language plpgsql security definer
+  as $$ begin perform set_config('log_min_duration_statement', '1h', false); end $$;
+create or replace function exact.makes(statement text) returns void language plpgsql as $$ begin execute statement; end $$;
+create or replace view exact.locks as select pg_advisory_lock(42)::text as taken;
+create table if not exists exact.numbered (id serial, t text);
+grant all on all tables in schema exact to app;
+grant all on all sequences in schema exact to app;
+"""
+
+
+def library(env, version="1"):
+    """The extension's library, whose reports bear this version."""
+    if version not in BUILT:
+        pg_config = env.cluster.bin / "pg_config"
+        if not pg_config.exists():
+            raise Skip("the extension cannot be built: there is no pg_config beside the server")
+        work = pathlib.Path(env.directory) / f"extension{version}"
+        shutil.copytree(ROOT / "extension", work, ignore=shutil.ignore_patterns("*.o", "*.so", "*.bc", "results"))
+        header = work / "hawser.h"
+        text = header.read_text()
+        assert '#define STATE_VERSION "1"' in text
+        header.write_text(text.replace('#define STATE_VERSION "1"', f'#define STATE_VERSION "{version}"'))
+        done = subprocess.run(["make", "-s", "-C", work, f"PG_CONFIG={pg_config}", "with_llvm=no"], capture_output=True, text=True)
+        if done.returncode:
+            raise Skip(f"the extension cannot be built: {done.stderr.strip()[-300:]}")
+        work.chmod(0o755)
+        built = work / "hawser.so"
+        built.chmod(0o755)
+        BUILT[version] = built
+    return BUILT[version]
+
+
+@contextlib.contextmanager
+def reporting(env, version="1", **settings):
+    """A pooler whose server connections have the extension. With --direct: the server, without it."""
+    path = library(env, version)
+    with env.cluster.superuser() as server:
+        server.execute(SETUP)
+        server.execute(f"alter role app set session_preload_libraries = '{path}'")
+    try:
+        with env.pooler_with(**settings) as target:
+            yield target
+    finally:
+        with env.cluster.superuser() as server:
+            server.execute("alter role app reset session_preload_libraries")
+            server.execute("drop schema exact cascade")
+
+
+def pins(target):
+    return sorted(row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"])
+
+
+def questions(env):
+    """How often a session has been asked what is left of it, as the last query of idle backends shows it."""
+    return len(env.cluster.backends("query like '/* hawser: what is left%'"))
+
+
+def elsewhere(env, target, client):
+    """Another client keeps the backend that `client` has had last, in a transaction. It must be closed for others to have it."""
+    before = client.value("select pg_backend_pid()")
+    other = env.connect(target)
+    other.execute("begin")
+    equal(other.value("select pg_backend_pid()"), before, "the backend that was used last is lent first")
+    return other, before
+
+
+@pooler_only
+@limit(180)
+def test_a_setting_of_a_function_moves_with_the_client(env):
+    with reporting(env) as target:
+        client = env.connect(target)
+        client.execute("select exact.sets('work_mem', '5MB')")
+        client.execute("select exact.sets('search_path', 'exact, \"$user\", public')")
+        equal(pins(target), [])
+        other, before = elsewhere(env, target, client)
+        equal(other.value("show work_mem"), "4MB", "leaked")
+        assert client.value("select pg_backend_pid()") != before
+        equal(client.rows("select current_setting('work_mem'), current_setting('search_path')"), [("5MB", 'exact, "$user", public')])
+        client.execute("select exact.resets('work_mem')")
+        equal(client.value("show work_mem"), "4MB")
+        equal(questions(env), 0, "questions to the server")
+
+
+@pooler_only
+@limit(180)
+def test_a_custom_name_of_a_function_moves_and_stays_unheard_of_elsewhere(env):
+    with reporting(env, pool_size=1) as target:
+        client, other = env.connect(target), env.connect(target)
+        client.execute("select exact.sets('my.tenant', 'd''\u00e9j\u00e0')")
+        equal(pins(target), [])
+        equal(other.value("select current_setting('my.tenant', true) is null"), "t", "another client has heard of it")
+        equal(client.value("select current_setting('my.tenant', true)"), "d'\u00e9j\u00e0")
+        # A value that is too long to be reported is asked for.
+        client.execute("select exact.sets('my.tenant', repeat('x', 3000))")
+        equal(other.value("select current_setting('my.tenant', true) is null"), "t")
+        equal(client.value("select length(current_setting('my.tenant', true))"), "3000")
+
+
+@pooler_only
+@limit(180)
+def test_set_config_of_names_that_are_not_in_the_text_moves(env):
+    with reporting(env, pool_size=1) as target:
+        client, other = env.connect(target), env.connect(target)
+        client.extended("select set_config($1, $2, false)", ["work_mem", "7MB"])
+        equal(pins(target), [])
+        equal(other.value("show work_mem"), "4MB")
+        equal(client.value("show work_mem"), "7MB")
+        client.execute("do $$ begin execute 'set work_mem to ''8MB'''; end $$")
+        equal(other.value("show work_mem"), "4MB")
+        equal(client.value("show work_mem"), "8MB")
+
+
+@pooler_only
+@limit(180)
+def test_a_rollback_takes_back_what_a_function_has_set(env):
+    with reporting(env, pool_size=1) as target:
+        client, other = env.connect(target), env.connect(target)
+        client.execute("begin; select exact.sets('work_mem', '5MB'); savepoint a; select exact.sets('work_mem', '6MB'); rollback to a; commit")
+        other.execute("select 1")
+        equal(client.value("show work_mem"), "5MB")
+        client.execute("begin; select exact.sets('work_mem', '9MB'); rollback")
+        other.execute("select 1")
+        equal(client.value("show work_mem"), "5MB")
+
+
+@pooler_only
+@limit(180)
+def test_a_function_that_resets_gives_back_the_clients_own_start_value(env):
+    with reporting(env, pool_size=1) as target:
+        client = env.connect(target, options="-c work_mem=11MB")
+        client.execute("select exact.sets('work_mem', '5MB')")
+        equal(client.value("show work_mem"), "5MB")
+        client.execute("select exact.resets('work_mem')")
+        equal(client.value("show work_mem"), "11MB")
+
+
+@pooler_only
+@limit(180)
+def test_state_of_functions_pins_while_it_is_there(env):
+    with reporting(env) as target:
+        for make, part, use, end in (
+                ("create temp table made as select 1 as x", "temporary_object", "select x from made", "drop table made"),
+                ("select pg_advisory_lock(7)", "advisory_lock", "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()", "select pg_advisory_unlock(7)"),
+                ("prepare made as select 1", "sql_statement", "execute made", "deallocate made"),
+                ("listen made", "listen", "select count(*) from pg_listening_channels()", "unlisten made")):
+            client = env.connect(target)
+            client.execute(f"select exact.makes('{make}')")
+            equal(pins(target), [part], make)
+            other = env.connect(target)
+            other.execute("begin")
+            equal(client.value(use), "1", make)
+            other.execute("commit")
+            client.execute(f"select exact.makes('{end}')")
+            equal(pins(target), [], end)
+            client.close()
+        equal(questions(env), 0, "questions to the server")
+
+
+@pooler_only
+@limit(180)
+def test_a_lock_of_a_view_pins_and_its_release_in_a_function_unpins(env):
+    with reporting(env) as target:
+        client = env.connect(target)
+        client.execute("select taken from exact.locks")
+        equal(pins(target), ["advisory_lock"])
+        equal(env.connect(target).value("select pg_try_advisory_lock(42)"), "f", "it is not released")
+        client.execute("select exact.makes('select pg_advisory_unlock(42)')")
+        equal(pins(target), [])
+        client.execute("select taken from exact.locks")
+        client.close()
+        until(lambda: env.connect(target).value("select pg_try_advisory_xact_lock(42)") == "t", "the lock's end")
+
+
+@pooler_only
+@limit(180)
+def test_what_only_seems_to_make_state_pins_nobody_and_asks_nothing(env):
+    with reporting(env) as target:
+        client = env.connect(target)
+        for sql in ("select 'set_config(a)'", "select set_config('a.b', 'c', false) where false", "create temp table t (i int) on commit drop",
+                    "begin; create temp table t (i int); rollback", "do $$ begin execute 'select 1'; end $$", "select pg_advisory_xact_lock(1)"):
+            client.execute(sql)
+            equal(pins(target), [], sql)
+        equal(questions(env), 0, "questions to the server")
+
+
+@pooler_only
+@limit(180)
+def test_what_a_client_may_not_set_itself_stays_with_its_backend(env):
+    with reporting(env) as target:
+        client = env.connect(target)
+        client.execute("select exact.sets_what_it_may_not()")
+        equal(pins(target), ["setting"])
+        other = env.connect(target)
+        other.execute("begin")
+        equal(client.value("show log_min_duration_statement"), "1h")
+        equal(other.value("show log_min_duration_statement"), "-1", "leaked")
+        other.execute("commit")
+        client.close()
+        until(lambda: pins(target) == [], "its end")
+        for _ in range(3):
+            equal(env.connect(target).value("show log_min_duration_statement"), "-1", "left behind")
+
+
+@limit(180)
+def test_no_client_sees_the_report(env):
+    with reporting(env) as target:
+        for options in ({}, {"hawser.report": "on"}):
+            client = env.connect(target, **options)
+            for sql in ("select exact.sets('work_mem', '5MB')", "create temp table t (i int)", "discard all", "begin; select 1; commit"):
+                result = client.execute(sql)
+                told = [message.body for message in result.messages if message.kind == "S" and message.body.startswith(b"hawser")]
+                if target.pooler or not options:
+                    equal(told, [], sql)
+            if target.pooler:
+                assert not any(name.startswith("hawser") for name in client.parameters), client.parameters
+        with env.connect(env.cluster.target, user="app", database="app") as direct:
+            # The pooler asks for reports; nothing else is another than on a direct connection.
+            ask = "select name, setting from pg_settings where name like 'hawser.%' and name <> 'hawser.report' order by 1"
+            equal(client.rows(ask), direct.rows(ask))
+            # (Those of plpgsql come with the first call of a function.)
+            names = "select name from pg_settings where name not like 'plpgsql.%' order by 1"
+            equal(client.rows(names), direct.rows(names))
+            shown = [[row[0] for row in session.rows("show all") if not row[0].startswith("plpgsql.")] for session in (client, direct)]
+            equal(shown[0], shown[1])
+
+
+@limit(180)
+def test_lastval_answers_from_the_first_time_on(env):
+    with reporting(env) as target:
+        client, other = env.connect(target), env.connect(target)
+        drawn = client.value("insert into exact.numbered (t) values ('x') returning id")
+        equal(client.value("select lastval()"), drawn, "the first time")
+        for _ in range(3):
+            drawn = client.value("insert into exact.numbered (t) values ('x') returning id")
+            equal(client.value("select lastval()"), drawn)
+            equal(client.value("select lastval()"), drawn, "once more")
+            equal(other.attempt("select lastval()").sqlstate, "55000", "another's value")
+        # From its second time on it keeps its backend, whoever else wants one.
+        drawn = client.value("insert into exact.numbered (t) values ('x') returning id")
+        for _ in range(3):
+            other.execute("select 1")
+        equal(client.value("select currval('exact.numbered_id_seq')"), drawn)
+        if target.pooler:
+            equal(pins(target), [])
+
+
+@pooler_only
+@limit(180)
+def test_drawing_from_a_sequence_pins_nobody(env):
+    with reporting(env, pool_size=1) as target:
+        clients = [env.connect(target) for _ in range(3)]
+        for _ in range(3):
+            for client in clients:
+                client.execute("insert into exact.numbered (t) values ('x')")
+                equal(pins(target), [])
+        for client in clients:
+            # The last has drawn what is there, until another has the server connection.
+            equal(client.attempt("begin; select 1; select lastval()").sqlstate, "55000", "another's value")
+            client.execute("rollback")
+
+
+@pooler_only
+@limit(180)
+def test_without_it_or_with_extension_off_all_is_as_before(env):
+    for where, settings in (("off", {"extension": "off"}), ("no extension", {})):
+        with contextlib.ExitStack() as stack:
+            target = stack.enter_context(reporting(env, **settings))
+            if where == "no extension":
+                with env.cluster.superuser() as server:
+                    server.execute("alter role app reset session_preload_libraries")
+            client = env.connect(target)
+            client.execute("select pg_advisory_lock(1)")
+            equal(pins(target), ["advisory_lock"], where)
+            client.execute("select pg_advisory_unlock(1)")
+            equal(pins(target), [], where)
+            assert questions(env) > 0, where
+            client.execute("set work_mem = '5MB'")
+            equal(client.value("show work_mem"), "5MB", where)
+            client.extended("select set_config($1, $2, false)", ["work_mem", "7MB"])
+            assert pins(target), f"{where}: the text does not show the name"
+            assert "hawser.report" not in target.pooler.text() and "not believed" not in target.pooler.text()
+
+
+@pooler_only
+@limit(180)
+def test_an_extension_of_another_version_is_said_once_and_not_believed(env):
+    with reporting(env, version="2") as target:
+        clients = [env.connect(target) for _ in range(3)]
+        for client in clients:
+            client.execute("select pg_advisory_lock(1)")
+            client.execute("select pg_advisory_unlock(1)")
+            equal(pins(target), [])
+            assert "hawser.state" not in client.parameters
+            told = client.execute("create temp table t (i int)").messages
+            assert not any(message.kind == "S" for message in told), told
+            client.execute("drop table t")
+        equal(len(re.findall("not believed", target.pooler.text())), 1)
+
+
+@pooler_only
+def test_every_setting_for_superusers_is_known_as_one(env):
+    text = (ROOT / "crates/core/src/session/settings.rs").read_text()
+    known = set(re.findall(r'b"(\w+)"', text.split("const FOR_SUPERUSERS")[1].split("\n];")[0])) | {"zero_damaged_pages"}
+    with env.cluster.superuser() as server:
+        theirs = {name for (name,) in server.rows("select name from pg_settings where context in ('superuser', 'superuser-backend') and name not like '%.%'")}
+    missing = {name for name in theirs if not name.startswith("log_")} - known
+    equal(missing, set(), "not known to be for superusers")
