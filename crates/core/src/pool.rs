@@ -13,9 +13,9 @@
 //!   do not count, up to `idle_transaction_reserve` of them
 //!
 //! # Why a released backend may skip the head of the queue
-//! Handing it to another loop costs 0.9 us (two `epoll_ctl`) and a wake-up. The loop that
-//! released it therefore takes the first waiter of its own among the next few, and the bound on
-//! overtaking keeps that fair.
+//! Handing it to another loop costs 0.9 us (two `epoll_ctl`) and a wake-up; a client with other
+//! settings or statements than the last one's costs more, in the server. It therefore goes to the
+//! nearest of the next few waiters (`likeness`), and the bound on overtaking keeps that fair.
 //!
 //! # Why not a queue for each loop with messages between them
 //! "No one waits while a backend is free on any loop" then needs an answer from every loop
@@ -23,12 +23,14 @@
 //! over a system call) gives it by construction; see docs/decisions/0001.
 
 mod basis;
+mod likeness;
 mod names;
 mod pins;
 mod shared;
 mod stats;
 
 pub use basis::{BASES_MAX, Basis};
+pub use likeness::Wish;
 pub use names::CustomNames;
 pub use pins::{PinCount, Pinned};
 pub use shared::{Fidelity, Parameter, PoolSettings, ServerParameters, SharedPool};
@@ -38,10 +40,16 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{BackendId, ClientId, LoopId};
+use crate::session::settings::Mark;
 use crate::time::Time;
+use likeness::{Likeness, nearest};
 
-/// How far behind the head a loop looks for a waiter of its own.
-const OWN_WAITER_WINDOW: usize = 32;
+/// How far behind the head a backend's next client is looked for.
+const WAITER_WINDOW: usize = 32;
+
+/// How many of the next waiters, or of the most recently used backends, are looked at where not all
+/// want the same. See [`likeness`].
+const UNLIKE_WINDOW: usize = 12;
 
 /// Bounds of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +83,7 @@ pub struct Waiter {
     gone: bool,
     /// Custom names that it has: see [`CustomNames`].
     names: CustomNames,
+    wish: Wish,
 }
 
 /// A backend that nobody uses.
@@ -83,6 +92,8 @@ struct Idle<B> {
     id: BackendId,
     /// The loop whose epoll set it is in.
     home: LoopId,
+    /// Of the settings in force.
+    settings: Mark,
     since: Time,
     /// Custom names that it knows.
     names: CustomNames,
@@ -287,29 +298,29 @@ impl<B> Pool<B> {
 
     /// A client asks for a backend: it gets one, or a place in the queue.
     pub fn acquire(&mut self, client: ClientId, now: Time) -> Acquired<B> {
-        self.acquire_with(client, CustomNames::NONE, now)
+        self.acquire_with(client, CustomNames::NONE, Wish::default(), |_| false, now)
     }
 
-    /// The same for a client that has these custom names.
-    pub fn acquire_with(&mut self, client: ClientId, names: CustomNames, now: Time) -> Acquired<B> {
-        if !self.paused {
-            let chosen = if self.limits.round_robin {
-                self.idle.iter().position(|idle| idle.names.fit(names))
-            } else {
-                // The most recently used: its caches are warm, and the others may age out.
-                let fits = |idle: &Idle<B>| idle.names.fit(names);
-                let own = self.idle.iter().rposition(|i| i.home == client.home && fits(i));
-                own.or_else(|| self.idle.iter().rposition(fits))
-            };
-            if let Some(at) = chosen {
-                let idle = self.idle.remove(at);
-                self.lent += 1;
-                return Acquired::Backend { backend: idle.backend, home: idle.home };
-            }
+    /// The same for a client that has these custom names, and would like to find this; `knows`
+    /// says which backends know its statement.
+    pub fn acquire_with(
+        &mut self,
+        client: ClientId,
+        names: CustomNames,
+        wish: Wish,
+        knows: impl Fn(&B) -> bool,
+        now: Time,
+    ) -> Acquired<B> {
+        if !self.paused
+            && let Some(at) = self.choose_idle(client.home, names, wish, knows)
+        {
+            let idle = self.idle.remove(at);
+            self.lent += 1;
+            return Acquired::Backend { backend: idle.backend, home: idle.home };
         }
         let order = self.waiting.back().map_or(now, |last| last.order.max(now));
         self.clocks_apart = self.clocks_apart.max(order.since(now));
-        let waiter = Waiter { client, since: now, overtaken: 0, order, gone: false, names };
+        let waiter = Waiter { client, since: now, overtaken: 0, order, gone: false, names, wish };
         self.waiting.push_back(waiter);
         let unfit = self.take_unfit();
         let open = self.may_open(now);
@@ -320,6 +331,27 @@ impl<B> Pool<B> {
             Some((home, backend)) => Acquired::Replace { backend, home, open },
             None => Acquired::Wait { open },
         }
+    }
+
+    /// The place of the idle backend that a client on loop `home` gets.
+    fn choose_idle(
+        &self,
+        home: LoopId,
+        names: CustomNames,
+        wish: Wish,
+        knows: impl Fn(&B) -> bool,
+    ) -> Option<usize> {
+        let mut all = self.idle.iter().enumerate();
+        if self.limits.round_robin {
+            return all.find(|(_, idle)| idle.names.fit(names)).map(|(at, _)| at);
+        }
+        // The most recently used: its caches are warm, and the others may age out.
+        let fit = all.rev().filter(|(_, idle)| idle.names.fit(names));
+        let likeness = |idle: &Idle<B>| {
+            let same = idle.settings == wish.settings;
+            Likeness::of(same, idle.home == home, || knows(&idle.backend))
+        };
+        nearest(fit.map(|(at, idle)| (at, likeness(idle))), UNLIKE_WINDOW)
     }
 
     /// While clients wait, and the pool is full: an idle backend that none of them may have, to be
@@ -340,28 +372,30 @@ impl<B> Pool<B> {
         !self.paused && waiters.any(|w| self.idle.iter().any(|idle| idle.names.fit(w.names)))
     }
 
-    /// The waiter that a backend released on loop `home` goes to, taken out of the queue.
-    fn next_waiter(&mut self, home: LoopId, names: CustomNames) -> Option<Waiter> {
+    /// The waiter to whom a released backend goes, taken out of the queue.
+    fn next_waiter(
+        &mut self,
+        home: LoopId,
+        names: CustomNames,
+        settings: Mark,
+        knows: impl Fn(u64) -> bool,
+    ) -> Option<Waiter> {
         let bound = self.limits.size.max(1);
-        let mut chosen = None;
-        for (at, waiter) in self.waiting.iter().take(OWN_WAITER_WINDOW).enumerate() {
-            if waiter.gone {
-                continue;
-            }
-            if names.fit(waiter.names) {
-                if waiter.client.home == home {
-                    chosen = Some(at);
-                    break;
-                }
-                chosen = chosen.or(Some(at));
-            }
-            if waiter.overtaken >= bound {
-                // Nobody may pass it any more; those before it have been passed as often at least,
-                // so the choice of the head stands.
-                break;
-            }
-        }
-        let chosen = chosen?;
+        // Nobody passes those who have been passed as often as may be; those before them have been
+        // so as often at least.
+        let mut blocked = false;
+        let passable =
+            self.waiting.iter().take(WAITER_WINDOW).enumerate().take_while(|(_, w)| {
+                !std::mem::replace(&mut blocked, !w.gone && w.overtaken >= bound)
+            });
+        let fit = passable.filter(|(_, waiter)| !waiter.gone && names.fit(waiter.names));
+        let likeness = |waiter: &Waiter| {
+            let wish = waiter.wish;
+            Likeness::of(wish.settings == settings, waiter.client.home == home, || {
+                wish.statement != 0 && knows(wish.statement)
+            })
+        };
+        let chosen = nearest(fit.map(|(at, waiter)| (at, likeness(waiter))), UNLIKE_WINDOW)?;
         for passed in self.waiting.iter_mut().take(chosen) {
             passed.overtaken += 1;
         }
@@ -386,16 +420,19 @@ impl<B> Pool<B> {
     /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
     /// see [`Pool::opened`]).
     pub fn release(&mut self, id: BackendId, backend: B, home: LoopId, now: Time) -> Released<B> {
-        self.release_with(id, backend, CustomNames::NONE, home, now)
+        self.release_with(id, backend, CustomNames::NONE, Mark::default(), |_, _| false, home, now)
     }
 
-    /// The same of a backend that knows these custom names. If clients wait, and none of them may
+    /// The same of a backend that knows these custom names, with these settings in force; `knows`
+    /// says which statements it has. If clients wait, and none of them may
     /// have it, it is to be closed, and openings are due.
     pub fn release_with(
         &mut self,
         id: BackendId,
         backend: B,
         names: CustomNames,
+        settings: Mark,
+        knows: impl Fn(&B, u64) -> bool,
         home: LoopId,
         now: Time,
     ) -> Released<B> {
@@ -407,14 +444,15 @@ impl<B> Pool<B> {
             return Released::Close(backend);
         }
         if !self.paused && !self.waiting.is_empty() {
-            if let Some(waiter) = self.next_waiter(home, names) {
+            let knows = |statement| knows(&backend, statement);
+            if let Some(waiter) = self.next_waiter(home, names, settings, knows) {
                 return Released::Next { waiter, backend };
             }
             self.lent -= 1;
             return Released::Close(backend);
         }
         self.lent -= 1;
-        self.idle.push(Idle { id, home, since: now, names, backend });
+        self.idle.push(Idle { id, home, settings, since: now, names, backend });
         Released::Kept
     }
 
@@ -540,7 +578,7 @@ impl<B> Pool<B> {
         while self.waiting_count() > 0
             && let Some(idle) = self.idle.pop()
         {
-            match self.next_waiter(idle.home, idle.names) {
+            match self.next_waiter(idle.home, idle.names, idle.settings, |_| false) {
                 Some(waiter) => {
                     self.lent += 1;
                     handed.push((waiter, idle.home, idle.backend));

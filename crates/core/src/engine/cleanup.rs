@@ -128,8 +128,9 @@ impl<S: Socket> Engine<S> {
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Pool;
         }
-        let names = backend.custom;
-        let released = pool.lock().release_with(id, backend, names, self.id, now);
+        let (names, settings) = (backend.custom, backend.applied.mark());
+        let knows = |backend: &Box<Backend<S>>, statement| backend.statements.has(statement);
+        let released = pool.lock().release_with(id, backend, names, settings, knows, self.id, now);
         match released {
             Released::Kept => {}
             Released::Close(backend) => {

@@ -13,12 +13,14 @@ use super::names::ClientStatements;
 use super::replay::Seen;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::{Socket, limits};
-use crate::pool::Basis;
+use crate::pool::{Basis, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
+use crate::wire::frame::{self, Header};
+use crate::wire::frontend;
 
 /// What a RESET that is under way goes back to the client's start values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -274,6 +276,24 @@ impl<S: Socket> Client<S> {
     /// Takes a name away. What it was, and stood for.
     pub(super) fn take_statement(&mut self, name: &[u8]) -> Option<(Box<[u8]>, ClientStatement)> {
         self.statements.as_mut()?.remove_entry(significant(name))
+    }
+
+    /// What it would like to find on a backend, whose first message this is.
+    pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
+        // The settings of a client without any are those of most backends where none has any.
+        let statement = if self.desired.is_empty() { None } else { self.named_in(header, body) };
+        Wish { settings: self.desired.mark(), statement: statement.unwrap_or(0) }
+    }
+
+    /// The id of the shared statement that a message names.
+    fn named_in(&self, header: Header, body: &[u8]) -> Option<u64> {
+        let name = match header.kind {
+            frontend::BIND => frame::take_string(body)?.1,
+            frontend::DESCRIBE => body.strip_prefix(b"S")?,
+            _ => return None,
+        };
+        let (name, _) = frame::take_string(name)?;
+        Some(self.statement(name)?.statement.id)
     }
 
     /// Takes the unnamed statement back, if it is of this Parse, which has failed.

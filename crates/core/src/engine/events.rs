@@ -10,6 +10,7 @@ use super::message::{
 use super::table::{Engine, Holder};
 use super::{BackendSeed, Host, Readiness, Socket, Token, limits, write_kept};
 use crate::ids::{ClientId, LoopId, Slot};
+use crate::pool::Wish;
 use crate::session::part::PartSet;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -364,7 +365,8 @@ impl<S: Socket> Engine<S> {
         }
         if client.mode == PoolMode::Session {
             // Its process id is the server's: it is greeted once it has one.
-            if let Err(halt) = self.attach(host, slot, now) {
+            let wish = Wish { settings: client.desired.mark(), statement: 0 };
+            if let Err(halt) = self.attach(host, slot, wish, now) {
                 if let super::from_client::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);
                 }

@@ -355,7 +355,9 @@ impl<S: Socket> Engine<S> {
                     Answered::Here => continue,
                     Answered::NeedsBackend => {}
                 }
-                if let Err(halt) = self.attach(host, slot, now) {
+                let body = &rest[HEADER_BYTES..header.total().min(rest.len())];
+                let wish = self.clients.get(slot).map(|client| client.wish(header, body));
+                if let Err(halt) = self.attach(host, slot, wish.unwrap_or_default(), now) {
                     return halt;
                 }
             }

@@ -512,6 +512,11 @@ impl BackendStatements {
         }
     }
 
+    /// Whether the backend has it.
+    pub fn has(&self, id: u64) -> bool {
+        self.by_id.get(&id).is_some_and(|prepared| !prepared.stale)
+    }
+
     /// The backend's pipeline that prepared it.
     pub fn prepared_in(&self, id: u64) -> Option<u64> {
         self.by_id.get(&id).map(|prepared| prepared.pipeline)

@@ -238,3 +238,66 @@ fn an_event_of_a_loop_that_watches_it_no_more_takes_no_backend() {
     assert_eq!(pool.take_idle_as_lent(BackendId(0), LoopId(2)), Some(0));
     assert_eq!((pool.idle_count(), pool.lent_count()), (0, 1));
 }
+
+/// A wish for settings of this value.
+fn wish(value: &[u8], statement: u64) -> Wish {
+    Wish { settings: settings(value).mark(), statement }
+}
+
+fn settings(value: &[u8]) -> crate::session::settings::Settings {
+    let pairs = [(&b"application_name"[..], value)];
+    pairs.into_iter().collect::<crate::session::settings::SettingsBuilder>().build()
+}
+
+#[test]
+fn the_idle_backend_with_the_settings_that_are_wanted_is_lent_whichever_loop_has_it() {
+    let mut pool = lent_out(4);
+    let none = CustomNames::NONE;
+    for (n, home, value) in [(0, 0, b"a"), (1, 1, b"b"), (2, 0, b"c"), (3, 0, b"d")] {
+        let mark = settings(value).mark();
+        let known = |_: &u64, _| false;
+        let kept = pool.release_with(BackendId(n), n, none, mark, known, LoopId(home), T0);
+        assert!(matches!(kept, Released::Kept));
+    }
+    let mut lent = |wish, known: Option<u64>| {
+        let knows = |backend: &u64| Some(*backend) == known;
+        let Acquired::Backend { backend, .. } =
+            pool.acquire_with(client(0, 9), none, wish, knows, T0)
+        else {
+            panic!("some are idle")
+        };
+        backend
+    };
+    assert_eq!(lent(wish(b"b", 0), Some(2)), 1, "its settings");
+    assert_eq!(lent(wish(b"b", 7), Some(0)), 0, "its statement");
+    assert_eq!(lent(wish(b"b", 7), None), 3, "the most recently used");
+    assert_eq!(lent(wish(b"b", 7), None), 2, "what there is");
+}
+
+#[test]
+fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_often() {
+    let size = 3;
+    let mut pool = lent_out(size);
+    let none = CustomNames::NONE;
+    // The head wants what no backend has; whoever comes behind is nearer.
+    for n in 0..40 {
+        let wish = if n == 0 { wish(b"x", 5) } else { wish(b"y", n) };
+        pool.acquire_with(client(0, 100 + n as u32), none, wish, |_| false, T0);
+    }
+    let mut release = |value: &[u8], known: u64| {
+        let knows = |_: &u64, statement| statement == known;
+        let mark = settings(value).mark();
+        let Released::Next { waiter, .. } =
+            pool.release_with(BackendId(0), 0, none, mark, knows, LoopId(0), T0)
+        else {
+            panic!("somebody waits")
+        };
+        waiter.client.slot.index - 100
+    };
+    assert_eq!(release(b"z", 7), 7, "its statement");
+    assert_eq!(release(b"y", 3), 1, "its settings");
+    assert_eq!(release(b"z", 30), 0, "too far behind: the head");
+    assert_eq!(release(b"z", 9), 9);
+    assert_eq!(release(b"z", 10), 10, "the next has been passed three times now");
+    assert_eq!(release(b"z", 11), 2, "and no more");
+}

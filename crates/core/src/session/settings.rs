@@ -148,19 +148,52 @@ impl fmt::Debug for Entry {
     }
 }
 
+/// What tells most sets of settings apart without a look at them. Equal sets have equal marks; the
+/// marks of others may be equal, by chance or by somebody's will.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Mark(u32);
+
+impl Mark {
+    /// FNV-1a, 32 bits. The lengths keep names and values apart.
+    fn of(entries: &[Entry]) -> Mark {
+        let mut hash = 0x811c_9dc5_u32;
+        let mut take = |byte: u8| hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        for entry in entries {
+            for text in [&entry.name, &entry.value] {
+                text.iter().copied().for_each(&mut take);
+                text.len().to_le_bytes().into_iter().for_each(&mut take);
+            }
+        }
+        Mark(hash)
+    }
+}
+
+/// The settings of a set, and their mark.
+#[derive(Debug)]
+struct Set {
+    entries: Box<[Entry]>,
+    mark: Mark,
+}
+
 /// An immutable set of settings; cloning it copies a pointer.
 #[derive(Clone, Default)]
 pub struct Settings(Option<Shared>); // None is the empty set, which needs no memory
 
 /// A pointer of one word: every client holds two.
-type Shared = Arc<Box<[Entry]>>;
+type Shared = Arc<Set>;
 
 impl Settings {
     /// No setting differs from the base.
     pub const EMPTY: Settings = Settings(None);
 
     fn entries(&self) -> &[Entry] {
-        self.0.as_ref().map_or(&[], |entries| entries)
+        self.0.as_ref().map_or(&[], |set| &set.entries)
+    }
+
+    /// See [`Mark`].
+    #[inline]
+    pub fn mark(&self) -> Mark {
+        self.0.as_ref().map_or(Mark::default(), |set| set.mark)
     }
 
     /// The value of a setting, its name in any case.
@@ -244,7 +277,8 @@ fn change<'a>(
 
 impl PartialEq for Settings {
     fn eq(&self, other: &Settings) -> bool {
-        self.is_shared_with(other) || self.entries() == other.entries()
+        self.is_shared_with(other)
+            || (self.mark() == other.mark() && self.entries() == other.entries())
     }
 }
 
@@ -492,7 +526,9 @@ impl SettingsBuilder {
         if self.entries.is_empty() {
             Settings::EMPTY
         } else {
-            Settings(Some(Arc::new(self.entries.into_boxed_slice())))
+            let entries = self.entries.into_boxed_slice();
+            let mark = Mark::of(&entries);
+            Settings(Some(Arc::new(Set { entries, mark })))
         }
     }
 }
@@ -520,7 +556,7 @@ impl<'a> FromIterator<(&'a [u8], &'a [u8])> for SettingsBuilder {
 #[derive(Debug)]
 pub struct Interner<S> {
     hasher: S,
-    known: HashMap<u64, Vec<Weak<Box<[Entry]>>>, S>,
+    known: HashMap<u64, Vec<Weak<Set>>, S>,
     count: usize,
     sweep_at: usize,
 }
@@ -537,10 +573,11 @@ impl<S: BuildHasher + Clone> Interner<S> {
 
     /// The object that stands for all settings equal to these.
     pub fn share(&mut self, settings: Settings) -> Settings {
-        let Some(entries) = &settings.0 else { return settings };
-        let hash = self.hasher.hash_one(entries);
+        let Some(set) = &settings.0 else { return settings };
+        let hash = self.hasher.hash_one(&set.entries);
         if let Some(same) = self.known.get(&hash) {
-            let found = same.iter().filter_map(Weak::upgrade).find(|known| known == entries);
+            let mut same = same.iter().filter_map(Weak::upgrade);
+            let found = same.find(|known| known.entries == set.entries);
             if let Some(found) = found {
                 return Settings(Some(found));
             }
@@ -549,7 +586,7 @@ impl<S: BuildHasher + Clone> Interner<S> {
             self.sweep();
         }
         if self.count < INTERNED_MAX {
-            self.known.entry(hash).or_default().push(Arc::downgrade(entries));
+            self.known.entry(hash).or_default().push(Arc::downgrade(set));
             self.count += 1;
         }
         settings

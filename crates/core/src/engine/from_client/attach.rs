@@ -6,7 +6,7 @@ use super::super::table::{Engine, Holder};
 use super::super::{Host, Socket, ToLoop, Token};
 use super::Halt;
 use crate::ids::{LoopId, Slot};
-use crate::pool::Acquired;
+use crate::pool::{Acquired, Wish};
 use crate::time::Time;
 
 impl<S: Socket> Engine<S> {
@@ -15,13 +15,17 @@ impl<S: Socket> Engine<S> {
         &mut self,
         host: &mut H,
         slot: Slot,
+        wish: Wish,
         now: Time,
     ) -> Result<(), Halt> {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
         let names = view.pool.custom_names(&client.desired);
-        let acquired = view.pool.lock().acquire_with(id, names, now);
+        let knows = |backend: &Box<Backend<S>>| {
+            wish.statement != 0 && backend.statements.has(wish.statement)
+        };
+        let acquired = view.pool.lock().acquire_with(id, names, wish, knows, now);
         match acquired {
             Acquired::Backend { backend, home } => {
                 self.take_over(host, slot, backend, home, now).map_err(Halt::BackendLost)?;

@@ -1,0 +1,127 @@
+//! How near a backend is to what a client wants: what binding one to the other will cost.
+//!
+//! # Model
+//! Of the backends that are free, or of the first waiters, the nearest is taken; of equally near
+//! ones, the first. What each of these saves, measured in a server whose transaction takes 11 us:
+//!
+//! | the backend | saves |
+//! |---|---|
+//! | has the settings that the client wants | 6 us for two SETs, 13 us with a `search_path` |
+//! | has the statement that the client's first message names | 14 us, and 9 for each of the first plans |
+//! | is on the client's loop | 1 us, in Hawser |
+//!
+//! # Why so
+//! A pool in which all want the same finds that in the first that it looks at, and stops there.
+//! Otherwise few are looked at: whoever passes others uses up what they may be overtaken. 100
+//! clients with 10 statements each of their own on 10 backends that keep 200 found theirs in 20 of
+//! 100 transactions in the order of arrival, reckoned with the nearest of the next 6, 12, 16 and 32
+//! waiters in 70, 84, 81 and 72. The backend that a client had last in place of the one that has its
+//! statement does no better than none: the bound on overtaking sends every third client elsewhere,
+//! and all go astray.
+//!
+//! # Why marks
+//! Comparing settings follows pointers, under the pool's lock. Two sets of the same mark that differ
+//! (it is no secret how to make such) only look near: the difference is sent all the same.
+
+use crate::session::settings::Mark;
+
+/// What a client would like to find.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Wish {
+    /// Of the settings that it wants.
+    pub settings: Mark,
+    /// The shared statement that its first message names; 0: none, or not known.
+    pub statement: u64,
+}
+
+/// The larger, the less it costs to bring a client to a backend.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Likeness(u8);
+
+impl Likeness {
+    const SETTINGS: u8 = 4;
+    const STATEMENT: u8 = 2;
+    const HOME: u8 = 1;
+
+    #[inline]
+    pub(super) fn of(settings: bool, home: bool, statement: impl FnOnce() -> bool) -> Likeness {
+        // Whether the statement is there takes a look-up; where the rest is alike it is not worth one.
+        let statement = !(settings && home) && statement();
+        Likeness(
+            u8::from(settings) * Self::SETTINGS
+                + u8::from(statement) * Self::STATEMENT
+                + u8::from(home) * Self::HOME,
+        )
+    }
+
+    /// Nothing is there that would be worth a further look.
+    fn is_near(self) -> bool {
+        self.0 >= Self::SETTINGS + Self::HOME
+    }
+
+    fn has_settings(self) -> bool {
+        self.0 >= Self::SETTINGS
+    }
+}
+
+/// The place of the nearest. Among those with the settings that are wanted all are looked at, for
+/// one on the same loop; otherwise `few`.
+#[inline]
+pub(super) fn nearest(
+    candidates: impl Iterator<Item = (usize, Likeness)>,
+    few: usize,
+) -> Option<usize> {
+    let mut best: Option<(usize, Likeness)> = None;
+    let mut unlike = false;
+    for (seen, (at, likeness)) in candidates.enumerate() {
+        unlike |= !likeness.has_settings();
+        if seen >= few && unlike {
+            break;
+        }
+        if best.is_none_or(|(_, known)| likeness > known) {
+            best = Some((at, likeness));
+        }
+        if likeness.is_near() {
+            break;
+        }
+    }
+    best.map(|(at, _)| at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The choice among candidates, each given as settings, home, statement.
+    fn choose(candidates: &[(bool, bool, bool)], few: usize) -> Option<usize> {
+        let likeness = |&(settings, home, statement)| Likeness::of(settings, home, || statement);
+        nearest(candidates.iter().map(likeness).enumerate(), few)
+    }
+
+    #[test]
+    fn settings_count_more_than_statements_and_these_more_than_the_loop() {
+        let (settings, statement, home) =
+            ((true, false, false), (false, false, true), (false, true, false));
+        let nothing = (false, false, false);
+        assert_eq!(choose(&[nothing, home, statement, settings], 4), Some(3));
+        assert_eq!(choose(&[nothing, home, statement], 4), Some(2));
+        assert_eq!(choose(&[nothing, home], 4), Some(1));
+        assert_eq!(choose(&[nothing, nothing], 4), Some(0), "the first of equals");
+        assert_eq!(choose(&[], 4), None);
+    }
+
+    #[test]
+    fn few_are_looked_at_where_wants_differ() {
+        let (unlike, near) = ((false, true, false), (true, true, false));
+        assert_eq!(choose(&[unlike, unlike, near], 3), Some(2));
+        assert_eq!(choose(&[unlike, unlike, near], 2), Some(0));
+        let abroad = (true, false, false);
+        assert_eq!(choose(&[abroad, abroad, abroad, near], 2), Some(3), "all want the same");
+    }
+
+    #[test]
+    fn where_all_want_the_same_nothing_is_looked_up() {
+        let likeness = Likeness::of(true, true, || panic!("looked up"));
+        assert!(likeness.is_near());
+    }
+}
