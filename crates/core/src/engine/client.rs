@@ -20,7 +20,7 @@ use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, Header};
-use crate::wire::frontend;
+use crate::wire::{TransactionStatus, build, frontend};
 
 /// What a RESET that is under way goes back to the client's start values.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,6 +111,15 @@ pub(super) struct Extra {
     pub(super) gone: bool,
 }
 
+/// Which statements of the protocol a DEALLOCATE takes away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Deallocated {
+    /// The one of this name.
+    One(Box<[u8]>),
+    /// All that the client has.
+    All,
+}
+
 /// A client.
 pub(super) struct Client<S: Socket> {
     pub(super) socket: S,
@@ -190,6 +199,19 @@ impl<S: Socket> Client<S> {
         parts
     }
 
+    /// Whether its backend may have prepared statements that nobody but the server can take away, or
+    /// ones that it has been shown there: by SQL, by a Parse that could not be shared, by a look at
+    /// the list.
+    pub(super) fn has_statements_of_its_own_there(&self) -> bool {
+        const THERE: PartSet = PartSet::of(&[
+            Part::SqlStatement,
+            Part::ProtocolStatement,
+            Part::UnnamedStatement,
+            Part::SessionCatalog,
+        ]);
+        self.is_native() || self.pins.intersects(THERE)
+    }
+
     /// Whether something is under way on whose outcome the reading of later messages depends.
     pub(super) fn is_unsettled(&self) -> bool {
         self.extra.as_ref().is_some_and(|extra| {
@@ -256,6 +278,24 @@ impl<S: Socket> Client<S> {
         self.statements.as_ref()?.get(significant(name))
     }
 
+    /// What it would like to find on a backend, whose first message this is.
+    pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
+        // The settings of a client without any are those of most backends where none has any.
+        let statement = if self.desired.is_empty() { None } else { self.named_in(header, body) };
+        Wish { settings: self.desired.mark(), statement: statement.unwrap_or(0) }
+    }
+
+    /// The id of the shared statement that a message names.
+    fn named_in(&self, header: Header, body: &[u8]) -> Option<u64> {
+        let name = match header.kind {
+            frontend::BIND => frame::take_string(body)?.1,
+            frontend::DESCRIBE => body.strip_prefix(b"S")?,
+            _ => return None,
+        };
+        let (name, _) = frame::take_string(name)?;
+        Some(self.statement(name)?.statement.id)
+    }
+
     /// Gives a statement a name. `Err` if the client has named too many.
     pub(super) fn name_statement(
         &mut self,
@@ -278,22 +318,25 @@ impl<S: Socket> Client<S> {
         self.statements.as_mut()?.remove_entry(significant(name))
     }
 
-    /// What it would like to find on a backend, whose first message this is.
-    pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
-        // The settings of a client without any are those of most backends where none has any.
-        let statement = if self.desired.is_empty() { None } else { self.named_in(header, body) };
-        Wish { settings: self.desired.mark(), statement: statement.unwrap_or(0) }
-    }
-
-    /// The id of the shared statement that a message names.
-    fn named_in(&self, header: Header, body: &[u8]) -> Option<u64> {
-        let name = match header.kind {
-            frontend::BIND => frame::take_string(body)?.1,
-            frontend::DESCRIBE => body.strip_prefix(b"S")?,
-            _ => return None,
+    /// Answers a Query that is nothing but a DEALLOCATE, in the server's place.
+    pub(super) fn deallocate(&mut self, deallocated: &Deallocated, status: TransactionStatus) {
+        let tag: &[u8] = match deallocated {
+            Deallocated::One(name) => {
+                self.take_statement(name);
+                b"DEALLOCATE"
+            }
+            Deallocated::All => {
+                self.statements = None;
+                b"DEALLOCATE ALL"
+            }
         };
-        let (name, _) = frame::take_string(name)?;
-        Some(self.statement(name)?.statement.id)
+        // As any simple query does (`exec_simple_query`, postgres.c).
+        self.unnamed = None;
+        self.unnamed_serial = 0;
+        let mut answer = Vec::with_capacity(32);
+        build::command_complete(&mut answer, tag);
+        build::ready_for_query(&mut answer, status);
+        self.reply(&answer);
     }
 
     /// Takes the unnamed statement back, if it is of this Parse, which has failed.

@@ -70,6 +70,8 @@ pub struct Unusual {
     pub(super) discards_all: bool,
     /// The only statement is DEALLOCATE of this name.
     pub(super) deallocates: Option<Box<[u8]>>,
+    /// The only statement is DEALLOCATE ALL.
+    pub(super) deallocates_all: bool,
     /// UNLISTEN * by itself: ends the pin of LISTEN.
     pub(super) unlistens_all: bool,
     /// LISTEN and UNLISTEN, if all of them are known.
@@ -196,6 +198,9 @@ impl Effects {
             match &single.verb {
                 Verb::Deallocate(OneOrAll::One(name)) => {
                     unusual.deallocates = Some(name.as_bytes().into());
+                }
+                Verb::Deallocate(OneOrAll::All) => {
+                    unusual.deallocates_all = !findings.unsure && !findings.truncated;
                 }
                 Verb::Unlisten(OneOrAll::All) => unusual.unlistens_all = true,
                 _ => {}

@@ -19,7 +19,7 @@ pub(super) use kinds::bad_length;
 use kinds::{allowed_length, bad_kind, too_long};
 
 use super::backend::Backend;
-use super::client::Client;
+use super::client::{Client, Deallocated};
 use super::effects::Effects;
 use super::expect::Expect;
 use super::message::ClientState;
@@ -412,14 +412,10 @@ impl<S: Socket> Engine<S> {
                 }
             }
             frontend::QUERY if header.total() <= rest.len() => {
-                let Some(effects) = deallocates_own(client, body) else {
+                let Some(deallocated) = deallocates_own(client, body) else {
                     return Answered::NeedsBackend;
                 };
-                client.take_statement(&effects);
-                let mut answer = Vec::with_capacity(32);
-                build::command_complete(&mut answer, b"DEALLOCATE");
-                build::ready_for_query(&mut answer, TransactionStatus::Idle);
-                client.reply(&answer);
+                client.deallocate(&deallocated, TransactionStatus::Idle);
             }
             _ => return Answered::NeedsBackend,
         }
@@ -588,10 +584,10 @@ enum Answered {
     NeedsBackend,
 }
 
-/// The name in a Query that is nothing but DEALLOCATE of a protocol-level statement of this
-/// client's own.
-fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Box<[u8]>> {
-    if client.statements.is_none() || client.is_native() {
+/// What a Query takes away that is nothing but DEALLOCATE of a protocol-level statement of this
+/// client's own, or of all: a client without a backend has none on any server that it could see.
+fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Deallocated> {
+    if client.is_native() {
         return None;
     }
     let (text, _) = frame::take_string(body)?;
@@ -604,6 +600,10 @@ fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Box<[u8
         return None;
     }
     let effects = Effects::of(&scan(text, ScanOptions::default()), |_| false);
-    let name = effects.unusual?.deallocates?;
-    client.statement(&name).map(|_| name)
+    let unusual = effects.unusual?;
+    if unusual.deallocates_all {
+        return Some(Deallocated::All);
+    }
+    let name = unusual.deallocates?;
+    client.statement(&name).is_some().then_some(Deallocated::One(name))
 }

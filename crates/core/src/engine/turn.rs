@@ -11,7 +11,7 @@ mod prepared;
 mod sequences;
 
 use super::backend::Backend;
-use super::client::Client;
+use super::client::{Client, Deallocated};
 use super::effects::{Effects, Unusual};
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
@@ -407,7 +407,14 @@ impl<S: Socket> Turn<'_, '_, S> {
                     if let Some(name) = &unusual.deallocates
                         && !self.client.is_native()
                         && self.client.statement(name).is_some()
-                        && self.answer_deallocate(name)?
+                        && self.answer_deallocate(&Deallocated::One(name.clone()))?
+                    {
+                        return Ok(());
+                    }
+                    if unusual.deallocates_all
+                        && !self.client.has_statements_of_its_own_there()
+                        && !self.backend.is_classic()
+                        && self.answer_deallocate(&Deallocated::All)?
                     {
                         return Ok(());
                     }
@@ -529,20 +536,16 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// Answers a DEALLOCATE of a statement that the server has under another name. `false` if it
+    /// Answers a DEALLOCATE of statements that the server has under other names. `false` if it
     /// cannot be answered here, and the server shall say what is wrong.
-    fn answer_deallocate(&mut self, name: &[u8]) -> Result<bool, Halt> {
+    fn answer_deallocate(&mut self, deallocated: &Deallocated) -> Result<bool, Halt> {
         if self.backend.owes_client()
             || self.backend.unsynced
             || self.backend.status == TransactionStatus::Failed
         {
             return Ok(false);
         }
-        self.client.take_statement(name);
-        let mut answer = Vec::with_capacity(32);
-        build::command_complete(&mut answer, b"DEALLOCATE");
-        build::ready_for_query(&mut answer, self.backend.status);
-        self.client.reply(&answer);
+        self.client.deallocate(deallocated, self.backend.status);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
         Ok(true)

@@ -435,3 +435,49 @@ fn in_a_failed_transaction_an_empty_statement_stands_in_for_one_that_the_backend
     let told = client.received();
     assert!(String::from_utf8_lossy(&told).contains("\"s\" already exists"));
 }
+
+#[test]
+fn deallocate_all_of_a_client_that_has_nothing_on_the_server_leaves_shared_statements_there() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    let (done, in_block) = (message(b'C', b"DEALLOCATE ALL\0"), answers("T"));
+    world.send(&client, &query("DEALLOCATE ALL"));
+    assert_eq!(client.received(), [&done[..], &answers("I")].concat());
+    world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+    assert_eq!(client.kinds(), "1Z");
+    assert_eq!(server.kinds(), "", "it is there still");
+    // Within a block as well.
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    server.received();
+    client.received();
+    world.send(&client, &query("deallocate prepare all;"));
+    assert_eq!(client.received(), [&done[..], &in_block].concat());
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "BES", "its name is free");
+    assert!(String::from_utf8_lossy(&sent).contains("\0s\0"), "the server says so");
+}
+
+#[test]
+fn deallocate_all_is_the_servers_where_it_alone_knows_what_there_is() {
+    for first in ["BEGIN; PREPARE p AS SELECT 1", "BEGIN; SELECT name FROM pg_prepared_statements"]
+    {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query(first));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CCT"));
+        server.received();
+        world.send(&client, &query("DEALLOCATE ALL"));
+        assert_eq!(server.received(), query("DEALLOCATE ALL"), "{first}");
+    }
+    let mut world = classic();
+    let client = world.client();
+    world.send(&client, &query("BEGIN; PREPARE p AS SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CCT"));
+    server.received();
+    world.send(&client, &query("DEALLOCATE ALL"));
+    assert_eq!(server.received(), query("DEALLOCATE ALL"), "classic");
+}

@@ -120,8 +120,8 @@ fn settings_changed_within_a_pipeline_leave_no_portal_behind() {
     );
     server.received();
     let other = world.client();
-    world.send(&other, &query("DEALLOCATE ALL"));
-    world.send(&server, &answers("CICI"));
+    world.send(&other, &query("DEALLOCATE ALL; SELECT 1"));
+    world.send(&server, &answers("CICCI"));
     server.received();
     world.send(&client, &[bind("s"), execute(), sync()].concat());
     let sent = server.received();
