@@ -207,6 +207,8 @@ pub struct Backend<S: Socket> {
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// Where the text of the Query that is being answered is longer than its client's own.
     pub(super) longer: Vec<Longer>,
+    /// The same of the last Parse whose text is longer, by its serial.
+    pub(super) longer_parse: Option<(u32, Box<[Longer]>)>,
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
     /// a statement is closed before it is prepared.
     pub(super) uncertain: bool,
@@ -298,6 +300,7 @@ impl<S: Socket> Backend<S> {
             replay: Replay::default(),
             refusals: VecDeque::new(),
             longer: Vec::new(),
+            longer_parse: None,
             uncertain: false,
             start_values_at_stake: false,
             start_values_changed: false,

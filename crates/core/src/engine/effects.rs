@@ -51,6 +51,8 @@ pub struct Effects {
     pub reads_sequences: bool,
     /// How texts behind it are to be read is known once it is answered.
     pub rereads: bool,
+    /// It gives settings the server's own start values by set_config() with NULL.
+    pub resets_by_null: bool,
     /// Anything of the following: the rest need not be looked at otherwise.
     pub unusual: Option<Box<Unusual>>,
 }
@@ -112,6 +114,7 @@ impl Effects {
             spoils_unseen: false,
             reads_sequences: true,
             rereads: true,
+            resets_by_null: false,
             unusual: None,
         }
     }
@@ -151,6 +154,7 @@ impl Effects {
             spoils_unseen: self.spoils_unseen || other.spoils_unseen,
             reads_sequences: self.reads_sequences || other.reads_sequences,
             rereads: true,
+            resets_by_null: self.resets_by_null || other.resets_by_null,
             unusual,
         }
     }
@@ -165,6 +169,7 @@ impl Effects {
             spoils: findings.unsure || policy.must_close(parts),
             spoils_unseen: policy.must_close(parts.minus(COVERED)),
             rereads: findings.unsure || findings.rereads,
+            resets_by_null: !findings.nulls.is_empty(),
             ..Self::default()
         };
         if findings.unsure {

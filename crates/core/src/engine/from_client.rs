@@ -447,6 +447,9 @@ impl<S: Socket> Engine<S> {
         else {
             return false;
         };
+        if statement.effects.resets_by_null && client.has_start_values() {
+            return false; // its own text has these in place of NULL
+        }
         let named = super::client::ClientStatement {
             statement,
             serial,

@@ -19,11 +19,11 @@
 //! one undoes the other.
 //!
 //! # Limits
-//! set_config() of a literal name with NULL is a RESET: in a simple query the client's value is written
-//! in place of the NULL. In a text that streams ([`super::limits::WHOLE_MESSAGE_BYTES`]), that has more statements than
-//! are listed, or that cannot be read for certain, nothing is put: the start values are back when it
-//! has ended. What functions reset is not seen, nor is `set_config(name, NULL, false)` in the extended
-//! protocol.
+//! set_config() of a literal name with NULL is a RESET: the client's value is written in place of the
+//! NULL, in a Parse as well. In a text that streams ([`super::limits::WHOLE_MESSAGE_BYTES`]), that has
+//! more statements than are listed, or that cannot be read for certain, nothing is put: the start
+//! values are back when it has ended (not behind set_config()). What functions reset is not seen, nor
+//! is NULL as a parameter.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -225,6 +225,18 @@ pub(super) fn count_back(error: &[u8], longer: &[Longer]) -> Option<Vec<u8>> {
     })
 }
 
+/// By how much replacements make a text longer, and where.
+pub(super) fn lengthened(
+    text: &[u8],
+    replaced: &[Replacement],
+    utf8: bool,
+) -> impl Iterator<Item = Longer> {
+    replaced.iter().map(move |Replacement { range, literal }| Longer {
+        at: characters(&text[..range.end], utf8),
+        by: characters(literal, utf8) - range.len(),
+    })
+}
+
 /// Notes what stands under a name, if there is room.
 fn note(
     known: &mut BTreeMap<Box<[u8]>, Box<Unusual>>,
@@ -255,10 +267,7 @@ impl<S: Socket> Backend<S> {
 
     /// Notes what is written in place of NULLs in that Query.
     pub(super) fn note_replaced(&mut self, text: &[u8], replaced: &[Replacement], utf8: bool) {
-        self.longer.extend(replaced.iter().map(|Replacement { range, literal }| Longer {
-            at: characters(&text[..range.end], utf8),
-            by: characters(literal, utf8) - range.len(),
-        }));
+        self.longer.extend(lengthened(text, replaced, utf8));
         self.longer.sort_by_key(|longer| longer.at);
     }
 }

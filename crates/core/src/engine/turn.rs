@@ -20,7 +20,7 @@ use crate::session::part::Part;
 use crate::session::scan::{Findings, ScanOptions, Scanner, SetValue, Verb, is_plain, scan};
 use crate::time::Time;
 use crate::wire::frame::{self, HEADER_BYTES, Header};
-use crate::wire::{TransactionStatus, build, frontend};
+use crate::wire::{TransactionStatus, frontend};
 
 /// Whether a FunctionCall (by its body, or the start of it) is of any other function than those on
 /// large objects, for which libpq uses this message. Which function an oid stands for is not known,
@@ -468,9 +468,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let mut moved = insertions.clone();
             let sent = restore::replaced(text, &replacements, &mut moved);
             self.pass_with(text.len(), |out| restore::write_with(&sent, &moved, out))?;
-            let encoding = self.client.desired.get(b"client_encoding");
-            let own = self.backend.parameters.get(b"client_encoding");
-            let utf8 = encoding.or(own) == Some(b"UTF8");
+            let utf8 = self.reads_utf8();
             self.backend.expect_with(text, &insertions, utf8);
             self.backend.note_replaced(text, &replacements, utf8);
         }

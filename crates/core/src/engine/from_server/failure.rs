@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::super::Socket;
 use super::super::expect::Expect;
 use super::super::replay::is_stale_or_lost;
-use super::super::restore::count_back;
+use super::super::restore::{Longer, count_back};
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
@@ -49,7 +49,7 @@ impl<S: Socket> Relay<'_, S> {
                 while self.backend.expected.front().is_some_and(|next| next.is_within_query()) {
                     self.backend.expected.pop_front();
                 }
-                return Ok(self.in_own_text(body, relayed));
+                return Ok(in_own_text(body, &self.backend.longer, relayed));
             }
             Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeQuery => {
@@ -79,6 +79,8 @@ impl<S: Socket> Relay<'_, S> {
         let mut still_unnamed = false;
         let mut touches_unnamed = false;
         let mut failed = BTreeSet::new();
+        // The Parse whose error it is.
+        let mut parse = None;
         while let Some(next) = self.backend.expected.front().copied() {
             if matches!(next, Expect::Sync | Expect::MadeSync) {
                 found = true;
@@ -110,6 +112,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             match next {
                 Expect::Parse { serial, statement } => {
+                    parse = parse.or((!ignored).then_some(serial));
                     let pipeline = self.backend.answered_pipeline();
                     self.backend.statements.remove(statement, pipeline);
                     still_unnamed |= serial != 0
@@ -196,21 +199,9 @@ impl<S: Socket> Relay<'_, S> {
         if let Some(refusal) = refused {
             return Ok(Fate::Replace(refusal));
         }
-        Ok(Fate::Pass)
-    }
-
-    /// An error of a Query, with its position in the text that the client sent.
-    fn in_own_text(&self, body: &[u8], relayed: &Relayed) -> Fate {
-        if self.backend.longer.is_empty() || !relayed.whole {
-            return Fate::Pass;
-        }
-        match count_back(body, &self.backend.longer) {
-            Some(body) => {
-                let mut error = Vec::new();
-                build::message(&mut error, kind::ERROR, |out| out.extend_from_slice(&body));
-                Fate::Replace(error.into())
-            }
-            None => Fate::Pass,
+        match self.backend.longer_parse.take_if(|(serial, _)| Some(*serial) == parse) {
+            Some((_, longer)) => Ok(in_own_text(body, &longer, relayed)),
+            None => Ok(Fate::Pass),
         }
     }
 
@@ -249,5 +240,20 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.expect(Expect::MadeSync);
             client.extra().skipping = true;
         }
+    }
+}
+
+/// An error about a text, with its position in the text that the client sent.
+fn in_own_text(body: &[u8], longer: &[Longer], relayed: &Relayed) -> Fate {
+    if longer.is_empty() || !relayed.whole {
+        return Fate::Pass;
+    }
+    match count_back(body, longer) {
+        Some(body) => {
+            let mut error = Vec::new();
+            build::message(&mut error, kind::ERROR, |out| out.extend_from_slice(&body));
+            Fate::Replace(error.into())
+        }
+        None => Fate::Pass,
     }
 }

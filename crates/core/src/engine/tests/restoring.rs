@@ -244,3 +244,41 @@ fn a_pipelined_discard_all_that_fails_takes_the_rest_of_its_pipeline_with_it() {
         assert_eq!(server.kinds(), "Q", "{mode:?}: nothing has been discarded");
     }
 }
+
+#[test]
+fn set_config_to_null_in_a_parse_means_the_clients_start_value() {
+    const NULL: &str = "SELECT set_config('TimeZone', null, false), oops";
+    const OWN: &str = "SELECT set_config('TimeZone', 'Asia/Tokyo', false), oops";
+    for (mode, name) in
+        [(PoolMode::Transaction, ""), (PoolMode::Transaction, "s"), (PoolMode::Session, "")]
+    {
+        let (mut world, client, server) = from_tokyo(mode);
+        world.send(&client, &[parse(name, NULL), bind(name), execute(), sync()].concat());
+        let sent = server.received();
+        assert_eq!(kinds(&sent), "PBES");
+        assert!(String::from_utf8_lossy(&sent).contains(OWN));
+        if mode == PoolMode::Transaction {
+            // The error is about what stands behind the value.
+            let at = |text: &str| text.find("oops").unwrap() + 1;
+            let error = |position: usize| {
+                message(b'E', format!("SERROR\0C42703\0Mno oops\0P{position}\0\0").as_bytes())
+            };
+            world.send(&server, &[error(at(OWN)), answers("I")].concat());
+            assert_eq!(client.received(), [error(at(NULL)), answers("I")].concat());
+        }
+    }
+}
+
+#[test]
+fn a_text_with_set_config_to_null_is_not_shared_with_who_began_with_another_value() {
+    const NULL: &str = "SELECT set_config('TimeZone', null, false)";
+    let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+    let other = world.client();
+    world.send(&other, &[parse("s", NULL), sync()].concat());
+    world.send(&server, &[answers("C"), parameter("TimeZone", "UTC"), answers("I")].concat());
+    assert!(String::from_utf8_lossy(&server.received()).contains(NULL));
+    world.send(&server, &answers("1I"));
+    world.send(&client, &[parse("s", NULL), sync()].concat());
+    let sent = server.received();
+    assert!(String::from_utf8_lossy(&sent).contains("'Asia/Tokyo', false"), "{}", kinds(&sent));
+}

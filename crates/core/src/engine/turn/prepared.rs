@@ -8,9 +8,10 @@ use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::statement::{Statement, Unnamed};
-use super::super::{Socket, limits};
+use super::super::{Socket, limits, restore};
 use super::{Turn, aborted};
 use crate::session::part::Part;
+use crate::session::scan::{ScanOptions, is_plain, scan};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::{TransactionStatus, build};
@@ -25,9 +26,13 @@ impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn parse(&mut self) -> Result<(), Halt> {
         self.stats.client_parses.add(1);
         if self.client.is_native() || self.backend.shares_nothing() {
-            self.pass();
-            self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
             let name_and_rest = frame::take_string(self.body);
+            match name_and_rest.and_then(|(name, rest)| Some((name, self.in_place_of_nulls(rest)?)))
+            {
+                Some((name, body)) => self.pass_parse(name, &body)?,
+                None => self.pass(),
+            }
+            self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
             let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
             let effects = text.map(|(text, _)| {
                 let in_doubt = self.is_in_doubt(text);
@@ -78,6 +83,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         let in_doubt = self.is_in_doubt(text);
+        let own = self.in_place_of_nulls(rest);
+        let rest = own.as_deref().unwrap_or(rest);
+        let text = frame::take_string(rest).map_or(text, |(text, _)| text);
         if name.is_empty() {
             if in_doubt {
                 self.hold()?;
@@ -101,7 +109,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.pipeline;
             self.backend.unnamed_follows = self.backend.pipeline + u64::from(self.backend.unsynced);
-            self.pass();
+            match &own {
+                Some(body) => self.pass_parse(name, body)?,
+                None => self.pass(),
+            }
             self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
             self.stats.server_parses.add(1);
             return Ok(());
@@ -186,6 +197,42 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.stats.server_parses.add(1);
         }
         Ok(())
+    }
+
+    /// The body of a Parse, behind the name, in which the client's start values stand in place of
+    /// the NULLs of set_config(). `None` if it stays as it is.
+    fn in_place_of_nulls(&mut self, rest: &[u8]) -> Option<Vec<u8>> {
+        let (text, types) = frame::take_string(rest)?;
+        let options = self.scan_options();
+        let plain = options == ScanOptions::default() && is_plain(text);
+        if plain || !self.client.has_start_values() || !self.is_whole() || self.is_in_doubt(text) {
+            return None;
+        }
+        let findings = scan(text, options);
+        let replacements = restore::values_for_nulls(&findings, &self.client.record.start);
+        if replacements.is_empty() {
+            return None;
+        }
+        let longer = restore::lengthened(text, &replacements, self.reads_utf8()).collect();
+        self.backend.longer_parse = Some((self.serial, longer));
+        let mut body = restore::replaced(text, &replacements, &mut []);
+        body.push(0);
+        body.extend_from_slice(types);
+        Some(body)
+    }
+
+    /// Passes a Parse on with another body behind the name.
+    fn pass_parse(&mut self, name: &[u8], body: &[u8]) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        build::parse(&mut self.passage.out, name, body);
+        self.passage.skip(self.header.total());
+        Ok(())
+    }
+
+    /// Whether texts are in UTF-8.
+    pub(super) fn reads_utf8(&self) -> bool {
+        let encoding = self.client.desired.get(b"client_encoding");
+        encoding.or(self.backend.parameters.get(b"client_encoding")) == Some(b"UTF8")
     }
 
     /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
