@@ -258,10 +258,11 @@ fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
 /// 75: a client that hung up while it was not read, in the middle of a pipeline. 51, 180: notifications
 /// behind a COMMIT in mid-pipeline. 174, 274: an UNLISTEN, rolled back or with a LISTEN behind it, by a
 /// client whose own backend listens, too. 48, 237: the listening connection is lost with a setting
-/// changed in the same transaction.
+/// changed in the same transaction. 544: a client that begins to listen by its own backend notifies a
+/// channel that it had before.
 #[test]
 fn seeds_of_listening_that_once_failed() {
-    for seed in [75, 174, 180, 274] {
+    for seed in [75, 174, 180, 274, 544] {
         let run = Draw::new(seed, 10, &listening()).run();
         run.unwrap_or_else(|failure| panic!("hear, seed {seed}, {failure}"));
     }

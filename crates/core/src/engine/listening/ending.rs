@@ -368,6 +368,10 @@ impl<S: Socket> Engine<S> {
             listening.joining_ahead = false;
             listening.flush_overheard(own, process);
         }
-        self.release_answer(host, slot, now);
+        if after.is_empty() {
+            self.release_answer(host, slot, now);
+        } else {
+            self.wait_for_hub(host, slot, Stage::Fencing, Ask::default());
+        }
     }
 }
