@@ -265,6 +265,12 @@ def test_check_says_what_is_wrong_and_where(env):
         return done.returncode, done.stdout + done.stderr
     code, words = check()
     equal(code, 0, words)
+    # Without -c: what stands where `serve` looks.
+    done = subprocess.run([binary(), "check"], capture_output=True, text=True, timeout=20, cwd=pooler.directory)
+    equal((done.returncode, done.stdout), (0, words.replace(str(pooler.config), "hawser.toml")), done.stderr)
+    elsewhere = subprocess.run([binary(), "check"], capture_output=True, text=True, timeout=20, cwd="/")
+    if elsewhere.returncode != 0:
+        assert "hawser.toml" in elsewhere.stderr, elsewhere.stderr
     for wrong, line_of, name in (("pool_sise = 3", "pool_sise", "pool_size"), ('pool_mode = "sometimes"', "sometimes", "session"),
                                  ('query_wait_timeout = "5 parsecs"', "parsecs", "query_wait_timeout")):
         key = wrong.split(" ")[0].replace("pool_sise", "pool_size")

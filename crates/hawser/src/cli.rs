@@ -76,9 +76,9 @@ struct Serve {
 
 #[derive(Debug, Args)]
 struct Check {
-    /// The configuration.
+    /// The configuration [default: hawser.toml here, then /etc/hawser/hawser.toml].
     #[arg(short, long, value_name = "FILE")]
-    config: PathBuf,
+    config: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]
@@ -126,7 +126,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments),
-        Command::Check(arguments) => return check::run(&arguments.config),
+        Command::Check(Check { config }) => match config.as_deref().or_else(standard_file) {
+            Some(path) => return check::run(path),
+            None => Err(format!(
+                "there is no configuration: give -c FILE, or have one of {}",
+                FILES.join(", ")
+            )),
+        },
         Command::Lab(arguments) => return lab::run(&arguments),
         Command::Cc(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
@@ -181,13 +187,18 @@ fn configuration(
         return Config::from_server_url(&url, arguments.listen.as_deref(), arguments.pool_size)
             .map_err(|errors| errors.to_string());
     }
-    match FILES.iter().map(Path::new).find(|path| path.exists()) {
+    match standard_file() {
         Some(path) => load(path),
         None => Err(format!(
             "there is no configuration: give -c FILE, or --server URL, or have one of {}",
             FILES.join(", ")
         )),
     }
+}
+
+/// Where the configuration is looked for unless it is named.
+fn standard_file() -> Option<&'static Path> {
+    FILES.iter().map(Path::new).find(|path| path.exists())
 }
 
 fn status_(arguments: &Status) -> Result<(), String> {
