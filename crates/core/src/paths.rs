@@ -16,7 +16,7 @@
 //! * [`meter`] rates between two looks
 //! * [`health`] which flows are dead or silent
 //! * [`trial`] what is paused together, and what that says
-//! * [`chooser`] the states above: looks in, [`action::Action`]s and [`action::Event`]s out
+//! * [`chooser`] the states above; in it the search, and how flows that are dead are ended: looks in, [`action::Action`]s and [`action::Event`]s out
 //!
 //! # Invariants
 //! * the last open flow is never closed, and none while nothing else carries data
@@ -26,7 +26,8 @@
 //! # Why not
 //! Closing the slowest and looking: of a flow that had a limit to itself, that limit must be drawn
 //! again, and 22 draws find 8 of 8. A paused flow (MP_PRIO, RFC 8684 section 3.3.8) is resumed in
-//! half a round trip. Choosing by rate alone: limits may be unequal, and a slow one is one more.
+//! half a round trip. Choosing by rates alone: limits may be unequal, and others' flows use them too.
+//! Judging by what the whole gains and loses: beside a foreign flow each further one of ours gains.
 
 pub mod action;
 pub mod chooser;

@@ -1,6 +1,7 @@
 //! Rates of flows between two looks.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use super::action::{Flow, FlowId, Look};
 use crate::time::Time;
@@ -13,6 +14,58 @@ pub struct Mark {
     bytes: BTreeMap<FlowId, u64>,
 }
 
+/// Of two halves of a measurement, more than this share of the whole may not be carried by other flows
+/// or at another time.
+const UNSTEADY: f64 = 0.08;
+/// How often a measurement is made twice as long because it is.
+const LENGTHENED_MAX: u32 = 2;
+
+/// A measurement that takes as long as rates need to say something: twice as long where its second half
+/// differs from the first, and again.
+#[derive(Clone, Debug)]
+pub struct Measurement {
+    from: Mark,
+    middle: Option<Mark>,
+    until: Time,
+    lengthened: u32,
+}
+
+impl Measurement {
+    /// Begins with a look, and takes so long at least.
+    #[must_use]
+    pub fn new(look: &Look<'_>, least: Duration) -> Self {
+        let until = look.now.after(least);
+        Self { from: Mark::new(look), middle: None, until, lengthened: 0 }
+    }
+
+    /// Takes a look in; the rates, once it is over.
+    pub fn look(&mut self, look: &Look<'_>) -> Option<Rates> {
+        let now = look.now;
+        if now < self.until {
+            let is_half = now.since(self.from.at) >= self.until.since(now);
+            if is_half && self.middle.is_none() {
+                self.middle = Some(Mark::new(look));
+            }
+            return None;
+        }
+        let rates = self.from.rates(look);
+        if self.lengthened < LENGTHENED_MAX && self.is_unsteady(look) {
+            self.lengthened += 1;
+            self.middle = Some(Mark::new(look));
+            self.until = now.after(now.since(self.from.at));
+            return None;
+        }
+        Some(rates)
+    }
+
+    fn is_unsteady(&self, look: &Look<'_>) -> bool {
+        let Some(middle) = &self.middle else { return false };
+        let (first, second) = (self.from.rates_until(middle), middle.rates(look));
+        let apart: f64 = second.0.keys().map(|f| (first.of(*f) - second.of(*f)).abs()).sum();
+        apart > (first.total() + second.total()) / 2.0 * UNSTEADY
+    }
+}
+
 /// What each flow carried between two looks, in bytes a second.
 #[derive(Clone, Debug, Default)]
 pub struct Rates(BTreeMap<FlowId, f64>);
@@ -23,6 +76,17 @@ impl Mark {
     pub fn new(look: &Look<'_>) -> Self {
         let of = |flow: &Flow| (flow.id, flow.bytes);
         Self { at: look.now, bytes: look.flows.iter().map(of).collect() }
+    }
+
+    fn rates_until(&self, later: &Self) -> Rates {
+        let seconds = later.at.since(self.at).as_secs_f64().max(1e-6);
+        let of = |(flow, bytes): (&FlowId, &u64)| {
+            let before = self.bytes.get(flow).copied().unwrap_or(0);
+            #[expect(clippy::cast_precision_loss, reason = "exact below 2^53")]
+            let carried = bytes.saturating_sub(before) as f64;
+            (*flow, carried / seconds)
+        };
+        Rates(later.bytes.iter().map(of).collect())
     }
 
     /// Rates since. A flow that has come meanwhile is counted from nothing; one that has gone is not.
@@ -52,6 +116,21 @@ impl Rates {
         self.0.get(&flow).copied().unwrap_or(0.0)
     }
 
+    /// Whose.
+    pub fn flows(&self) -> impl Iterator<Item = FlowId> + '_ {
+        self.0.keys().copied()
+    }
+
+    /// Takes in what `flow` carries.
+    pub fn set(&mut self, flow: FlowId, rate: f64) {
+        self.0.insert(flow, rate);
+    }
+
+    /// Leaves those that `stays` is true of.
+    pub fn retain(&mut self, stays: impl Fn(FlowId) -> bool) {
+        self.0.retain(|flow, _| stays(*flow));
+    }
+
     /// Of the fastest.
     #[must_use]
     pub fn top(&self) -> f64 {
@@ -61,8 +140,6 @@ impl Rates {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::super::action::PairId;
     use super::*;
 

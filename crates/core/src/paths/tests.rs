@@ -1,7 +1,7 @@
 //! The chooser against networks in which rates are shared by formula: many seeds, fast. Real kernels
 //! between namespaces are in `tests/integration/test_paths.py`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::action::{Action, Event, Flow, FlowId, Look, PairId, Reason, Role, State};
@@ -29,6 +29,10 @@ struct Network {
     /// Which classes a pair's flows may be hashed to.
     classes: BTreeMap<PairId, std::ops::Range<usize>>,
     noise: f64,
+    /// What one flow makes of a limit: below a policer, which drops and does not queue, less than two.
+    alone: f64,
+    /// By how much each limit swings, as a share of itself, and within what time.
+    swing: (f64, Duration),
     flows: BTreeMap<FlowId, Strand>,
     draw: Draw,
     next: u64,
@@ -54,6 +58,8 @@ impl Network {
             foreign: vec![0.0; rates.len()],
             classes: BTreeMap::from([(PAIR, 0..rates.len())]),
             noise: 0.02,
+            alone: 1.0,
+            swing: (0.0, Duration::from_secs(1)),
             flows: BTreeMap::new(),
             draw: Draw::new(seed),
             next: 0,
@@ -84,18 +90,30 @@ impl Network {
         self.next += 1;
     }
 
+    /// What a class carries now for flows of such weights, ours and foreign ones.
+    fn limit(&self, class: usize, flows: u32) -> f64 {
+        let (share, period) = self.swing;
+        let turns = self.now.since(Time::ZERO).as_secs_f64() / period.as_secs_f64();
+        let turn = (turns + class as f64 * 0.37) * std::f64::consts::TAU;
+        let lost = (1.0 - self.alone) / f64::from(flows.max(1));
+        self.rates[class] * (1.0 + share * turn.sin()) * (1.0 - lost)
+    }
+
     fn tick(&mut self) {
         self.now = self.now.after(TICK);
         let now = self.now;
         let mut demand = vec![0.0; self.rates.len()];
+        let mut limits = vec![0.0; self.rates.len()];
         let carries = |s: &Strand| !s.paused && s.opens <= now;
         for strand in self.flows.values().filter(|s| carries(s)) {
             demand[strand.class] += strand.weight;
         }
         let mut capacity = 0.0;
         for (class, demand) in demand.iter().enumerate() {
+            let flows = self.flows.values().filter(|s| carries(s) && s.class == class).count();
+            limits[class] = self.limit(class, flows as u32);
             if *demand > 0.0 {
-                capacity += self.rates[class] * demand / (demand + self.foreign[class]);
+                capacity += limits[class] * demand / (demand + self.foreign[class]);
             }
         }
         let use_of = (self.offered / capacity.max(1.0)).min(1.0);
@@ -106,7 +124,7 @@ impl Network {
             if carries(strand) {
                 let class = strand.class;
                 let whole = demand[class] + self.foreign[class];
-                let bytes = self.rates[class] * strand.weight / whole * use_of * factor * 0.1;
+                let bytes = limits[class] * strand.weight / whole * use_of * factor * 0.1;
                 strand.bytes += bytes;
                 self.delivered += bytes;
             }
@@ -170,54 +188,154 @@ impl Network {
     }
 }
 
+/// What one flow of middling weight in each class would carry together, Mbit/s.
+fn within_reach(limits: &[f64], foreign: &[f64]) -> f64 {
+    limits.iter().zip(foreign).map(|(limit, foreign)| limit * 1.1 / (1.1 + foreign)).sum()
+}
+
+/// What issue 6 wants of the ceiling: 71 of 75.3.
+const WANTED: f64 = 71.0 / 75.3;
+
+struct Reached {
+    /// Seconds until it carried what is wanted for one second; the runs in order of that.
+    seconds: Vec<u64>,
+    /// What the worst run carried in the end, as a share of what is within reach.
+    worst: f64,
+    flows: usize,
+}
+
+/// Runs seeds until they have settled.
+fn reach(seeds: u64, limits: &[f64], set: impl Fn(&mut Network)) -> Reached {
+    let mut reached = Reached { seconds: Vec::new(), worst: f64::MAX, flows: 0 };
+    for seed in 0..seeds {
+        let mut network = Network::new(limits, seed);
+        set(&mut network);
+        let foreign = network.foreign.clone();
+        let possible = within_reach(limits, &foreign) * network.alone;
+        let mut first = None;
+        while network.chooser.state() != State::Settled {
+            let second = network.now.since(Time::ZERO).as_secs();
+            assert!(second < 150, "seed {seed}: not settled, {:?}", network.events);
+            if network.rate(1) >= possible * WANTED {
+                first.get_or_insert(second + 1);
+            }
+        }
+        let share = network.rate(10) / possible;
+        // Which classes a flow came to: weights of flows beside foreign ones are luck.
+        let held: BTreeSet<usize> =
+            network.flows.values().filter(|s| !s.paused).map(|s| s.class).collect();
+        let of = |class: &usize| limits[*class] * 1.1 / (1.1 + foreign[*class]);
+        let fair = held.iter().map(of).sum::<f64>() / within_reach(limits, &foreign);
+        reached.worst =
+            reached.worst.min(fair).min(if foreign.iter().any(|f| *f > 0.0) { 1.0 } else { share });
+        reached.flows = reached.flows.max(network.flows.len());
+        reached.seconds.push(first.unwrap_or(u64::MAX));
+    }
+    reached.seconds.sort_unstable();
+    reached
+}
+
+impl Reached {
+    fn median_seconds(&self) -> u64 {
+        self.seconds[self.seconds.len() / 2]
+    }
+}
+
 #[test]
 fn flows_hashed_to_eight_limits_come_to_use_all_of_them() {
-    let (mut all, mut fast) = (0, 0);
-    for seed in 0..40 {
-        let mut network = Network::new(&[9.4; 8], seed);
-        network.run(11);
-        fast += u32::from(network.rate(1) > 8.0 * 9.4 * 0.95);
-        network.until_settled();
-        let rate = network.rate(5);
-        all += u32::from(rate > 8.0 * 9.4 * 0.95);
-        assert!(rate > 7.0 * 9.4 * 0.95, "seed {seed}: {rate}");
-        assert!(network.flows.len() <= 10, "seed {seed}: {} flows are kept", network.flows.len());
+    let reached = reach(60, &[9.4125; 8], |_| ());
+    assert!(reached.worst >= WANTED, "{} in the worst run", reached.worst);
+    assert!(reached.median_seconds() <= 12, "{:?}", reached.seconds);
+    assert!(reached.flows <= 9, "{} flows are kept", reached.flows);
+}
+
+#[test]
+fn rates_that_jump_cost_time_and_no_limit() {
+    // Each flow is off by up to a quarter in each tenth of a second.
+    let reached = reach(40, &[9.4125; 8], |network| network.noise = 0.25);
+    assert!(reached.worst >= WANTED, "{} in the worst run", reached.worst);
+    assert!(reached.median_seconds() <= 20, "{:?}", reached.seconds);
+    assert!(reached.flows <= 10, "{} flows are kept", reached.flows);
+}
+
+#[test]
+fn few_and_many_limits_are_all_found() {
+    for count in [2, 3, 5, 12, 16] {
+        let reached = reach(16, &vec![9.4; count], |_| ());
+        assert!(reached.worst >= WANTED, "{count}: {} in the worst run", reached.worst);
+        let median = reached.median_seconds();
+        assert!(median <= 2 * count as u64, "{count}: {:?}", reached.seconds);
+        assert!(reached.flows <= count + 2, "{count}: {} flows are kept", reached.flows);
     }
-    assert!(all >= 34, "all eight in {all} of 40");
-    assert!(fast >= 30, "within 12 s in {fast} of 40");
+}
+
+#[test]
+fn limits_that_foreign_flows_use_too_are_all_found_and_not_crowded() {
+    for foreign in [
+        [1.0, 0.0, 1.0, 0.0, 1.0, 0.0, 1.0, 0.0],
+        [2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 1.0, 0.0],
+        [1.0; 8],
+    ] {
+        let reached = reach(20, &[9.4; 8], |network| network.foreign = foreign.to_vec());
+        assert!(reached.worst >= WANTED, "{foreign:?}: {}", reached.worst);
+        assert!(reached.flows <= 11, "{foreign:?}: {} flows are kept", reached.flows);
+    }
 }
 
 #[test]
 fn unequal_limits_are_all_used_that_matter() {
-    let limits = [20.0, 10.0, 5.0, 2.0];
-    let mut most = 0;
-    for seed in 0..40 {
-        let mut network = Network::new(&limits, seed);
-        network.until_settled();
-        let rate = network.rate(5);
-        most += u32::from(rate > 34.0);
-        assert!(network.flows.len() <= 12, "seed {seed}: {} flows", network.flows.len());
+    for limits in [&[20.0, 10.0, 5.0, 2.0][..], &[30.0, 20.0, 20.0, 10.0, 10.0, 5.0]] {
+        let reached = reach(30, limits, |_| ());
+        assert!(reached.worst >= WANTED, "{limits:?}: {} in the worst run", reached.worst);
+        assert!(reached.median_seconds() <= 20, "{limits:?}: {:?}", reached.seconds);
+        assert!(reached.flows <= 9, "{} flows are kept", reached.flows);
     }
-    assert!(most >= 35, "{most} of 40");
+}
+
+#[test]
+fn below_policers_a_second_flow_that_gains_a_little_is_not_kept() {
+    for alone in [0.9, 0.8] {
+        let reached = reach(20, &[9.4; 8], |network| network.alone = alone);
+        assert!(reached.worst >= WANTED, "{alone}: {} in the worst run", reached.worst);
+        assert!(reached.median_seconds() <= 20, "{alone}: {:?}", reached.seconds);
+        assert!(reached.flows <= 10, "{alone}: {} flows are kept", reached.flows);
+    }
+}
+
+#[test]
+fn limits_that_swing_are_all_found() {
+    for period in [15, 30] {
+        let reached = reach(20, &[9.4; 8], |network| {
+            network.swing = (0.15, Duration::from_secs(period));
+        });
+        assert!(reached.worst >= WANTED, "{period} s: {} in the worst run", reached.worst);
+        assert!(reached.median_seconds() <= 20, "{period} s: {:?}", reached.seconds);
+        assert!(reached.flows <= 10, "{period} s: {} flows are kept", reached.flows);
+    }
 }
 
 #[test]
 fn a_shared_bottleneck_gets_no_further_flows_and_says_so() {
-    for seed in 0..20 {
-        for foreign in [0.0, 1.0] {
+    for seed in 0..30 {
+        let mut network = Network::new(&[50.0], seed);
+        let took = network.until_settled();
+        assert!(took < Duration::from_secs(4), "seed {seed}: {took:?}");
+        assert_eq!((network.flows.len(), network.dials), (1, 10), "seed {seed}");
+        let said = network.events.last().unwrap().to_string();
+        assert!(said.contains("share one bottleneck"), "{said}");
+    }
+}
+
+#[test]
+fn a_bottleneck_shared_with_others_is_not_taken_from_them() {
+    for seed in 0..30 {
+        // Where there are more foreign flows, one more of ours is seen less.
+        for (foreign, kept) in [(1.0, 1), (2.0, 3), (4.0, 4)] {
             let mut network = Network::new(&[50.0], seed);
             network.foreign = vec![foreign];
-            let took = network.until_settled();
-            // Beside a foreign flow, two more may stay.
-            let kept = if foreign > 0.0 { 3 } else { 1 };
-            assert!(network.flows.len() <= kept, "seed {seed}: {} kept", network.flows.len());
-            if foreign == 0.0 {
-                assert!(took < Duration::from_secs(5), "seed {seed}: {took:?}");
-                assert_eq!(network.flows.len(), 1);
-                assert_eq!(network.dials, 7);
-                let said = network.events.last().unwrap().to_string();
-                assert!(said.contains("share one bottleneck"), "{said}");
-            }
+            network.until_settled();
+            let flows = network.flows.len();
+            assert!(flows <= kept, "seed {seed}: {flows} kept beside {foreign} foreign ones");
         }
     }
 }

@@ -2,14 +2,22 @@
 //!
 //! # Model
 //! ```text
-//!   loss = total before - total while they are paused
+//!   loss      = total before - total while they are paused
+//!   relieved  = flows that carry 12 % more meanwhile; known ones have limits of their own
 //!   needless  if loss < max(4 % of the total, 0.6 x the slowest of them)
+//!             or one is paused and anybody relieved, or as many known ones are as were paused, where
+//!                those carry 0.3 of what was paused more, and the whole loses less than 0.72 of it
 //!   needed    otherwise: half of them are tried next, until it is one
 //! ```
-//! Of flows with limits of their own the loss is the sum of their rates. Flows of one limit take up
-//! what the paused ones leave. Where others use the limit too, n flows of n + m give (n + m) to the
-//! whole, so pausing one of two beside one foreign flow costs half of its rate: 0.6 takes that for
-//! crowding, and closes it.
+//! Of flows with limits of their own the loss is the sum of their rates, and nobody is relieved. Flows
+//! of one limit take up what the paused ones leave, all of it where nobody else uses the limit. Where
+//! m foreign flows do, n of ours have n / (n + m) of it, so pausing one costs the whole m / (n - 1 + m)
+//! of that one's rate: the loss alone would tell nothing. What tells is that somebody is relieved. A
+//! paused flow relieves one limit at most, so where as many are relieved as were paused, each of them
+//! shared. Beside four foreign flows and more, one of ours more is not told from one that a program
+//! needs which sends a little more than one flow carries: it is kept.
+
+use std::collections::BTreeSet;
 
 use super::action::FlowId;
 use super::meter::Rates;
@@ -18,6 +26,14 @@ use super::meter::Rates;
 pub const NOISE: f64 = 0.04;
 /// A flow whose loss costs less than this share of its rate crowds out others.
 pub const CROWDING: f64 = 0.6;
+/// What a flow must carry more to be relieved, as a share of its rate.
+pub const RELIEVED: f64 = 0.12;
+/// Of what paused flows carried, so much is taken up by others where they shared.
+const TAKEN_UP: f64 = 0.3;
+/// A flow that loses less of its rate is one that somebody else has relieved.
+pub const DEPRESSED: f64 = 0.12;
+/// Of what flows with limits of their own carried, so much is lost when they are paused.
+const LOST_ALONE: f64 = 0.72;
 /// A flow with less than this share of the fastest one's rate may share.
 pub const CANDIDATE: f64 = 0.75;
 /// Less of the whole than this, and nobody sends.
@@ -30,6 +46,8 @@ pub struct Trial {
     pub paused: Vec<FlowId>,
     /// Rates before.
     pub before: Rates,
+    /// Trials since `before` was measured.
+    pub age: u32,
 }
 
 /// What a trial says.
@@ -44,19 +62,37 @@ pub enum Verdict {
 }
 
 impl Trial {
-    /// What the rates while they were paused say.
+    /// What the rates while they were paused say; `known` have limits of their own, each another.
     #[must_use]
-    pub fn verdict(&self, after: &Rates) -> Verdict {
+    pub fn verdict(&self, after: &Rates, known: &BTreeSet<FlowId>) -> Verdict {
         let (before, now) = (self.before.total(), after.total());
         if now < before * IDLE {
             return Verdict::Idle;
         }
-        let slowest = self.paused.iter().map(|flow| self.before.of(*flow)).fold(f64::MAX, f64::min);
-        if before - now < (before * NOISE).max(slowest * CROWDING) {
-            Verdict::Needless
-        } else {
-            Verdict::Needed
-        }
+        let loss = before - now;
+        let rates = || self.paused.iter().map(|flow| self.before.of(*flow));
+        let (slowest, together) = (rates().fold(f64::MAX, f64::min), rates().sum::<f64>());
+        let crowds = loss < (before * NOISE).max(slowest * CROWDING);
+        let relieved: Vec<FlowId> = self.relieved(after).collect();
+        let mut rises: Vec<f64> = relieved.iter().map(|flow| self.rise(*flow, after)).collect();
+        rises.sort_by(|a, b| b.total_cmp(a));
+        // A paused flow relieves the limit that it shared, and nobody else's.
+        let taken_up: f64 = rises.iter().take(self.paused.len()).sum();
+        let of_known = relieved.iter().filter(|flow| known.contains(flow)).count();
+        let shared = (self.paused.len() == 1 || of_known >= self.paused.len())
+            && taken_up >= together * TAKEN_UP
+            && loss < together * LOST_ALONE;
+        if crowds || shared { Verdict::Needless } else { Verdict::Needed }
+    }
+
+    fn rise(&self, flow: FlowId, after: &Rates) -> f64 {
+        after.of(flow) - self.before.of(flow)
+    }
+
+    /// Flows that carry more while those are paused.
+    fn relieved<'a>(&'a self, after: &'a Rates) -> impl Iterator<Item = FlowId> + 'a {
+        let more = |flow: &FlowId| self.rise(*flow, after) > self.before.of(*flow) * RELIEVED;
+        after.flows().filter(move |flow| !self.paused.contains(flow) && more(flow))
     }
 }
 

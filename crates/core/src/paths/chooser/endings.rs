@@ -1,0 +1,126 @@
+//! Flows that are dead, unanswered or hold the whole up are ended; pairs that have lost theirs are
+//! dialled again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::super::action::{Action, Flow, Look, PairId, Reason, Role, State};
+use super::{Chooser, LostPair, Phase, round_trip};
+use crate::time::Time;
+
+/// Between two dials of a pair that is lost, at first and after [`LOST_LONG`].
+const REDIAL: Duration = Duration::from_secs(1);
+const REDIAL_SLOW: Duration = Duration::from_secs(10);
+const LOST_LONG: Duration = Duration::from_secs(120);
+/// So long the whole waits before flows are ended for it, and they wait; 8 round trips at least.
+const GAP: Duration = Duration::from_millis(1_200);
+/// So long nothing comes over a flow whose line carries others before it is given up.
+const STARVED: Duration = Duration::from_secs(4);
+impl Chooser {
+    pub(super) fn end_what_is_dead(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
+        let now = look.now;
+        let mut open = look.flows.iter().filter(|flow| flow.open).count();
+        let mut closing = BTreeSet::new();
+        let mut close = |flow: &Flow, reason: Reason, actions: &mut Vec<Action>| {
+            if flow.open && open <= 1 {
+                return false;
+            }
+            open -= usize::from(flow.open);
+            closing.insert(flow.id);
+            actions.push(Action::Close(flow.id, reason));
+            true
+        };
+        let mut died = false;
+        for flow in look.flows {
+            if self.health.is_dead(flow, now) {
+                died |= close(flow, Reason::Dead, actions);
+            } else if self.role == Role::Dials && self.health.is_unanswered(flow, now) {
+                close(flow, Reason::Unanswered, actions);
+                let pair_works = look.flows.iter().any(|f| f.open && f.pair == flow.pair);
+                if !pair_works && !self.lost.contains_key(&flow.pair) {
+                    self.avoided.insert(flow.pair, now.after(super::UNANSWERED));
+                }
+            } else if self.is_doubtful(flow, look) {
+                died |= close(flow, Reason::Dead, actions);
+            }
+        }
+        if !died {
+            for flow in self.hold_gap(look) {
+                close(flow, Reason::HoldsGap, actions);
+            }
+        }
+        self.closing.extend(closing);
+    }
+
+    /// At the end that receives: nothing comes over it, and it is to carry data.
+    fn is_doubtful(&self, flow: &Flow, look: &Look<'_>) -> bool {
+        let now = look.now;
+        let paused = match &self.phase {
+            Phase::Trying(trial, _) | Phase::Weighing(trial, ..) => trial.paused.contains(&flow.id),
+            _ => false,
+        };
+        self.role == Role::Dials
+            && self.state() != State::Watching
+            && !paused
+            && !self.rests(flow.id)
+            && self.health.is_silent(flow, now)
+            && (!self.pair_carries(flow, look) || self.health.silent_for(flow.id, now) >= STARVED)
+    }
+
+    /// Whether another flow of the same pair has carried data of late: the line is there.
+    fn pair_carries(&self, flow: &Flow, look: &Look<'_>) -> bool {
+        look.flows.iter().any(|other| {
+            let lively = self.health.silent_for(other.id, look.now) < Duration::from_millis(500);
+            other.id != flow.id && other.pair == flow.pair && other.open && lively
+        })
+    }
+
+    /// The whole waits for a peer's acknowledgement, and flows have bytes under way for long that
+    /// nobody acknowledges, while another has none: it would carry more, were there room at the
+    /// peer. Such a flow sends again after twice the time each time (RFC 6298, section 5.5).
+    fn hold_gap<'a>(&mut self, look: &Look<'a>) -> Vec<&'a Flow> {
+        let now = look.now;
+        let Some(from) = look.unacked_from else { return Vec::new() };
+        let since = match self.stuck {
+            Some((at, since)) if at == from => since,
+            _ => {
+                self.stuck = Some((from, now));
+                return Vec::new();
+            }
+        };
+        let idle = look.flows.iter().any(|flow| flow.open && !flow.unacked);
+        let gap = GAP.max(round_trip(look) * 8);
+        if now.since(since) < gap || !idle {
+            return Vec::new();
+        }
+        let waits =
+            |flow: &&Flow| flow.open && flow.unacked && self.health.silent_for(flow.id, now) >= gap;
+        look.flows.iter().filter(waits).collect()
+    }
+
+    /// Pairs of addresses that had a flow and have none are dialled until they have one again.
+    pub(super) fn dial_what_is_lost(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
+        if matches!(self.phase, Phase::Watching(_)) && self.lost.is_empty() && !self.searched {
+            return;
+        }
+        let now = look.now;
+        let open: BTreeSet<PairId> = look
+            .flows
+            .iter()
+            .filter(|flow| flow.open && !self.closing.contains(&flow.id))
+            .map(|flow| flow.pair)
+            .collect();
+        self.had.extend(&open);
+        self.had.retain(|pair| look.pairs.contains(pair));
+        self.lost.retain(|pair, _| look.pairs.contains(pair) && !open.contains(pair));
+        for pair in self.had.difference(&open) {
+            let lost =
+                self.lost.entry(*pair).or_insert(LostPair { since: now, dialled: Time::ZERO });
+            let pause = if now.since(lost.since) < LOST_LONG { REDIAL } else { REDIAL_SLOW };
+            if lost.dialled == Time::ZERO || now.since(lost.dialled) >= pause {
+                lost.dialled = now;
+                actions.push(Action::Dial(*pair));
+            }
+        }
+    }
+}
