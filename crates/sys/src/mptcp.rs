@@ -18,6 +18,8 @@
 //! Linux 5.6; several subflows from 5.7; [`socket::info`] from 5.16. Numbers are those of
 //! include/uapi/linux/mptcp.h and mptcp_pm.h, which libc does not have.
 
+#[cfg(test)]
+mod captured;
 pub mod diagnosis;
 pub mod endpoint;
 pub mod event;

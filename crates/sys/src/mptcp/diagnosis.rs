@@ -281,7 +281,7 @@ fn decode(payload: &[u8]) -> Option<(Socket, Attributes<'_>)> {
     Some((socket, Attributes::new(&payload[MESSAGE_BYTES..])))
 }
 
-fn decode_subflow(payload: &[u8]) -> Option<Subflow> {
+pub(super) fn decode_subflow(payload: &[u8]) -> Option<Subflow> {
     let (socket, attributes) = decode(payload)?;
     let find = |kind| attributes.clone().find(|a: &Attribute<'_>| a.kind == kind);
     let mptcp = find(ULP_INFO)?.nested().find(|a| a.kind == ULP_MPTCP)?.nested();

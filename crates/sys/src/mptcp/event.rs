@@ -138,7 +138,7 @@ impl AsFd for Events {
 }
 
 /// `None` for an event of a later kernel.
-fn decode(answer: &Answer) -> Option<Event> {
+pub(super) fn decode(answer: &Answer) -> Option<Event> {
     let (command, attributes) = parts(&answer.payload)?;
     let kind = match command {
         1 => Kind::Created,
