@@ -26,7 +26,7 @@ TABLE = {
     "reserve_pool_size": "database", "user": "database", "password": "database", "target_session_attrs": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
     "tcp_defer_accept": "listen",
-    "mptcp": "listen", "tcp_user_timeout": "listen",
+    "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin",

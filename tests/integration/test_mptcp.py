@@ -290,7 +290,7 @@ class Serving:
 
     def __enter__(self):
         with open(self.pooler.log, "ab") as log:
-            self.process = self.machine.start(binary(), "serve", "-c", self.pooler.config, cwd=self.pooler.directory,
+            self.process = self.machine.start(*self.pooler.launcher, binary(), "serve", "-c", self.pooler.config, cwd=self.pooler.directory,
                                               stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         until(lambda: "ready" in self.pooler.text() or self.process.poll() is not None, "ready", 10)
         assert self.process.poll() is None, self.pooler.tail()

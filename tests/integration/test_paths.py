@@ -11,7 +11,7 @@ import sys
 
 from harness.suite import Skip, equal, limit, until
 from integration.test_lab import lab, network
-from integration.test_mptcp import needs_mptcp, two_machines
+from integration.test_mptcp import Serving, needs_mptcp, two_machines
 
 SETTING = pathlib.Path("/proc/sys/net/mptcp/path_manager")
 
@@ -199,3 +199,179 @@ def test_a_connection_of_the_kernel_s_path_manager_is_left_to_it(env):
         late[0].terminate()
         said = late[0].communicate(timeout=10)[0]
         assert "began under the kernel's own path manager" in said, said
+
+
+def manager_of(serving):
+    """What SHOW STATE and `hawser status` say of it, which is the same."""
+    shown = {row["key"]: row["value"] for row in serving.show("STATE")}["mptcp_manager"]
+    equal(serving.status()["mptcp_manager"] or "off", shown)
+    return shown
+
+
+def fallbacks(serving):
+    return [line for line in serving.status()["fallbacks"] if "mptcp_manage" in line]
+
+
+@needs_manager
+@limit(100)
+def test_serve_manages_while_it_is_told_to(env):
+    with two_machines() as (server, _):
+        with Serving(env, server, mptcp_manage=True, http_address="127.0.0.1:9930") as serving:
+            until(lambda: "MPTCP path manager: managing" in serving.pooler.text(), "it manages", 10)
+            until(lambda: manager_of(serving).startswith("process "), "it is seen", 5)
+            equal(setting(server), "userspace")
+            read = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9930/metrics').read().decode())"
+            assert "hawser_mptcp_manager 1" in server.run(sys.executable, "-c", read)
+            assert "`hawser serve`" in server.run(hawser(), "mptcp", "manage", code=1)
+
+            serving.pooler.write(mptcp_manage=False)
+            serving.process.send_signal(signal.SIGHUP)
+            until(lambda: setting(server) == "kernel", "put back by a reload", 5)
+            until(lambda: manager_of(serving) == "off", "off", 5)
+            assert "hawser_mptcp_manager 0" in server.run(sys.executable, "-c", read)
+            serving.pooler.write(mptcp_manage=True)
+            serving.process.send_signal(signal.SIGHUP)
+            until(lambda: manager_of(serving).startswith("process "), "it manages again", 10)
+            equal(setting(server), "userspace")
+
+            os.kill(int(manager_of(serving).split()[1]), signal.SIGKILL)
+            until(lambda: setting(server) == "kernel", "the watchdog has put it back", 5)
+            until(lambda: manager_of(serving) == "not running", "it is missed", 5)
+            assert "signal: 9" in fallbacks(serving)[0], fallbacks(serving)
+            equal(serving.pooler.text().count("(mptcp_manage) does not run"), 1, "said once")
+            with serving.connect() as session:
+                equal(session.value("select 1"), "1", "service goes on")
+            until(lambda: manager_of(serving).startswith("process "), "it is started again", 30)
+            equal(fallbacks(serving), [])
+        equal(setting(server), "kernel", "when serve has ended")
+
+
+@needs_manager
+@limit(60)
+def test_a_killed_serve_leaves_no_manager(env):
+    with two_machines() as (server, _):
+        serving = Serving(env, server, mptcp_manage=True)
+        serving.__enter__()
+        until(lambda: setting(server) == "userspace", "it manages", 10)
+        serving.process.send_signal(signal.SIGKILL)
+        serving.process.wait()
+        until(lambda: setting(server) == "kernel", "put back", 5)
+
+
+@needs_manager
+@limit(60)
+def test_serve_without_the_rights_serves_and_says_so(env):
+    with two_machines() as (server, _):
+        serving = Serving(env, server, mptcp_manage=True)
+        serving.pooler.launcher = ["setpriv", "--bounding-set=-net_admin", "--inh-caps=-all"]
+        with serving:
+            until(lambda: fallbacks(serving), "a fallback", 10)
+            assert "CAP_NET_ADMIN" in fallbacks(serving)[0], fallbacks(serving)
+            equal(setting(server), "kernel")
+            with serving.connect() as session:
+                equal(session.value("select 1"), "1")
+
+
+@needs_manager
+@limit(60)
+def test_a_manager_of_serve_keeps_the_rights_that_serve_gives_up(env):
+    with two_machines() as (server, _):
+        serving = Serving(env, server, mptcp_manage=True)
+        os.chmod(serving.pooler.directory, 0o777)
+        serving.pooler.append = "\n"
+        text = serving.pooler.config.read_text().replace("[process]\n", '[process]\nuser = "nobody"\n')
+        serving.pooler.config.write_text(text)
+        with serving:
+            until(lambda: manager_of(serving).startswith("process "), "it manages", 10)
+            equal(setting(server), "userspace")
+        equal(setting(server), "kernel", "when serve has ended")
+
+
+# Accepts, and announces hundreds of addresses, as the userspace path manager of a peer may.
+ANNOUNCER = """
+import socket, struct, sys, time
+def attribute(kind, value):
+    return struct.pack("HH", 4 + len(value), kind) + value + b"\\0" * (-len(value) % 4)
+def attributes(data):
+    while len(data) >= 4:
+        length, kind = struct.unpack_from("HH", data)
+        yield kind & 0x3fff, data[4:length]
+        data = data[(length + 3) & ~3:]
+def open_generic():
+    opened = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 16)
+    opened.bind((0, 0))
+    return opened
+def ask(family, command, payload):
+    payload = struct.pack("BBH", command, 1, 0) + payload
+    netlink.send(struct.pack("IHHII", 16 + len(payload), family, 5, 1, 0) + payload)
+    answer = netlink.recv(65536)
+    return struct.unpack_from("i", answer, 16)[0] if struct.unpack_from("H", answer, 4)[0] == 2 else answer
+netlink = open_generic()
+found = dict(attributes(ask(16, 3, attribute(2, b"mptcp_pm\\0"))[20:]))
+netlink.recv(65536)
+family = struct.unpack("H", found[1])[0]
+groups = [dict(attributes(value)) for _, value in attributes(found[7])]
+events = open_generic()
+events.setsockopt(270, 1, next(struct.unpack("I", g[2])[0] for g in groups if g[1] == b"mptcp_pm_events\\0"))
+listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+listener.bind(("10.77.0.1", 7000))
+listener.listen()
+print("listens", flush=True)
+connection = listener.accept()[0]
+events.settimeout(5)
+while True:
+    event = events.recv(65536)
+    if event[16] == 2:
+        token = dict(attributes(event[20:]))[1]
+        break
+done = 0
+for number in range(1, 251):
+    ip = bytes([10, 99, number // 16, number % 16 + 1])
+    address = attribute(1, struct.pack("H", 2)) + attribute(2, bytes([number])) + attribute(3, ip) + attribute(6, struct.pack("I", 1))
+    for _ in range(50):
+        code = ask(family, 8, attribute(4, token) + attribute(1 | 0x8000, address))
+        connection.sendall(bytes(2000))
+        time.sleep(0.002)
+        if code == 0:
+            done += 1
+            break
+print(done, flush=True)
+for _ in range(200):
+    connection.sendall(bytes(1 << 17))
+    time.sleep(0.02)
+connection.shutdown(socket.SHUT_WR)
+connection.recv(1)
+"""
+
+TAKER = """
+import socket
+connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+connection.connect(("10.77.0.1", 7000))
+total = 0
+while piece := connection.recv(1 << 18):
+    total += len(piece)
+print(total, flush=True)
+"""
+
+
+@needs_manager
+@limit(90)
+def test_a_peer_that_announces_hundreds_of_addresses_costs_eight(env):
+    with two_machines() as (server, client):
+        server.run("sh", "-c", f"echo userspace > {SETTING}")
+        client.ip("route", "add", "default", "via", "10.77.0.1")
+        peer = server.start(sys.executable, "-c", ANNOUNCER, stdout=subprocess.PIPE, text=True)
+        equal(peer.stdout.readline(), "listens\n")
+        with managed(lambda **how: client.start(hawser(), "mptcp", "manage", **how)) as (process, said):
+            taker = client.start(sys.executable, "-c", TAKER, stdout=subprocess.PIPE, text=True)
+            announced = int(peer.stdout.readline())
+            assert announced > 200, announced
+            remotes = set()
+            while taker.poll() is None:
+                for connection in client.status()["connections"]:
+                    remotes |= {subflow["remote"].rsplit(":", 1)[0] for subflow in connection["subflows"]}
+            assert int(taker.stdout.read()) >= 200 << 17, "all that was sent has come"
+            assert process.poll() is None, "the manager lives"
+        assert 1 < len(remotes) <= 8, remotes
+        equal(setting(client), "kernel")
+        assert len(said) < 100, said

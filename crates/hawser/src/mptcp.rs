@@ -14,6 +14,7 @@
 //! * [`apply`]: does it, or says it
 //! * [`run`]: programs as they are
 //! * [`manage`]: opens, replaces and closes subflows while connections last
+//! * [`keeper`]: that within `hawser serve`
 //! * [`usage`]: MPTCP of the pooler itself, on both of its sides
 //!
 //! # Limits
@@ -21,6 +22,7 @@
 
 pub mod apply;
 pub mod command;
+pub mod keeper;
 pub mod look;
 pub mod manage;
 pub mod plan;

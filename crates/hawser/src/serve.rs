@@ -110,8 +110,12 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let service = Service::new(config, loops, control, admin, errors, runtimes.threads())
         .map_err(ServeError::NotInForce)?;
     let control_sockets = service.admin.begin(&service).map_err(ServeError::Admin)?;
+    // It keeps the rights that this process gives up.
+    let manager = service.dialler.mptcp.manager.clone();
+    manager.want(service.config.load().reload.network.mptcp_manage);
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     runtimes.control.block_on(run(service, listeners, orders, logged, signals));
+    manager.end();
     drop(reactors);
     drop(control_sockets); // while they are still listened on
     drop(entered);

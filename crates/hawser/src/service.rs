@@ -140,6 +140,7 @@ impl Service {
         }
         let config = config.reloaded_over(&old);
         let (access, accepting, routes) = load_files(&config)?;
+        self.dialler.mptcp.manager.want(config.reload.network.mptcp_manage);
         self.acceptor.replace(accepting);
         self.access.store(Arc::new(access));
         self.config.store(Arc::new(config));

@@ -59,6 +59,9 @@ pub struct Status {
     pub private_bytes: u64,
     /// Its pools.
     pub pools: Vec<PoolStatus>,
+    /// What `mptcp_manage` has come to.
+    #[serde(default)]
+    pub mptcp_manager: Option<String>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
 }
@@ -127,6 +130,7 @@ impl Status {
             descriptors_max: figures.descriptors_max,
             private_bytes: figures.private_bytes,
             pools: pools(pooler),
+            mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
             fallbacks: pooler.fallbacks(),
         }
     }
@@ -151,6 +155,9 @@ impl Status {
         writeln!(out, "  clients      {} of {}", self.clients, self.clients_max)?;
         writeln!(out, "  descriptors  {} of {}", self.descriptors, self.descriptors_max)?;
         writeln!(out, "  memory       {} KiB", self.private_bytes / 1024)?;
+        if let Some(manager) = &self.mptcp_manager {
+            writeln!(out, "  path manager {manager}")?;
+        }
         for fallback in &self.fallbacks {
             writeln!(out, "  fallback     {fallback}")?;
         }

@@ -388,6 +388,12 @@ settings! {
         /// at least 20 % more; a name (`bbr`, `cubic`) sets that algorithm. What the kernel does not
         /// give is said once and in `hawser status`. `hawser cc list` says what there is.
         congestion: Congestion = "default", example "\"auto\"";
+        /// Manage the subflows of MPTCP connections, as `hawser mptcp manage` does: of every program in
+        /// this network namespace, not of Hawser's alone. A process of its own, which ends with this
+        /// one, sets `net.mptcp.path_manager = userspace` meanwhile. It needs root or CAP_NET_ADMIN:
+        /// with `user` set, turning it on takes a restart. Without rights, without a kernel that has
+        /// it, or where another manages, service goes on: `hawser status` says why.
+        mptcp_manage: bool = "false", example "true";
         /// The largest single message that is let through: a query, a bind or a row. A result as a
         /// whole may be larger. A client that sends a longer one is cut off (54000), a server
         /// connection that does is closed. PostgreSQL's own limit of 1 GiB holds in any case.

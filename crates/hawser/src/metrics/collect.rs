@@ -21,6 +21,7 @@ use super::process::ProcessFigures;
 use crate::admin::averages::Totals;
 use crate::admin::pooler::{PoolEntry, Pooler};
 use crate::loops::Pool;
+use crate::mptcp::keeper::Standing;
 
 const MICROSECONDS: f64 = 1e6;
 const CLASSES: usize = HISTOGRAM_BOUNDS_US.len() + 1;
@@ -391,6 +392,9 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         gauges(encoder, name, help, [([], value)])?;
     }
     if let Some(mptcp) = pooler.mptcp() {
+        let manages = matches!(mptcp.manager.standing(), Standing::Manages { .. });
+        let help = "1 if the path manager of mptcp_manage runs";
+        gauges(encoder, "mptcp_manager", help, [([], u64::from(manages))])?;
         let counts = mptcp.counts();
         let help = "Connections that were opened to be MPTCP, by what they became";
         let rows = [

@@ -101,6 +101,9 @@ impl fmt::Display for ApplyError {
                 write!(f, "{step}: {source}. It needs root (CAP_NET_ADMIN)")
             }
             Self::Netlink { step, source } => write!(f, "{step}: {source}"),
+            Self::File { step, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "{step}: {source}. It needs root")
+            }
             Self::File { step, source } => write!(f, "{step}: {source}"),
         }
     }

@@ -132,6 +132,9 @@ struct Manage {
     /// End when this process does.
     #[arg(long, value_name = "PID")]
     with: Option<u32>,
+    /// End when standard input is closed, and by no signal: within `hawser serve`.
+    #[arg(long, hide = true)]
+    attached: bool,
 }
 
 #[derive(Debug, Args)]
@@ -179,8 +182,12 @@ impl Mptcp {
                 done.map(|lines| print_lines(&lines)).map_err(|error| error.to_string())
             }
             Command::Manage(manage) => {
-                manage::manage(&manage::Options { trace: manage.trace.clone(), with: manage.with })
-                    .map_err(|error| error.to_string())
+                let options = manage::Options {
+                    trace: manage.trace.clone(),
+                    with: manage.with,
+                    attached: manage.attached,
+                };
+                manage::manage(&options).map_err(|error| error.to_string())
             }
             Command::Watchdog(watchdog) => {
                 manage::guard::watchdog(watchdog.pid, &watchdog.before).map_err(|e| e.to_string())

@@ -62,6 +62,8 @@ pub struct Options {
     pub trace: Option<PathBuf>,
     /// The process with which it ends.
     pub with: Option<u32>,
+    /// Whether it ends when standard input is closed, and not by signals.
+    pub attached: bool,
 }
 
 /// Why nothing is managed.
@@ -139,6 +141,7 @@ pub fn manage(options: &Options) -> Result<(), ManageError> {
     let signals = catch_signals(&ENDED_BY).map_err(system("catching signals"))?;
     let with = options.with.map(descriptor_of_process).transpose();
     let with = with.map_err(system("finding the process of --with"))?;
+    let input = io::stdin();
     let guard = Guard::set().map_err(ManageError::Guard)?;
     for line in notes(&guard) {
         say(&line);
@@ -157,8 +160,11 @@ pub fn manage(options: &Options) -> Result<(), ManageError> {
         let pause = next.saturating_duration_since(Instant::now());
         let mut fds = vec![signals.as_fd(), events.as_fd()];
         fds.extend(with.as_ref().map(AsFd::as_fd));
+        fds.extend(options.attached.then_some(input.as_fd()));
         let ready = wait_at_most(&fds, pause).map_err(system("waiting"))?;
-        if next_signal(&signals).is_ok() || ready.get(2).is_some_and(|(readable, _)| *readable) {
+        // A service manager sends signals to all processes of a service, whose end may take a while.
+        let signalled = next_signal(&signals).is_ok() && !options.attached;
+        if signalled || ready[2..].iter().any(|(readable, gone)| *readable || *gone) {
             break;
         }
         if ready[1].0 {

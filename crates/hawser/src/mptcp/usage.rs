@@ -30,6 +30,7 @@ use hawser_sys::mptcp::watch::Watch;
 use hawser_sys::stream::{TcpOptions, set_tcp_options};
 use tokio::net::TcpSocket;
 
+use super::keeper::Keeper;
 use crate::config::{MptcpUse, ServerAddress};
 use crate::socket::stream::Link;
 
@@ -92,6 +93,8 @@ pub struct MptcpUsage {
     /// By what it is about; bounded by listeners and configured servers.
     fallbacks: Mutex<BTreeMap<String, String>>,
     watch: Arc<Watch>,
+    /// The path manager of this network namespace, where this process is to have one.
+    pub manager: Keeper,
 }
 
 impl MptcpUsage {
@@ -109,7 +112,8 @@ impl MptcpUsage {
     /// What was to be MPTCP and is not, and why.
     pub fn fallbacks(&self) -> Vec<String> {
         let fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
-        fallbacks.iter().map(|(what, why)| format!("{what}: {why}")).collect()
+        let of_sockets = fallbacks.iter().map(|(what, why)| format!("{what}: {why}"));
+        of_sockets.chain(self.manager.fallback()).collect()
     }
 
     fn falls_back(&self, what: String, why: &str) {

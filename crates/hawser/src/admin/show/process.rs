@@ -58,6 +58,8 @@ pub(super) fn state(mut table: Table, pooler: &dyn Pooler) -> Table {
     }
     // Ours.
     table.push(vec!["ready".into(), word(pooler.ready().is_ok()).into()]);
+    let manager = pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words());
+    table.push(vec!["mptcp_manager".into(), manager.unwrap_or_else(|| "off".to_owned()).into()]);
     table
 }
 

@@ -72,6 +72,9 @@ impl fmt::Display for GuardError {
                 "the path manager is in userspace already, and {who} listens to its events: one \
                  program can manage; end that one first"
             ),
+            Self::File { step, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+                write!(f, "{step}: {source}. It needs root")
+            }
             Self::File { step, source } => write!(f, "{step}: {source}"),
         }
     }
