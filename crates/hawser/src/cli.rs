@@ -126,8 +126,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments),
-        Command::Check(Check { config }) => match config.as_deref().or_else(standard_file) {
-            Some(path) => return check::run(path),
+        Command::Check(Check { config }) => match config.or_else(|| standard_file().map(Path::to_owned)) {
+            Some(path) => return check::run(&path),
             None => Err(format!(
                 "there is no configuration: give -c FILE, or have one of {}",
                 FILES.join(", ")
