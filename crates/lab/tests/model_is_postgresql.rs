@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use hawser_lab::model::client::{Action, Behaviour, Comparison, Generator, Mismatch, Oracle};
+use hawser_lab::model::client::{Action, Behaviour, Comparison, Generator, Mismatch, Mix, Oracle};
 use hawser_lab::model::{ServerConfig, catalog, frontend};
 use hawser_lab::rng::Rng;
 
@@ -158,7 +158,9 @@ fn session(
     let mut rng = Rng::new(seed);
     let config = ServerConfig { slots: 0..slots, ..ServerConfig::default() };
     let mut oracle = Oracle::new(config, Comparison::RealServer);
-    let behaviour = Behaviour { units: 30, ..Behaviour::default() };
+    // Functions, too, do what the model says.
+    let mix = Mix { hidden: if seed % 2 == 1 { 8 } else { 0 }, ..Mix::everything() };
+    let behaviour = Behaviour { mix, units: 30, ..Behaviour::default() };
     let mut generator = Generator::new(rng.next_u64(), behaviour, slot);
     let mut stream = postgres.connect();
     let startup = frontend::startup(

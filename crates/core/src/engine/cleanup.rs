@@ -89,7 +89,10 @@ impl<S: Socket> Engine<S> {
         backend.drawn = false;
         backend.rereading = false;
         backend.unbroken = 0;
-        backend.tidying = Tidying::No;
+        let reset = std::mem::replace(&mut backend.tidying, Tidying::No) == Tidying::Resetting;
+        if !reset && backend.reset_due == Reset::No && backend.has_left_overs() {
+            backend.reset_due = Reset::All;
+        }
         backend.leave_to_nobody(false);
         if backend.parked {
             backend.parked = false;

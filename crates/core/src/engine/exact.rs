@@ -131,6 +131,7 @@ impl<S: Socket> Backend<S> {
         }
         exact.fresh = false;
         exact.since = self.pipeline;
+        exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
         let mut nobodys = exact.report.clone();
         nobodys.parts.remove(Part::SequenceValue); // that is known to be another client's
@@ -138,6 +139,23 @@ impl<S: Socket> Backend<S> {
         nobodys.names.retain(|name| self.applied.get(name).is_none());
         exact.nobodys = nobodys;
         self.exact = Some(exact);
+    }
+
+    /// A client that was gone before the report came has left something that a reset takes off.
+    pub(super) fn has_left_overs(&self) -> bool {
+        let Some(exact) = self.exact.as_ref().filter(|exact| exact.fresh) else { return false };
+        let left = exact.report.parts.minus(exact.nobodys.parts);
+        let set = exact.report.settings.iter().any(|set| {
+            let known = self.applied.get(&set.name);
+            (known.is_some() || exact.nobodys.setting(&set.name) != Some(set))
+                && !self.tells_of(&set.name)
+                && known != set.value.as_deref()
+        });
+        let reset = self.applied.iter().any(|(name, value)| {
+            let stays = is_custom(name) && value.is_empty();
+            !stays && !self.tells_of(name) && exact.report.setting(name).is_none()
+        });
+        set || reset || !left.minus(PartSet::of(&[Part::SequenceValue])).is_empty()
     }
 
     /// This client has it from now on.

@@ -1,7 +1,7 @@
 //! Servers that report what their sessions hold.
 
 use super::harness::*;
-use crate::engine::PoolMode;
+use crate::engine::{PoolMode, ToLoop};
 use crate::ids::LoopId;
 use crate::pool::Fidelity;
 
@@ -459,5 +459,46 @@ fn session_mode_has_its_own_values_of_sequences_and_no_other() {
         assert_eq!(server.received(), query(sql));
         let state = if sql.contains("next") { reported("1 sequences") } else { answers("CI") };
         world.send(&server, &state);
+    }
+}
+
+#[test]
+fn who_is_gone_before_the_report_comes_leaves_no_lock_and_no_setting() {
+    for state in ["1 locks=1", "1 temp", "1 listen=a", "1 set=work_mem:5MB"] {
+        let mut world = exact(1);
+        let (client, other) = (world.client(), world.client());
+        world.send(&client, &query("SELECT makes()"));
+        let server = world.servers[0].clone();
+        server.received();
+        world.close(&client);
+        world.send(&other, &query("SELECT 1"));
+        world.send(&server, &reported(state));
+        for request in std::mem::take(&mut world.asked.cancels) {
+            world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+        }
+        assert_eq!(server.received(), query("DISCARD ALL"), "{state}");
+        world.send(&server, &reported("1"));
+        assert_eq!(server.received(), query("SELECT 1"), "{state}");
+        world.send(&server, &answers("CI"));
+        assert_eq!(world.idle_backends(), 1);
+    }
+}
+
+#[test]
+fn who_is_gone_before_the_report_comes_leaves_no_other_value_of_a_setting() {
+    for state in ["1 set=work_mem:6MB", "1"] {
+        let mut world = exact(1);
+        let client = world.client();
+        world.send(&client, &query("SELECT sets()"));
+        let server = world.servers[0].clone();
+        world.send(&server, &reported("1 set=work_mem:5MB"));
+        world.send(&client, &query("SELECT sets()"));
+        world.close(&client);
+        server.received();
+        world.send(&server, &reported(state));
+        for request in std::mem::take(&mut world.asked.cancels) {
+            world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+        }
+        assert_eq!(server.received(), query("DISCARD ALL"), "{state}");
     }
 }

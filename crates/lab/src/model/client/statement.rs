@@ -399,7 +399,9 @@ impl Statements {
                 format!("SELECT hides_setting('{name}', '{value}')")
             }
             5 => {
-                let names = ["work_mem", "search_path", "statement_timeout", CUSTOM[0]];
+                // Not those with which a client may have begun: within the transaction a function's
+                // RESET gives the server connection's own value.
+                let names = ["work_mem", "enable_seqscan", CUSTOM[0]];
                 format!("SELECT hides_reset('{}')", self.rng.pick(&names))
             }
             6 => format!("SELECT hides_lock({key})"),
