@@ -106,6 +106,8 @@ pub struct Chooser {
     limits: u32,
     /// What is paused in the next trial, where the last was too much.
     half: Option<Vec<FlowId>>,
+    /// Trials in a row that have said nothing.
+    unclear: u32,
     /// Flows that are being closed: they count no more.
     closing: BTreeSet<FlowId>,
     /// Flows with a limit of their own, and what they carried when only they did.
@@ -149,6 +151,7 @@ impl Chooser {
             dials: 0,
             limits: 1,
             half: None,
+            unclear: 0,
             closing: BTreeSet::new(),
             known: BTreeSet::new(),
             base: Rates::default(),

@@ -33,6 +33,8 @@ const GAIN: f64 = 0.06;
 const REFRESHED: f64 = 0.3;
 /// Trials that are compared with one measurement.
 const TRIALS_OF_ONE: u32 = 4;
+/// So many trials in a row may say nothing.
+const UNCLEAR_MAX: u32 = 3;
 /// So many rest at most: then they are closed although the search goes on, for there is no room.
 const RESTING_MAX: usize = 32;
 
@@ -49,6 +51,7 @@ impl Chooser {
         self.alone = rates.total();
         self.top = rates.top();
         self.half = None;
+        self.unclear = 0;
         self.known = self.fastest_of_pairs(rates, look);
         self.set_base(rates);
         self.prune(rates, 0, look, actions);
@@ -246,6 +249,7 @@ impl Chooser {
     ) {
         let verdict = trial.verdict(after, &self.known);
         if verdict == Verdict::Needless {
+            self.unclear = 0;
             self.retired.extend(&trial.paused);
             self.top = self.top.max(after.top());
             self.before = after.total();
@@ -254,6 +258,12 @@ impl Chooser {
         actions.extend(trial.paused.iter().map(|flow| Action::Resume(*flow)));
         if verdict == Verdict::Idle {
             self.phase = Phase::Watching(Mark::new(look));
+            return;
+        }
+        if verdict == Verdict::Unclear && self.unclear < UNCLEAR_MAX {
+            self.unclear += 1;
+            self.half = Some(trial.paused.clone());
+            self.phase = Phase::Dialling(look.now.after(settle_pause(look)));
             return;
         }
         match trial.paused.as_slice() {
