@@ -30,7 +30,7 @@ mod shared;
 mod stats;
 
 pub use basis::{BASES_MAX, Basis};
-pub use likeness::Wish;
+pub use likeness::{Has, Wish};
 pub use names::CustomNames;
 pub use pins::{PinCount, Pinned};
 pub use shared::{Fidelity, Parameter, PoolSettings, ServerParameters, SharedPool};
@@ -420,7 +420,7 @@ impl<B> Pool<B> {
     /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
     /// see [`Pool::opened`]).
     pub fn release(&mut self, id: BackendId, backend: B, home: LoopId, now: Time) -> Released<B> {
-        self.release_with(id, backend, CustomNames::NONE, Mark::default(), |_, _| false, home, now)
+        self.release_with(id, backend, Has::default(), |_, _| false, home, now)
     }
 
     /// The same of a backend that knows these custom names, with these settings in force; `knows`
@@ -430,12 +430,12 @@ impl<B> Pool<B> {
         &mut self,
         id: BackendId,
         backend: B,
-        names: CustomNames,
-        settings: Mark,
+        has: Has,
         knows: impl Fn(&B, u64) -> bool,
         home: LoopId,
         now: Time,
     ) -> Released<B> {
+        let Has { names, settings } = has;
         debug_assert!(self.lent > 0, "a backend is released that was not lent");
         let gives_up = self.gives_up(now);
         if gives_up || self.counted() > self.limits.size + self.limits.reserve_size {

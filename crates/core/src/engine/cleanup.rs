@@ -14,7 +14,7 @@ use super::message::{ClientState, Event, PoolMode, ToLoop};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
-use crate::pool::Released;
+use crate::pool::{Has, Released};
 use crate::session::scan::{ScanOptions, scan};
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
@@ -131,9 +131,15 @@ impl<S: Socket> Engine<S> {
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Pool;
         }
-        let (names, settings) = (backend.custom, backend.applied.mark());
-        let knows = |backend: &Box<Backend<S>>, statement| backend.statements.has(statement);
-        let released = pool.lock().release_with(id, backend, names, settings, knows, self.id, now);
+        let has = Has { names: backend.custom, settings: backend.applied.mark() };
+        let released = pool.lock().release_with(
+            id,
+            backend,
+            has,
+            |backend, statement| backend.statements.has(statement),
+            self.id,
+            now,
+        );
         match released {
             Released::Kept => {}
             Released::Close(backend) => {

@@ -23,6 +23,7 @@
 //! Comparing settings follows pointers, under the pool's lock. Two sets of the same mark that differ
 //! (it is no secret how to make such) only look near: the difference is sent all the same.
 
+use super::names::CustomNames;
 use crate::session::settings::Mark;
 
 /// What a client would like to find.
@@ -32,6 +33,15 @@ pub struct Wish {
     pub settings: Mark,
     /// The shared statement that its first message names; 0: none, or not known.
     pub statement: u64,
+}
+
+/// What a backend has that decides who may have it, and who would like to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Has {
+    /// Custom names that it knows.
+    pub names: CustomNames,
+    /// Of the settings in force.
+    pub settings: Mark,
 }
 
 /// The larger, the less it costs to bring a client to a backend.

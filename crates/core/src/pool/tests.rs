@@ -254,9 +254,9 @@ fn the_idle_backend_with_the_settings_that_are_wanted_is_lent_whichever_loop_has
     let mut pool = lent_out(4);
     let none = CustomNames::NONE;
     for (n, home, value) in [(0, 0, b"a"), (1, 1, b"b"), (2, 0, b"c"), (3, 0, b"d")] {
-        let mark = settings(value).mark();
+        let has = Has { names: none, settings: settings(value).mark() };
         let known = |_: &u64, _| false;
-        let kept = pool.release_with(BackendId(n), n, none, mark, known, LoopId(home), T0);
+        let kept = pool.release_with(BackendId(n), n, has, known, LoopId(home), T0);
         assert!(matches!(kept, Released::Kept));
     }
     let mut lent = |wish, known: Option<u64>| {
@@ -286,9 +286,9 @@ fn a_backend_goes_to_the_waiter_that_is_nearest_to_it_and_nobody_is_passed_too_o
     }
     let mut release = |value: &[u8], known: u64| {
         let knows = |_: &u64, statement| statement == known;
-        let mark = settings(value).mark();
+        let has = Has { names: none, settings: settings(value).mark() };
         let Released::Next { waiter, .. } =
-            pool.release_with(BackendId(0), 0, none, mark, knows, LoopId(0), T0)
+            pool.release_with(BackendId(0), 0, has, knows, LoopId(0), T0)
         else {
             panic!("somebody waits")
         };

@@ -22,10 +22,13 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
         let names = view.pool.custom_names(&client.desired);
-        let knows = |backend: &Box<Backend<S>>| {
-            wish.statement != 0 && backend.statements.has(wish.statement)
-        };
-        let acquired = view.pool.lock().acquire_with(id, names, wish, knows, now);
+        let acquired = view.pool.lock().acquire_with(
+            id,
+            names,
+            wish,
+            |backend| wish.statement != 0 && backend.statements.has(wish.statement),
+            now,
+        );
         match acquired {
             Acquired::Backend { backend, home } => {
                 self.take_over(host, slot, backend, home, now).map_err(Halt::BackendLost)?;
