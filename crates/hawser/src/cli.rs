@@ -126,13 +126,15 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     };
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments),
-        Command::Check(Check { config }) => match config.or_else(|| standard_file().map(Path::to_owned)) {
-            Some(path) => return check::run(&path),
-            None => Err(format!(
-                "there is no configuration: give -c FILE, or have one of {}",
-                FILES.join(", ")
-            )),
-        },
+        Command::Check(Check { config }) => {
+            match config.or_else(|| standard_file().map(Path::to_owned)) {
+                Some(path) => return check::run(&path),
+                None => Err(format!(
+                    "there is no configuration: give -c FILE, or have one of {}",
+                    FILES.join(", ")
+                )),
+            }
+        }
         Command::Lab(arguments) => return lab::run(&arguments),
         Command::Cc(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
