@@ -520,7 +520,7 @@ async fn the_extended_protocol_works_as_drivers_use_it() {
     build::execute(&mut out, b"");
     out.extend_from_slice(&build::SYNC);
     operator.send(&out).await;
-    assert_eq!(kinds(&operator.until_ready().await), "1tT2DDDDCZ");
+    assert_eq!(kinds(&operator.until_ready().await), "1tT2DDDDDCZ");
 
     // Binary, as asyncpg asks for it.
     out.clear();
