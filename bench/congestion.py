@@ -78,9 +78,13 @@ class Network:
         settings = ["net.ipv4.tcp_congestion_control=cubic", "net.ipv4.tcp_no_metrics_save=1"]
         if self.buffers:
             settings += [f"net.ipv4.tcp_wmem={self.buffers}", f"net.ipv4.tcp_rmem={self.buffers}"]
-        for host in ("near", "far"):
-            for setting in settings:
-                run(*self.inside(host, "sysctl", "-qw", setting))
+        try:
+            for host in ("near", "far"):
+                for setting in settings:
+                    run(*self.inside(host, "sysctl", "-qw", setting))
+        except subprocess.SubprocessError:
+            run(HAWSER, "lab", "down", self.name, check=False)
+            raise
         return self
 
     def serve(self, algorithm):
