@@ -289,6 +289,29 @@ impl<S: Socket> Engine<S> {
         });
     }
 
+    /// A client's backend cannot be written to: what the server said before it went, mostly why, is
+    /// still to be read.
+    pub(super) fn hear_last_words<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &'static str,
+        now: Time,
+    ) {
+        let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
+        if let Some(backend) = backend {
+            let id = backend.id;
+            (backend.hung_up, backend.readable) = (true, true);
+            backend.spoiled.get_or_insert(reason);
+            self.read_backend(host, slot, now);
+            let left = self.clients.get(slot).and_then(|client| client.backend.as_ref());
+            if left.is_none_or(|backend| backend.id != id) {
+                return;
+            }
+        }
+        self.backend_failed(host, slot, reason, now);
+    }
+
     /// A client's backend has failed: the client is told what the server managed to say, and
     /// disconnected, as it would be without a pooler.
     pub(super) fn backend_failed<H: Host<S>>(

@@ -182,7 +182,7 @@ impl<S: Socket> Engine<S> {
                     let Some(backend) = &mut client.backend else { return };
                     if !backend.output.is_empty() {
                         if write_kept(&mut backend.socket, &mut backend.output).is_err() {
-                            self.backend_failed(host, slot, "server closed the connection", now);
+                            self.hear_last_words(host, slot, "server closed the connection", now);
                             return;
                         }
                         if backend.output.len() < limits::OUTPUT_HIGH_BYTES
@@ -193,7 +193,7 @@ impl<S: Socket> Engine<S> {
                         // Its answer may have come before its last bytes were out.
                         self.give_back_if_unused(host, slot, now);
                     } else if backend.socket.flush().is_err_and(|error| broken(&error)) {
-                        self.backend_failed(host, slot, "server closed the connection", now);
+                        self.hear_last_words(host, slot, "server closed the connection", now);
                         return;
                     }
                 }

@@ -271,7 +271,7 @@ impl<S: Socket> Engine<S> {
                 false
             }
             Halt::BackendLost(reason) => {
-                self.backend_failed(host, slot, reason, now);
+                self.hear_last_words(host, slot, reason, now);
                 false
             }
         }

@@ -94,6 +94,31 @@ fn trap_14_an_unnamed_statement_of_another_client_is_not_run_after_an_error() {
 }
 
 #[test]
+fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    client.received();
+    let words = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0");
+    world.is_gone_behind(&server, &words);
+    world.send(&client, &query("SELECT 1"));
+    assert_eq!(client.received(), words, "the server's own, and nothing else");
+    assert!(client.is_dropped() && server.is_dropped());
+    // Who has said nothing is spoken for.
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[1].clone();
+    world.send(&server, &answers("CT"));
+    client.received();
+    world.is_gone_behind(&server, b"");
+    world.send(&client, &query("SELECT 1"));
+    assert!(String::from_utf8_lossy(&client.received()).contains("C08006"));
+    assert!(client.is_dropped() && server.is_dropped());
+}
+
+#[test]
 fn a_statement_prepared_in_a_failed_transaction_is_the_servers_to_judge() {
     let mut world = World::new(1);
     let client = world.client();

@@ -27,6 +27,8 @@ struct Pipe {
     from_engine: Vec<u8>,
     /// The other side has closed.
     closed: bool,
+    /// ... and what is written fails.
+    refuses: bool,
     /// The engine has closed.
     dropped: bool,
     /// Bytes that the other side still takes.
@@ -66,6 +68,9 @@ impl Socket for Fake {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let mut pipe = self.0.lock().unwrap();
         pipe.writes += 1;
+        if pipe.refuses {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
         if let Some(held) = &mut pipe.holds {
             held.extend_from_slice(buf);
             return Ok(buf.len());
@@ -518,6 +523,13 @@ impl World {
     pub(super) fn say_and_close(&mut self, peer: &Peer, bytes: &[u8]) {
         peer.0.lock().unwrap().to_engine.extend(bytes);
         self.close(peer);
+    }
+
+    /// A peer has sent bytes and is gone, of which no event tells yet.
+    pub(super) fn is_gone_behind(&self, peer: &Peer, bytes: &[u8]) {
+        let mut pipe = peer.0.lock().unwrap();
+        pipe.to_engine.extend(bytes);
+        (pipe.closed, pipe.refuses) = (true, true);
     }
 
     /// A message comes to a loop.
