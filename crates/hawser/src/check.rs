@@ -5,6 +5,8 @@
 //!               machine that builds images does not fail
 //! # Exit codes  0 without an error, else 1
 
+mod census;
+
 use std::fmt;
 use std::io;
 use std::path::Path;
@@ -87,7 +89,7 @@ pub fn findings(path: &Path) -> Vec<Finding> {
     for warning in config.warnings() {
         report.add(Grade::Warning, warning.to_string());
     }
-    report.files(&config);
+    let access = report.files(&config);
     report.descriptors(&config);
     report.mptcp(&config);
     report.congestion(&config);
@@ -95,6 +97,11 @@ pub fn findings(path: &Path) -> Vec<Finding> {
         Ok(runtime) => runtime.block_on(async {
             report.listeners(&config).await;
             report.servers(&config).await;
+            if let Some(access) = &access {
+                for (grade, text) in census::take(&config, access).await {
+                    report.add(grade, text);
+                }
+            }
         }),
         Err(error) => report.add(Grade::Error, format!("no connection can be tried: {error}")),
     }
@@ -163,8 +170,9 @@ impl Report {
         }
     }
 
-    fn files(&mut self, config: &Config) {
-        match Access::load(config) {
+    /// What the files say, unless one cannot be read.
+    fn files(&mut self, config: &Config) -> Option<Access> {
+        let access = match Access::load(config) {
             Ok(access) => {
                 let auth = &config.reload.auth;
                 let named = [&auth.hba_file, &auth.ident_file, &auth.users_file];
@@ -172,6 +180,7 @@ impl Report {
                     self.add(Grade::Ok, format!("{} can be read", file.display()));
                 }
                 self.ready_connections(config, &access);
+                Some(access)
             }
             Err(errors) => {
                 // One of a file may be several, a line each.
@@ -179,8 +188,9 @@ impl Report {
                     .iter()
                     .flat_map(|error| error.lines())
                     .for_each(|line| self.add(Grade::Error, line));
+                None
             }
-        }
+        };
         match Accepting::load(&config.reload.client_tls) {
             Ok(Some(_)) => self.add(Grade::Ok, "TLS for clients: certificate and key match"),
             Ok(None) => self.add(Grade::Ok, "TLS for clients is off"),
@@ -191,6 +201,7 @@ impl Report {
                 self.add(Grade::Error, format!("TLS to servers: {error}"));
             }
         }
+        access
     }
 
     /// `min_pool_size` needs a user that can log in to the server before any client has.

@@ -454,17 +454,7 @@ fn route(
     let reload = &config.reload;
     let limits = config.resolve(database, user);
     Route {
-        target: Target {
-            servers: database.servers.clone(),
-            session_attrs: database.target_session_attrs,
-            balance: database.load_balance_hosts,
-            tls: connectings.of(database),
-            connect_timeout: reload.servers.server_connect_timeout,
-            dns_max_ttl: reload.servers.dns_max_ttl,
-            retry_after_max: reload.servers.server_login_retry,
-            tcp: tcp_options(&reload.network),
-            reports: database.extension == config::ExtensionUse::Auto,
-        },
+        target: target(config, database, connectings),
         login,
         bounds: ServerBounds {
             total: reload.limits.max_server_connections,
@@ -474,6 +464,26 @@ fn route(
         per_server: reload.limits.max_server_connections_per_server,
         connect_query: database.connect_query.clone(),
         memory_max: reload.servers.server_max_memory.nonzero(),
+    }
+}
+
+/// Where a database is, and how to get there.
+pub(crate) fn target(
+    config: &Config,
+    database: &DatabaseConfig,
+    connectings: &Connectings,
+) -> Target {
+    let reload = &config.reload;
+    Target {
+        servers: database.servers.clone(),
+        session_attrs: database.target_session_attrs,
+        balance: database.load_balance_hosts,
+        tls: connectings.of(database),
+        connect_timeout: reload.servers.server_connect_timeout,
+        dns_max_ttl: reload.servers.dns_max_ttl,
+        retry_after_max: reload.servers.server_login_retry,
+        tcp: tcp_options(&reload.network),
+        reports: database.extension == config::ExtensionUse::Auto,
     }
 }
 

@@ -1,0 +1,230 @@
+//! What of a database's sessions cannot be known without the extension: its functions.
+//!
+//! # Model       a session of each named database, as the database's own user, its auth_user or, where
+//!               there is but one, the only user whose password is known. The catalog of functions is
+//!               read by words: a word of a comment counts, and what a function calls does not
+//! # Limits      words that are put together at run time are not seen: such functions are counted. C
+//!               functions are not looked into
+
+use std::sync::Arc;
+
+use hawser_core::session::options::Replication;
+use hawser_core::session::report::Report;
+
+use super::{Grade, SERVER_WAIT};
+use crate::auth::secret::Secret;
+use crate::config::{Config, DatabaseConfig, Fidelity, Limit, PoolMode, ServerAddress};
+use crate::dial::enter::Credentials;
+use crate::dial::{Dialler, Login};
+use crate::limits::Limits;
+use crate::login::access::Access;
+use crate::pools::{self, Connectings};
+
+/// How many functions are named.
+const NAMED_MAX: usize = 10;
+
+/// The functions of a database whose source may change what its session holds, and how: `state` by its
+/// words, `dynamic` by statements that are put together, `language` in a language that has variables of
+/// its own. A SET within an UPDATE is none: it stands at a statement's beginning.
+const CENSUS: &str = r"
+    SELECT kind, pg_catalog.format('%I.%I', nspname, proname) FROM (
+        SELECT n.nspname, p.proname, CASE
+            WHEN p.prosrc ~* '\m(set_config|setseed|pg_(try_)?advisory_lock(_shared)?|lo_import|dblink_connect)\M'
+              OR p.prosrc ~* '\mcreate\s+(local\s+|global\s+)?temp(orary)?\M'
+              OR p.prosrc ~* '(^|;|\mbegin|\mthen|\melse|\mloop)\s*(set\s+(?!local\M|constraints\M)|reset\s|listen\s|unlisten\s|discard\s|load\s|prepare\s|deallocate\s)'
+              OR p.prosrc ~* '\mwith\s+hold\M'
+            THEN 'state'
+            WHEN l.lanname NOT IN ('sql', 'plpgsql') THEN 'language'
+            WHEN l.lanname = 'plpgsql' AND p.prosrc ~* '\mexecute\M' THEN 'dynamic'
+        END AS kind
+        FROM pg_catalog.pg_proc p
+        JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+        JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+        WHERE l.lanname NOT IN ('c', 'internal')
+          AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+    ) functions WHERE kind IS NOT NULL ORDER BY 1, 2";
+
+/// What was found of one database: how grave it is, and what.
+pub(super) type Found = (Grade, String);
+
+/// Looks into every database in which it matters.
+pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
+    let Ok(connectings) = Connectings::load(config) else { return Vec::new() };
+    let dialler = Dialler::default();
+    let mut found = Vec::new();
+    for database in config.databases() {
+        if database.is_any() || database.fidelity != Fidelity::Full || is_native(database) {
+            continue;
+        }
+        let name = &database.name;
+        let Some((user, credentials)) = user_of(config, database, access) else {
+            found.push((
+                Grade::Ok,
+                format!(
+                    "database \"{name}\": what its functions do to sessions was not looked into: \
+                     there is no `user` or `auth_user` to do it as"
+                ),
+            ));
+            continue;
+        };
+        let login = Login {
+            user: user.clone(),
+            database: database.dbname_for(name).to_owned(),
+            replication: Replication::None,
+            parameters: Vec::new(),
+            credentials,
+        };
+        match tokio::time::timeout(
+            SERVER_WAIT,
+            ask(&dialler, config, database, &login, &connectings),
+        )
+        .await
+        {
+            Ok(Ok(census)) => found.extend(census.describe(name)),
+            Ok(Err(reason)) => found.push((
+                Grade::Warning,
+                format!("database \"{name}\" cannot be looked into as \"{user}\": {reason}"),
+            )),
+            Err(_) => found.push((
+                Grade::Warning,
+                format!("database \"{name}\" did not answer within {} s", SERVER_WAIT.as_secs()),
+            )),
+        }
+    }
+    found
+}
+
+/// Sessions of clients are sessions of the server: nothing has to be known.
+fn is_native(database: &DatabaseConfig) -> bool {
+    database.mode == PoolMode::Session
+}
+
+fn user_of(
+    config: &Config,
+    database: &DatabaseConfig,
+    access: &Access,
+) -> Option<(String, Arc<Credentials>)> {
+    if let Some(forced) = &database.forced_user {
+        return Some((forced.name.clone(), access.credentials_of(forced).ok()?));
+    }
+    if let Some(user) = &database.auth_user {
+        return Some((user.clone(), access.credentials(user)));
+    }
+    let [user] = config.users() else { return None };
+    match access.secret(&user.name) {
+        Some(Secret::Plain(_) | Secret::Md5(_)) => {
+            Some((user.name.clone(), access.credentials(&user.name)))
+        }
+        _ => None,
+    }
+}
+
+/// What a database's catalog says.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Census {
+    /// Whether its sessions report what they hold, in a version that is known; or why they do not.
+    extension: Option<Result<(), String>>,
+    /// Functions that change what a session holds, by their words.
+    state: Vec<String>,
+    /// Functions that put statements together.
+    dynamic: usize,
+    /// Functions in languages with variables of their own.
+    language: Vec<String>,
+}
+
+async fn ask(
+    dialler: &Dialler,
+    config: &Config,
+    database: &DatabaseConfig,
+    login: &Login,
+    connectings: &Connectings,
+) -> Result<Census, String> {
+    let target = pools::target(config, database, connectings);
+    let limits = Arc::new(Limits::default());
+    let gate = |server: &ServerAddress| limits.address(server, Limit::NONE);
+    let dialled = dialler.dial(&target, login, &gate).await.map_err(|error| error.to_string())?;
+    let mut talk = dialled.talk;
+    let mut census = Census {
+        extension: dialled
+            .entered
+            .report
+            .map(|text| Report::read(&text).map(drop).map_err(|error| error.to_string())),
+        ..Census::default()
+    };
+    let answer = talk.query(CENSUS).await.map_err(|error| error.to_string())?;
+    talk.terminate().await;
+    for row in answer.rows {
+        let text = |at: usize| {
+            row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy).unwrap_or_default()
+        };
+        match &*text(0) {
+            "state" => census.state.push(text(1).into_owned()),
+            "language" => census.language.push(text(1).into_owned()),
+            _ => census.dynamic += 1,
+        }
+    }
+    Ok(census)
+}
+
+impl Census {
+    fn describe(&self, name: &str) -> Vec<Found> {
+        let extension = match &self.extension {
+            Some(Ok(())) => {
+                return vec![(
+                    Grade::Ok,
+                    format!(
+                        "database \"{name}\": its sessions report what they hold, what functions do included"
+                    ),
+                )];
+            }
+            Some(Err(reason)) => format!("its extension `hawser` is not believed ({reason})"),
+            None => "it has not loaded the extension `hawser`".to_owned(),
+        };
+        let mut found = Vec::new();
+        let mut warn = |text: String| {
+            found.push((Grade::Warning, format!("database \"{name}\": {extension}, and {text}")));
+        };
+        if !self.state.is_empty() {
+            warn(format!(
+                "what {} do{} to the session is lost unless the statement's text shows it: {}",
+                counted(self.state.len(), "functions"),
+                if self.state.len() == 1 { "es" } else { "" },
+                listed(&self.state)
+            ));
+        }
+        if !self.language.is_empty() {
+            warn(format!(
+                "what {} keep{} in variables of the language is not known: {}",
+                counted(self.language.len(), "functions"),
+                if self.language.len() == 1 { "s" } else { "" },
+                listed(&self.language)
+            ));
+        }
+        if self.dynamic > 0 {
+            warn(format!(
+                "{} put{} statements together (EXECUTE), of which nothing is known",
+                counted(self.dynamic, "functions"),
+                if self.dynamic == 1 { "s" } else { "" }
+            ));
+        }
+        if found.is_empty() {
+            found.push((
+                Grade::Ok,
+                format!("database \"{name}\": {extension}; no function of it changes its session"),
+            ));
+        }
+        found
+    }
+}
+
+fn counted(count: usize, what: &str) -> String {
+    format!("{count} {}", if count == 1 { what.trim_end_matches('s') } else { what })
+}
+
+fn listed(names: &[String]) -> String {
+    let mut text = names[..names.len().min(NAMED_MAX)].join(", ");
+    if names.len() > NAMED_MAX {
+        text.push_str(&format!(" and {} more", names.len() - NAMED_MAX));
+    }
+    text
+}
