@@ -110,6 +110,7 @@ a_second_server_that_is_not_to_be_had_is_a_skip_with_its_reason() {
     mkdir "$scratch/stand-ins"
     printf '#!/bin/sh\necho postgres 15.1\n' >"$scratch/stand-ins/postgres"
     printf '#!/bin/sh\necho "no network" >&2\nexit 1\n' >"$scratch/stand-ins/npm"
+    printf '#!/bin/sh\nexit 1\n' >"$scratch/stand-ins/node"
     chmod +x "$scratch/stand-ins"/*
     export PG_BIN=$scratch/stand-ins PATH=$scratch/stand-ins:$PATH
     second_server "$scratch/log" 2>"$scratch/said"

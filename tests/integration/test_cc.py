@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -166,9 +167,8 @@ def test_one_destination_has_an_algorithm_of_its_own_until_undo(env):
         far = "10.77.0.2"
         program = (f"import socket\none = socket.socket()\none.setblocking(False)\none.connect_ex(('{far}', 9))\n"
                    "print(one.getsockopt(socket.IPPROTO_TCP, 13, 16).rstrip(b'\\0').decode())")
-        script = (f"$HAWSER cc apply --to {far} --algorithm {others[0]} && {sys.executable} -c \"$PROGRAM\" && "
-                  f"$HAWSER cc undo && {sys.executable} -c \"$PROGRAM\"")
-        os.environ["PROGRAM"] = program
+        asks = f"{sys.executable} -c {shlex.quote(program)}"
+        script = f"$HAWSER cc apply --to {far} --algorithm {others[0]} && {asks} && $HAWSER cc undo && {asks}"
         lines = inside("sh", "-c", script).split("\n")
         assert f"congctl {others[0]}" in lines[0] and lines[1] == others[0], lines
         assert lines[2].startswith("removed: ") and lines[3] == found["default"], lines
@@ -184,8 +184,7 @@ def test_bench_finds_bbr_on_the_long_fat_path(env):
             raise Skip(f"bbr and a loss-based algorithm are needed: there is {found['allowed']}")
         before = [os.environ["HAWSER"], "lab", "run", name, "--on", "far", "--accept-unfaithful", "--"]
         with Server(before=before, listen="10.77.0.2:6480"):
-            os.environ["HAWSER_CC_TOKEN"] = TOKEN
-            run = lab("run", name, "--accept-unfaithful", "--", os.environ["HAWSER"], "cc", "bench", "10.77.0.2", "--only", "down",
-                      "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12, "--json", seconds=90)
+            run = lab("run", name, "--accept-unfaithful", "--", "env", f"HAWSER_CC_TOKEN={TOKEN}", os.environ["HAWSER"], "cc", "bench",
+                      "10.77.0.2", "--only", "down", "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12, "--json", seconds=90)
         steady = {one["algorithm"]: one["steady"] for one in json.loads(run.stdout)["outcomes"]}
         assert steady["bbr"] > 2 * steady[slow], steady

@@ -331,8 +331,9 @@ def test_running_out_of_descriptors_never_spins_and_recovers(env):
             client = target.open(timeout=5)
             crowded.append(client)
             client.send(m.startup({"user": "app_trust", "database": "app"}))
+        until(lambda: "no connection can be accepted" in target.pooler.text(), "the log says so")
         page = socket.create_connection(("127.0.0.1", target.pooler.http_port))
-        time.sleep(0.3)
+        until(lambda: "no connection on http_address can be accepted" in target.pooler.text(), "of the page, too")
         before = target.pooler.cpu_seconds()
         time.sleep(1.5)
         assert target.pooler.cpu_seconds() - before < 0.5, "it spins"

@@ -202,10 +202,11 @@ def test_a_connection_of_the_kernel_s_path_manager_is_left_to_it(env):
 
 
 def manager_of(serving):
-    """What SHOW STATE and `hawser status` say of it, which is the same."""
-    shown = {row["key"]: row["value"] for row in serving.show("STATE")}["mptcp_manager"]
-    equal(serving.status()["mptcp_manager"] or "off", shown)
-    return shown
+    """What SHOW STATE and `hawser status` say of it, which is the same: not both at once, so perhaps at the second look."""
+    def both():
+        shown = {row["key"]: row["value"] for row in serving.show("STATE")}["mptcp_manager"]
+        return shown if (serving.status()["mptcp_manager"] or "off") == shown else None
+    return until(both, "SHOW STATE and status say the same of the manager", 3)
 
 
 def fallbacks(serving):

@@ -120,7 +120,8 @@ def test_passed_sockets_are_listened_on_in_place_of_the_configured(env):
         assert pathlib.Path(unix.getsockname()).exists(), "the service manager's file was removed"
         early = env.raw(target)
         early.send(m.startup({"user": "app_trust", "database": "app"}))
-        pooler.start()
+        pooler.start()  # the passed socket takes connections before there is anybody
+        until(lambda: pooler.text().count("hawser::serve: ready") == 2, "it serves again", 30)
         early.login()
         equal(early.value("select 'waited'"), "waited")
         pooler.stop()

@@ -34,7 +34,9 @@ grant all on all sequences in schema exact to app;
 
 def library(env, version="1"):
     """The extension's library, whose reports bear this version."""
-    if version not in BUILT:
+    if isinstance(built := BUILT.get(version), Skip):
+        raise built
+    if built is None:
         pg_config = env.cluster.bin / "pg_config"
         if not pg_config.exists():
             raise Skip("the extension cannot be built: there is no pg_config beside the server")
@@ -46,7 +48,8 @@ def library(env, version="1"):
         header.write_text(text.replace('#define STATE_VERSION "1"', f'#define STATE_VERSION "{version}"'))
         done = subprocess.run(["make", "-s", "-C", work, f"PG_CONFIG={pg_config}", "with_llvm=no"], capture_output=True, text=True)
         if done.returncode:
-            raise Skip(f"the extension cannot be built: {done.stderr.strip()[-300:]}")
+            BUILT[version] = Skip(f"the extension cannot be built: {done.stderr.strip()[-300:]}")
+            raise BUILT[version]
         work.chmod(0o755)
         built = work / "hawser.so"
         built.chmod(0o755)

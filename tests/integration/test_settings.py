@@ -1,12 +1,13 @@
 """Settings do what PgBouncer's of the same name do."""
 
 import re
+import shutil
 import socket
 import subprocess
 import time
 
 from harness import messages as m
-from harness.suite import equal, limit, pooler_only, until
+from harness.suite import Skip, equal, limit, pooler_only, until
 
 
 def backend_of(client):
@@ -110,6 +111,8 @@ def test_prepared_statements_memory_bounds_what_is_kept(env):
 
 def sockets_of(port):
     """`ss` of the connections that the pooler has accepted."""
+    if shutil.which("ss") is None:
+        raise Skip("there is no ss: install iproute2")
     done = subprocess.run(["ss", "-tmnH", "state", "established", f"sport = :{port}"], capture_output=True, text=True)
     return done.stdout
 
