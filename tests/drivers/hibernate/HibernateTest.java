@@ -22,10 +22,12 @@ import org.hibernate.cfg.Configuration;
 
 /**
  * Hibernate on pgjdbc: identifiers from sequences, statements prepared on the server, batches. Prints {@code ok NAME} or
- * {@code FAIL NAME why}. Its pool holds twelve connections, on five server connections: none of this may pin.
+ * {@code FAIL NAME why}. Its pool holds ten connections, on five server connections: none of this may pin. Not more than ten, because
+ * whoever generates identifiers holds a lock of Hibernate's while he waits for the server: if all server connections, the
+ * five of idle_transaction_reserve included, were with threads that wait for that lock in a transaction, nobody could go on.
  */
 public final class HibernateTest {
-    static final int THREADS = 12;
+    static final int THREADS = 10;
 
     /** Its identifier is asked for by {@code select nextval(...)} ahead of the INSERT, each time. */
     @Entity
