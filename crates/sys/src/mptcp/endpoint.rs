@@ -35,19 +35,19 @@ mod command {
 }
 
 /// `MPTCP_PM_ATTR_*`.
-const ADDR: u16 = 1;
+pub(super) const ADDR: u16 = 1;
 const RCV_ADD_ADDRS: u16 = 2;
 const SUBFLOWS: u16 = 3;
 
 /// `MPTCP_PM_ADDR_ATTR_*`.
-mod addr {
-    pub(super) const FAMILY: u16 = 1;
-    pub(super) const ID: u16 = 2;
-    pub(super) const V4: u16 = 3;
-    pub(super) const V6: u16 = 4;
-    pub(super) const PORT: u16 = 5;
-    pub(super) const FLAGS: u16 = 6;
-    pub(super) const INTERFACE: u16 = 7;
+pub(super) mod addr {
+    pub(in crate::mptcp) const FAMILY: u16 = 1;
+    pub(in crate::mptcp) const ID: u16 = 2;
+    pub(in crate::mptcp) const V4: u16 = 3;
+    pub(in crate::mptcp) const V6: u16 = 4;
+    pub(in crate::mptcp) const PORT: u16 = 5;
+    pub(in crate::mptcp) const FLAGS: u16 = 6;
+    pub(in crate::mptcp) const INTERFACE: u16 = 7;
 }
 
 /// What an endpoint is for (`MPTCP_PM_ADDR_FLAG_*`). Bits of later kernels are kept.
@@ -136,19 +136,24 @@ impl fmt::Display for Endpoint {
     }
 }
 
+/// The family and the address itself, which every address begins with.
+pub(super) fn write_ip(writer: &mut Writer, ip: IpAddr) {
+    match ip {
+        IpAddr::V4(ip) => {
+            writer.u16(addr::FAMILY, libc::AF_INET as u16);
+            writer.bytes(addr::V4, &ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            writer.u16(addr::FAMILY, libc::AF_INET6 as u16);
+            writer.bytes(addr::V6, &ip.octets());
+        }
+    }
+}
+
 impl Endpoint {
     fn encode(&self) -> Writer {
         let mut writer = Writer::default();
-        match self.address {
-            IpAddr::V4(address) => {
-                writer.u16(addr::FAMILY, libc::AF_INET as u16);
-                writer.bytes(addr::V4, &address.octets());
-            }
-            IpAddr::V6(address) => {
-                writer.u16(addr::FAMILY, libc::AF_INET6 as u16);
-                writer.bytes(addr::V6, &address.octets());
-            }
-        }
+        write_ip(&mut writer, self.address);
         if self.id.0 != 0 {
             writer.u8(addr::ID, self.id.0);
         }

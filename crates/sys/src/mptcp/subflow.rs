@@ -14,7 +14,7 @@
 use std::net::{IpAddr, SocketAddr};
 
 use super::Token;
-use super::endpoint::{FAMILY, Flags, VERSION};
+use super::endpoint::{ADDR, FAMILY, Flags, VERSION, addr, write_ip};
 use crate::netlink::attribute::Writer;
 use crate::netlink::generic::Family;
 use crate::netlink::{ACK, NetlinkError};
@@ -28,20 +28,8 @@ mod command {
 }
 
 /// `MPTCP_PM_ATTR_*`.
-const ADDR: u16 = 1;
 const TOKEN: u16 = 4;
 const ADDR_REMOTE: u16 = 6;
-
-/// `MPTCP_PM_ADDR_ATTR_*`.
-mod addr {
-    pub(super) const FAMILY: u16 = 1;
-    pub(super) const ID: u16 = 2;
-    pub(super) const V4: u16 = 3;
-    pub(super) const V6: u16 = 4;
-    pub(super) const PORT: u16 = 5;
-    pub(super) const FLAGS: u16 = 6;
-    pub(super) const INTERFACE: u16 = 7;
-}
 
 /// The number of a local address in a connection (RFC 8684 section 3.4.1). The same address needs
 /// the same number in each call, and one of its own.
@@ -183,16 +171,7 @@ fn address(ip: IpAddr, port: u16, form: Form) -> Writer {
         (IpAddr::V4(v4), Form::Mapped) => IpAddr::V6(v4.to_ipv6_mapped()),
         _ => ip,
     };
-    match ip {
-        IpAddr::V4(ip) => {
-            writer.u16(addr::FAMILY, libc::AF_INET as u16);
-            writer.bytes(addr::V4, &ip.octets());
-        }
-        IpAddr::V6(ip) => {
-            writer.u16(addr::FAMILY, libc::AF_INET6 as u16);
-            writer.bytes(addr::V6, &ip.octets());
-        }
-    }
+    write_ip(&mut writer, ip);
     if port != 0 {
         // In the host's byte order (mptcp_pm_parse_pm_addr_attr()).
         writer.u16(addr::PORT, port);
