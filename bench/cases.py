@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Callable
 
 import cpu
+import growth
 from cluster import DATABASE, FEW_ROWS, USER, Unavailable
 from generator import Generator
 from targets import OPEN_TRANSACTIONS
@@ -332,6 +333,7 @@ def all_cases(many_clients):
         Case("memory_plain", "idle clients", memory(tls=False), POOLERS),
         Case("memory_tls", "idle clients with TLS", memory(tls=True), POOLERS, tls=True),
         Case("mostly_idle", f"{many_clients:,} connected, 1,000 at work", mostly_idle, POOLERS),
+        Case("growth", f"{many_clients:,} idle clients by an eighth of them", growth.growth, ("hawser",)),
         Case("open_transactions", "100 clients beside 10 open transactions", open_transactions,
              POOLERS),
         Case("login_storm", "20 clients with rests, in a storm of TLS logins", login_storm, POOLERS,

@@ -61,13 +61,14 @@ max_client_conn = {max_clients}
 [auth]
 hba_file = "{own}/pg_hba.conf"
 users_file = "{own}/userlist.txt"
+admin_users = ["{user}"]
 
 [log]
 log_connections = false
 log_disconnections = false
 
 [admin]
-http_address = ""
+http_address = "{http_address}"
 {tls}"""
 HAWSER_TLS = """
 [tls]
@@ -147,10 +148,14 @@ PGAGROAL_HBA = "host all all all trust\n"
 
 
 class Running:
-    """A contestant that serves: its port and its processes. `direct` has none of its own."""
+    """A contestant that serves: its port and its processes. `direct` has none of its own.
 
-    def __init__(self, port, processes=()):
+    http_address    of Hawser's metrics
+    """
+
+    def __init__(self, port, processes=(), http_address=""):
         self.port = port
+        self.http_address = http_address
         self.processes = list(processes)
         self.pids = [process.pid for process in self.processes]
 
@@ -184,6 +189,7 @@ class Contestant:
             "directory": cluster.directory,
             "server_port": cluster.port,
             "port": port,
+            "http_address": f"127.0.0.1:{free_port()}",
             "database": DATABASE,
             "user": USER,
             "pool_size": POOL_SIZE,
@@ -201,7 +207,7 @@ class Contestant:
             for place in [own, *(os.path.join(own, name) for name in files)]:
                 os.chown(place, identity["user"], identity["group"])
         log_path = os.path.join(own, "log")
-        running = Running(port)
+        running = Running(port, http_address=values["http_address"])
         try:
             with open(log_path, "w") as log:
                 for command in commands:

@@ -115,6 +115,8 @@ TARGETS = [
            10.0, 8.0, False, "{:.1f} KiB"),
     Target("many connected, 1,000 at work", "TPS, by that with 1,000 connected",
            own("mostly_idle", "share"), 0.95, 0.98, True),
+    Target("idle clients, eight times as many", "worst of lists, metrics, reload, idle CPU for each",
+           own("growth", "growth"), 1.0, 0.5, False),
     Target("10 open transactions in a pool of 10", "TPS of others, by that without",
            kept_beside_open, 0.9, 1.0, True),
     Target("storm of TLS logins", "p99 of other clients' queries, by that without",
