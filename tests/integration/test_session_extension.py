@@ -77,6 +77,11 @@ def pins(target):
     return sorted(row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"])
 
 
+def exact(target):
+    """How many server connections of the pool tell what their sessions hold."""
+    return [row["sv_exact"] for row in target.pooler.show("POOLS") if row["database"] == "app"]
+
+
 def questions(env):
     """How often a session has been asked what is left of it, as the last query of idle backends shows it."""
     return len(env.cluster.backends("query like '/* hawser: what is left%'"))
@@ -99,6 +104,7 @@ def test_a_setting_of_a_function_moves_with_the_client(env):
         client.execute("select exact.sets('work_mem', '5MB')")
         client.execute("select exact.sets('search_path', 'exact, \"$user\", public')")
         equal(pins(target), [])
+        equal(exact(target), ["1"])
         other, before = elsewhere(env, target, client)
         equal(other.value("show work_mem"), "4MB", "leaked")
         assert client.value("select pg_backend_pid()") != before
@@ -305,6 +311,7 @@ def test_without_it_or_with_extension_off_all_is_as_before(env):
             equal(client.value("show work_mem"), "5MB", where)
             client.extended("select set_config($1, $2, false)", ["work_mem", "7MB"])
             assert pins(target), f"{where}: the text does not show the name"
+            equal(exact(target), ["0"], where)
             assert "hawser.report" not in target.pooler.text() and "not believed" not in target.pooler.text()
 
 
@@ -322,6 +329,7 @@ def test_an_extension_of_another_version_is_said_once_and_not_believed(env):
             assert not any(message.kind == "S" for message in told), told
             client.execute("drop table t")
         equal(len(re.findall("not believed", target.pooler.text())), 1)
+        equal(exact(target), ["0"])
 
 
 @pooler_only

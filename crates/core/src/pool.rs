@@ -26,6 +26,7 @@ mod basis;
 mod likeness;
 mod names;
 mod pins;
+mod reporting;
 mod shared;
 mod stats;
 
@@ -33,6 +34,7 @@ pub use basis::{BASES_MAX, Basis};
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
 pub use pins::{PinCount, Pinned};
+pub use reporting::{Reporting, ReportingCount};
 pub use shared::{Fidelity, Parameter, PoolSettings, ServerParameters, SharedPool};
 pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, ListenStats, LoopStats, PoolStats};
 

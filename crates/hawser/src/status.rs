@@ -93,6 +93,9 @@ pub struct PoolStatus {
     /// For how long one of them has been kept, at most.
     #[serde(default)]
     pub oldest_pin_seconds: u64,
+    /// Server connections whose server tells exactly what their sessions hold: the extension's.
+    #[serde(default)]
+    pub exact: u32,
     /// `pool_size`.
     pub size: u32,
     /// Whether it is paused.
@@ -177,6 +180,7 @@ impl Status {
                 None if pool.pinned > 0 => {
                     format!("  {} pinned, for up to {} s", pool.pinned, pool.oldest_pin_seconds)
                 }
+                None if pool.exact > 0 => "  session state is exact".to_owned(),
                 None => String::new(),
             };
             writeln!(
@@ -218,6 +222,7 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
             channels: entry.pool.stats.listen.channels.load(Ordering::Relaxed),
             pinned: pins.get(),
             oldest_pin_seconds: oldest_pin,
+            exact: entry.pool.reporting.get(),
             size: queue.limits().size,
             paused: queue.is_paused(),
             transactions: totals.transactions,

@@ -239,6 +239,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
         let keep = seed.pool.settings().max_prepared_statements;
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
+        let exact = report.map(|report| Box::new(Exact::new(report, seed.pool.reporting.one())));
         let mut backend = Self {
             id: seed.id,
             socket: seed.socket,
@@ -310,7 +311,7 @@ impl<S: Socket> Backend<S> {
             applying: false,
             custom: CustomNames::NONE,
             doubt: None,
-            exact: report.map(|report| Box::new(Exact::new(report))),
+            exact,
             _permit: seed.permit,
         };
         backend.leave_to_nobody(true);

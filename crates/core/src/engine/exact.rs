@@ -30,6 +30,7 @@ use super::backend::{Backend, Reset};
 use super::client::Client;
 use super::doubt::PASSING;
 use crate::ids::ClientId;
+use crate::pool::Reporting;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::NAMES_MAX;
 use crate::session::report::{COVERED, Report, ReportError, SetTo};
@@ -60,11 +61,12 @@ pub(super) struct Exact {
     asks: bool,
     /// They have been asked for since they were drawn.
     asked: bool,
+    _counted: Reporting,
 }
 
 impl Exact {
     /// Of a server connection that reports this before its first client.
-    pub(super) fn new(report: Report) -> Self {
+    pub(super) fn new(report: Report, counted: Reporting) -> Self {
         Self {
             report,
             fresh: true,
@@ -77,6 +79,7 @@ impl Exact {
             drawn_by: None,
             asks: false,
             asked: false,
+            _counted: counted,
         }
     }
 

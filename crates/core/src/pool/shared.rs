@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::basis::{Bases, Basis};
 use super::names::{CustomNames, KnownNames};
 use super::pins::PinCount;
+use super::reporting::ReportingCount;
 use super::{Limits, Pool, PoolStats};
 use crate::engine::ListenLost;
 use crate::engine::statement::{Keyed, StatementMemory, StatementTable};
@@ -172,6 +173,8 @@ pub struct SharedPool<B> {
     pub statements: StatementTable,
     /// Backends that its clients keep between transactions.
     pub pins: PinCount,
+    /// Backends that report what their sessions hold.
+    pub reporting: ReportingCount,
     pool: Mutex<Pool<B>>,
     waiting: AtomicU32,
     epoch: AtomicU32,
@@ -222,6 +225,7 @@ impl<B> SharedPool<B> {
             stats: PoolStats::new(loops),
             statements: StatementTable::new(hash_key, memory),
             pins: PinCount::default(),
+            reporting: ReportingCount::default(),
             pool: Mutex::new(Pool::new(settings.limits.clone())),
             waiting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),

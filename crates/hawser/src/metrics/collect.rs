@@ -72,6 +72,7 @@ struct Series {
     opening: u64,
     parked: u64,
     pinned: u64,
+    exact: u64,
     listening: u64,
     channels: u64,
     heard: u64,
@@ -106,6 +107,7 @@ impl Series {
         opening: 0,
         parked: 0,
         pinned: 0,
+        exact: 0,
         listening: 0,
         channels: 0,
         heard: 0,
@@ -130,6 +132,7 @@ impl Series {
         self.notified += pool.stats.sum(|stats| stats.notifications.get());
         let now = pooler.loops().now();
         self.pinned += u64::from(pool.pins.get());
+        self.exact += u64::from(pool.reporting.get());
         let queue = pool.lock();
         self.clients += entry.clients as u64;
         self.waiting += u64::from(queue.waiting_count());
@@ -242,6 +245,10 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
     let help = "Server connections that clients keep between transactions";
     let pinned = series.iter().map(|(key, series)| (labels(key), series.pinned));
     gauges(encoder, "pinned_servers", help, pinned)?;
+    let help =
+        "Server connections whose server tells exactly what their sessions hold (the extension)";
+    let exact = series.iter().map(|(key, series)| (labels(key), series.exact));
+    gauges(encoder, "exact_servers", help, exact)?;
     let help = "Channels on which a connection listens for clients";
     let channels = series.iter().map(|(key, series)| (labels(key), series.channels));
     gauges(encoder, "listened_channels", help, channels)?;

@@ -24,6 +24,8 @@ pub(super) const POOLS_COLUMNS: Columns = columns![
     Int4 "sv_listen", Int4 "channels",
     // Kept by clients between transactions.
     Int4 "sv_pinned",
+    // Whose servers tell exactly what their sessions hold: those with the extension.
+    Int4 "sv_exact",
 ];
 
 pub(super) const DATABASES_COLUMNS: Columns = columns![
@@ -133,6 +135,7 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot
             pool.stats.listen.connections.load(Ordering::Relaxed).into(),
             pool.stats.listen.channels.load(Ordering::Relaxed).into(),
             pool.pins.get().into(),
+            pool.reporting.get().into(),
         ]);
     }
     table
