@@ -155,7 +155,9 @@ class Connection:
         """Is there anything to read within this time?"""
         if self.buffer or (isinstance(self.sock, ssl.SSLSocket) and self.sock.pending()):
             return True
-        return bool(select.select([self.sock], [], [], seconds)[0])
+        poll = select.poll()  # select() knows 1,024 descriptors
+        poll.register(self.sock, select.POLLIN)
+        return bool(poll.poll(max(0.0, seconds) * 1000))
 
     def is_closed(self, seconds=5.0):
         """Does the server close within this time? Messages on the way are read and kept out of the answer."""

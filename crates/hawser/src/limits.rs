@@ -4,16 +4,25 @@
 //! A client holds one place in all, and after its login one of its database and one of its user. A
 //! server connection holds one place in all, of its database, of its user and of its server's
 //! address. Bounds come from the configuration at each request: a reload needs no change here, and
-//! nobody who is in is thrown out by a lower bound.
+//! nobody who is in is thrown out by a lower bound. Who is not in yet, and lets others wait, is: see
+//! [`half_open`].
 //!
 //! # Invariant
-//! Every count is the number of permits that exist.
+//! Every count is the number of permits that exist. Those that have been taken from a login that gave
+//! way, and that is not gone yet, are no permits any more.
+
+pub mod half_open;
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::future::{Future, poll_fn};
 use std::hash::Hash;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
+use half_open::{Awaited, HalfOpen, Network};
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::Notify;
 use tokio::sync::futures::Notified;
@@ -26,10 +35,19 @@ pub const LOGINS_BEYOND: usize = 1_000;
 /// Of these, how many are for others than TLS handshakes, which are slow to make room.
 pub const LOGINS_BEYOND_PLAIN: usize = 500;
 
+/// Between two reports that logins give way.
+const NEWS_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A login has given its place to another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GaveWay;
+
 #[derive(Debug, Default)]
 struct Counts {
     connected: usize,
     clients: usize,
+    half_open: HalfOpen,
+    news_at: Option<Instant>,
     clients_by_database: HashMap<Arc<str>, usize>,
     clients_by_user: HashMap<Arc<str>, usize>,
     accounts: HashMap<Stage, Weak<Account>>,
@@ -117,14 +135,63 @@ impl Limits {
         self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A place for a connection that has just been accepted. `None`: close it at once.
-    pub fn connect(self: &Arc<Self>, max_client_conn: u32) -> Option<ConnectionPermit> {
+    /// A place for a connection that has just been accepted from this network: a login that waits for
+    /// its client may lose its own. `None`: close it at once.
+    pub fn connect(
+        self: &Arc<Self>,
+        max_client_conn: u32,
+        network: Network,
+    ) -> Option<ConnectionPermit> {
         let mut counts = self.lock();
-        if counts.connected >= max_client_conn as usize + LOGINS_BEYOND {
+        let connected = counts.connected - counts.half_open.going();
+        if connected >= max_client_conn as usize + LOGINS_BEYOND
+            && !counts.half_open.make_room_of_any(Some(network), Instant::now())
+        {
             return None;
         }
         counts.connected += 1;
         Some(ConnectionPermit(self.account(&mut counts, Stage::Connected)))
+    }
+
+    /// Has a login that waits for its client give up its descriptor. `false`: there is none.
+    pub fn free_descriptor(&self) -> bool {
+        self.lock().half_open.make_room_of_any(None, Instant::now())
+    }
+
+    /// Waits for the client of a login, as long as no other takes its place.
+    ///
+    /// # Errors
+    /// Those of `work`, and [`GaveWay`]: the connection is to be closed without delay.
+    pub async fn wait<T, E: From<GaveWay>>(
+        self: &Arc<Self>,
+        awaited: Awaited,
+        network: Network,
+        work: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, E> {
+        let mut work = pin!(work);
+        // Nobody waits for what is there already.
+        if let Poll::Ready(done) = poll_fn(|context| Poll::Ready(work.as_mut().poll(context))).await
+        {
+            return done;
+        }
+        let (entry, mut gives_way) = self.lock().half_open.list(awaited, network, Instant::now());
+        let _listed = Listed { limits: self, entry };
+        tokio::select! {
+            biased;
+            _ = &mut gives_way => Err(GaveWay.into()),
+            done = work => done,
+        }
+    }
+
+    /// Whether it should be told that a login has given way: seldom in a flood.
+    pub fn is_news(&self) -> bool {
+        let now = Instant::now();
+        let mut counts = self.lock();
+        let is_news = counts.news_at.is_none_or(|last| now.duration_since(last) >= NEWS_INTERVAL);
+        if is_news {
+            counts.news_at = Some(now);
+        }
+        is_news
     }
 
     /// What all connections at this stage share.
@@ -224,6 +291,18 @@ struct Account {
     stage: Stage,
 }
 
+/// A login that waits for its client; struck off the list when it does no more.
+struct Listed<'a> {
+    limits: &'a Limits,
+    entry: half_open::Entry,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.limits.lock().half_open.strike(self.entry);
+    }
+}
+
 /// The place of a client's connection.
 #[derive(Debug)]
 pub struct ConnectionPermit(Arc<Account>);
@@ -233,23 +312,35 @@ impl ConnectionPermit {
     ///
     /// # Errors
     /// So many connections are on their way in that the rest is for those without TLS.
-    pub fn may_encrypt(&self, max_client_conn: u32) -> Result<(), ClientError> {
+    pub fn may_encrypt(&self, max_client_conn: u32, newcomer: Network) -> Result<(), ClientError> {
         let most = max_client_conn as usize + LOGINS_BEYOND - LOGINS_BEYOND_PLAIN;
-        if self.0.limits.lock().connected <= most {
+        let mut counts = self.0.limits.lock();
+        let half_open = &counts.half_open;
+        // Those who have said nothing make room for whoever comes.
+        let expendable = half_open.going()
+            + half_open.count(Awaited::FirstPacket)
+            + half_open.count(Awaited::Leaving);
+        if counts.connected - expendable <= most
+            || counts.half_open.make_room(&[Awaited::Encryption], Some(newcomer), Instant::now())
+        {
             return Ok(());
         }
         Err(ClientError::fatal(SqlState::TOO_MANY_CONNECTIONS, "sorry, too many clients already")
             .detail("Too many connections are about to log in."))
     }
 
-    /// Counts the connection as a client. To be called once its startup packet has come.
+    /// Counts the connection as a client. To be called once its startup packet has come. One that
+    /// has not proved itself yet may lose its place.
     ///
     /// # Errors
     /// `max_client_conn` is reached: PostgreSQL's words.
-    pub fn admit(&mut self, max_client_conn: u32) -> Result<(), ClientError> {
+    pub fn admit(&mut self, max_client_conn: u32, newcomer: Network) -> Result<(), ClientError> {
         let limits = self.0.limits.clone();
         let mut counts = limits.lock();
-        if counts.clients >= max_client_conn as usize {
+        let clients = counts.clients - counts.half_open.going_clients();
+        if clients >= max_client_conn as usize
+            && !counts.half_open.make_room(&[Awaited::Proof], Some(newcomer), Instant::now())
+        {
             return Err(ClientError::fatal(
                 SqlState::TOO_MANY_CONNECTIONS,
                 "sorry, too many clients already",
@@ -365,42 +456,100 @@ impl Drop for AddressPermit {
 
 #[cfg(test)]
 mod tests {
+    use std::future::pending;
+    use std::task::{Context, Waker};
+
     use super::*;
+
+    const HERE: Network = Network::Unix;
+    const ELSEWHERE: Network = Network::V4(1);
 
     #[test]
     fn the_client_after_the_last_is_told_53300_and_a_free_place_is_used_again() {
         let limits = Arc::new(Limits::default());
-        let mut first = limits.connect(1).unwrap();
-        let mut second = limits.connect(1).unwrap();
-        first.admit(1).unwrap();
-        let error = second.admit(1).unwrap_err();
+        let mut first = limits.connect(1, HERE).unwrap();
+        let mut second = limits.connect(1, HERE).unwrap();
+        first.admit(1, HERE).unwrap();
+        let error = second.admit(1, HERE).unwrap_err();
         assert_eq!(error.code, SqlState::TOO_MANY_CONNECTIONS);
         assert_eq!(error.message, "sorry, too many clients already");
         drop(first);
-        second.admit(1).unwrap();
+        second.admit(1, HERE).unwrap();
         assert_eq!(limits.client_count(), 1);
     }
 
     #[test]
     fn half_open_logins_are_bounded_on_their_own() {
         let limits = Arc::new(Limits::default());
-        let open: Vec<_> = (0..LOGINS_BEYOND + 2).filter_map(|_| limits.connect(2)).collect();
+        let open: Vec<_> = (0..LOGINS_BEYOND + 2).filter_map(|_| limits.connect(2, HERE)).collect();
         assert_eq!(open.len(), LOGINS_BEYOND + 2);
-        assert!(limits.connect(2).is_none());
+        assert!(limits.connect(2, HERE).is_none());
         drop(open);
-        assert!(limits.connect(2).is_some());
+        assert!(limits.connect(2, HERE).is_some());
     }
 
     #[test]
     fn tls_handshakes_leave_places_for_logins_without() {
         let limits = Arc::new(Limits::default());
         let beyond = LOGINS_BEYOND - LOGINS_BEYOND_PLAIN;
-        let mut open: Vec<_> = (0..2 + beyond).filter_map(|_| limits.connect(2)).collect();
-        let mut next = limits.connect(2).unwrap();
-        assert_eq!(next.may_encrypt(2).unwrap_err().code, SqlState::TOO_MANY_CONNECTIONS);
-        next.admit(2).unwrap();
+        let mut open: Vec<_> = (0..2 + beyond).filter_map(|_| limits.connect(2, HERE)).collect();
+        let mut next = limits.connect(2, HERE).unwrap();
+        assert_eq!(next.may_encrypt(2, HERE).unwrap_err().code, SqlState::TOO_MANY_CONNECTIONS);
+        next.admit(2, HERE).unwrap();
         open.pop();
-        next.may_encrypt(2).unwrap();
+        next.may_encrypt(2, HERE).unwrap();
+    }
+
+    /// A login that waits for its client.
+    fn waiting(
+        limits: &Arc<Limits>,
+        awaited: Awaited,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), GaveWay>> + '_>> {
+        let mut wait = Box::pin(limits.wait(awaited, HERE, pending()));
+        assert!(wait.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        wait
+    }
+
+    #[test]
+    fn a_silent_connection_gives_its_place_to_the_next_one() {
+        let limits = Arc::new(Limits::default());
+        let mut open: Vec<_> =
+            (0..LOGINS_BEYOND + 2).filter_map(|_| limits.connect(2, HERE)).collect();
+        let mut silent = waiting(&limits, Awaited::FirstPacket);
+        open.push(limits.connect(2, HERE).unwrap());
+        assert!(limits.connect(2, HERE).is_none(), "one place, one newcomer");
+        let told = silent.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+        assert_eq!(told, Poll::Ready(Err(GaveWay)));
+        drop(silent);
+        open.pop();
+        assert!(limits.connect(2, HERE).is_none(), "there are no more than before");
+        open.pop();
+        limits.connect(2, HERE).unwrap();
+    }
+
+    #[test]
+    fn silent_connections_keep_nobody_from_tls() {
+        let limits = Arc::new(Limits::default());
+        let open: Vec<_> = (0..LOGINS_BEYOND + 2).filter_map(|_| limits.connect(2, HERE)).collect();
+        let silent: Vec<_> =
+            (0..LOGINS_BEYOND_PLAIN).map(|_| waiting(&limits, Awaited::FirstPacket)).collect();
+        open[0].may_encrypt(2, HERE).unwrap();
+        drop(silent);
+        assert!(open[0].may_encrypt(2, HERE).is_err());
+    }
+
+    #[test]
+    fn who_does_not_prove_itself_gives_its_clients_place_to_another_network() {
+        let limits = Arc::new(Limits::default());
+        let mut permits: Vec<_> = (0..3).filter_map(|_| limits.connect(2, HERE)).collect();
+        for permit in &mut permits[..2] {
+            permit.admit(2, HERE).unwrap();
+        }
+        let _half: Vec<_> = (0..2).map(|_| waiting(&limits, Awaited::Proof)).collect();
+        assert!(permits[2].admit(2, HERE).is_err());
+        permits[2].admit(2, ELSEWHERE).unwrap();
+        let mut next = limits.connect(2, ELSEWHERE).unwrap();
+        assert!(next.admit(2, ELSEWHERE).is_err());
     }
 
     #[test]
@@ -415,8 +564,8 @@ mod tests {
             ("b", "u", true),
             ("c", "u", false),
         ] {
-            let mut permit = limits.connect(100).unwrap();
-            permit.admit(100).unwrap();
+            let mut permit = limits.connect(100, HERE).unwrap();
+            permit.admit(100, HERE).unwrap();
             let result = permit.enter(database, user, two, two);
             assert_eq!(result.is_ok(), admitted, "{database} {user}");
             if admitted {

@@ -44,7 +44,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use crate::auth::secret::Secret;
 use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
 use crate::dial::enter::Credentials;
-use crate::limits::ConnectionPermit;
+use crate::limits::half_open::{Awaited, Network};
+use crate::limits::{ConnectionPermit, GaveWay};
 use crate::loops::Seat;
 use crate::pools::{PoolPlace, Wanted, enquiry, open};
 use crate::process::random_bytes;
@@ -80,6 +81,14 @@ impl Origin {
         match self {
             Self::Tcp(address) => (*address).into(),
             Self::Unix { .. } => PeerAddress::Unix,
+        }
+    }
+
+    /// With whom it shares the places of those who are on their way in.
+    pub fn network(&self) -> Network {
+        match self {
+            Self::Tcp(address) => address.ip().into(),
+            Self::Unix { .. } => Network::Unix,
         }
     }
 }
@@ -178,6 +187,7 @@ impl Login {
         match stop {
             Stop::Gone => tracing::debug!(%address, "the client left before it had logged in"),
             Stop::Broken(error) => tracing::info!(%address, %error, "login failed"),
+            Stop::GaveWay => self.give_way().await,
             Stop::Refuse(error) => {
                 let tally = &self.service.tally;
                 tally.errors.count(&error);
@@ -200,9 +210,39 @@ impl Login {
                     if let Some(permit) = &mut self.permit {
                         permit.dismiss();
                     }
+                    let said = async {
+                        say(stream, &error).await;
+                        Ok::<(), GaveWay>(())
+                    };
+                    let limits = &self.service.limits;
+                    let left = limits.wait(Awaited::Leaving, self.origin.network(), said);
                     // A client that does not read, or does not leave, shall not hold this task.
-                    let _ = tokio::time::timeout(GOODBYE_MAX, say(stream, &error)).await;
+                    let _ = tokio::time::timeout(GOODBYE_MAX, left).await;
                 }
+            }
+        }
+    }
+
+    /// Another has its place already: it is told if it can be told at once, and closed.
+    async fn give_way(&mut self) {
+        self.service.tally.displaced.increment();
+        if self.service.limits.is_news() {
+            tracing::warn!(
+                address = %self.origin.peer(),
+                "there is no place for one more login: those that wait for their clients give way, \
+                 and are told 53300; hawser_logins_displaced_total counts them"
+            );
+        }
+        if let Some(mut stream) = self.stream.take() {
+            let error = ClientError::fatal(
+                SqlState::TOO_MANY_CONNECTIONS,
+                "sorry, too many clients already",
+            )
+            .detail("The login took longer than those of others that waited for its place.");
+            let mut out = Vec::new();
+            error.write(&mut out);
+            if tokio::time::timeout(Duration::ZERO, stream.write_all(&out)).await.is_ok() {
+                self.service.tally.errors.count(&error);
             }
         }
     }
@@ -236,7 +276,8 @@ impl Login {
         self.service.gates.admit(&database)?;
         let config = self.config.clone();
         let max_client_conn = config.reload.limits.max_client_conn;
-        self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn)?;
+        let network = self.origin.network();
+        self.permit.as_mut().ok_or(Stop::Gone)?.admit(max_client_conn, network)?;
 
         let found = match options.replication {
             // It has no database: the servers are those of `*`, or of the only entry.
@@ -265,8 +306,11 @@ impl Login {
         loop {
             let encrypted = self.stream()?.is_encrypted();
             let tls_allowed = first && matches!(self.origin, Origin::Tcp(_));
+            let awaited = if first { Awaited::FirstPacket } else { Awaited::Encryption };
             first = false;
-            match first_packet(self.stream()?, tls_allowed).await? {
+            let (limits, network) = (self.service.limits.clone(), self.origin.network());
+            let packet = first_packet(self.stream()?, tls_allowed);
+            match limits.wait(awaited, network, packet).await? {
                 First::Tls(bytes) => {
                     asked_ssl = true;
                     self.direct_tls(&bytes).await?;
@@ -352,7 +396,8 @@ impl Login {
     /// A storm of handshakes leaves places for those who log in without TLS.
     fn may_encrypt(&self) -> Result<(), Stop> {
         let max_client_conn = self.config.reload.limits.max_client_conn;
-        Ok(self.permit.as_ref().ok_or(Stop::Gone)?.may_encrypt(max_client_conn)?)
+        let permit = self.permit.as_ref().ok_or(Stop::Gone)?;
+        Ok(permit.may_encrypt(max_client_conn, self.origin.network())?)
     }
 
     async fn handshake(&mut self) -> Result<(), Stop> {
@@ -360,17 +405,25 @@ impl Login {
         self.stream()?.leave_runtime()?;
         let Some(Stream::Plain(mut link)) = self.stream.take() else { return Err(Stop::Gone) };
         let acceptor = accepting.acceptor();
+        let (limits, network) = (self.service.limits.clone(), self.origin.network());
         let handshake = self.service.threads.heavy(async move {
-            // In a storm it may have given up before its turn comes.
-            link.speaks().await?;
-            let mut stream = Stream::FromClient(Box::new(acceptor.accept(link).await?));
+            let hello = async {
+                // In a storm it may have given up before its turn comes.
+                link.speaks().await?;
+                Ok::<_, Stop>(link)
+            };
+            let link = limits.wait(Awaited::Encryption, network, hello).await?;
+            let accepted = async { Ok::<_, Stop>(acceptor.accept(link).await?) };
+            let stream = limits.wait(Awaited::Encryption, network, accepted).await?;
+            let mut stream = Stream::FromClient(Box::new(stream));
             stream.leave_runtime()?;
-            std::io::Result::Ok(stream)
+            Ok::<_, Stop>(stream)
         });
         let handshake = handshake.await.ok_or(Stop::Gone)?;
         let tally = &self.service.tally;
         match &handshake {
             Ok(_) => tally.tls_handshakes.increment(),
+            Err(Stop::GaveWay) => {}
             Err(_) => tally.tls_failures.increment(),
         }
         self.stream = Some(handshake?);
@@ -406,6 +459,8 @@ impl Login {
         let access = service.access.load_full();
         let config = self.config.clone();
         let is_tls = self.stream()?.is_encrypted();
+        let awaited =
+            if ADMIN_DATABASES.contains(&database) { Awaited::AdminProof } else { Awaited::Proof };
         let replication = match replication {
             Replication::None => crate::auth::hba::Replication::Off,
             Replication::Physical => crate::auth::hba::Replication::Physical,
@@ -430,6 +485,7 @@ impl Login {
             secret,
             origin: &origin,
             end_point,
+            awaited,
         };
         let result = proving.run(&rule).await;
         if matches!(&result, Err(Stop::Refuse(_))) {

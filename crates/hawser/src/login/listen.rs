@@ -2,7 +2,7 @@
 //!
 //! # Invariants
 //! * running out of descriptors or memory never spins: the listener pauses for [`ACCEPT_PAUSE`], and
-//!   goes on as soon as there are some again
+//!   goes on as soon as there are some again; a login that waits for its client gives its own up
 //! * a unix socket's file has its mode and owner before the first client can connect
 
 use std::fmt;
@@ -31,6 +31,8 @@ use crate::socket::stream::{Family, Link};
 
 /// How long a listener waits after accept(2) has failed.
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
+/// The same, if a login that waits for its client gives its descriptor up.
+const ACCEPT_RETRY: Duration = Duration::from_millis(1);
 /// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the least there
 /// is, so that `client_login_timeout` soon sees to it.
 const DEFER_ACCEPT: Duration = Duration::from_secs(1);
@@ -229,7 +231,8 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
                     continue;
                 }
                 // Beyond even those who are to be told so: it is closed.
-                let permit = service.limits.connect(config.reload.limits.max_client_conn);
+                let max_client_conn = config.reload.limits.max_client_conn;
+                let permit = service.limits.connect(max_client_conn, origin.network());
                 let Some(permit) = permit else { continue };
                 service.tally.connections.increment();
                 if let Origin::Tcp(_) = origin {
@@ -248,7 +251,9 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
                     tracing::error!(%error, "no connection can be accepted");
                     complained = true;
                 }
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+                let pause =
+                    if service.limits.free_descriptor() { ACCEPT_RETRY } else { ACCEPT_PAUSE };
+                tokio::time::sleep(pause).await;
             }
         }
     }

@@ -26,6 +26,7 @@ use crate::auth::scram::{
 };
 use crate::auth::secret::{Challenge, PasswordEncryption, Secret};
 use crate::config::{AuthType, Config};
+use crate::limits::half_open::Awaited;
 use crate::process::random_bytes;
 use crate::resolve::clients::ClientNames;
 use crate::service::Service;
@@ -171,6 +172,8 @@ pub struct Proving<'a> {
     pub origin: &'a Origin,
     /// The hash of our certificate, if the connection is encrypted.
     pub end_point: Option<Vec<u8>>,
+    /// As what it is listed while it waits for the client.
+    pub awaited: Awaited,
 }
 
 impl Proving<'_> {
@@ -249,7 +252,12 @@ impl Proving<'_> {
 
     async fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>, Stop> {
         send(self.stream, request).await?;
-        password_message(self.stream, PASSWORD_MESSAGE_LENGTH_MAX).await
+        self.receive(PASSWORD_MESSAGE_LENGTH_MAX).await
+    }
+
+    async fn receive(&mut self, length_max: usize) -> Result<Vec<u8>, Stop> {
+        let message = password_message(self.stream, length_max);
+        self.service.limits.wait(self.awaited, self.origin.network(), message).await
     }
 
     async fn cleartext(&mut self, rule: &Rule, secret: Secret) -> Result<Proved, Stop> {
@@ -285,7 +293,7 @@ impl Proving<'_> {
             None => ServerBinding::Unavailable,
         };
         send(self.stream, &message::sasl(binding.mechanisms())).await?;
-        let body = password_message(self.stream, SASL_MESSAGE_LENGTH_MAX).await?;
+        let body = self.receive(SASL_MESSAGE_LENGTH_MAX).await?;
         let initial = SaslInitialResponse::parse(&body).map_err(malformed)?;
         let failed = |error: ServerError| -> Stop {
             if error == ServerError::WrongProof {
@@ -311,7 +319,7 @@ impl Proving<'_> {
             match step {
                 ServerStep::Continue(data) => {
                     send(self.stream, &message::sasl_continue(&data)).await?;
-                    let body = password_message(self.stream, SASL_MESSAGE_LENGTH_MAX).await?;
+                    let body = self.receive(SASL_MESSAGE_LENGTH_MAX).await?;
                     let data = message::sasl_response(&body).map_err(malformed)?;
                     step = exchange.step(Some(data)).map_err(failed)?;
                 }

@@ -57,8 +57,8 @@ impl World {
     fn connect(&self) -> UnixStream {
         let (client, ours) = UnixStream::pair().unwrap();
         let limits = &self.service.config.load().reload.limits;
-        let permit = self.service.limits.connect(limits.max_client_conn).unwrap();
         let origin = Origin::Tcp("192.0.2.1:1234".parse().unwrap());
+        let permit = self.service.limits.connect(limits.max_client_conn, origin.network()).unwrap();
         tokio::spawn(serve(self.service.clone(), ours.into(), origin, permit));
         client
     }
@@ -314,6 +314,37 @@ async fn one_client_too_many_is_told_53300() {
     let _adopted = world.adopted().await;
     let told = error(&world.told(&packet).await);
     assert_eq!(told, ("53300".to_owned(), "sorry, too many clients already".to_owned()));
+}
+
+#[tokio::test]
+async fn who_says_nothing_gives_way_and_who_is_half_through_does_not() {
+    let server = Fake::new(Door::Trust).start().await;
+    let world = world(&server, "scram-sha-256", "[pool]\nmax_client_conn = 1\n");
+    let mut half = world.connect();
+    half.write_all(&startup_packet(&[("user", "ann")])).await.unwrap();
+    assert_eq!(half.read_u8().await.unwrap(), b'R');
+    let mut silent = Vec::new();
+    for _ in 0..crate::limits::LOGINS_BEYOND {
+        silent.push(world.connect());
+        // Its login begins to wait.
+        tokio::task::yield_now().await;
+    }
+    let mut nexts = Vec::new();
+    for first in &mut silent[..2] {
+        let mut next = world.connect();
+        assert_eq!(error(&rest_of(first).await).0, "53300");
+        next.write_all(&raw(GSSENC_REQUEST)).await.unwrap();
+        assert_eq!(next.read_u8().await.unwrap(), b'N');
+        nexts.push(next);
+    }
+    // One that is half through has the only client's place, until others have waited long enough.
+    let told = error(&world.told(&startup_packet(&[("user", "ann")])).await);
+    assert_eq!(told.0, "53300");
+    half.write_all(b"p\0\0\0\x04").await.unwrap();
+    let mut rest = rest_of(&mut half).await;
+    let request = u32::from_be_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
+    assert_eq!(error(&rest.split_off(request)).0, "08P01");
+    assert_eq!(world.service.tally.displaced.get(), 3);
 }
 
 #[tokio::test]

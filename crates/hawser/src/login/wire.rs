@@ -8,6 +8,8 @@ use hawser_core::wire::frontend;
 use hawser_core::wire::startup::{self, Packet};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use crate::limits::GaveWay;
+
 /// The first byte of a TLS connection that begins without asking (a handshake record).
 pub const TLS_HANDSHAKE: u8 = 0x16;
 
@@ -20,6 +22,14 @@ pub enum Stop {
     Gone,
     /// The connection broke, or TLS could not be agreed on.
     Broken(io::Error),
+    /// Its place is another's: it is closed without delay.
+    GaveWay,
+}
+
+impl From<GaveWay> for Stop {
+    fn from(_: GaveWay) -> Self {
+        Self::GaveWay
+    }
 }
 
 impl From<ClientError> for Stop {

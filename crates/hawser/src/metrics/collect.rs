@@ -341,6 +341,11 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             "Logins refused because a limit on clients was reached",
             &tally.limit_refusals,
         ),
+        (
+            "logins_displaced",
+            "Logins that gave their place to another while they waited for their client",
+            &tally.displaced,
+        ),
         ("cancel_requests", "Cancel requests from clients", &tally.cancel_requests),
         (
             "accept_failures",
