@@ -72,6 +72,9 @@ pub mod limits {
     pub const UNATTACHED_READ_BYTES: usize = 16 * 1024;
     /// A message up to this size is passed on only when it is complete; a longer one streams.
     pub const WHOLE_MESSAGE_BYTES: usize = 16 * 1024;
+    /// The same of a Query whose client has start values: something may have to be put into its
+    /// text, see `restore`.
+    pub const WHOLE_TEXT_BYTES: usize = READ_BYTES;
     /// A longer one must come at this rate, in bytes a second, while others wait for its backend
     /// and `client_write_timeout` is over: less is no transfer.
     pub const STREAM_BYTES_A_SECOND_MIN: u64 = 64 * 1024;

@@ -2,7 +2,8 @@
 //!
 //! # Model
 //! Bytes are walked message by message. A message up to [`limits::WHOLE_MESSAGE_BYTES`] is acted
-//! on once it is complete, so half a message never holds a backend; a longer one streams. Runs
+//! on once it is complete (a text into which start values may have to be put: up to
+//! [`limits::WHOLE_TEXT_BYTES`]), so half a message never holds a backend; a longer one streams. Runs
 //! of messages that need no change are passed on from where they were read.
 //!
 //! # What is changed on the way
@@ -337,7 +338,12 @@ impl<S: Socket> Engine<S> {
                 }
             }
             // A long message streams, but only once as much of it is here as a whole one may have.
-            if rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES) {
+            let is_whole_text = header.kind == frontend::QUERY
+                && header.total() <= limits::WHOLE_TEXT_BYTES
+                && client.has_start_values();
+            if rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES)
+                || (is_whole_text && rest.len() < header.total())
+            {
                 return Halt::Dry;
             }
             if header.kind == frontend::TERMINATE {

@@ -20,10 +20,12 @@
 //!
 //! # Limits
 //! set_config() of a literal name with NULL is a RESET: the client's value is written in place of the
-//! NULL, in a Parse as well. In a text that streams ([`super::limits::WHOLE_MESSAGE_BYTES`]), that has
-//! more statements than are listed, or that cannot be read for certain, nothing is put: the start
-//! values are back when it has ended (not behind set_config()). What functions reset is not seen, nor
-//! is NULL as a parameter.
+//! NULL, in a Parse as well. In a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has
+//! more statements of note than are listed, into which more than [`INSERTED_BYTES_MAX`] would be put,
+//! or that cannot be read for certain, nothing is put: the start values are back when it has ended
+//! (not behind set_config()). A message's length goes ahead of its text, so what is to be put must be
+//! known before the first byte goes: such a text has to be kept, and no client may keep more than a
+//! loop's buffer holds. What functions reset is not seen, nor is NULL as a parameter.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -40,6 +42,10 @@ use crate::wire::error::with_position;
 
 /// What RESET ALL leaves alone (`GUC_NO_RESET_ALL`, guc_tables.c).
 pub(super) const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
+
+/// Bytes that are put into one text: as many RESET ALL as fit there, each with all start values
+/// behind it, would make much of little.
+const INSERTED_BYTES_MAX: usize = 256 * 1024;
 
 /// Statements that are put into a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,10 +116,9 @@ pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
         return None;
     }
     let mut all = Vec::new();
-    let mut behind = 0;
+    let (mut before, mut bytes) = (0, 0);
     for statement in findings.statements() {
-        behind += 1;
-        let statements = match &statement.verb {
+        let statements: Vec<_> = match &statement.verb {
             Verb::Set { name, local, value: SetValue::Default } => {
                 set_again(start, name.as_bytes(), *local).into_iter().collect()
             }
@@ -123,8 +128,12 @@ pub(super) fn insertions(findings: &Findings, start: &Settings) -> Option<Vec<In
             _ => Vec::new(),
         };
         if !statements.is_empty() {
+            bytes += statements.iter().map(Vec::len).sum::<usize>();
+            let behind = statement.number - std::mem::replace(&mut before, statement.number);
             all.push(Insertion { at: statement.range.end, behind, statements });
-            behind = 0;
+        }
+        if bytes > INSERTED_BYTES_MAX {
+            return None;
         }
     }
     Some(all)
@@ -391,6 +400,24 @@ mod tests {
             ("RESET TimeZone; SELECT 'open", "-".to_owned()),
         ] {
             assert_eq!(restored(text), put, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_put_into_a_text_has_a_bound() {
+        let count = |text: &str| {
+            let findings = scan(text.as_bytes(), ScanOptions::default());
+            insertions(&findings, &start()).map(|all| (all.len(), all.last().unwrap().behind))
+        };
+        let many = "SELECT 1;".repeat(1_000);
+        assert_eq!(count(&format!("{many}RESET TimeZone; SELECT 2")), Some((1, 1_001)));
+        let long: Settings = [(&b"timezone"[..], &[b'x'; INSERTED_BYTES_MAX / 100][..])]
+            .into_iter()
+            .collect::<SettingsBuilder>()
+            .build();
+        for (resets, put) in [(90, true), (110, false)] {
+            let findings = scan("RESET ALL;".repeat(resets).as_bytes(), ScanOptions::default());
+            assert_eq!(insertions(&findings, &long).is_some(), put, "{resets}");
         }
     }
 

@@ -8,7 +8,8 @@
 //!           `unsure`. That holds for the [`ScanOptions`] under which the server reads it, which
 //!           are the caller's to know. A false positive costs a pin; a column that is called `temp` is none.
 //!           The findings do not depend on where the chunks end.
-//! # Limits  [`STATEMENTS_MAX`] statements are listed, the flags are of all. What functions,
+//! # Limits  [`STATEMENTS_MAX`] statements are listed, and behind them up to [`OF_NOTE_MAX`] that
+//!           count by themselves; the flags are of all. What functions,
 //!           triggers and procedures do inside is not in the text. A text that the server would
 //!           refuse (it then runs nothing of it) may give anything.
 //! # Why not a parser  PostgreSQL's own needs the whole text at once, allocates for each node and
@@ -29,8 +30,11 @@ use super::part::{Part, PartSet, REPORTED};
 use super::settings::is_custom;
 use super::token::{Lexer, NAME_BYTES_MAX, Sink};
 
-/// Statements of one text that are listed.
+/// Statements of one text that are listed, whatever they do.
 pub const STATEMENTS_MAX: usize = 64;
+/// Statements that are listed in all: behind the first ones only those of which something depends on
+/// where they stand, or on what they name ([`Verb::is_of_note`]).
+pub const OF_NOTE_MAX: usize = 256;
 
 /// How the server will read the text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,6 +77,8 @@ fn decides_reading(name: &[u8]) -> bool {
 /// One statement of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
+    /// Which one of the text, from 1.
+    pub number: u32,
     /// Bytes of the text from its first to its last token, without the semicolon.
     pub range: Range<usize>,
     /// What it does.
@@ -94,19 +100,21 @@ pub struct Findings {
     /// Where set_config() is given NULL for the value of one of these: it goes back to its start
     /// value.
     pub nulls: Vec<(Name, Range<usize>)>,
-    /// Parts that functions in it may end; what its statements' own verbs may end is not among them.
+    /// Parts that functions in it may end; what its listed statements' own verbs may end is not among
+    /// them.
     pub ends: PartSet,
     /// The text cannot be read, or runs what cannot be seen: anything may happen.
     pub unsure: bool,
     /// It may set what decides how the texts behind it are read, be it up to the end of the
     /// transaction only: its [`ScanOptions`] may not be theirs.
     pub rereads: bool,
-    /// There are more statements than are listed. `flags` has the parts of their verbs.
+    /// There are statements of note that are not listed. `flags` has the parts of their verbs.
     pub truncated: bool,
+    count: u32,
 }
 
 impl Findings {
-    /// The statements in their order; empty ones are left out.
+    /// The statements that are listed, in their order; empty ones are left out.
     pub fn statements(&self) -> impl Iterator<Item = &Statement> {
         self.first.iter().chain(&self.rest)
     }
@@ -356,15 +364,17 @@ impl Finder {
             Verb::ResetAll | Verb::Discard(Discard::All) | Verb::Execute(_) => true,
             _ => false,
         };
-        let statement = Statement { range: self.start..end, verb };
+        self.found.count = self.found.count.saturating_add(1);
+        let statement = Statement { number: self.found.count, range: self.start..end, verb };
+        let most = if statement.verb.is_of_note() { OF_NOTE_MAX } else { STATEMENTS_MAX };
         if self.found.first.is_none() {
             self.found.first = Some(statement);
-        } else if self.found.rest.len() + 1 < STATEMENTS_MAX {
+        } else if self.found.rest.len() + 1 < most {
             self.found.rest.push(statement);
         } else {
-            self.found.truncated = true;
-            let parts = statement.verb.parts(is_reported);
-            self.found.flags = self.found.flags.union(parts);
+            self.found.truncated |= statement.verb.is_of_note();
+            self.found.flags = self.found.flags.union(statement.verb.parts(is_reported));
+            self.found.ends = self.found.ends.union(statement.verb.ends());
         }
         self.started = false;
         self.head.clear();

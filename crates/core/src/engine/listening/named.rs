@@ -95,15 +95,14 @@ impl<S: Socket> Client<S> {
         backend: &Backend<S>,
     ) -> Vec<Insertion> {
         let mut all = Vec::new();
-        let mut behind = 0;
+        let mut before = 0;
         for statement in findings.statements() {
-            behind += 1;
             if let Verb::Unlisten(what) = &statement.verb
                 && let Some(mark) = self.mark_unlisten(taken(what), backend)
             {
                 let at = statement.range.end;
+                let behind = statement.number - std::mem::replace(&mut before, statement.number);
                 all.push(Insertion { at, behind, statements: vec![mark] });
-                behind = 0;
             }
         }
         all

@@ -1,6 +1,7 @@
 //! RESET, SET TO DEFAULT, RESET ALL, DISCARD ALL: back to this client's start values.
 
 use super::harness::*;
+use crate::engine::limits;
 use crate::engine::message::PoolMode;
 use crate::ids::LoopId;
 
@@ -131,11 +132,31 @@ fn a_copy_in_the_text_of_a_reset_ends_where_it_ends() {
 }
 
 #[test]
+fn a_reset_in_a_long_text_has_the_start_values_right_behind_it() {
+    let many = "INSERT INTO t VALUES (1);".repeat(500);
+    let longest = limits::WHOLE_TEXT_BYTES - 6 - "RESET TimeZone; SELECT now() /**/".len();
+    for pad in [&*many, &"x".repeat(20_000), &"x".repeat(longest)] {
+        let (pad, ahead) = if pad == many { ("", pad) } else { (pad, "") };
+        let text = |set: &str| query(&format!("{ahead}RESET TimeZone{set}; SELECT now() /*{pad}*/"));
+        let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
+        let sent = text("");
+        // Half of it holds no backend.
+        world.send(&client, &sent[..sent.len() - 1]);
+        assert_eq!(server.kinds(), "");
+        world.send(&client, &sent[sent.len() - 1..]);
+        assert_eq!(server.received(), text(&format!(";{SET_TOKYO}")));
+        let inserted = "C".repeat(ahead.matches("INSERT").count());
+        world.send(&server, &answers(&format!("{inserted}CCDCI")));
+        assert_eq!(client.kinds(), format!("{inserted}CDCZ"));
+    }
+}
+
+#[test]
 fn a_text_that_streams_has_the_start_values_back_when_it_has_ended() {
     for value in ["Europe/Paris", "UTC"] {
         let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
         let other = world.client();
-        let pad = "x".repeat(20_000);
+        let pad = "x".repeat(limits::WHOLE_TEXT_BYTES);
         world.send(&client, &query(&format!("RESET ALL; SET TimeZone = '{value}' /*{pad}*/")));
         let set = parameter("TimeZone", value);
         world.send(&server, &[answers("CC"), set, answers("I")].concat());

@@ -450,11 +450,31 @@ fn bodies_of_sql_functions_hold_semicolons() {
 fn long_lists_keep_their_flags() {
     let mut text = "select 1;".repeat(STATEMENTS_MAX);
     assert!(!find(&text).truncated);
-    text.push_str("listen a; select lastval()");
+    text.push_str("drop table t; declare c cursor with hold for select 1; select lastval()");
+    let found = find(&text);
+    assert!(!found.truncated, "nothing depends on where these stand");
+    assert_eq!(found.statements().count(), STATEMENTS_MAX);
+    assert_eq!(found.flags, PartSet::of(&[Part::HeldCursor, Part::SequenceValue]));
+    assert_eq!(found.ends, PartSet::of(&[Part::TemporaryObject]));
+}
+
+#[test]
+fn statements_of_note_are_listed_behind_many_others_up_to_a_bound() {
+    let mut text = "insert into t values (1);".repeat(5_000);
+    text.push_str("reset timezone; select 1;");
+    let number = |statement: &Statement| (statement.number, statement.verb.clone());
+    let found = find(&text);
+    assert!(!found.truncated);
+    let last = found.statements().last().map(number);
+    assert_eq!(last, Some((5_001, Verb::Reset(Name::new(b"timezone")))));
+    text.push_str(&"listen a;".repeat(OF_NOTE_MAX - STATEMENTS_MAX - 1));
+    assert!(!find(&text).truncated);
+    assert_eq!(find(&text).statements().count(), OF_NOTE_MAX);
+    text.push_str("listen b");
     let found = find(&text);
     assert!(found.truncated);
-    assert_eq!(found.statements().count(), STATEMENTS_MAX);
-    assert_eq!(found.flags, PartSet::of(&[Part::Listen, Part::SequenceValue]));
+    assert_eq!(found.statements().count(), OF_NOTE_MAX);
+    assert_eq!(found.flags, PartSet::of(&[Part::Listen]));
 }
 
 #[test]
@@ -596,7 +616,7 @@ fn hostile_texts_take_linear_time() {
         {
             let text = format!("{prefix}{body}");
             let found = find(&text);
-            assert!(found.statements().count() <= STATEMENTS_MAX);
+            assert!(found.statements().count() <= OF_NOTE_MAX);
         }
     }
 }

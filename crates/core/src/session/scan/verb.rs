@@ -215,6 +215,49 @@ impl Verb {
 }
 
 impl Verb {
+    /// Whether it matters which setting, statement or channel it names, or where in its text it
+    /// stands: of all others [`Verb::parts`] and [`Verb::ends`] say everything.
+    pub fn is_of_note(&self) -> bool {
+        match self {
+            Verb::Set { .. }
+            | Verb::SetSessionCharacteristics { .. }
+            | Verb::Reset(_)
+            | Verb::ResetAll
+            | Verb::Discard(_)
+            | Verb::Deallocate(_)
+            | Verb::Listen(_)
+            | Verb::Unlisten(_)
+            | Verb::Shared(_) => true,
+            Verb::Select
+            | Verb::Insert
+            | Verb::Update
+            | Verb::Delete
+            | Verb::Merge
+            | Verb::With
+            | Verb::Explain
+            | Verb::Copy
+            | Verb::Do
+            | Verb::Call
+            | Verb::Begin
+            | Verb::Commit { .. }
+            | Verb::Rollback { .. }
+            | Verb::RollbackTo(_)
+            | Verb::Savepoint(_)
+            | Verb::Release(_)
+            | Verb::PrepareTransaction
+            | Verb::FinishPrepared
+            | Verb::SetTransaction
+            | Verb::Prepare(_)
+            | Verb::Execute(_)
+            | Verb::Notify(_)
+            | Verb::Declare { .. }
+            | Verb::Close(_)
+            | Verb::Load
+            | Verb::Ddl
+            | Verb::Other => false,
+        }
+    }
+
     /// The parts of the session of which nothing may be left behind the verb.
     pub fn ends(&self) -> PartSet {
         const MADE_BY_SQL: PartSet = PartSet::of(&[Part::SqlStatement]);
