@@ -289,6 +289,22 @@ impl<S: Socket> Engine<S> {
         });
     }
 
+    /// Writes to a client's backend. `false`: it could not be, and both are gone.
+    pub(super) fn write_to_backend<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        bytes: &[u8],
+        now: Time,
+    ) -> bool {
+        let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
+        if backend.is_some_and(|backend| backend.send(bytes).is_err()) {
+            self.hear_last_words(host, slot, "server closed the connection", now);
+            return false;
+        }
+        true
+    }
+
     /// A client's backend cannot be written to: what the server said before it went, mostly why, is
     /// still to be read.
     pub(super) fn hear_last_words<H: Host<S>>(

@@ -416,8 +416,7 @@ impl<S: Socket> Engine<S> {
         if !client.exclusive {
             backend.apply_settings(&client.desired, &client.record.start, &mut out);
         }
-        if !out.is_empty() && backend.send(&out).is_err() {
-            self.backend_failed(host, slot, "server closed the connection", now);
+        if !self.write_to_backend(host, slot, &out, now) {
             return;
         }
         self.greet(host, slot, process, now);

@@ -249,9 +249,7 @@ impl<S: Socket> Engine<S> {
                 out.extend_from_slice(&build::SYNC);
                 backend.expect(Expect::MadeDescribe);
                 backend.expect(Expect::MadeSync);
-                if backend.send(&out).is_err() {
-                    self.backend_failed(host, slot, "server closed the connection", now);
-                }
+                self.write_to_backend(host, slot, &out, now);
             }
             (Healing::Checking, Some(named)) if backend.replay.is_as_seen(&named.seen) => {
                 let bytes = std::mem::take(&mut backend.replay.bytes);

@@ -168,7 +168,7 @@ impl<S: Socket> Engine<S> {
         }
         self.answer(host, slot, out, passed, now);
         if lost {
-            self.backend_failed(host, slot, "server closed the connection", now);
+            self.hear_last_words(host, slot, "server closed the connection", now);
             return false;
         }
         if listened && relayed.broken.is_none() && relayed.goodbye.is_none() {

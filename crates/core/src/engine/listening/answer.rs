@@ -82,7 +82,7 @@ impl<S: Socket> Engine<S> {
         }
         self.answer(host, slot, &answer, &[], now);
         if lost {
-            self.backend_failed(host, slot, "server closed the connection", now);
+            self.hear_last_words(host, slot, "server closed the connection", now);
             return;
         }
         let Some(client) = self.clients.get(slot) else { return };
@@ -106,7 +106,11 @@ impl<S: Socket> Engine<S> {
         let Some(listening) = client.listening() else { return };
         let answer = std::mem::take(&mut listening.held);
         if !answer.is_empty() {
+            let waits = client.late;
             client.reply(&answer);
+            if client.late && !waits {
+                self.late.push(slot);
+            }
         }
     }
 }

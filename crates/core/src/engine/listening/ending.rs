@@ -186,9 +186,7 @@ impl<S: Socket> Engine<S> {
         for text in texts {
             backend.made_query(text, &mut out);
         }
-        if backend.send(&out).is_err() {
-            self.backend_failed(host, slot, "server closed the connection", now);
-        }
+        self.write_to_backend(host, slot, &out, now);
     }
 
     /// A client's backend has answered what it was sent for the sake of listening.

@@ -119,6 +119,32 @@ fn the_servers_last_words_are_heard_where_writing_to_it_fails_first() {
 }
 
 #[test]
+fn the_servers_last_words_are_heard_where_what_hawser_itself_sends_fails() {
+    let words = message(b'E', b"SFATAL\0VFATAL\0C57P01\0Mterminating connection\0\0");
+    // The start values of a session.
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.is_gone_behind(&server, &words);
+    let session = world.client_of(LoopId(0), PoolMode::Session, &[("TimeZone", "Asia/Tokyo")]);
+    assert_eq!(session.received(), words);
+    assert!(session.is_dropped() && server.is_dropped());
+    // Questions about what a statement has left behind, and about channels.
+    for (text, told) in [("CREATE TEMP TABLE t (i int)", "CI"), ("LISTEN a", "C")] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query(text));
+        let server = world.servers[0].clone();
+        world.is_gone_behind(&server, &words);
+        world.send(&server, &answers("CI"));
+        assert_eq!(client.received(), [answers(told), words.clone()].concat(), "{text}");
+        assert!(client.is_dropped() && server.is_dropped());
+    }
+}
+
+#[test]
 fn a_statement_prepared_in_a_failed_transaction_is_the_servers_to_judge() {
     let mut world = World::new(1);
     let client = world.client();

@@ -27,8 +27,8 @@ struct Pipe {
     from_engine: Vec<u8>,
     /// The other side has closed.
     closed: bool,
-    /// ... and what is written fails.
-    refuses: bool,
+    /// What is written fails; then this is there to be read, and the end.
+    last_words: Option<Vec<u8>>,
     /// The engine has closed.
     dropped: bool,
     /// Bytes that the other side still takes.
@@ -68,7 +68,10 @@ impl Socket for Fake {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let mut pipe = self.0.lock().unwrap();
         pipe.writes += 1;
-        if pipe.refuses {
+        if let Some(words) = &mut pipe.last_words {
+            let words = std::mem::take(words);
+            pipe.to_engine.extend(words);
+            pipe.closed = true;
             return Err(io::ErrorKind::BrokenPipe.into());
         }
         if let Some(held) = &mut pipe.holds {
@@ -525,11 +528,9 @@ impl World {
         self.close(peer);
     }
 
-    /// A peer has sent bytes and is gone, of which no event tells yet.
+    /// A peer has sent bytes and is gone, which is noticed by writing to it.
     pub(super) fn is_gone_behind(&self, peer: &Peer, bytes: &[u8]) {
-        let mut pipe = peer.0.lock().unwrap();
-        pipe.to_engine.extend(bytes);
-        (pipe.closed, pipe.refuses) = (true, true);
+        peer.0.lock().unwrap().last_words = Some(bytes.to_vec());
     }
 
     /// A message comes to a loop.
