@@ -104,6 +104,19 @@ def test_unknown_commands_are_errors_and_the_console_goes_on(env):
 
 
 @pooler_only
+def test_probes_of_monitors_are_told_what_pgbouncer_tells_them(env):
+    """SELECT is another word for SHOW there; what it does not show is answered with the command. An empty query, which
+    PgBouncer calls invalid, is answered as by PostgreSQL, and so is the extended protocol, which it refuses."""
+    admin = console(env)
+    for sql in ("select 1", "SELECT version()", "select pg_is_in_recovery()", "VACUUM"):
+        for result in (admin.attempt(sql + ";"), admin.exchange(m.run(sql), m.SYNC)):
+            equal((result.errors[0]["M"], result.status), (f"invalid command '{sql}', use SHOW HELP;", "I"), sql)
+    equal(admin.rows("select version"), admin.rows("SHOW VERSION"))
+    for sql in ("", ";"):
+        equal(admin.attempt(sql).kinds, "IZ", sql)
+
+
+@pooler_only
 def test_who_may_use_the_console(env):
     try:
         client = console(env, user="app")

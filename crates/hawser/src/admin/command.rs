@@ -180,9 +180,9 @@ pub enum CommandError {
     TooLong,
     /// A quote or comment that does not end.
     Unterminated(&'static str),
-    /// The first word is no command.
+    /// The first word is no command. The start of the statement.
     Unknown(String),
-    /// SHOW of something that there is not.
+    /// SHOW, or SELECT, of something that there is not. The start of the statement.
     UnknownTopic(String),
     /// A command with too many, too few or wrong words behind it: how it is written.
     Form(&'static str),
@@ -211,8 +211,9 @@ impl fmt::Display for CommandError {
             Self::TooLong => f.write_str("the command is too long"),
             Self::Unterminated(what) => write!(f, "a {what} in the command does not end"),
             // PgBouncer's words, which scripts look for.
-            Self::Unknown(word) => write!(f, "invalid command '{word}', use SHOW HELP;"),
-            Self::UnknownTopic(word) => write!(f, "invalid command 'SHOW {word}', use SHOW HELP;"),
+            Self::Unknown(command) | Self::UnknownTopic(command) => {
+                write!(f, "invalid command '{command}', use SHOW HELP;")
+            }
             Self::Form(form) => {
                 let command = form.split(' ').next().unwrap_or(form);
                 write!(f, "bad arguments of {command}")
@@ -352,7 +353,8 @@ fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
         _ => Err(CommandError::Form(form)),
     };
     match first.to_ascii_uppercase().as_str() {
-        "SHOW" | "SELECT" => show(arguments),
+        // SELECT is PgBouncer's other word for SHOW; the console runs no SQL.
+        "SHOW" | "SELECT" => show(arguments, || spelled(tokens)),
         "SET" => set(arguments),
         "PAUSE" => optional("PAUSE [database]", Command::Pause),
         "RESUME" => optional("RESUME [database]", Command::Resume),
@@ -391,7 +393,7 @@ fn spelled(tokens: &[Token]) -> String {
     words.collect::<Vec<_>>().join(" ").chars().take(64).collect()
 }
 
-fn show(arguments: &[Token]) -> Result<Command, CommandError> {
+fn show(arguments: &[Token], spelled: impl Fn() -> String) -> Result<Command, CommandError> {
     let words = match arguments {
         [Token::Word(word) | Token::Name(word)] => word.as_str(),
         // As pgjdbc asks for the isolation level.
@@ -404,14 +406,14 @@ fn show(arguments: &[Token]) -> Result<Command, CommandError> {
             "transaction_isolation"
         }
         [] => return Err(CommandError::Form("SHOW what, see SHOW HELP")),
-        _ => return Err(CommandError::UnknownTopic(spelled(arguments))),
+        _ => return Err(CommandError::UnknownTopic(spelled())),
     };
     if let Some(topic) = Topic::from_word(words) {
         return Ok(Command::Show(topic));
     }
     match session_setting(words) {
         Some((name, value)) => Ok(Command::ShowSession(name, value)),
-        None => Err(CommandError::UnknownTopic(words.to_owned())),
+        None => Err(CommandError::UnknownTopic(spelled())),
     }
 }
 

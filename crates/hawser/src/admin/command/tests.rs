@@ -116,7 +116,8 @@ fn several_statements_come_in_order_and_nothing_is_nothing() {
 fn what_is_no_command_says_what_is() {
     let error = |text: &str| parse(text).unwrap_err();
     assert_eq!(error("FROB x"), CommandError::Unknown("FROB x".to_owned()));
-    assert_eq!(error("SHOW frobs"), CommandError::UnknownTopic("frobs".to_owned()));
+    assert_eq!(error("SHOW frobs"), CommandError::UnknownTopic("SHOW frobs".to_owned()));
+    assert_eq!(error("SHOW a b"), CommandError::UnknownTopic("SHOW a b".to_owned()));
     assert!(error("SHOW frobs").hint().contains("POOLS, SERVERS"));
     assert_eq!(error("PAUSE a b"), CommandError::Form("PAUSE [database]"));
     assert_eq!(error("DISABLE"), CommandError::Form("DISABLE database"));
@@ -128,6 +129,14 @@ fn what_is_no_command_says_what_is() {
     assert_eq!(error(&"x".repeat(TEXT_BYTES_MAX + 1)), CommandError::TooLong);
     assert_eq!(error(&"reload;".repeat(STATEMENTS_MAX + 1)), CommandError::TooLong);
     assert_eq!(error("SHOW POOLS; FROB"), CommandError::Unknown("FROB".to_owned()));
+}
+
+#[test]
+fn probes_are_told_what_they_have_sent() {
+    for probe in ["select 1", "SELECT version()", "select pg_is_in_recovery()", "VACUUM"] {
+        let told = parse(&format!("{probe};")).unwrap_err().to_string();
+        assert_eq!(told, format!("invalid command '{probe}', use SHOW HELP;"));
+    }
 }
 
 proptest::proptest! {
