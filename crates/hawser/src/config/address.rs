@@ -270,11 +270,10 @@ impl SettingType for Vec<ListenAddress> {
     const KIND: &'static str = "an address or a list of them";
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
-        let items = items::<Self>(raw)?;
+        let (items, mut refusals) = items::<Self>(raw)?;
         let mut tcp = Vec::new();
         for (item, at) in items.iter().filter(|(item, _)| !item.starts_with('/')) {
-            let addresses = listen_tcp(item).map_err(|e| Rejected::new(e).at(at.clone()))?;
-            tcp.push((*item, addresses));
+            tcp.extend(refusals.keep(listen_tcp(item), at).map(|addresses| (*item, addresses)));
         }
         // As in PgBouncer, sockets bear the port of the TCP side.
         let port = tcp
@@ -283,9 +282,12 @@ impl SettingType for Vec<ListenAddress> {
             .map_or(LISTEN_PORT_DEFAULT, SocketAddr::port);
         let mut result: Self = Vec::new();
         for (item, at) in items {
-            let new = if item.starts_with('/') {
-                let path = unix_path(item, port).map_err(|e| Rejected::new(e).at(at.clone()))?;
-                vec![ListenAddress::Unix(path)]
+            let new: Vec<_> = if item.starts_with('/') {
+                refusals
+                    .keep(unix_path(item, port), &at)
+                    .map(ListenAddress::Unix)
+                    .into_iter()
+                    .collect()
             } else {
                 let addresses = tcp.iter().find(|(text, _)| *text == item);
                 addresses
@@ -296,11 +298,13 @@ impl SettingType for Vec<ListenAddress> {
             };
             for address in new {
                 if result.contains(&address) {
-                    return Err(Rejected::new(format!("`{item}` is given twice")).at(at));
+                    refusals.add(Rejected::new(format!("`{item}` is given twice")).at(at.clone()));
+                    break;
                 }
                 result.push(address);
             }
         }
+        refusals.or(())?;
         if result.is_empty() {
             return Err(Rejected::new("no address to listen on, as in \"127.0.0.1:6432\""));
         }
@@ -318,14 +322,16 @@ impl SettingType for Vec<ServerAddress> {
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         let mut servers = Self::new();
-        for (item, at) in items::<Self>(raw)? {
-            let server = ServerAddress::parse(item).map_err(|e| Rejected::new(e).at(at.clone()))?;
+        let (items, mut refusals) = items::<Self>(raw)?;
+        for (item, at) in items {
+            let Some(server) = refusals.keep(ServerAddress::parse(item), &at) else { continue };
             if servers.contains(&server) {
-                return Err(Rejected::new(format!("`{server}` is given twice")).at(at));
+                refusals.add(Rejected::new(format!("`{server}` is given twice")).at(at));
+                continue;
             }
             servers.push(server);
         }
-        Ok(servers)
+        refusals.or(servers)
     }
 
     fn default_of(_: &Setting) -> Self {

@@ -218,7 +218,8 @@ impl SettingType for TlsVersions {
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         let mut versions = Self { v1_2: false, v1_3: false };
-        for (word, at) in items::<Self>(raw)? {
+        let (items, mut refusals) = items::<Self>(raw)?;
+        for (word, at) in items {
             match word {
                 "secure" => versions = Self { v1_2: true, v1_3: true },
                 "tlsv1.2" => versions.v1_2 = true,
@@ -228,10 +229,11 @@ impl SettingType for TlsVersions {
                         "`{word}` is not a TLS version that is offered: allowed is {}",
                         Self::KIND
                     );
-                    return Err(Rejected::new(message).at(at));
+                    refusals.add(Rejected::new(message).at(at));
                 }
             }
         }
+        refusals.or(())?;
         if !versions.v1_2 && !versions.v1_3 {
             return Err(Rejected::new(format!("no TLS version: allowed is {}", Self::KIND)));
         }

@@ -180,8 +180,10 @@ impl Reader<'_> {
         let raw = raw(value.get_ref());
         let context = Context { setting, base };
         if let Err(rejected) = self.document.assign(setting.table, index, &raw, context) {
-            let at = rejected.at.clone().unwrap_or_else(|| value.span());
-            self.refuse(&at, format!("{}: {}", setting.name, rejected.message));
+            for rejected in rejected.all() {
+                let at = rejected.at.clone().unwrap_or_else(|| value.span());
+                self.refuse(&at, format!("{}: {}", setting.name, rejected.message));
+            }
         }
     }
 }

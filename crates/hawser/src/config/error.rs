@@ -123,16 +123,22 @@ impl fmt::Display for ConfigErrors {
 impl std::error::Error for ConfigErrors {}
 
 /// Why one value was refused: the message, and the part of the text if it is narrower than the
-/// whole value (an item of a list).
+/// whole value (an item of a list). Of a list, what is wrong with each of its items.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
     pub(super) message: String,
     pub(super) at: Option<Range<usize>>,
+    also: Vec<Rejected>,
 }
 
 impl Rejected {
     pub(super) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), at: None }
+        Self { message: message.into(), at: None, also: Vec::new() }
+    }
+
+    /// It, and what else is wrong.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Self> {
+        std::iter::once(self).chain(&self.also)
     }
 
     pub(super) fn at(mut self, at: Option<Range<usize>>) -> Self {
@@ -143,7 +149,36 @@ impl Rejected {
 
 impl fmt::Display for Rejected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
+        f.write_str(&self.message)?;
+        self.also.iter().try_for_each(|also| write!(f, "; {}", also.message))
+    }
+}
+
+/// What is wrong with the items of a list.
+#[derive(Debug, Default)]
+pub(super) struct Refusals(Vec<Rejected>);
+
+impl Refusals {
+    pub(super) fn add(&mut self, rejected: Rejected) {
+        self.0.push(rejected);
+    }
+
+    /// The value of an item, unless that is refused.
+    pub(super) fn keep<T>(
+        &mut self,
+        item: Result<T, impl Into<String>>,
+        at: &Option<Range<usize>>,
+    ) -> Option<T> {
+        item.map_err(|error| self.add(Rejected::new(error).at(at.clone()))).ok()
+    }
+
+    /// The list, if nothing is wrong with it.
+    pub(super) fn or<T>(self, list: T) -> Result<T, Rejected> {
+        let mut all = self.0.into_iter();
+        match all.next() {
+            Some(first) => Err(Rejected { also: all.collect(), ..first }),
+            None => Ok(list),
+        }
     }
 }
 

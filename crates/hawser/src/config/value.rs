@@ -17,7 +17,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::error::Rejected;
+use super::error::{Refusals, Rejected};
 use super::registry::{Form, Setting, Unit};
 
 /// No duration in a configuration is longer: keeps every sum of times far from overflow.
@@ -526,26 +526,32 @@ impl SettingType for Password {
 /// An item of a list, with its bytes of the file if it has its own.
 pub(super) type Item<'a> = (&'a str, Option<Range<usize>>);
 
-/// The items of a list: an array, a single string, or text with commas.
-pub(super) fn items<'a, T: SettingType>(raw: &Raw<'a>) -> Result<Vec<Item<'a>>, Rejected> {
+/// The items of a list (an array, a single string, or text with commas), and what is wrong with
+/// others.
+pub(super) fn items<'a, T: SettingType>(
+    raw: &Raw<'a>,
+) -> Result<(Vec<Item<'a>>, Refusals), Rejected> {
+    let mut refusals = Refusals::default();
+    let mut found = Vec::new();
     match raw {
         // PgBouncer writes lists with commas: both ways mean the same.
-        Raw::String(text) | Raw::Text(text) => Ok(text
-            .split(',')
-            .map(str::trim)
-            .filter(|item| !item.is_empty())
-            .map(|item| (item, None))
-            .collect()),
-        Raw::List(items) => items
-            .iter()
-            .map(|(item, at)| match item {
-                Raw::String(text) => Ok((text.trim(), Some(at.clone()))),
-                other => Err(Rejected::new(format!("expected a string, found {}", other.kind()))
-                    .at(Some(at.clone()))),
-            })
-            .collect(),
-        _ => Err(raw.instead_of::<T>()),
+        Raw::String(text) | Raw::Text(text) => {
+            let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+            found.extend(items.map(|item| (item, None)));
+        }
+        Raw::List(items) => {
+            for (item, at) in items {
+                let text = match item {
+                    Raw::String(text) => Ok(text.trim()),
+                    other => Err(format!("expected a string, found {}", other.kind())),
+                };
+                let at = Some(at.clone());
+                found.extend(refusals.keep(text, &at).map(|text| (text, at)));
+            }
+        }
+        _ => return Err(raw.instead_of::<T>()),
     }
+    Ok((found, refusals))
 }
 
 impl SettingType for Vec<String> {
@@ -553,7 +559,8 @@ impl SettingType for Vec<String> {
     const FORM: Form = Form::List;
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
-        Ok(items::<Self>(raw)?.into_iter().map(|(item, _)| item.to_owned()).collect())
+        let (items, refusals) = items::<Self>(raw)?;
+        refusals.or(items.into_iter().map(|(item, _)| item.to_owned()).collect())
     }
 
     fn show(&self, _: &Setting) -> String {

@@ -137,7 +137,8 @@ fn a_reset_in_a_long_text_has_the_start_values_right_behind_it() {
     let longest = limits::WHOLE_TEXT_BYTES - 6 - "RESET TimeZone; SELECT now() /**/".len();
     for pad in [&*many, &"x".repeat(20_000), &"x".repeat(longest)] {
         let (pad, ahead) = if pad == many { ("", pad) } else { (pad, "") };
-        let text = |set: &str| query(&format!("{ahead}RESET TimeZone{set}; SELECT now() /*{pad}*/"));
+        let text =
+            |set: &str| query(&format!("{ahead}RESET TimeZone{set}; SELECT now() /*{pad}*/"));
         let (mut world, client, server) = from_tokyo(PoolMode::Transaction);
         let sent = text("");
         // Half of it holds no backend.

@@ -77,6 +77,22 @@ fn an_item_of_a_list_has_its_own_place() {
 }
 
 #[test]
+fn every_wrong_item_of_a_list_is_named() {
+    let lines = |rest: &str| {
+        let errors = errors(&with(rest));
+        let place = |line: &str| line.split(' ').next().map(|place| place[24..].to_owned());
+        errors.lines().filter_map(place).collect::<Vec<_>>()
+    };
+    let listen = "[listen]\naddress = [\"a:1\", \"*\", 3, \"[::1\",\n\"*\", \"localhost:0\"]\n";
+    assert_eq!(lines(listen), ["8:12:", "8:24:", "8:27:", "9:1:", "9:6:"]);
+    let servers = "[[database]]\nname = \"b\"\nservers = [\"h:0\", \"g\", \"g\", \"u@h\"]\n";
+    assert_eq!(lines(servers), ["9:12:", "9:24:", "9:29:"]);
+    assert_eq!(lines("[listen]\naddress = \"a:1, b:2\"\n"), ["8:11:", "8:11:"]);
+    assert_eq!(lines("[auth]\nadmin_users = [1, \"a\", 2]\n").len(), 2);
+    assert_eq!(lines("[tls]\nclient_tls_protocols = [\"ssl\", \"tlsv1.2\", \"x\"]\n").len(), 2);
+}
+
+#[test]
 fn tables_of_the_wrong_shape_say_how_to_write_them() {
     let errors = errors("[database]\nname = \"a\"\n[[pool]]\npool_size = 1\n");
     assert!(errors.contains("hawser.toml:1:2: ") && errors.contains("[[database]]"), "{errors}");
