@@ -127,12 +127,9 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
     let result = match arguments.command {
         Command::Serve(arguments) => serve_(&arguments),
         Command::Check(Check { config }) => {
-            match config.or_else(|| standard_file().map(Path::to_owned)) {
-                Some(path) => return check::run(&path),
-                None => Err(format!(
-                    "there is no configuration: give -c FILE, or have one of {}",
-                    FILES.join(", ")
-                )),
+            match config.map_or_else(|| standard_file("").map(Path::to_owned), Ok) {
+                Ok(path) => return check::run(&path),
+                Err(error) => Err(error),
             }
         }
         Command::Lab(arguments) => return lab::run(&arguments),
@@ -189,18 +186,14 @@ fn configuration(
         return Config::from_server_url(&url, arguments.listen.as_deref(), arguments.pool_size)
             .map_err(|errors| errors.to_string());
     }
-    match standard_file() {
-        Some(path) => load(path),
-        None => Err(format!(
-            "there is no configuration: give -c FILE, or --server URL, or have one of {}",
-            FILES.join(", ")
-        )),
-    }
+    load(standard_file(" or --server URL")?)
 }
 
-/// Where the configuration is looked for unless it is named.
-fn standard_file() -> Option<&'static Path> {
-    FILES.iter().map(Path::new).find(|path| path.exists())
+/// Where the configuration is looked for unless it is named. `or` is what may be given in its place.
+fn standard_file(or: &str) -> Result<&'static Path, String> {
+    FILES.iter().map(Path::new).find(|path| path.exists()).ok_or_else(|| {
+        format!("there is no configuration: give -c FILE{or}, or have one of {}", FILES.join(", "))
+    })
 }
 
 fn status_(arguments: &Status) -> Result<(), String> {
