@@ -17,6 +17,7 @@ pub mod backend;
 pub mod catalog;
 pub mod client;
 pub mod cluster;
+mod datum;
 pub mod endpoint;
 pub mod error;
 mod execute;

@@ -2,8 +2,9 @@
 
 use super::ModelBackend;
 use super::query::Run;
+use crate::model::datum::decode;
 use crate::model::error::PgError;
-use crate::model::execute::{cursor_exists, decode, no_statement};
+use crate::model::execute::{cursor_exists, no_statement};
 use crate::model::plan::{Portal, Prepared, Progress};
 use crate::model::session::{Block, Session};
 use crate::model::sql::{Discard, Statement, Type};

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use super::ModelBackend;
 use super::copy::CopyIn;
+use crate::model::datum::encode;
 use crate::model::error::PgError;
-use crate::model::execute::{Wait, encode};
+use crate::model::execute::Wait;
 use crate::model::plan::{Analysis, Column, Portal, Progress};
 use crate::model::session::{Block, Session};
 use crate::model::sql::{Parsed, Statement, parse};

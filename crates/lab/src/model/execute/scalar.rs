@@ -1,0 +1,146 @@
+//! What one expression of a row gives, and does.
+
+use hawser_core::session::part::Part;
+
+use crate::model::cluster::Cluster;
+use crate::model::error::PgError;
+use crate::model::plan::{Datum, unknown_setting};
+use crate::model::session::Session;
+use crate::model::settings;
+use crate::model::sql::{Hidden, Scalar};
+
+impl Session {
+    pub(super) fn scalar(
+        &mut self,
+        cluster: &mut Cluster,
+        scalar: &Scalar,
+        params: &[Datum],
+        notices: &mut Vec<PgError>,
+    ) -> Result<Datum, PgError> {
+        let truth = |value: bool| Some(if value { "t" } else { "f" }.to_owned());
+        let nothing = Some(String::new());
+        Ok(match scalar {
+            Scalar::Text(text) => Some(text.clone()),
+            Scalar::Int(number) => Some(number.to_string()),
+            Scalar::Null => None,
+            Scalar::Param(number) | Scalar::Cast(number, _) => {
+                params.get(number - 1).cloned().flatten()
+            }
+            Scalar::Divide(dividend, divisor) => Some((dividend / divisor).to_string()),
+            Scalar::SetConfig(name, value, local) => {
+                let name = self
+                    .scalar(cluster, name, params, notices)?
+                    .ok_or_else(|| PgError::error("22004", "SET requires parameter name"))?
+                    .to_lowercase();
+                let value = self.scalar(cluster, value, params, notices)?;
+                let value = value.map(|value| match name.as_str() {
+                    "search_path" => settings::path_names(&value),
+                    _ => vec![value],
+                });
+                self.set(cluster, &name, value.as_deref(), *local)?;
+                self.setting(&name).map(str::to_owned)
+            }
+            Scalar::CurrentSetting(name, missing_ok) => match self.setting(name) {
+                Some(value) => Some(value.to_owned()),
+                None if *missing_ok => None,
+                None => return Err(unknown_setting(name)),
+            },
+            Scalar::Nextval(name) => {
+                self.writes("nextval()")?;
+                let database = cluster.databases.get_mut(&self.database);
+                let sequence = database.and_then(|database| database.sequences.get_mut(name));
+                let last = sequence.expect("checked by the analysis; sequences stay");
+                *last += 1;
+                self.sequences.insert(name.clone(), *last);
+                self.last_sequence = Some(name.clone());
+                Some(last.to_string())
+            }
+            Scalar::Currval(name) => match self.sequences.get(name) {
+                Some(value) => Some(value.to_string()),
+                None => {
+                    let message = format!(
+                        "currval of sequence \"{name}\" is not yet defined in this session"
+                    );
+                    return Err(PgError::error("55000", message));
+                }
+            },
+            Scalar::Lastval => {
+                let last = self.last_sequence.as_ref().and_then(|name| self.sequences.get(name));
+                let message = "lastval is not yet defined in this session";
+                Some(last.ok_or_else(|| PgError::error("55000", message))?.to_string())
+            }
+            Scalar::Lock(key) => {
+                let taken = cluster.lock(self.process, &self.database, *key);
+                debug_assert!(taken, "the wait came before");
+                nothing
+            }
+            Scalar::TryLock(key) => truth(cluster.lock(self.process, &self.database, *key)),
+            Scalar::Unlock(key) => {
+                let held = cluster.unlock(self.process, &self.database, *key);
+                if !held {
+                    notices.push(PgError::warning(
+                        "01000",
+                        "you don't own a lock of type ExclusiveLock",
+                    ));
+                }
+                truth(held)
+            }
+            Scalar::Hidden(hidden) => self.hidden(cluster, hidden, notices)?,
+            Scalar::UnlockAll => {
+                cluster.unlock_all(self.process);
+                nothing
+            }
+            Scalar::SetInSession(name) => {
+                let own = self.defaults.get(name);
+                self.setting(name).filter(|value| own != Some(value)).map(str::to_owned)
+            }
+            Scalar::Holds(part) => truth(self.holds(cluster, *part)),
+            Scalar::Sleep(_) => nothing,
+            Scalar::CurrentUser => Some(self.current_user().to_owned()),
+            Scalar::BackendPid => Some(self.process.0.to_string()),
+            Scalar::EpochOfTimestamp(_) | Scalar::EpochOfInterval(_) | Scalar::DaysBetween(..) => {
+                unreachable!("folded by the analysis")
+            }
+        })
+    }
+
+    /// What a function does.
+    fn hidden(
+        &mut self,
+        cluster: &mut Cluster,
+        hidden: &Hidden,
+        notices: &mut Vec<PgError>,
+    ) -> Result<Datum, PgError> {
+        let plain = match hidden {
+            Hidden::Set(name, value) => {
+                let text = |text: &String| Box::new(Scalar::Text(text.clone()));
+                Scalar::SetConfig(text(name), text(value), false)
+            }
+            Hidden::Reset(name) => {
+                self.set(cluster, name, None, false)?;
+                return Ok(Some(String::new()));
+            }
+            Hidden::Lock(key) => Scalar::Lock(*key),
+            Hidden::Unlock(key) => Scalar::Unlock(*key),
+            Hidden::Temp(name) => {
+                self.create_temp(name, false)?;
+                return Ok(Some(String::new()));
+            }
+        };
+        self.scalar(cluster, &plain, &[], notices)
+    }
+
+    /// Whether the session has any of this part. Statements of the protocol are not among those of
+    /// SQL: a pooler gives them names of its own.
+    fn holds(&self, cluster: &Cluster, part: Part) -> bool {
+        match part {
+            Part::TemporaryObject => !self.now.temp.is_empty(),
+            Part::HeldCursor => self.portals.values().any(|portal| portal.hold),
+            Part::AdvisoryLock => cluster.locks.values().any(|(holder, _)| *holder == self.process),
+            Part::SqlStatement => {
+                self.statements.keys().any(|name| !name.is_empty() && !name.starts_with("hw"))
+            }
+            other => unreachable!("nobody asks for {other}"),
+        }
+    }
+}
