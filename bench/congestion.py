@@ -32,7 +32,7 @@ import threading
 import time
 
 from cluster import free_port
-from mptcp import HAWSER, ROOT, Cluster, as_server, late_share, median, rate, run, shown
+from far_server import HAWSER, ROOT, Cluster, as_server, late_share, median, rate, run, shown
 
 WAYS = ("cubic", "bbr", "auto")
 LIMITED = ('[[link]]\nname = "wan"\nrtt = "{rtt}"\nrate = "{mbit}Mbit/s"\nqueue = "{queue}packets"\nloss = "{loss}%"\n').format

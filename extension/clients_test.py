@@ -6,33 +6,20 @@
 The last line is "N passed, N failed, N skipped"; without the program all are skipped.
 """
 
-import argparse
 import os
 import pathlib
-import shutil
 import socket
 import subprocess
 import sys
 import threading
 import time
 
-from report_test import Server
-from harness import messages as m  # its path was set by report_test
-from harness.postgres import free_port
-from harness.wire import ServerError, Target
-
-WAIT_SECONDS = 20
+from with_program import WAIT_SECONDS, eventually, main
+from harness import messages as m  # its path was set by with_program
+from harness.wire import Target
 
 SETUP = """create role alice login; create role bob login; create role watcher login; grant pg_monitor to watcher;
 create role signaller login; grant pg_signal_backend to signaller; create extension hawser"""
-
-
-def eventually(what, condition):
-    end = time.monotonic() + WAIT_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < end, f"not within {WAIT_SECONDS} s: {what}"
-        time.sleep(0.05)
-    return value
 
 
 def equal(got, expected):
@@ -215,37 +202,9 @@ TESTS = [all_clients_are_in_the_view_with_what_they_do, a_query_is_cancelled_and
          rights_are_those_of_the_server, the_pooler_follows_no_order_for_another_user, a_stranger_at_the_socket_is_not_believed]
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"))
-    arguments = parser.parse_args()
-    program = shutil.which(os.environ.get("HAWSER", "hawser"))
-    if program is None:
-        print(f"skipped: there is no hawser program; HAWSER names it\n0 passed, 0 failed, {len(TESTS)} skipped")
-        return 0
-    listen = free_port()
-    failures = 0
-    settings = f"hawser.listen = '127.0.0.1:{listen}'\nhawser.program = '{pathlib.Path(program).resolve()}'\n"
-    with Server(arguments.pg_config, settings=settings) as server:
-        print(server.version)
-        with server.target.connect("postgres", "postgres") as owner:
-            for statement in SETUP.split(";"):
-                owner.execute(statement)
-        host = Host(server, listen)
-        eventually("clients are served", host.serves)
-        for test in TESTS:
-            try:
-                test(host)
-                print(f"ok      {test.__name__}")
-            except (AssertionError, OSError, ServerError) as error:
-                failures += 1
-                print(f"FAILED  {test.__name__}: {type(error).__name__}: {error}")
-        # the directory goes next, and the program removes its sockets from it
-        server.stop("fast")
-        eventually("the program has ended", lambda: not list(server.directory.glob(".s.HAWSER.*")))
-    print(f"{len(TESTS) - failures} passed, {failures} failed, 0 skipped")
-    return 1 if failures else 0
+def has_ended(server):
+    return not list(server.directory.glob(".s.HAWSER.*"))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, {test.__name__: test for test in TESTS}, Host, has_ended, setup=SETUP))

@@ -6,28 +6,14 @@
 The last line is "N passed, N failed, N skipped"; without the program all are skipped.
 """
 
-import argparse
 import os
 import pathlib
-import shutil
 import signal
-import subprocess
 import sys
 import time
 
-from report_test import Server
-from harness.postgres import free_port  # its path was set by report_test
-from harness.wire import Target
-
-WAIT_SECONDS = 20
-
-
-def eventually(what, condition):
-    end = time.monotonic() + WAIT_SECONDS
-    while not (value := condition()):
-        assert time.monotonic() < end, f"not within {WAIT_SECONDS} s: {what}"
-        time.sleep(0.05)
-    return value
+from with_program import eventually, main
+from harness.wire import Target  # its path was set by with_program
 
 
 class Pool:
@@ -143,33 +129,5 @@ TESTS = {
 }
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--pg-config", default=os.environ.get("PG_CONFIG", "pg_config"))
-    arguments = parser.parse_args()
-    program = shutil.which(os.environ.get("HAWSER", "hawser"))
-    if program is None:
-        print(f"skipped: there is no hawser program; HAWSER names it\n0 passed, 0 failed, {len(TESTS)} skipped")
-        return 0
-    listen = free_port()
-    failures = 0
-    settings = (f"hawser.listen = '127.0.0.1:{listen}'\nhawser.pool_size = 3\n"
-                f"hawser.program = '{pathlib.Path(program).resolve()}'\n")
-    with Server(arguments.pg_config, settings=settings) as server:
-        print(server.version)
-        for name, test in TESTS.items():
-            try:
-                test(Pool(server, listen))
-                print(f"ok      {name}")
-            except (AssertionError, OSError, subprocess.CalledProcessError) as error:
-                failures += 1
-                print(f"FAILED  {name}: {error}")
-        # the directory goes next, and the program removes its socket from it
-        server.stop("fast")
-        eventually("all have ended", lambda: not Pool(server, listen).look())
-    print(f"{len(TESTS) - failures} passed, {failures} failed, 0 skipped")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(__doc__, TESTS, Pool, lambda server: not Pool(server, 0).look(), settings="hawser.pool_size = 3\n"))
