@@ -119,12 +119,14 @@ second_server() { # second_server LOG
     rm -rf "$directory"
 }
 
-# PostgreSQL's own regression suite, direct and through Hawser in transaction mode.
+# PostgreSQL's own regression suite, direct and through Hawser in transaction mode, without and with
+# the extension.
 regression_suite() { # regression_suite LOG
     local reason=$logs/regress-ready.log
     if tests/regress/run.py --ready 2> >(tee "$reason" >&2); then
         run_counted "PostgreSQL's regression suite, file by file" "$1" \
-            env HAWSER="$target/release/hawser" tests/regress/run.py --suite regress --through transaction
+            env HAWSER="$target/release/hawser" tests/regress/run.py --suite regress \
+            --through transaction --through transaction+extension
     else
         skipped=$((skipped + 1))
         say "skipped: PostgreSQL's regression suite: $(tail -n 1 "$reason")"
