@@ -221,6 +221,8 @@ pub struct Backend<S: Socket> {
     pub(super) notifies_unheard: bool,
     /// Since it was lent, its client has sent something that may have drawn from a sequence.
     pub(super) drawn: bool,
+    /// Before it was lent, others have, and that has not been discarded since.
+    pub(super) drawn_before: bool,
     /// Since it was lent, what currval and lastval would answer has been discarded.
     pub(super) sequences_discarded: bool,
     /// Settings that may fail are under way, in a transaction block of ours.
@@ -307,6 +309,7 @@ impl<S: Socket> Backend<S> {
             start_values_changed: false,
             notifies_unheard: false,
             drawn: false,
+            drawn_before: false,
             sequences_discarded: false,
             applying: false,
             custom: CustomNames::NONE,

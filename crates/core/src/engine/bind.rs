@@ -140,12 +140,20 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends what keeps currval and lastval from answering with another client's values: they
-    /// give the server's own error instead. About 1 us on the server. Once for each lending.
+    /// give the server's own error instead. About 1 us on the server. Once for each lending, or once
+    /// more behind an error in a pipeline, which the server may have ignored it for.
     pub(super) fn discard_sequences(&mut self, out: &mut Vec<u8>) {
-        if !self.sequences_discarded {
-            self.made_query(b"DISCARD SEQUENCES", out);
-            self.sequences_discarded = true;
+        const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
+        if self.sequences_discarded {
+            return;
         }
+        if self.unsynced {
+            self.run_within_pipeline(DISCARD_SEQUENCES.to_vec(), out);
+        } else {
+            self.made_query(DISCARD_SEQUENCES, out);
+            self.drawn_before = false;
+        }
+        self.sequences_discarded = true;
     }
 
     /// Whether the server may have statements of other clients than the one that it serves.

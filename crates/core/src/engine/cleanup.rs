@@ -86,7 +86,7 @@ impl<S: Socket> Engine<S> {
         if !backend.uncertain {
             backend.statements.settle();
         }
-        backend.drawn = false;
+        backend.drawn_before |= std::mem::take(&mut backend.drawn);
         backend.rereading = false;
         backend.unbroken = 0;
         let reset = std::mem::replace(&mut backend.tidying, Tidying::No) == Tidying::Resetting;

@@ -362,7 +362,9 @@ impl<S: Socket> Client<S> {
     /// stands for something by now, that came behind the Close, and is ignored, too: what comes
     /// in a later pipeline waits (see [`Backend::is_in_doubt`]).
     pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
-        if let Some(names) = &mut self.statements {
+        // What takes all away stands behind the Close, and is ignored as well: all come back.
+        let forgotten = self.extra.as_mut().and_then(|extra| extra.forgotten.as_mut());
+        if let Some(names) = self.statements.as_deref_mut().or(forgotten) {
             names.insert(name, statement);
         }
     }

@@ -4,7 +4,7 @@
 //! The lock is held for queue operations only, never over a system call (but the one of SHOW that
 //! says so) or another lock.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -186,6 +186,8 @@ pub struct SharedPool<B> {
     last_error: Mutex<Option<ClientError>>,
     /// The epoch, plus one, in which a server's report of a session could not be relied on.
     distrusted_in: AtomicU32,
+    /// A client has asked for currval or lastval.
+    reads_sequences: AtomicBool,
 }
 
 /// A lock's content, also when a thread panicked while it held it: all that is done under these
@@ -236,6 +238,7 @@ impl<B> SharedPool<B> {
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
             distrusted_in: AtomicU32::new(0),
+            reads_sequences: AtomicBool::new(false),
         }
     }
 
@@ -273,6 +276,16 @@ impl<B> SharedPool<B> {
     pub fn distrust_reports(&self) -> bool {
         let epoch = self.epoch().wrapping_add(1);
         self.distrusted_in.swap(epoch, Ordering::Relaxed) != epoch
+    }
+
+    /// A client asks for currval or lastval: others of this pool will.
+    pub fn note_reading_of_sequences(&self) {
+        self.reads_sequences.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any client has asked for currval or lastval.
+    pub fn reads_sequences(&self) -> bool {
+        self.reads_sequences.load(Ordering::Relaxed)
     }
 
     /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).

@@ -119,6 +119,11 @@ impl Findings {
         self.first.iter().chain(&self.rest)
     }
 
+    /// How many statements there are, those that are not listed included.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
     /// The statement, if there is exactly one.
     pub fn single(&self) -> Option<&Statement> {
         self.first.as_ref().filter(|_| self.rest.is_empty())

@@ -68,7 +68,10 @@ impl<S: Socket> Client<S> {
         if if backend.exact.is_some() { effects.spoils_unseen } else { effects.spoils } {
             backend.spoiled.get_or_insert("a client changed what cannot be undone");
         }
-        self.reads_sequences |= effects.reads_sequences;
+        if effects.reads_sequences && !self.reads_sequences {
+            self.reads_sequences = true;
+            backend.pool.note_reading_of_sequences();
+        }
         let Some(unusual) = &effects.unusual else { return };
         backend.replay.forget();
         self.note_resetting(backend, unusual, restored);

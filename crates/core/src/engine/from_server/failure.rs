@@ -182,6 +182,7 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.ignoring = true;
             self.backend.unsynced = true;
         }
+        self.backend.sequences_discarded = false; // what was to do that may be ignored
         if touches_unnamed && self.backend.unnamed_since <= erring {
             self.backend.forget_unnamed();
         }

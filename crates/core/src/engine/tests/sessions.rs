@@ -280,6 +280,70 @@ fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
 }
 
 #[test]
+fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
+    let within = |ahead: Vec<u8>, ask: Vec<u8>, discards: usize| {
+        let mut world = World::new(1);
+        let (one, two) = (world.client(), world.client());
+        world.send(&one, &query("SELECT nextval('s')"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("DCI"));
+        server.received();
+        world.send(&two, &[ahead, ask].concat());
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        assert_eq!(sent.matches("DISCARD SEQUENCES").count(), discards, "{sent:?}");
+        (world, server, two)
+    };
+    let ask =
+        |name: &str| [parse(name, "SELECT lastval()"), bind(name), execute(), sync()].concat();
+    // A named one goes ahead of its Bind, which is where it is known that it is carried out.
+    let (mut world, server, two) = within(Vec::new(), ask("s"), 1);
+    assert_eq!(server.kinds(), "");
+    world.send(&server, &answers("112C33"));
+    assert_eq!(two.kinds(), "1");
+    world.send(&server, &answers("2EI"));
+    assert_eq!(two.kinds(), "2EZ", "what was put in is swallowed");
+    within(message(b'C', b"Sx\0"), ask(""), 1);
+    within([parse("", "BEGIN"), bind(""), execute()].concat(), ask(""), 1);
+    // Behind what may have drawn, the value may be the client's own.
+    within([parse("", "SELECT f()"), bind(""), execute()].concat(), ask(""), 0);
+}
+
+#[test]
+fn once_anybody_has_asked_blocks_begin_without_what_others_have_drawn() {
+    let mut world = World::new(1);
+    let (one, two) = (world.client(), world.client());
+    let first_of = |world: &mut World, text: &str| {
+        world.send(&two, &query(text));
+        let server = world.servers[0].clone();
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        let discards = sent.contains("DISCARD SEQUENCES");
+        world.send(&server, &answers(if discards { "CICT" } else { "CT" }));
+        world.send(&two, &query("COMMIT"));
+        server.received();
+        world.send(&server, &answers("CI"));
+        two.received();
+        discards
+    };
+    let draw = |world: &mut World, text: &str, answer: &str| {
+        world.send(&one, &query(text));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers(answer));
+        server.received();
+        one.received();
+    };
+    draw(&mut world, "SELECT nextval('s')", "DCI");
+    assert!(!first_of(&mut world, "SELECT 1; BEGIN"), "nobody has ever asked");
+    draw(&mut world, "SELECT lastval()", "CIDCI");
+    assert!(first_of(&mut world, "SELECT 1; BEGIN"));
+    assert!(
+        first_of(&mut world, "START TRANSACTION"),
+        "COMMIT may draw, by triggers that wait for it"
+    );
+    draw(&mut world, "SELECT nextval('s')", "CIDCI");
+    assert!(!first_of(&mut world, "SELECT 1"), "no block");
+}
+
+#[test]
 fn currval_never_answers_with_anothers_value_behind_settings_of_ours_either() {
     let mut world = World::new(1);
     let one = world.client();

@@ -38,6 +38,19 @@ fn a_name_whose_close_has_no_answer_yet_is_not_taken_for_free() {
 }
 
 #[test]
+fn a_name_closed_ahead_of_deallocate_all_comes_back_if_both_are_ignored() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("s", "SELECT 1");
+    let deallocate = [parse("", "DEALLOCATE ALL"), bind(""), execute(), sync()].concat();
+    world.send(&client, &[parse("", "SELEC"), close("s"), deallocate].concat());
+    server.received();
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &[bind("s"), execute(), sync()].concat());
+    assert!(server.kinds().ends_with("BES"), "it is there");
+}
+
+#[test]
 fn an_existing_name_hides_no_other_error_of_the_parse() {
     let mut world = World::new(1);
     let (client, server) = world.client_with("s", "SELECT 1");

@@ -2,12 +2,15 @@
 //!
 //! # Model
 //! What a backend's earlier clients drew from sequences is discarded ahead of a question, in the
-//! client's transaction or before it. That takes away what the client has drawn itself as well: so
-//! not once it has sent anything in this lending that may have drawn.
+//! client's transaction, in its pipeline, or before it. That takes away what the client has drawn
+//! itself as well: so not once it has sent anything in this lending that may have drawn. Instead it is
+//! discarded ahead of a transaction in which a question may come: each of a client that has asked
+//! before, and each block of a client of a pool in which anybody has.
 //!
 //! # Limits
 //! Which functions and defaults draw is not known from a text: behind anything but commands that
-//! run none, a client that asks for the first time, in mid-transaction, finds what is there. (Where the
+//! run none, the first question of a pool, in the midst of a transaction, finds what is there; so does
+//! that of a client that has never asked, in the midst of a pipeline without BEGIN. (Where the
 //! server reports it, it is known who has drawn: see [`super::super::exact`].)
 
 use super::super::from_client::Halt;
@@ -29,14 +32,21 @@ const DRAW_NOTHING: [&[u8]; 10] = [
     b"unlisten",
 ];
 
-/// Whether a text is one command that certainly draws from no sequence.
+/// Whether a text is commands that certainly draw from no sequence. What stands behind a semicolon
+/// of a quoted text is taken for one more.
 fn draws_nothing(text: &[u8]) -> bool {
-    let text = text.trim_ascii();
-    let text = text.strip_suffix(b";").unwrap_or(text);
-    let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let word = &text[..length];
-    memchr::memchr(b';', text).is_none()
-        && (text.is_empty() || DRAW_NOTHING.iter().any(|known| word.eq_ignore_ascii_case(known)))
+    text.split(|byte| *byte == b';').all(|command| {
+        let command = command.trim_ascii();
+        let length = command.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+        let word = &command[..length];
+        command.is_empty() || DRAW_NOTHING.iter().any(|known| word.eq_ignore_ascii_case(known))
+    })
+}
+
+/// Whether a text may begin a transaction block.
+fn may_begin(text: &[u8]) -> bool {
+    text.windows(5)
+        .any(|word| word.eq_ignore_ascii_case(b"begin") || word.eq_ignore_ascii_case(b"start"))
 }
 
 /// Whether currval or lastval stands in a text.
@@ -56,7 +66,15 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.asks_for_sequences() {
             return Ok(()); // others' values went ahead of its first message
         }
-        if self.backend.sequences_discarded || self.backend.unsynced {
+        if self.backend.sequences_discarded {
+            return Ok(());
+        }
+        if self.backend.unsynced {
+            if !self.backend.drawn && self.backend.status != TransactionStatus::Failed {
+                self.passage.cut(self.backend)?;
+                self.backend.discard_sequences(&mut self.passage.out);
+                self.backend.replay.forget();
+            }
             return Ok(());
         }
         self.hold()?;
@@ -76,8 +94,11 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let asks = || self.text_at_hand().is_none_or(asks_for_sequences);
         match self.backend.must_discard_sequences(asks) {
-            None if !self.client.reads_sequences => return Ok(()),
-            None => {}
+            None if self.client.reads_sequences => {}
+            None if self.backend.drawn_before
+                && self.backend.pool.reads_sequences()
+                && self.text_at_hand().is_none_or(may_begin) => {}
+            None => return Ok(()),
             Some(false) => return Ok(()),
             Some(true) => self.backend.sequences_discarded = false,
         }
@@ -123,7 +144,9 @@ mod tests {
 
     #[test]
     fn commands_by_themselves_draw_nothing_and_all_else_may() {
-        for text in ["begin", " START TRANSACTION;", "set x = 1", "", ";", "Show all"] {
+        for text in
+            ["begin", " START TRANSACTION;", "set x = 1", "", ";", "Show all", "listen a; begin"]
+        {
             assert!(draws_nothing(text.as_bytes()), "{text}");
         }
         for text in ["select 1", "begin; select nextval('s')", "/**/begin", "beginning", "commit"] {
