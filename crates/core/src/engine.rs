@@ -37,6 +37,7 @@ mod exact;
 mod expect;
 mod from_client;
 mod from_server;
+pub mod hand_over;
 mod housekeeping;
 mod kept;
 mod listener;

@@ -78,6 +78,8 @@ pub struct WorldConfig {
     pub faults: Faults,
     /// Servers have the extension, and are asked what sessions hold.
     pub reports: bool,
+    /// Users share the pools' backends.
+    pub shared: bool,
     /// What is done wrongly on purpose.
     pub sabotage: Sabotage,
     /// Of how many units of work one is followed by a look at everything.
@@ -103,6 +105,7 @@ impl Default for WorldConfig {
             cancel_max: Duration::from_millis(2),
             faults: Faults::default(),
             reports: false,
+            shared: false,
             sabotage: Sabotage::None,
             look_every: 1,
             step: Duration::from_micros(1),
@@ -216,7 +219,8 @@ impl World {
                 let (id, loops) = (PoolId(number), usize::from(config.loops));
                 let user = format!("pool{number}");
                 let hash_key = rng.next_u64();
-                Arc::new(SharedPool::new(id, "app", &user, settings.clone(), loops, hash_key))
+                let pool = SharedPool::new(id, "app", &user, settings.clone(), loops, hash_key);
+                Arc::new(if config.shared { pool.shared_by_users() } else { pool })
             })
             .collect();
         let outside = Outside {

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hawser_core::engine::PoolMode;
 use hawser_core::pool::PoolSettings;
+use hawser_lab::model::catalog;
 use hawser_lab::model::client::{Behaviour, ClientConfig, Comparison, Mix};
 use hawser_lab::net::NetConfig;
 use hawser_lab::rng::Rng;
@@ -123,6 +124,7 @@ impl Draw {
                     slots: number * SESSIONS..(number + 1) * SESSIONS,
                     behaviour,
                     startup: startup(&mut rng),
+                    user: catalog::LOGIN_ROLE,
                     comparison: Comparison::ExactWithNotifier,
                     write_bytes_max: *rng.pick(&[0, 0, 7, 100]),
                     pause_percent: *rng.pick(&[0, 0, 20]),
@@ -136,6 +138,15 @@ impl Draw {
 
     fn each(mut self, change: impl Fn(&mut ClientConfig)) -> Self {
         self.clients.iter_mut().for_each(|(_, client)| change(client));
+        self
+    }
+
+    /// Users share the backends.
+    fn shared(mut self) -> Self {
+        for (number, (_, client)) in self.clients.iter_mut().enumerate() {
+            client.user = [catalog::LOGIN_ROLE, catalog::SECOND_ROLE][number % 2];
+        }
+        self.config.shared = true;
         self
     }
 
@@ -192,6 +203,30 @@ fn clients_cannot_tell_what_moves_from_a_direct_connection() {
     let reports = all("clients_cannot_tell_what_moves", 12, |seed| Draw::new(seed, 12, &moving()));
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
     assert!(reports.iter().map(|report| report.sessions_settled).sum::<u64>() > 0);
+}
+
+/// Each client hears what a server would say to its own user, whoever has had the backend before.
+#[test]
+fn users_who_share_backends_cannot_tell() {
+    let reports = all("users_who_share_backends_cannot_tell", 18, |seed| {
+        let mix = if seed % 2 == 0 { mix() } else { moving() };
+        Draw::new(seed, 12, &mix).shared()
+    });
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+    assert!(reports.iter().map(|report| report.sessions_settled).sum::<u64>() > 0);
+}
+
+/// The same where servers die and hang: nobody hears another user's answer.
+#[test]
+fn users_who_share_backends_that_die_hear_nothing_of_others() {
+    all("users_who_share_backends_that_die", 8, |seed| {
+        Draw::new(seed, 12, &mix()).shared().each(|client| client.tolerates_loss = true).world(
+            |config| {
+                config.faults.dies_every = 20 * MS;
+                config.faults.opening_fails_percent = 10;
+            },
+        )
+    });
 }
 
 /// What is drawn from a seed changes with the generator: these also have scripts of their own in

@@ -7,6 +7,7 @@ use super::client::{ClientStatement, significant};
 use super::doubt::Doubt;
 use super::exact::Exact;
 use super::expect::Expect;
+use super::hand_over::{HandOver, HandOverKey};
 use super::kept::Kept;
 use super::message::PoolRef;
 use super::replay::{Replay, Seen};
@@ -34,6 +35,8 @@ pub struct BackendSeed<S: Socket> {
     /// What it reported of its session, if it does that. What was done on the connection since it
     /// was opened is in it.
     pub report: Option<Report>,
+    /// What hands it over to its clients, in a pool that users share.
+    pub hand_over: Option<HandOverKey>,
     /// Process id from BackendKeyData.
     pub process: u32,
     /// Key from BackendKeyData.
@@ -233,6 +236,10 @@ pub struct Backend<S: Socket> {
     pub(super) doubt: Option<Box<Doubt>>,
     /// What its server reports of the session, if it does.
     pub(super) exact: Option<Box<Exact>>,
+    /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
+    pub(super) shared: bool,
+    /// Whose it is then.
+    pub(super) hand_over: Option<Box<HandOver>>,
     _permit: Box<dyn std::any::Any + Send>,
 }
 
@@ -242,6 +249,10 @@ impl<S: Socket> Backend<S> {
         let keep = seed.pool.settings().max_prepared_statements;
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
         let exact = report.map(|report| Box::new(Exact::new(report, seed.pool.reporting.one())));
+        let shared = seed.pool.is_shared_by_users();
+        let hand_over = seed
+            .hand_over
+            .map(|key| Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters)));
         let mut backend = Self {
             id: seed.id,
             socket: seed.socket,
@@ -278,7 +289,10 @@ impl<S: Socket> Backend<S> {
             output: Kept::EMPTY,
             readable: false,
             applied: Settings::EMPTY,
-            basis: seed.pool.basis_of(&seed.parameters),
+            basis: match &hand_over {
+                Some(_) => seed.pool.basis_of_user(&seed.pool.user, &seed.parameters),
+                None => seed.pool.basis_of(&seed.parameters),
+            },
             makes_temporary: makes_temporary_under(&seed.parameters),
             reading: reading_under(&seed.parameters),
             rereading: false,
@@ -315,6 +329,8 @@ impl<S: Socket> Backend<S> {
             custom: CustomNames::NONE,
             doubt: None,
             exact,
+            shared,
+            hand_over,
             _permit: seed.permit,
         };
         backend.leave_to_nobody(true);
@@ -373,7 +389,7 @@ impl<S: Socket> Backend<S> {
 
     /// The server's own values have changed.
     pub(super) fn take_parameters(&mut self, parameters: Arc<ServerParameters>) {
-        self.basis = self.pool.basis_of(&parameters);
+        self.basis = self.basis_of(&parameters);
         self.makes_temporary = makes_temporary_under(&parameters);
         self.reading = reading_under(&parameters);
         self.parameters = parameters;

@@ -131,7 +131,11 @@ impl<S: Socket> Engine<S> {
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Pool;
         }
-        let has = Has { names: backend.custom, settings: backend.applied.mark() };
+        let mut settings = backend.applied.mark();
+        if pool.is_shared_by_users() {
+            settings = settings.of_basis(backend.basis);
+        }
+        let has = Has { names: backend.custom, settings };
         let released = pool.lock().release_with(
             id,
             backend,
@@ -207,6 +211,9 @@ impl<S: Socket> Engine<S> {
         let (pool, home) = (client.pool, backend.home);
         self.stats(pool).wait.record(waited);
         if self.take_over(host, slot, backend, home, now).is_ok() {
+            if self.introduce(host, slot, now) {
+                return;
+            }
             self.greet_late(host, slot, now);
             self.resume_client(host, slot, now);
         }

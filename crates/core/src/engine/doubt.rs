@@ -305,8 +305,7 @@ impl<S: Socket> Client<S> {
             let mut settings = SettingsBuilder::from(settings);
             for (name, value) in names.iter().zip(values) {
                 let login = **name == *b"session_authorization";
-                let own =
-                    value.as_deref().filter(|v| login && **v == *backend.pool.user.as_bytes());
+                let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
                 match value {
                     Some(value) if own.is_none() => settings.set(name, value),
                     _ => settings.remove(name),

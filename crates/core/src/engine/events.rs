@@ -319,6 +319,7 @@ impl<S: Socket> Engine<S> {
         let pool = self.view_of(&new.pool);
         let early = !new.early.is_empty();
         let shares = new.mode != PoolMode::Session;
+        let shared = new.pool.is_shared_by_users();
         let pins = if shares { parts_of_start(&new.start) } else { PartSet::EMPTY };
         let slot = self.clients.insert_with(|_| Client {
             socket: new.socket,
@@ -363,13 +364,17 @@ impl<S: Socket> Engine<S> {
             self.close_client(host, slot, "its connection could not be watched", now);
             return;
         }
-        if client.mode == PoolMode::Session {
-            // Its process id is the server's: it is greeted once it has one.
+        if client.mode == PoolMode::Session || shared {
+            // Its process id is the server's, or its session another user's before: it is greeted once
+            // it has one of its own.
             let wish = Wish { settings: client.desired.mark(), statement: 0 };
             if let Err(halt) = self.attach(host, slot, wish, now) {
                 if let super::from_client::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);
                 }
+                return;
+            }
+            if self.introduce(host, slot, now) {
                 return;
             }
             self.greet_late(host, slot, now);
@@ -389,7 +394,7 @@ impl<S: Socket> Engine<S> {
         PROCESS_ID_FIRST + (number & 0x3fff_ffff)
     }
 
-    fn greet<H: Host<S>>(&mut self, host: &mut H, slot: Slot, process: u32, now: Time) {
+    pub(super) fn greet<H: Host<S>>(&mut self, host: &mut H, slot: Slot, process: u32, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(mut greeting) = client.extra.as_mut().and_then(|extra| extra.greeting.take())
         else {
@@ -533,7 +538,7 @@ impl<S: Socket> Engine<S> {
     fn cancel_waiting<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.is_native() {
+        if client.is_native() || client.is_to_be_greeted() {
             return; // it waits for its session to begin
         }
         // What it sent up to the end of its query or pipeline is answered by that.

@@ -144,6 +144,27 @@ impl<S: Socket> Backend<S> {
         self.exact = Some(exact);
     }
 
+    /// It has been handed over: what it has by now is its user's own. (Custom names of a user's own
+    /// settings stay behind with an empty value, and are not reckoned with.)
+    pub(super) fn begin_reports(&mut self) {
+        let Some(exact) = &mut self.exact else { return };
+        (exact.fresh, exact.untold, exact.stays) = (false, false, false);
+        exact.since = self.pipeline;
+        exact.noted.clone_from(&exact.report.names);
+        let mut nobodys = exact.report.clone();
+        nobodys.parts.remove(Part::SequenceValue);
+        nobodys.settings.retain(|set| self.applied.get(&set.name).is_none());
+        nobodys.names.retain(|name| self.applied.get(name).is_none());
+        exact.nobodys = nobodys;
+    }
+
+    /// Whether all settings certainly have the values that they have by themselves.
+    pub(super) fn has_own_settings_only(&self) -> bool {
+        let report = self.exact.as_ref().map(|exact| &exact.report);
+        self.applied.is_empty()
+            && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
+    }
+
     /// A client that was gone before the report came has left something that a reset takes off.
     pub(super) fn has_left_overs(&self) -> bool {
         let Some(exact) = self.exact.as_ref().filter(|exact| exact.fresh) else { return false };
@@ -202,11 +223,6 @@ impl<S: Socket> Backend<S> {
     /// Whether it has settings that do not move.
     pub(super) fn keeps_settings(&self) -> bool {
         self.exact.as_ref().is_some_and(|exact| exact.stays)
-    }
-
-    /// Who has logged in may set everything.
-    fn is_of_superuser(&self) -> bool {
-        self.parameters.get(b"is_superuser") == Some(b"on")
     }
 
     /// Whether its client's encoding is the one of its reports.
@@ -347,7 +363,7 @@ impl<S: Socket> Client<S> {
             let nobodys = exact.nobodys.setting(&set.name) == Some(set);
             (!nobodys || known(&set.name).is_some())
                 && !(*set.name == *b"session_authorization"
-                    && set.value.as_deref() == Some(backend.pool.user.as_bytes()))
+                    && set.value.as_deref() == Some(backend.role().as_bytes()))
         };
         let same_encoding = backend.reads_as_it_reports();
         for set in report.settings.iter().filter(|set| own(set)) {

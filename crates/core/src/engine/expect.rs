@@ -88,6 +88,9 @@ pub(super) enum Expect {
     MadeQuery,
     /// Made by us: a simple query about the session, whose row is read (see [`super::doubt`]).
     MadeQuestion,
+    /// Made by us: the call that hands the session over, swallowed up to ReadyForQuery (see
+    /// [`super::hand_over`]).
+    HandOver,
     /// Made by us: Describe of a statement.
     MadeDescribe,
     /// Made by us: a Sync, e.g. after an error, ahead of the client's own.
@@ -115,9 +118,9 @@ impl Expect {
             || matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeSync)
     }
 
-    /// Whether it is a simple query that no client has asked for.
+    /// Whether it is a simple query, or a call, that no client has asked for.
     pub(super) fn is_query_of_ours(self) -> bool {
-        matches!(self, Self::MadeQuery | Self::MadeQuestion)
+        matches!(self, Self::MadeQuery | Self::MadeQuestion | Self::HandOver)
     }
 
     /// Whether it is a text of a simple query, or the first part of one: no ReadyForQuery comes for
@@ -135,6 +138,7 @@ impl Expect {
                 | Self::MadeParse { .. }
                 | Self::MadeQuery
                 | Self::MadeQuestion
+                | Self::HandOver
                 | Self::MadeDescribe
                 | Self::MadeSync
         )

@@ -486,7 +486,12 @@ impl<S: Socket> Engine<S> {
         passage: &mut Passage<'_>,
         now: Time,
     ) -> Result<(), Halt> {
-        if self.clients.get(slot).is_some_and(Client::listens) && self.clean_backend(host, slot) {
+        let Some(client) = self.clients.get(slot) else { return Ok(()) };
+        let listens = client.listens();
+        if client.backend.as_ref().is_some_and(|backend| backend.shared) && self.hand_over(slot)? {
+            return Err(Halt::Full);
+        }
+        if listens && self.clean_backend(host, slot) {
             return Err(Halt::Full);
         }
         let hash_key = self.hash_key;

@@ -55,6 +55,8 @@ pub(super) struct Relayed {
     pub(super) unreadable_report: Option<ReportError>,
     /// A refusal of the server's is being healed, and the next step is due.
     pub(super) heal: bool,
+    /// What has come of a hand-over to the client.
+    pub(super) handed_over: Option<super::hand_over::Outcome>,
     /// Transactions of the client that ended.
     pub(super) transactions: u64,
     /// One of a client that listens has ended, and is not answered yet.
@@ -363,6 +365,10 @@ impl<S: Socket> Relay<'_, S> {
                 kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
             ) => (false, Fate::Skip),
             (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION) => {
+                (false, Fate::Skip)
+            }
+            (Expect::HandOver, kind::FUNCTION_RESULT) => {
+                self.backend.hand_over_answered();
                 (false, Fate::Skip)
             }
             (Expect::Parse { .. }, kind::PARSE_COMPLETE)

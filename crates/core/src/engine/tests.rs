@@ -7,6 +7,7 @@ mod direct;
 mod exact;
 mod faults;
 mod floods;
+mod handing_over;
 mod harness;
 mod limits;
 mod moving;

@@ -19,6 +19,7 @@ use super::{Socket, limits, restore};
 use crate::session::part::Part;
 use crate::session::scan::{Findings, ScanOptions, Scanner, SetValue, Verb, is_plain, scan};
 use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, frontend};
 
@@ -225,6 +226,15 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             }
             frontend::FUNCTION_CALL => {
+                if let Some((function, _)) = frame::take_u32(self.body)
+                    && self.backend.is_hand_over(function)
+                {
+                    // The server would not believe it, and end a session that others want.
+                    return Err(Halt::Refused(ClientError::fatal(
+                        SqlState(*b"42501"),
+                        "hawser.hand_over() is not for clients",
+                    )));
+                }
                 if calls_unknown_function(self.body) {
                     self.before(&Effects::of_unknown_function(), false)?;
                 }

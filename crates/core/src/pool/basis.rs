@@ -6,14 +6,21 @@
 //! [`Basis`] is the number of one such set of values. What differs from one basis is reckoned anew
 //! where the server connection has another ([`crate::engine`], `rebase`).
 //!
+//! # Users
+//! Where users share a pool, each has numbers of its own, also where the values are the same. A
+//! shared statement is of one basis: so it is of one user.
+//!
 //! # Why numbers
 //! They are compared at each lending, and clients keep one each.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::shared::ServerParameters;
+use crate::engine::statement::Keyed;
 
-/// Sets of values that one pool tells apart; any further are taken for unknown.
+/// Sets of values that one pool, or one user of a shared one, tells apart; any further are taken for
+/// unknown.
 pub const BASES_MAX: usize = 256;
 
 /// One set of a server's own values, by its number within the pool.
@@ -23,25 +30,38 @@ pub struct Basis(u16);
 impl Basis {
     /// No server has said yet.
     pub const UNKNOWN: Basis = Basis(u16::MAX);
+
+    pub(crate) fn number(self) -> u16 {
+        self.0
+    }
 }
 
 /// All that a pool has seen.
-#[derive(Debug, Default)]
-pub(super) struct Bases(Mutex<Vec<Arc<ServerParameters>>>);
+#[derive(Debug)]
+pub(super) struct Bases(Mutex<Known>);
+
+#[derive(Debug)]
+struct Known {
+    values: Vec<Arc<ServerParameters>>,
+    /// Which of them are a user's.
+    users: HashMap<Box<str>, Vec<u16>, Keyed>,
+}
 
 impl Bases {
+    /// None yet; `hash_key` keys the table of users.
+    pub(super) fn new(hash_key: u64) -> Self {
+        let users = HashMap::with_hasher(Keyed(hash_key));
+        Self(Mutex::new(Known { values: Vec::new(), users }))
+    }
+
     /// The number of these values; of what nobody can set, none counts.
     pub(super) fn of(&self, parameters: &Arc<ServerParameters>) -> Basis {
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = known.iter().position(|known| {
-            Arc::ptr_eq(known, parameters)
-                || (known.settable().all(|(name, value)| parameters.get(name) == Some(value))
-                    && parameters.settable().all(|(name, _)| known.get(name).is_some()))
-        });
+        let at = known.values.iter().position(|known| is_same(known, parameters));
         let at = at.unwrap_or_else(|| {
-            if known.len() < BASES_MAX {
-                known.push(parameters.clone());
-                known.len() - 1
+            if known.values.len() < BASES_MAX {
+                known.values.push(parameters.clone());
+                known.values.len() - 1
             } else {
                 usize::MAX
             }
@@ -49,9 +69,75 @@ impl Bases {
         u16::try_from(at).map_or(Basis::UNKNOWN, Basis)
     }
 
+    /// The number of these values of a user's.
+    pub(super) fn of_user(&self, user: &str, parameters: &Arc<ServerParameters>) -> Basis {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Known { values, users } = &mut *known;
+        let own = users.get(user).map_or(&[][..], |own| own);
+        if let Some(at) = own.iter().find(|at| is_same(&values[usize::from(**at)], parameters)) {
+            return Basis(*at);
+        }
+        let Ok(at) = u16::try_from(values.len()) else { return Basis::UNKNOWN };
+        if own.len() >= BASES_MAX || Basis(at) == Basis::UNKNOWN {
+            return Basis::UNKNOWN;
+        }
+        values.push(parameters.clone());
+        users.entry(user.into()).or_default().push(at);
+        Basis(at)
+    }
+
     /// The values of that number.
     pub(super) fn get(&self, basis: Basis) -> Option<Arc<ServerParameters>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        known.get(usize::from(basis.0)).cloned()
+        known.values.get(usize::from(basis.0)).cloned()
+    }
+}
+
+fn is_same(known: &Arc<ServerParameters>, parameters: &Arc<ServerParameters>) -> bool {
+    Arc::ptr_eq(known, parameters)
+        || (known.settable().all(|(name, value)| parameters.get(name) == Some(value))
+            && parameters.settable().all(|(name, _)| known.get(name).is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own(zone: &str) -> Arc<ServerParameters> {
+        let mut parameters = ServerParameters::default();
+        parameters.set(b"TimeZone", zone.as_bytes());
+        Arc::new(parameters)
+    }
+
+    #[test]
+    fn users_never_have_the_same_number() {
+        let bases = Bases::new(1);
+        let ann = bases.of_user("ann", &own("UTC"));
+        assert_eq!(bases.of_user("ann", &own("UTC")), ann);
+        assert_ne!(bases.of_user("bob", &own("UTC")), ann);
+        assert_ne!(bases.of_user("ann", &own("CET")), ann);
+        assert_ne!(bases.of(&own("Asia/Tokyo")), ann);
+        assert_eq!(bases.get(ann), Some(own("UTC")));
+    }
+
+    #[test]
+    fn whose_values_change_without_end_has_no_number_any_more_and_others_have() {
+        let bases = Bases::new(1);
+        for n in 0..BASES_MAX {
+            assert_ne!(bases.of_user("ann", &own(&n.to_string())), Basis::UNKNOWN);
+        }
+        assert_eq!(bases.of_user("ann", &own("one more")), Basis::UNKNOWN);
+        assert_ne!(bases.of_user("bob", &own("one more")), Basis::UNKNOWN);
+    }
+
+    #[test]
+    fn more_users_than_there_are_numbers_have_none() {
+        let bases = Bases::new(1);
+        let own = own("UTC");
+        for n in 0..u16::MAX {
+            assert_ne!(bases.of_user(&n.to_string(), &own), Basis::UNKNOWN);
+        }
+        assert_eq!(bases.of_user("one more", &own), Basis::UNKNOWN);
+        assert_ne!(bases.of_user("7", &own), Basis::UNKNOWN);
     }
 }

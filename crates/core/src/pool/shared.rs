@@ -188,6 +188,7 @@ pub struct SharedPool<B> {
     distrusted_in: AtomicU32,
     /// A client has asked for currval or lastval.
     reads_sequences: AtomicBool,
+    shared_by_users: bool,
 }
 
 /// A lock's content, also when a thread panicked while it held it: all that is done under these
@@ -233,13 +234,28 @@ impl<B> SharedPool<B> {
             epoch: AtomicU32::new(0),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
-            bases: Bases::default(),
+            bases: Bases::new(hash_key),
             names: KnownNames::default(),
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
             distrusted_in: AtomicU32::new(0),
             reads_sequences: AtomicBool::new(false),
+            shared_by_users: false,
         }
+    }
+
+    /// The same pool for clients of many users, to whom its backends are handed over: see
+    /// [`crate::engine::hand_over`]. That never changes in the life of a pool.
+    #[must_use]
+    pub fn shared_by_users(mut self) -> Self {
+        self.shared_by_users = true;
+        self
+    }
+
+    /// Whether its backends are handed over to clients of many users.
+    #[inline]
+    pub fn is_shared_by_users(&self) -> bool {
+        self.shared_by_users
     }
 
     /// The pool itself. Keep the guard for one queue operation.
@@ -304,14 +320,24 @@ impl<B> SharedPool<B> {
         *unpoisoned(self.parameters.write()) = Some(parameters);
     }
 
-    /// The number of the values that servers say at connect.
+    /// The number of the values that servers say at connect. (Of a session that users share it is not
+    /// known before it is handed over.)
     pub fn basis(&self) -> Basis {
+        if self.shared_by_users {
+            return Basis::UNKNOWN;
+        }
         self.parameters().map_or(Basis::UNKNOWN, |own| self.basis_of(&own))
     }
 
     /// The number of these values of a server's own.
     pub fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
         self.bases.of(parameters)
+    }
+
+    /// The number of these values of a user's own: no two users have the same. Unknown if there are
+    /// too many.
+    pub fn basis_of_user(&self, user: &str, parameters: &Arc<ServerParameters>) -> Basis {
+        self.bases.of_user(user, parameters)
     }
 
     /// The values of that number; `None` if it is unknown.

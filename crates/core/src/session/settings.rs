@@ -166,6 +166,12 @@ impl Mark {
         }
         Mark(hash)
     }
+
+    /// The same, of a session with these own values. (An odd factor: others get other marks.)
+    #[must_use]
+    pub fn of_basis(self, basis: crate::pool::Basis) -> Mark {
+        Mark(self.0 ^ (u32::from(basis.number()) + 1).wrapping_mul(0x9e37_79b1))
+    }
 }
 
 /// The settings of a set, and their mark.

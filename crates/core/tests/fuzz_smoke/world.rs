@@ -315,6 +315,7 @@ impl World {
             socket: Fake(pipe),
             pool: pool.clone(),
             parameters: self.parameters.clone(),
+            hand_over: None,
             report: None,
             process: process(number),
             key: Box::new([number as u8; 4]),

@@ -152,6 +152,7 @@ fn seed(
         pool,
         parameters,
         report,
+        hand_over: None,
         process,
         key,
         server,

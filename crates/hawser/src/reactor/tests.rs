@@ -149,6 +149,7 @@ fn open_backends(
             id: BackendId(opened),
             socket,
             parameters: Arc::default(),
+            hand_over: None,
             report: None,
             process: 1,
             key: vec![0; 4].into(),

@@ -15,6 +15,7 @@
 
 mod copy;
 mod extended;
+pub mod hand_over;
 mod query;
 mod startup;
 
@@ -70,6 +71,8 @@ pub struct ModelBackend {
     reported: BTreeMap<&'static str, String>,
     /// The report of the session that was sent last, if it is told.
     state: Option<String>,
+    /// Hand-overs of it so far.
+    handed_over: u64,
     faults: VecDeque<(usize, PgError)>,
     stalled: bool,
     pace: Option<usize>,
@@ -93,6 +96,7 @@ impl ModelBackend {
             extended: false,
             reported: BTreeMap::new(),
             state: None,
+            handed_over: 0,
             faults: VecDeque::new(),
             stalled: false,
             pace: None,

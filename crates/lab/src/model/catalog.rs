@@ -2,11 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Roles that may log in: one plain and one superuser.
+/// Roles that may log in: plain ones and a superuser.
 pub const LOGIN_ROLE: &str = "app";
+/// Another that may log in, with settings of its own.
+pub const SECOND_ROLE: &str = "app2";
+/// The role by which users share server connections.
+pub const POOLER_ROLE: &str = "pooler";
+/// The number of the function that hands a session over.
+pub const HAND_OVER: u32 = 70_000;
 /// The superuser.
 pub const SUPERUSER: &str = "postgres";
-/// Roles that [`LOGIN_ROLE`] is a member of.
+/// Roles that [`LOGIN_ROLE`] and [`SECOND_ROLE`] are members of.
 pub const MEMBER_ROLES: [&str; 2] = ["reader", "writer"];
 /// A role that [`LOGIN_ROLE`] is no member of.
 pub const FOREIGN_ROLE: &str = "stranger";
@@ -50,7 +56,7 @@ pub fn database(slots: std::ops::Range<usize>) -> Database {
 /// Roles of a new cluster, and which of them are superusers.
 #[must_use]
 pub fn roles() -> BTreeMap<String, bool> {
-    [LOGIN_ROLE, FOREIGN_ROLE]
+    [LOGIN_ROLE, SECOND_ROLE, POOLER_ROLE, FOREIGN_ROLE]
         .into_iter()
         .chain(MEMBER_ROLES)
         .map(|role| (role.to_owned(), false))
@@ -61,7 +67,17 @@ pub fn roles() -> BTreeMap<String, bool> {
 /// Whether `role` has the rights of `other`.
 #[must_use]
 pub fn has_role(role: &str, other: &str) -> bool {
-    role == other || role == SUPERUSER || (role == LOGIN_ROLE && MEMBER_ROLES.contains(&other))
+    let is_member = || [LOGIN_ROLE, SECOND_ROLE].contains(&role) && MEMBER_ROLES.contains(&other);
+    role == other || role == SUPERUSER || is_member()
+}
+
+/// What ALTER ROLE has set for a role's sessions, in the server's own form.
+#[must_use]
+pub fn role_settings(role: &str) -> &'static [(&'static str, &'static str)] {
+    match role {
+        SECOND_ROLE => &[("datestyle", "German, DMY"), ("statement_timeout", "80s")],
+        _ => &[],
+    }
 }
 
 /// Schemas of a new cluster.
@@ -74,10 +90,15 @@ pub fn schemas() -> BTreeSet<String> {
 /// database `postgres`, then those for [`DATABASE`]. Each element is one simple query.
 #[must_use]
 pub fn setup_sql(clients: usize) -> (Vec<String>, Vec<String>) {
-    let mut cluster = vec![format!("CREATE ROLE {LOGIN_ROLE} LOGIN")];
+    let mut cluster: Vec<String> = [LOGIN_ROLE, SECOND_ROLE, POOLER_ROLE]
+        .map(|role| format!("CREATE ROLE {role} LOGIN"))
+        .to_vec();
+    for (name, value) in role_settings(SECOND_ROLE) {
+        cluster.push(format!("ALTER ROLE {SECOND_ROLE} SET {name} TO '{value}'"));
+    }
     cluster.push(format!("CREATE ROLE {FOREIGN_ROLE}"));
     for role in MEMBER_ROLES {
-        cluster.push(format!("CREATE ROLE {role} ROLE {LOGIN_ROLE}"));
+        cluster.push(format!("CREATE ROLE {role} ROLE {LOGIN_ROLE}, {SECOND_ROLE}"));
     }
     cluster.push(format!("CREATE DATABASE {DATABASE}"));
     let mut database = Vec::new();

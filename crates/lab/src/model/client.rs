@@ -36,6 +36,8 @@ pub struct ClientConfig {
     pub slots: std::ops::Range<usize>,
     /// How it behaves.
     pub behaviour: Behaviour,
+    /// Its user.
+    pub user: &'static str,
     /// Startup parameters besides user and database.
     pub startup: Vec<(String, String)>,
     /// Which differences are none.
@@ -58,6 +60,7 @@ impl Default for ClientConfig {
             seed: 1,
             slots: 0..1,
             behaviour: Behaviour::default(),
+            user: catalog::LOGIN_ROLE,
             startup: Vec::new(),
             comparison: Comparison::ExactWithNotifier,
             write_bytes_max: 0,
@@ -202,7 +205,7 @@ impl ModelClient {
             ..ServerConfig::default()
         };
         let mut oracle = Oracle::new(config, self.config.comparison);
-        let mut parameters = vec![("user", catalog::LOGIN_ROLE), ("database", catalog::DATABASE)];
+        let mut parameters = vec![("user", self.config.user), ("database", catalog::DATABASE)];
         parameters.extend(self.config.startup.iter().map(|(k, v)| (k.as_str(), v.as_str())));
         let startup = frontend::startup(frontend::PROTOCOL_3_0, &parameters);
         oracle.send(&startup);

@@ -128,6 +128,13 @@ impl Session {
         }
     }
 
+    /// It is another user's from now on.
+    pub(super) fn hand_over(&mut self, user: String) {
+        self.defaults.hand_over(&user);
+        self.now.settings.hand_over();
+        self.user = user;
+    }
+
     pub(super) fn setting(&self, name: &str) -> Option<&str> {
         self.now.settings.get(&self.defaults, name)
     }

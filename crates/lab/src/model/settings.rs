@@ -146,6 +146,20 @@ impl Defaults {
         self.start.insert(key, value);
     }
 
+    /// What a role's session begins with.
+    pub fn begin_as(&mut self, user: &str) {
+        self.start_with("session_authorization", user.to_owned());
+        for (name, value) in super::catalog::role_settings(user) {
+            self.start_with(name, (*value).to_owned());
+        }
+    }
+
+    /// The session is this user's now: of the one before nothing is left.
+    pub fn hand_over(&mut self, user: &str) {
+        self.start.clear();
+        self.begin_as(user);
+    }
+
     /// The value that RESET restores; `None` for an unknown name.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
@@ -201,6 +215,11 @@ impl Settings {
     pub fn set_in_session(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = self.values.iter().filter(|(_, value)| value.own);
         own.map(|(key, value)| (key.as_str(), value.session.as_str()))
+    }
+
+    /// What is SET stays, but for roles; all else is as the session begins.
+    pub fn hand_over(&mut self) {
+        self.values.retain(|key, value| value.own && !spared_by_reset_all(key));
     }
 
     /// RESET ALL.

@@ -58,8 +58,12 @@ pub(super) struct Lobby {
 }
 
 /// The messages with which a model greets a session with these settings, and its end.
-pub(super) fn log_in(backend: &mut ModelBackend, asked: &[(String, String)]) -> Vec<Message> {
-    let mut parameters = vec![("user", catalog::LOGIN_ROLE), ("database", catalog::DATABASE)];
+pub(super) fn log_in(
+    backend: &mut ModelBackend,
+    user: &str,
+    asked: &[(String, String)],
+) -> Vec<Message> {
+    let mut parameters = vec![("user", user), ("database", catalog::DATABASE)];
     parameters.extend(asked.iter().map(|(name, value)| (name.as_str(), value.as_str())));
     backend.receive(&frontend::startup(frontend::PROTOCOL_3_0, &parameters).encode());
     let mut bytes = Vec::new();
@@ -87,7 +91,7 @@ impl Lobby {
     pub(super) fn new(login_max: Duration) -> Self {
         let server = ModelServer::new(ServerConfig { slots: 0..0, ..ServerConfig::default() });
         let mut plain = server.connect();
-        log_in(&mut plain, &[]);
+        log_in(&mut plain, catalog::LOGIN_ROLE, &[]);
         let logging_in = Vec::new();
         Self { visitors: BTreeMap::new(), next: 0, logging_in, login_max, server, plain }
     }
@@ -141,15 +145,18 @@ impl Lobby {
             return;
         }
         let mut asked = Vec::new();
+        let mut user = String::new();
         while let (Ok(name), Ok(value)) = (reader.text(), reader.text()) {
             if name.is_empty() {
                 break;
             }
-            if name != "user" && name != "database" {
-                asked.push((name, value));
+            match &*name {
+                "user" => user = value,
+                "database" => {}
+                _ => asked.push((name, value)),
             }
         }
-        let client = self.admit(visitor, &asked, pools, outside);
+        let client = self.admit(visitor, (&user, &asked), pools, outside);
         let due = outside.now + delay(&mut outside.rng, self.login_max);
         let home = LoopId(u16::try_from(outside.rng.below(u64::from(loops))).unwrap_or(0));
         self.logging_in.push(LoggingIn { due, home, client });
@@ -158,27 +165,28 @@ impl Lobby {
     fn admit(
         &self,
         visitor: Visitor,
-        asked: &[(String, String)],
+        (user, asked): (&str, &[(String, String)]),
         pools: &[PoolRef<Stream>],
         outside: &mut Outside,
     ) -> Box<NewClient<Stream>> {
         let mut probe = self.server.connect();
-        let greeting: Vec<u8> = log_in(&mut probe, asked)
+        let pool = pools[visitor.seat.pool].clone();
+        let shared = pool.is_shared_by_users();
+        let greeting: Vec<u8> = log_in(&mut probe, user, asked)
             .iter()
-            .filter(|message| matches!(message.tag, b'R' | b'S'))
+            .filter(|message| message.tag == b'R' || (message.tag == b'S' && !shared))
             .flat_map(Message::encode)
             .collect();
         let mut start = SettingsBuilder::new();
         for (name, _) in asked {
             let shown = probe.setting(name);
             if let Some(value) = shown
-                && self.plain.setting(name).as_ref() != Some(&value)
+                && (shared || self.plain.setting(name).as_ref() != Some(&value))
             {
                 start.set(name.as_bytes(), value.as_bytes());
             }
         }
         probe.hang_up();
-        let pool = pools[visitor.seat.pool].clone();
         let start: Settings = pool.interner().share(start.build());
         Box::new(NewClient {
             socket: Stream(visitor.socket),
@@ -187,7 +195,12 @@ impl Lobby {
             start,
             greeting,
             secret: outside.rng.next_u64().to_be_bytes()[..4].into(),
-            about: Box::new(ClientAbout::new(PeerAddress::Unix, None, "", moment(outside.now))),
+            about: Box::new(ClientAbout::new(
+                PeerAddress::Unix,
+                shared.then_some(user),
+                "",
+                moment(outside.now),
+            )),
             permit: (),
             early: visitor.bytes,
             exclusive: false,

@@ -12,6 +12,8 @@ use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::host::{OUTSIDE, Opening, Outside, Stream, delay, moment};
 use super::lobby;
+use crate::model::backend::hand_over;
+use crate::model::catalog;
 use crate::model::endpoint::ServerEndpoint;
 use crate::model::wire::Reader;
 use crate::model::{Fault, ModelServer, ProcessId, frontend};
@@ -169,7 +171,9 @@ impl Servers {
         let mut reported = None;
         let mut parameters = ServerParameters::default();
         let (mut process, mut key) = (0, Vec::new());
-        for message in lobby::log_in(&mut endpoint.backend, &asking) {
+        let shared = pool.is_shared_by_users();
+        let user = if shared { catalog::POOLER_ROLE } else { catalog::LOGIN_ROLE };
+        for message in lobby::log_in(&mut endpoint.backend, user, &asking) {
             if let Some((name, value)) = lobby::parameter(&message) {
                 if name.as_bytes() == report::NAME {
                     reported = Report::read(value.as_bytes()).ok();
@@ -192,6 +196,7 @@ impl Servers {
             socket: Stream(near),
             pool,
             parameters: Arc::new(parameters),
+            hand_over: shared.then(hand_over::key),
             report: reported,
             process: u32::try_from(process).unwrap_or_default(),
             key: key.into(),

@@ -22,6 +22,11 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
         let names = view.pool.custom_names(&client.desired);
+        let wish = if view.pool.is_shared_by_users() {
+            Wish { settings: wish.settings.of_basis(client.basis), ..wish }
+        } else {
+            wish
+        };
         let acquired = view.pool.lock().acquire_with(
             id,
             names,
@@ -71,14 +76,17 @@ impl<S: Socket> Engine<S> {
                 return Err(reason);
             }
         }
-        backend.is_lent_to(self.client_id(slot));
+        let id = self.client_id(slot);
+        backend.is_lent_to(id);
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;
-        if client.basis != backend.basis {
+        // (If users share it, it has other values once it has been handed over.)
+        let own = backend.is_handed_to(id);
+        if own && client.basis != backend.basis {
             client.rebase(&backend);
         }
-        if backend.makes_temporary {
+        if own && backend.makes_temporary {
             client.pins = client.pins.union(client.lasting_pins(&backend));
         }
         client.backend = Some(backend);

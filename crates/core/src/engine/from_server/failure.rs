@@ -21,6 +21,10 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.question_failed();
             return Ok(Fate::Skip);
         }
+        if owed == Expect::HandOver {
+            self.backend.hand_over_refused(body);
+            return Ok(Fate::Skip);
+        }
         let mut healing = false;
         if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
             (owed, is_stale_or_lost(body))

@@ -139,7 +139,7 @@ impl<S: Socket> Engine<S> {
         backend.cancel_if_due(host, self.id);
         let at_rest = relayed.broken.is_none() && relayed.goodbye.is_none() && backend.is_at_rest();
         let listens = relayed.listens && relayed.broken.is_none() && relayed.goodbye.is_none();
-        let settled = match at_rest && !listens {
+        let settled = match at_rest && !listens && relayed.handed_over.is_none() {
             // What it waits for is not the server's word on its pins.
             true if listened => Ok(!client.is_pinned()),
             true => client.can_give_back(&mut backend),
@@ -182,6 +182,10 @@ impl<S: Socket> Engine<S> {
         if let Some(error) = relayed.goodbye {
             self.say_goodbye(host, slot, &error, now);
             return false;
+        }
+        if let Some(outcome) = relayed.handed_over {
+            self.handed_over(host, slot, outcome, now);
+            return !drained;
         }
         if self.clients.get(slot).is_some_and(|client| {
             // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.

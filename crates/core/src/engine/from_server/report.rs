@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use super::super::Socket;
 use super::super::client::Resetting;
+use super::super::expect::Expect;
+use super::super::hand_over::CHALLENGE;
 use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
@@ -48,7 +50,15 @@ impl<S: Socket> Relay<'_, S> {
             }
             return Ok(Fate::Skip);
         }
+        if name == CHALLENGE {
+            return Ok(Fate::Skip);
+        }
         let backend = &mut *self.backend;
+        if backend.expected.front() == Some(&Expect::HandOver) {
+            backend.take_own_value(name, value)?;
+            return Ok(Fate::Skip);
+        }
+        backend.note_authorization(name, value);
         let fixed = ServerParameters::is_fixed(name);
         if name == b"in_hot_standby"
             && backend.parameters.get(name).is_some_and(|before| before != value)
@@ -61,7 +71,9 @@ impl<S: Socket> Relay<'_, S> {
             let mut parameters = (*backend.parameters).clone();
             parameters.set(name, value);
             backend.take_parameters(Arc::new(parameters));
-            if let Some(client) = &mut self.client {
+            if let Some(client) = &mut self.client
+                && !backend.is_handing_over()
+            {
                 client.basis = backend.basis; // it is told, and follows
             }
         }

@@ -50,6 +50,10 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
             return Ok(Fate::Skip);
         }
+        if owed == Expect::HandOver {
+            relayed.handed_over = Some(self.backend.hand_over_ended()?);
+            return Ok(Fate::Skip);
+        }
         if owed == Expect::MadeQuestion {
             match &mut self.client {
                 Some(client) => client.conclude(self.backend),

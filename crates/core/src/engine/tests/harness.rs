@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 
 use crate::engine::expect::Expect;
+use crate::engine::hand_over::HandOverKey;
 use crate::engine::message::{
     ClientAbout, ClientSecret, ClientState, Event, NewClient, PeerAddress, PoolMode, PoolRef,
     ToLoop,
@@ -224,9 +225,67 @@ pub(super) struct World {
     opens_nothing: bool,
     /// What they report of their sessions, if they do.
     pub(super) report: Option<&'static str>,
+    /// They can be handed over to clients.
+    pub(super) hands_over: bool,
+}
+
+/// What hands servers over to clients.
+pub(super) fn key() -> HandOverKey {
+    HandOverKey { key: [7; 16], function: 4242, pooler: 9, sent: 1 }
 }
 
 impl World {
+    /// One loop, and a pool that users share.
+    pub(super) fn shared(size: u32) -> Self {
+        let mut world = Self::new(size);
+        let settings = (*world.pool.settings()).clone();
+        let pool = SharedPool::new(PoolId(1), "db", "me", settings, 1, 7);
+        world.pool = Arc::new(pool.shared_by_users());
+        world.own = vec![("session_authorization", "me"), ("is_superuser", "off")];
+        world.hands_over = true;
+        world
+    }
+
+    /// A client of this user's that has come to loop 0, and has not been greeted.
+    pub(super) fn client_as(
+        &mut self,
+        user: Option<&str>,
+        mode: PoolMode,
+        start: &[(&str, &str)],
+    ) -> Peer {
+        let (peer, socket) = Peer::new();
+        let client = self.new_client(socket, mode, start, user);
+        self.asked.messages.push_back((LoopId(0), ToLoop::Adopt(Box::new(client))));
+        self.settle();
+        peer
+    }
+
+    fn new_client(
+        &self,
+        socket: Fake,
+        mode: PoolMode,
+        start: &[(&str, &str)],
+        user: Option<&str>,
+    ) -> NewClient<Fake> {
+        let start: Settings = start
+            .iter()
+            .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
+            .collect::<SettingsBuilder>()
+            .build();
+        NewClient {
+            socket,
+            pool: self.pool.clone(),
+            mode,
+            start,
+            greeting: Vec::new(),
+            secret: ClientSecret::Short([9; 4]),
+            about: Box::new(ClientAbout::new(PeerAddress::Unix, user, "", self.now)),
+            permit: (),
+            early: Vec::new(),
+            exclusive: false,
+        }
+    }
+
     /// One loop, a pool of this size.
     pub(super) fn new(size: u32) -> Self {
         Self::with_loops(1, size)
@@ -248,6 +307,7 @@ impl World {
             own: Vec::new(),
             opens_nothing: false,
             report: None,
+            hands_over: false,
         }
     }
 
@@ -313,6 +373,7 @@ impl World {
                     socket,
                     pool: pool.clone(),
                     parameters: Arc::new(parameters),
+                    hand_over: self.hands_over.then(key),
                     report: self.report.map(|text| Report::read(text.as_bytes()).unwrap()),
                     process: 100 + number,
                     key: vec![number as u8; 4].into(),
@@ -417,23 +478,7 @@ impl World {
         start: &[(&str, &str)],
     ) -> Peer {
         let (peer, socket) = Peer::new();
-        let start: Settings = start
-            .iter()
-            .map(|(name, value)| (name.as_bytes(), value.as_bytes()))
-            .collect::<SettingsBuilder>()
-            .build();
-        let client = NewClient {
-            socket,
-            pool: self.pool.clone(),
-            mode,
-            start,
-            greeting: Vec::new(),
-            secret: ClientSecret::Short([9; 4]),
-            about: Box::new(ClientAbout::new(PeerAddress::Unix, None, "", self.now)),
-            permit: (),
-            early: Vec::new(),
-            exclusive: false,
-        };
+        let client = self.new_client(socket, mode, start, None);
         self.asked.messages.push_back((home, ToLoop::Adopt(Box::new(client))));
         self.settle();
         if mode != PoolMode::Session {

@@ -2,6 +2,7 @@
 
 use super::ModelBackend;
 use super::query::Run;
+use crate::model::catalog;
 use crate::model::datum::decode;
 use crate::model::error::PgError;
 use crate::model::execute::{cursor_exists, no_statement};
@@ -297,6 +298,9 @@ impl ModelBackend {
         self.session().start();
         if self.session().block == Block::Failed {
             return Err(PgError::aborted());
+        }
+        if u32::try_from(function) == Ok(catalog::HAND_OVER) {
+            return self.hand_over(&arguments);
         }
         if function != INT4_SUM {
             let message = format!("function with OID {function} does not exist");

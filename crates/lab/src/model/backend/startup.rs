@@ -92,7 +92,7 @@ impl ModelBackend {
             return Err(PgError::fatal("3D000", message));
         };
         let mut defaults = Defaults::default();
-        defaults.start_with("session_authorization", user.clone());
+        defaults.begin_as(&user);
         for (name, value) in asked {
             let key = settings::key(&name);
             if key == "search_path" {
