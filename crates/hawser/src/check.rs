@@ -6,6 +6,7 @@
 //! # Exit codes  0 without an error, else 1
 
 mod census;
+mod shared;
 
 use std::fmt;
 use std::io;
@@ -98,7 +99,9 @@ pub fn findings(path: &Path) -> Vec<Finding> {
             report.listeners(&config).await;
             report.servers(&config).await;
             if let Some(access) = &access {
-                for (grade, text) in census::take(&config, access).await {
+                let mut found = census::take(&config, access).await;
+                found.extend(shared::take(&config, access).await);
+                for (grade, text) in found {
                     report.add(grade, text);
                 }
             }
@@ -198,7 +201,7 @@ impl Report {
         }
         if let Err(errors) = Connectings::load(config) {
             for error in errors {
-                self.add(Grade::Error, format!("TLS to servers: {error}"));
+                self.add(Grade::Error, error);
             }
         }
         access

@@ -15,6 +15,7 @@
 //!   to the very server that runs the query
 
 pub mod enter;
+pub mod hand_over;
 pub mod reach;
 pub mod talk;
 #[cfg(test)]
@@ -70,6 +71,8 @@ pub struct Target {
     pub tcp: TcpOptions,
     /// Whether servers are asked to report what their sessions hold.
     pub reports: bool,
+    /// Whether servers are asked for what it takes to hand sessions over.
+    pub hands_over: bool,
 }
 
 /// As whom to log in, to what.
@@ -163,6 +166,11 @@ pub enum DialError {
         /// Why.
         source: TalkError,
     },
+    /// Users are to share it, and it cannot be handed over to them.
+    NotHandedOver {
+        /// Why.
+        reason: String,
+    },
     /// There may be no more connections.
     Full(Full),
     /// Servers were reached, and none is what `target_session_attrs` asks for.
@@ -184,7 +192,7 @@ impl DialError {
                     [b'2', b'8', ..] | b"3D000" | b"42501" | b"42704" | b"22023"
                 )
             }
-            Self::Authentication { .. } => true,
+            Self::Authentication { .. } | Self::NotHandedOver { .. } => true,
             Self::Resolve { .. }
             | Self::Connect { .. }
             | Self::Tls { .. }
@@ -253,6 +261,9 @@ impl fmt::Display for DialError {
             }
             Self::Talk { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
+            }
+            Self::NotHandedOver { reason } => {
+                write!(f, "users cannot share server connections: {reason}")
             }
             Self::Full(full) => {
                 f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full"))
@@ -639,7 +650,7 @@ async fn attempt(
         link.map_err(|source| DialError::Connect { server: endpoint.to_string(), source })?;
     dialler.congestion.apply(&mut link, configured.congestion(), configured);
     let mut talk = Talk::new(reach::open(link, endpoint, &target.tls, encryption).await?);
-    let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(2 + login.parameters.len());
+    let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(4 + login.parameters.len());
     match login.replication {
         Replication::None => {}
         Replication::Physical => parameters.push((b"replication", b"true")),
@@ -654,6 +665,9 @@ async fn attempt(
         && dialler.asks_for_reports(configured)
     {
         parameters.push((report::ASKING, b"on"));
+    }
+    if target.hands_over && login.replication == Replication::None {
+        parameters.push((hawser_core::engine::hand_over::ASKING, b"on"));
     }
 
     let server = || endpoint.to_string();

@@ -36,7 +36,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::admin::pooler::Pooler;
 use crate::admin::show::snapshots;
-use crate::process::random_u64;
+use crate::process::pooler_number;
 
 /// What is behind the control socket's path.
 const SUFFIX: &str = ".server";
@@ -58,7 +58,7 @@ pub fn socket_path(control_socket: &Path) -> PathBuf {
 
 /// Answers whoever connects, one at a time. Never ends.
 pub async fn answer(listener: UnixListener, pooler: Arc<dyn Pooler>) {
-    let number = random_u64();
+    let number = pooler_number();
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
@@ -123,7 +123,13 @@ impl<'a> Question<'a> {
         let snapshots = snapshots(pooler, Scope::Clients).await?;
         let roles: HashMap<_, _> =
             pooler.pools().into_iter().map(|entry| (entry.pool.id, entry.pool)).collect();
-        let role = |client: &ClientRow| roles.get(&client.pool).map_or("", |pool| &pool.user);
+        let role = |client: &ClientRow| -> String {
+            match roles.get(&client.pool) {
+                Some(pool) if pool.is_shared_by_users() => client.user.clone(),
+                Some(pool) => pool.user.clone(),
+                None => String::new(),
+            }
+        };
         let with_id = |client: &&ClientRow, id: u32| client.process == id;
         let clients = || snapshots.iter().flat_map(|snapshot| &snapshot.clients);
         match self {
@@ -135,7 +141,7 @@ impl<'a> Question<'a> {
                     .collect();
                 for client in clients().filter(|client| id.is_none_or(|id| with_id(client, id))) {
                     let backend = backends.get(&client.id).copied().unwrap_or(0);
-                    write_client(out, client, role(client), backend);
+                    write_client(out, client, &role(client), backend);
                 }
             }
             Self::Cancel(id, user) | Self::Terminate(id, user) => {

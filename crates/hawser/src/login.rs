@@ -517,6 +517,9 @@ impl Login {
             let message = format!("database \"{database}\" has no user to log in to its server as");
             return Err(ClientError::fatal(SqlState::INVALID_AUTHORIZATION, message).into());
         }
+        if found.is_shared_by_users() {
+            may_share(found, user, options.replication)?;
+        }
         let wanted = Wanted {
             database,
             user,
@@ -545,7 +548,11 @@ impl Login {
         let mut greeting = proved.last_message;
         greeting.reserve(GREETING_BYTES);
         startup.write_negotiation(&options.protocol_options, &mut greeting);
-        write_greeting(&parameters, &start, &mut greeting);
+        greeting.extend_from_slice(&crate::auth::message::ok());
+        // What a user's session begins with is known when it has one (the engine says it).
+        if !entry.key.shared {
+            write_parameters(&parameters, &start, &mut greeting);
+        }
         let mut secret = vec![0; startup.version().cancel_key_bytes()];
         random_bytes(&mut secret);
         let start = entry.pool.interner().share(start);
@@ -655,9 +662,30 @@ impl Login {
 /// About what a server of today reports at connect.
 const GREETING_BYTES: usize = 512;
 
-/// AuthenticationOk, and each setting that the server reports as this client's session has it.
-fn write_greeting(parameters: &ServerParameters, start: &Settings, out: &mut Vec<u8>) {
-    out.extend_from_slice(&crate::auth::message::ok());
+/// Whether this user may have a session on a server connection that users share.
+fn may_share(
+    database: &DatabaseConfig,
+    user: &str,
+    replication: Replication,
+) -> Result<(), ClientError> {
+    if replication != Replication::None {
+        return Err(ClientError::fatal(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            "no replication where users share server connections",
+        )
+        .hint("Replication needs a [[database]] without hand_over_secret_file."));
+    }
+    if database.forced_user.as_ref().is_some_and(|forced| forced.name == user) {
+        return Err(ClientError::fatal(
+            SqlState::INVALID_AUTHORIZATION,
+            format!("user \"{user}\" is the pooler's own, and not for clients"),
+        ));
+    }
+    Ok(())
+}
+
+/// Each setting that the server reports, as this client's session has it.
+fn write_parameters(parameters: &ServerParameters, start: &Settings, out: &mut Vec<u8>) {
     for (name, value) in &parameters.pairs {
         build::parameter_status(out, name, start.get(name).unwrap_or(value));
     }

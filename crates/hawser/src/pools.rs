@@ -33,6 +33,7 @@ use tokio::sync::Notify;
 
 use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
 use crate::dial::enter::Credentials;
+use crate::dial::hand_over::Secret;
 use crate::dial::{Login, Target};
 use crate::limits::ServerBounds;
 use crate::loops::Pool;
@@ -60,6 +61,8 @@ pub struct PoolKey {
     pub connect_only: Vec<Pair>,
     /// A replication connection's own number.
     pub replication: Option<u64>,
+    /// Whether its clients are of many users, to whom its server connections are handed over.
+    pub shared: bool,
 }
 
 /// Where a pool's backends come from, and what they may be.
@@ -75,6 +78,8 @@ pub struct Route {
     pub per_server: config::Limit,
     /// Sent on each new connection.
     pub connect_query: Option<String>,
+    /// What server connections are handed over with.
+    pub secret: Option<Arc<Secret>>,
     /// Private memory at which a free backend is replaced.
     pub memory_max: Option<u64>,
 }
@@ -156,9 +161,13 @@ impl Drop for PoolPlace {
     }
 }
 
-/// TLS towards the servers of each `[[database]]`, by its name.
+/// What the files say of the way to the servers of each `[[database]]`, by its name: TLS, and the
+/// secret with which server connections are handed over.
 #[derive(Clone, Debug, Default)]
-pub struct Connectings(HashMap<String, Arc<Connecting>>);
+pub struct Connectings {
+    tls: HashMap<String, Arc<Connecting>>,
+    secrets: HashMap<String, Arc<Secret>>,
+}
 
 impl Connectings {
     /// Reads the files.
@@ -166,23 +175,37 @@ impl Connectings {
     /// # Errors
     /// All that is wrong with them.
     pub fn load(config: &Config) -> Result<Self, Vec<String>> {
-        let mut loaded = HashMap::new();
+        let mut loaded = Self::default();
         let mut errors = BTreeSet::new();
         for database in config.databases() {
             match Connecting::load(&database.tls) {
                 Ok(connecting) => {
-                    loaded.insert(database.name.clone(), Arc::new(connecting));
+                    loaded.tls.insert(database.name.clone(), Arc::new(connecting));
                 }
                 Err(error) => {
-                    errors.insert(error.to_string());
+                    errors.insert(format!("TLS to servers: {error}"));
+                }
+            }
+            match database.hand_over_secret_file.as_deref().map(Secret::load) {
+                None => {}
+                Some(Ok(secret)) => {
+                    loaded.secrets.insert(database.name.clone(), Arc::new(secret));
+                }
+                Some(Err(error)) => {
+                    errors.insert(format!("hand_over_secret_file: {error}"));
                 }
             }
         }
-        if errors.is_empty() { Ok(Self(loaded)) } else { Err(errors.into_iter().collect()) }
+        if errors.is_empty() { Ok(loaded) } else { Err(errors.into_iter().collect()) }
     }
 
     fn of(&self, database: &DatabaseConfig) -> Arc<Connecting> {
-        self.0.get(&database.name).cloned().unwrap_or_else(|| Arc::new(Connecting::never()))
+        self.tls.get(&database.name).cloned().unwrap_or_else(|| Arc::new(Connecting::never()))
+    }
+
+    /// What the database's server connections are handed over with.
+    pub(crate) fn secret_of(&self, database: &DatabaseConfig) -> Option<Arc<Secret>> {
+        self.secrets.get(&database.name).cloned()
     }
 }
 
@@ -306,12 +329,13 @@ impl Pools {
 
     /// Whether there is a pool of this database and user for sessions without settings that only
     /// a connect can set.
-    pub fn exists(&self, database: &str, user: &str) -> bool {
+    pub fn exists(&self, database: &str, user: &str, shared: bool) -> bool {
         let key = PoolKey {
             database: database.to_owned(),
             user: user.to_owned(),
             connect_only: Vec::new(),
             replication: None,
+            shared,
         };
         locked(&self.registry).by_key.contains_key(&key)
     }
@@ -341,6 +365,7 @@ impl Pools {
             user: user.to_owned(),
             connect_only,
             replication,
+            shared: database.is_shared_by_users() && replication.is_none(),
         };
         let mut registry = locked(&self.registry);
         if let Some(entry) = registry.by_key.get(&key) {
@@ -374,6 +399,7 @@ impl Pools {
             self.hash_key,
             self.statement_memory.clone(),
         );
+        let pool = if key.shared { pool.shared_by_users() } else { pool };
         let entry = Arc::new(PoolEntry {
             pool: Arc::new(pool),
             key: key.clone(),
@@ -416,6 +442,7 @@ impl Pools {
                 || old.target.tls.mode != new.target.tls.mode
                 || old.target.tls.is_stale()
                 || old.target.reports != new.target.reports
+                || (entry.key.shared && old.secret != new.secret)
                 || old.login.database != new.login.database;
             let (settings, mode) =
                 settings(&config, database, &entry.key.user, entry.route.load().login.replication);
@@ -463,6 +490,7 @@ fn route(
         },
         per_server: reload.limits.max_server_connections_per_server,
         connect_query: database.connect_query.clone(),
+        secret: connectings.secret_of(database),
         memory_max: reload.servers.server_max_memory.nonzero(),
     }
 }
@@ -484,6 +512,7 @@ pub(crate) fn target(
         retry_after_max: reload.servers.server_login_retry,
         tcp: tcp_options(&reload.network),
         reports: database.extension == config::ExtensionUse::Auto,
+        hands_over: database.is_shared_by_users(),
     }
 }
 

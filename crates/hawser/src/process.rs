@@ -4,6 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use hawser_sys::process as sys;
 use ring::rand::{SecureRandom, SystemRandom};
@@ -23,6 +24,12 @@ pub fn random_u64() -> u64 {
     let mut bytes = [0; 8];
     random_bytes(&mut bytes);
     u64::from_ne_bytes(bytes)
+}
+
+/// The number by which servers tell this process from other poolers: one for all its life.
+pub fn pooler_number() -> u64 {
+    static NUMBER: OnceLock<u64> = OnceLock::new();
+    *NUMBER.get_or_init(random_u64)
 }
 
 /// Descriptors that the process needs beside those of connections: logs, epoll, listeners, files

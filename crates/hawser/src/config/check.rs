@@ -95,6 +95,20 @@ impl<'a> Check<'a> {
             if entry.password.is_some() && entry.user.is_none() {
                 error("password", "password: without user, whose is it?".into());
             }
+            if entry.hand_over_secret_file.is_some() {
+                let mut error = |message: &str| {
+                    error("hand_over_secret_file", format!("hand_over_secret_file: {message}"));
+                };
+                if entry.user.is_none() {
+                    error("it needs `user`, the server's hawser.pooler_role");
+                }
+                if entry.connect_query.is_some() {
+                    error("what connect_query sets would not outlive a change of users");
+                }
+                if config.reload.auth.auth_type == Some(AuthType::Any) {
+                    error("auth_type = \"any\" does not know who its clients are");
+                }
+            }
         }
     }
 

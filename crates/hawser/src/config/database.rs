@@ -91,6 +91,8 @@ pub struct DatabaseConfig {
     pub server_lifetime: Duration,
     /// Sent on each new server connection.
     pub connect_query: Option<String>,
+    /// The secret with which server connections are handed over to clients of many users.
+    pub hand_over_secret_file: Option<PathBuf>,
     /// TLS with the servers.
     pub tls: ServerTls,
 }
@@ -100,6 +102,12 @@ impl DatabaseConfig {
     #[must_use]
     pub fn dbname_for<'a>(&'a self, requested: &'a str) -> &'a str {
         self.dbname.as_deref().unwrap_or(requested)
+    }
+
+    /// Whether clients of all users share one pool, each with its own user's session.
+    #[must_use]
+    pub fn is_shared_by_users(&self) -> bool {
+        self.hand_over_secret_file.is_some()
     }
 
     /// Whether this is the entry for names that have none.
@@ -151,6 +159,7 @@ impl DatabaseConfig {
                 .unwrap_or(general.limits.max_db_client_connections),
             server_lifetime: entry.server_lifetime.unwrap_or(general.servers.server_lifetime),
             connect_query: entry.connect_query.clone(),
+            hand_over_secret_file: entry.hand_over_secret_file.clone(),
             tls: ServerTls {
                 mode: entry.server_tls_sslmode.unwrap_or(tls.server_tls_sslmode),
                 ca_file: entry

@@ -699,6 +699,12 @@ settings! {
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
         /// The password of `user`; without it, the one in `users_file` or `[[user]]`.
         password: Option<Password> = "not set", example "\"secret\"", pgbouncer "password";
+        /// The file with the secret of the server's `hawser.secret_file`. With it clients of all users
+        /// share one pool, and still have sessions of their own users: its server connections log in as
+        /// `user`, which is the server's `hawser.pooler_role`, and are
+        /// [handed over](extension.md#one-pool-for-many-users) to each client. Others must not be able to
+        /// read the file. A change of its content counts on reload.
+        hand_over_secret_file: Option<PathBuf> = "not set", example "\"hawser.secret\"";
         /// `auth_user` of this database.
         auth_user: Option<String> = "as in [auth]", example "\"other\"", pgbouncer "auth_user";
         /// `auth_query` of this database.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
 
+use hawser_core::engine::hand_over;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::report;
 use hawser_core::wire::frame::take_u32;
@@ -116,6 +117,8 @@ pub struct Entered {
     pub parameters: ServerParameters,
     /// What it reports of the session, if it does.
     pub report: Option<Box<[u8]>>,
+    /// What the key of its hand-overs is made of, if it was asked for.
+    pub challenge: Option<Box<[u8]>>,
     /// Process id of BackendKeyData; 0 if there was none.
     pub process: u32,
     /// Key of BackendKeyData; empty if there was none.
@@ -138,6 +141,7 @@ pub async fn enter(
     let mut entered = Entered {
         parameters: ServerParameters::default(),
         report: None,
+        challenge: None,
         process: 0,
         key: Box::default(),
     };
@@ -156,6 +160,8 @@ pub async fn enter(
                 let (name, value) = parse_status(&body)?;
                 if *name == *report::NAME {
                     entered.report = Some(value);
+                } else if *name == *hand_over::CHALLENGE {
+                    entered.challenge = Some(value);
                 } else {
                     entered.parameters.set(&name, &value);
                 }

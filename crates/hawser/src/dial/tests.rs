@@ -215,6 +215,7 @@ fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
         retry_after_max: Duration::from_secs(10),
         tcp: TcpOptions::default(),
         reports: false,
+        hands_over: false,
     }
 }
 

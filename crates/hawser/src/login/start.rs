@@ -68,6 +68,9 @@ pub async fn settings(
         }
     }
     check(service, entry, &unknown, &mut builder).await?;
+    if entry.pool.is_shared_by_users() {
+        return Ok(builder.build()); // what its user has by itself is not known yet
+    }
     // What the server has by itself need not be applied.
     let asked = builder.clone().build();
     for (name, value) in &parameters.pairs {

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use hawser_core::engine::{BackendSeed, ToLoop};
+use hawser_core::engine::hand_over::HandOverKey;
+use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::report::{self, Report, ReportError};
@@ -14,6 +15,7 @@ use tokio::time::timeout;
 
 use super::place::{self, Asker, PLACE_WAIT, Place};
 use super::{PoolEntry, Route, locked};
+use crate::dial::hand_over::{self, NotHandedOver, Secret};
 use crate::dial::talk::{Talk, TalkError};
 use crate::dial::{DialError, Dialled, Known};
 use crate::limits::AddressPermit;
@@ -143,7 +145,7 @@ fn seed(
     epoch: u32,
     socket: Conn,
     parameters: Arc<ServerParameters>,
-    (process, key, server, permit, report): Opened,
+    Opened { process, key, server, permit, report, hand_over }: Opened,
 ) -> Box<BackendSeed<Conn>> {
     let report = report.and_then(|text| read_report(&pool, &text));
     Box::new(BackendSeed {
@@ -152,7 +154,7 @@ fn seed(
         pool,
         parameters,
         report,
-        hand_over: None,
+        hand_over,
         process,
         key,
         server,
@@ -199,7 +201,15 @@ fn keep_parameters(
     parameters
 }
 
-type Opened = (u32, Box<[u8]>, hawser_core::engine::ServerAddressId, Permit, Option<Box<[u8]>>);
+/// What a server connection is known by that has been opened.
+struct Opened {
+    process: u32,
+    key: Box<[u8]>,
+    server: ServerAddressId,
+    permit: Permit,
+    report: Option<Box<[u8]>>,
+    hand_over: Option<HandOverKey>,
+}
 
 async fn open(
     service: &Arc<Service>,
@@ -236,6 +246,14 @@ async fn open(
             }
         }
     }
+    let hand_over = match (entry.key.shared && !listens, &route.secret) {
+        (false, _) => None,
+        (true, Some(secret)) => Some(begin(&mut dialled, &route, secret).await?),
+        (true, None) => {
+            let reason = "hand_over_secret_file is no longer in the configuration".to_owned();
+            return Err(DialError::NotHandedOver { reason });
+        }
+    };
     let Dialled { talk, entered, server, place, known } = dialled;
     let broken = |what: &str| DialError::Talk {
         server: "the server".to_owned(),
@@ -250,7 +268,33 @@ async fn open(
         return Err(broken("messages behind ReadyForQuery"));
     }
     let permit = Permit { _place: server_permit, _address: place, _known: known };
-    Ok((conn, entered.parameters, (entered.process, entered.key, server, permit, entered.report)))
+    let opened = Opened {
+        process: entered.process,
+        key: entered.key,
+        server,
+        permit,
+        report: entered.report,
+        hand_over,
+    };
+    Ok((conn, entered.parameters, opened))
+}
+
+/// Finds out what it takes to hand a connection over.
+async fn begin(
+    dialled: &mut Dialled,
+    route: &Route,
+    secret: &Secret,
+) -> Result<HandOverKey, DialError> {
+    let Dialled { talk, entered, .. } = dialled;
+    let within = route.target.connect_timeout;
+    match timeout(within, hand_over::begin(talk, entered, &route.login.user, secret)).await {
+        Ok(Ok(key)) => Ok(key),
+        Ok(Err(NotHandedOver::Because(reason))) => Err(DialError::NotHandedOver { reason }),
+        Ok(Err(NotHandedOver::Talk(source))) => {
+            Err(DialError::Talk { server: "the server".to_owned(), source })
+        }
+        Err(_) => Err(DialError::Timeout { server: "the hand-over".to_owned(), after: within }),
+    }
 }
 
 /// Dials for a pool, once there is a place for it.

@@ -60,7 +60,7 @@ fn make_those_always_wanted(service: &Service) {
             || config.resolve(database, &forced.name).min_pool_size == 0
             || gates.is_paused(name)
             || gates.is_disabled(name)
-            || service.pools.exists(name, &forced.name)
+            || service.pools.exists(name, &forced.name, database.is_shared_by_users())
         {
             continue;
         }
@@ -141,7 +141,9 @@ impl PoolEntry {
         let config = service.config.load();
         self.key.replication.is_none()
             && self.pool.settings().limits.min_size > 0
-            && config.database(&self.key.database).is_some_and(|db| db.forced_user.is_some())
+            && config.database(&self.key.database).is_some_and(|database| {
+                database.forced_user.is_some() && database.is_shared_by_users() == self.key.shared
+            })
             && locked(&self.refusal).is_none()
     }
 }

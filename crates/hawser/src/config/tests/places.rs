@@ -111,6 +111,10 @@ fn entries_are_checked_one_by_one() {
     refused("[[database]]\nname = \"app\"\nservers = \"h:1\"\n", "8:8", &["already in line 2"]);
     refused("[[database]]\nname = \"pgbouncer\"\nservers = \"h:1\"\n", "8:8", &["admin database"]);
     refused("[[database]]\nname = \"b\"\nservers = \"h\"\npassword = \"x\"\n", "10:12", &["whose"]);
+    let shared = "[[database]]\nname = \"b\"\nservers = \"h\"\nhand_over_secret_file = \"x\"\n";
+    refused(shared, "10:25", &["needs `user`"]);
+    let with_query = format!("{shared}user = \"p\"\nconnect_query = \"SELECT 1\"\n");
+    refused(&with_query, "10:25", &["connect_query"]);
     refused("[[user]]\npassword = \"x\"\n", "7:1", &["without name"]);
     refused("[[user]]\nname = \"u\"\n", "8:8", &["already in line 5"]);
 }
