@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+import pathlib
 import shlex
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from harness.suite import Skip, limit, pooler_only
 from integration.test_lab import lab, network
 
 TOKEN = "a token for these tests"
-ABSENT, DENIED, NOT_THERE = 69, 77, 78
+ABSENT, INCOMPLETE, DENIED, NOT_THERE = 69, 74, 77, 78
 
 
 def cc(*arguments, check=0, seconds=60, token=TOKEN, path=os.environ["PATH"]):
@@ -119,13 +120,37 @@ def test_what_goes_wrong_has_an_exit_code_of_its_own(env):
 def test_a_server_that_dies_in_a_transfer_is_said(env):
     with Server() as server:
         default = listed()["default"]
-        with subprocess.Popen([os.environ["HAWSER"], "cc", "bench", server.address, "--algorithms", default, "--only", "down"],
+        with subprocess.Popen([os.environ["HAWSER"], "cc", "bench", server.address, "--algorithms", default, "--only", "down", "--no-udp"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
             bench.stderr.readline()
             time.sleep(0.5)
             server.process.kill()
             _, errors = bench.communicate(timeout=30)
         assert bench.returncode == ABSENT, errors
+
+
+@limit(60)
+@here
+def test_a_server_that_dies_between_its_transfers_leaves_what_was_measured(env):
+    default = listed()["default"]
+    page = pathlib.Path(env.directory) / "incomplete.html"
+    for options in (["--json"], []):
+        with Server() as server:
+            command = [os.environ["HAWSER"], "cc", "bench", server.address, "--algorithms", default, "--only", "down", "--no-udp",
+                       "--rounds", "2", "--seconds", "6", "--html", page, *options]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ, HAWSER_CC_TOKEN=TOKEN)) as bench:
+                while "round 1 of 2" not in (line := bench.stderr.readline()):
+                    assert line, bench.communicate()
+                time.sleep(1)
+                server.process.kill()
+                shown, errors = bench.communicate(timeout=40)
+        assert bench.returncode == INCOMPLETE and "incomplete, after 1 of 2 transfers" in errors, (bench.returncode, errors)
+        if options:
+            found = json.loads(shown)
+            assert found["incomplete"].startswith("after 1 of 2 transfers") and len(found["outcomes"][0]["runs"]) == 1, found
+        else:
+            assert shown.startswith("INCOMPLETE after 1 of 2") and f" {default} " in shown, shown
+        assert "<b>Incomplete</b> after 1 of 2 transfers" in page.read_text()
 
 
 @here

@@ -5,6 +5,9 @@
 //! falls on all algorithms alike. The order turns by one each round, so that none always follows the
 //! same one. Medians of rounds are compared.
 //!
+//! A far end that goes away ends the comparison, not its figures: what has been measured until then is
+//! given, with [`Comparison::incomplete`].
+//!
 //! # Limits
 //! A kernel that remembers destinations (tcp_no_metrics_save is off) spoils comparisons: `hawser cc
 //! list` says so.
@@ -16,7 +19,7 @@ use std::time::Duration;
 
 use hawser_sys::congestion;
 use indicatif::{ProgressBar, ProgressStyle};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::datagrams::{self, PathFigures};
 use super::figures::{Case, Figures, Outcome, Run};
@@ -132,8 +135,10 @@ impl From<io::Error> for BenchError {
 }
 
 /// What came of it. Its JSON is a contract.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
+    /// Why there is not all that was asked for; the far end has gone away, say.
+    pub incomplete: Option<String>,
     /// The far end.
     pub host: String,
     /// Its kernel.
@@ -300,10 +305,10 @@ pub fn cases(plan: &Plan, far: &[String], near: &[String]) -> Result<Vec<Case>, 
     Ok(cases)
 }
 
-/// Compares.
+/// Compares. What ends it in the middle is in [`Comparison::incomplete`].
 ///
 /// # Errors
-/// See [`BenchError`]; what has been measured until then is lost.
+/// See [`BenchError`]; nothing has been measured then.
 pub fn compare(host: &str, far: &Far, plan: &Plan) -> Result<Comparison, BenchError> {
     let (_, answer) = far.order(&Order::About)?;
     let Answer::About { default: far_default, allowed, kernel, seconds_max } = answer else {
@@ -315,14 +320,53 @@ pub fn compare(host: &str, far: &Far, plan: &Plan) -> Result<Comparison, BenchEr
     }
     let near = congestion::algorithms().map_err(BenchError::Here)?;
     let cases = cases(plan, &allowed, &usable(&near.allowed, &near.available))?;
+    let both = usable_at_both_ends(&plan.algorithms, &allowed, &near);
+    let both = if plan.postgres.is_some() { both? } else { Vec::new() };
     let path = if plan.datagrams { look_at_path(far, plan) } else { Vec::new() };
+    let (runs, mut ended) = rounds(far, plan, &cases);
+    let mut postgres = Vec::new();
+    if let (Some(url), None) = (&plan.postgres, &ended) {
+        let bench = Bench { far, url, seconds: plan.seconds };
+        (postgres, ended) =
+            postgres::compare(&bench, &both, plan.rounds, |line| progress_line(&line));
+    }
+    let done: usize = runs.iter().map(Vec::len).sum();
+    let outcomes = cases.iter().zip(runs).filter_map(|(case, runs)| Outcome::of(case, runs));
+    let incomplete = match ended {
+        None => None,
+        Some(error) if done == 0 && path.is_empty() => return Err(error),
+        Some(error) => {
+            let all = cases.len() * plan.rounds as usize;
+            let behind = if done == all { ", in what PostgreSQL's programs do" } else { "" };
+            Some(format!("after {done} of {all} transfers{behind}: {error}"))
+        }
+    };
+    Ok(Comparison {
+        incomplete,
+        host: host.to_owned(),
+        far_kernel: kernel,
+        far_default,
+        near_default: near.default,
+        seconds: plan.seconds,
+        rounds: plan.rounds,
+        path,
+        outcomes: outcomes.collect(),
+        postgres,
+    })
+}
+
+/// Every case in every round, until an error: the figures of each case, and the error.
+fn rounds(far: &Far, plan: &Plan, cases: &[Case]) -> (Vec<Vec<Figures>>, Option<BenchError>) {
     let total = cases.len() * plan.rounds as usize;
     let progress = Progress::new(total as u64, plan.seconds);
     let mut runs: Vec<Vec<Figures>> = vec![Vec::new(); cases.len()];
     for round in 0..plan.rounds {
         for place in order_of(cases.len(), round) {
             let case = &cases[place];
-            let run = far.run(case, plan, round + 1)?;
+            let run = match far.run(case, plan, round + 1) {
+                Ok(run) => run,
+                Err(error) => return (runs, Some(error)),
+            };
             let figures = Figures::of(&run, plan.seconds);
             progress.done(&format!(
                 "round {} of {}, {} sends, {} x {}{}: {:.2} Mbit/s",
@@ -338,27 +382,7 @@ pub fn compare(host: &str, far: &Far, plan: &Plan) -> Result<Comparison, BenchEr
             std::thread::sleep(PAUSE);
         }
     }
-    drop(progress);
-    let postgres = match &plan.postgres {
-        Some(url) => {
-            let bench = Bench { far, url, seconds: plan.seconds };
-            let both = usable_at_both_ends(&plan.algorithms, &allowed, &near)?;
-            postgres::compare(&bench, &both, plan.rounds, |line| progress_line(&line))?
-        }
-        None => Vec::new(),
-    };
-    let outcomes = cases.iter().zip(runs).filter_map(|(case, runs)| Outcome::of(case, runs));
-    Ok(Comparison {
-        host: host.to_owned(),
-        far_kernel: kernel,
-        far_default,
-        near_default: near.default,
-        seconds: plan.seconds,
-        rounds: plan.rounds,
-        path,
-        outcomes: outcomes.collect(),
-        postgres,
-    })
+    (runs, None)
 }
 
 /// Algorithms that a relay can use: those that were asked for, or that both ends have.
@@ -518,6 +542,48 @@ mod tests {
             assert_eq!(outcome.runs[0].each_second.iter().sum::<u64>(), 8 << 20, "{outcome:?}");
             assert!(outcome.sender > 0.0);
         }
+    }
+
+    /// Before a server: passes `connections` on, and ends those that come behind them at once.
+    fn dies_after(connections: usize, server: SocketAddr) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for (number, near) in listener.incoming().enumerate() {
+                let near = near.unwrap();
+                if number >= connections {
+                    continue;
+                }
+                let far = TcpStream::connect(server).unwrap();
+                let (mut from_near, mut to_far) =
+                    (near.try_clone().unwrap(), far.try_clone().unwrap());
+                std::thread::spawn(move || {
+                    let _ = io::copy(&mut from_near, &mut to_far);
+                    let _ = to_far.shutdown(std::net::Shutdown::Write);
+                });
+                std::thread::spawn(move || {
+                    let _ = io::copy(&mut &far, &mut &near);
+                    let _ = near.shutdown(std::net::Shutdown::Write);
+                });
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn a_far_end_that_goes_away_costs_no_figure_that_was_there() {
+        let algorithms = vec![congestion::algorithms().unwrap().default];
+        let directions = vec![Direction::Down];
+        let plan = Plan { algorithms, directions, rounds: 3, ..plan() };
+        // The first two are to see whether somebody is there, and which algorithms it has.
+        let far = |transfers: usize| far(dies_after(2 + transfers, server(LIMITS)), TOKEN);
+        let compared = compare("here", &far(2), &plan).unwrap();
+        let why = compared.incomplete.unwrap();
+        assert!(why.starts_with("after 2 of 3 transfers: the far end has closed"), "{why}");
+        assert_eq!(compared.outcomes[0].runs.len(), 2);
+        assert_eq!(compare("here", &far(3), &plan).unwrap().incomplete, None);
+        // Without any figure there is nothing to show.
+        assert_eq!(compare("here", &far(0), &plan).unwrap_err().exit_code(), 69);
     }
 
     #[test]

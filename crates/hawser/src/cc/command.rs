@@ -33,8 +33,12 @@ use crate::process::random_bytes;
 const TOKEN_VARIABLE: &str = "HAWSER_CC_TOKEN";
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 68 no way to there, 69 nobody answers \
-there or it has died, 73 somebody else's file or route is in the way, 76 something else answers there, \
+there or it has died, 73 somebody else's file or route is in the way, 74 the far end went away in \
+the middle and what was measured until then is shown, 76 something else answers there, \
 77 rights are missing or the token is wrong, 78 the algorithm is not there or the far end refuses.";
+
+/// The far end went away in the middle: EX_IOERR of sysexits.h.
+const INCOMPLETE: u8 = 74;
 
 const RUN_EXIT_CODES: &str = "Exit codes: the program's own; 125 hawser failed, 126 the program cannot be \
 run, 127 it is not found, 128 + N signal N ended it.";
@@ -387,13 +391,22 @@ fn bench_(arguments: &Bench) -> Result<(), Failure> {
     if arguments.json {
         print(&(serde_json::to_string_pretty(&compared).map_err(failed)? + "\n"));
     } else {
+        if let Some(why) = &compared.incomplete {
+            print(&format!("INCOMPLETE {why}\n"));
+        }
         print(&datagrams::table(&compared.path));
         print(&figures::table(&compared.outcomes));
         if !compared.postgres.is_empty() {
             print(&format!("\n{}", postgres::table(&compared.postgres)));
         }
     }
-    Ok(())
+    match compared.incomplete {
+        None => Ok(()),
+        Some(why) => Err(Failure(
+            INCOMPLETE,
+            format!("incomplete, {why}; what was measured until then is shown"),
+        )),
+    }
 }
 
 /// `host`, `host:port`, `[v6]`, `[v6]:port` or a bare v6 address, with a port in any case.

@@ -154,7 +154,7 @@ fn rate(count: u64, span_us: u64) -> f64 {
 }
 
 /// What a path is by itself, in one direction. Its JSON is a contract.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathFigures {
     /// Who sends.
     pub direction: Direction,

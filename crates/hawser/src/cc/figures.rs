@@ -2,12 +2,12 @@
 
 use std::fmt::Write as _;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::transfer::{Direction, Received, Sent};
 
 /// What is compared: one line of the table.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Case {
     /// Who sends.
     pub direction: Direction,
@@ -32,7 +32,7 @@ pub struct Run {
 }
 
 /// The figures of one run, all flows together. Bits a second.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
     /// In which round.
     pub round: u32,
@@ -98,7 +98,7 @@ impl Figures {
 }
 
 /// A case with what came of it. Its JSON is a contract.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// What was compared.
     #[serde(flatten)]

@@ -14,17 +14,24 @@ use super::transfer::Direction;
 /// Of a plot, in SVG units.
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 260.0;
-/// Room for the labels of its axes.
+/// Room for the labels of its axes, and above them for their unit.
 const LEFT: f64 = 48.0;
+const TOP: f64 = 32.0;
+const RIGHT: f64 = 848.0;
 const BOTTOM: f64 = 24.0;
 /// Told apart by those who see no red or green, too (Okabe and Ito, 2008).
 const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933"];
+/// Of lines whose colour another has already: up to 24 are told apart.
+const DASHES: [&str; 3] = ["", " stroke-dasharray=\"7 3\"", " stroke-dasharray=\"2 3\""];
+/// Names side by side below a plot.
+const NAMES: usize = 6;
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;\
 color:#1b1b1b;background:#fff}table{border-collapse:collapse;width:100%}th,td{padding:.3em .6em;\
-text-align:right;border-bottom:1px solid #ddd}th:first-child,td:first-child,td.words,th.words{text-align:left}\
-h2{margin-top:2em}svg{width:100%;height:auto}.quiet{color:#666}";
+text-align:right;border-bottom:1px solid #ddd}td,th{white-space:nowrap}th:first-child,td:first-child,td.words,th.words{text-align:left}td.words,\
+th.words{white-space:normal}\
+h2{margin-top:2em}svg{width:100%;height:auto}.warning{border-left:4px solid #d55e00;padding-left:.7em}.quiet{color:#666}";
 
 /// The page.
 #[must_use]
@@ -32,15 +39,23 @@ pub fn page(compared: &Comparison) -> String {
     let Comparison { host, far_kernel, far_default, near_default, seconds, rounds, .. } = compared;
     let (host, far_kernel) = (escaped(host), escaped(far_kernel));
     let (far_default, near_default) = (escaped(far_default), escaped(near_default));
+    let rounds = match rounds {
+        1 => "One round".to_owned(),
+        rounds => format!("Medians of {rounds} rounds"),
+    };
     let mut text = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width\">\
          <title>Congestion control to {host}</title><style>{STYLE}</style></head><body>\n\
          <h1>Congestion control to {host}</h1>\n\
          <p>Far end: Linux {far_kernel}, sends with {far_default} by default; this end with {near_default}. \
-         Medians of {rounds} rounds of {seconds} s, in turns. Mbit/s as the receiver has them; what the \
+         {rounds} of {seconds} s, in turns. Mbit/s as the receiver has them; what the \
          sender believes stands beside.</p>\n"
     );
+    if let Some(why) = &compared.incomplete {
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "<p class=\"warning\"><b>Incomplete</b> {}.</p>", escaped(why));
+    }
     for one in &compared.path {
         let least = if one.at_least { "at least " } else { "" };
         // Writing to a string cannot fail.
@@ -68,7 +83,7 @@ pub fn page(compared: &Comparison) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "<h2>{count}{connections}, {who}</h2>");
         table(&mut text, &group);
-        plot(&mut text, &group);
+        plot(&mut text, &group, *seconds);
     }
     neighbours(&mut text, &compared.outcomes);
     postgres(&mut text, &compared.postgres);
@@ -164,38 +179,42 @@ fn table(text: &mut String, group: &[&Outcome]) {
     *text += "</table>\n";
 }
 
-/// One line a case: its run in the middle.
-fn plot(text: &mut String, group: &[&Outcome]) {
-    let lines: Vec<(&str, &[u64])> = group.iter().filter_map(|one| middle(one)).collect();
-    let seconds = lines.iter().map(|(_, line)| line.len()).max().unwrap_or(0).max(2);
+/// One line a case: its run in the middle. A second's rate stands in its middle. What arrives after the
+/// time is the rest of the sender's buffer, which would make the axis long and say nothing.
+fn plot(text: &mut String, group: &[&Outcome], seconds: u32) {
+    let whole = |line: &[u64]| line.len().min(seconds as usize);
+    let lines = group.iter().filter_map(|one| middle(one));
+    let lines: Vec<(&str, &[u64])> =
+        lines.map(|(name, line)| (name, &line[..whole(line)])).collect();
     let most = lines.iter().flat_map(|(_, line)| line.iter().copied()).max().unwrap_or(0);
     let top = rounded_up(most as f64 / 1e6);
-    let x = |second: usize| LEFT + (WIDTH - LEFT) * second as f64 / (seconds - 1) as f64;
-    let y = |mbit: f64| (HEIGHT - BOTTOM) * (1.0 - mbit / top);
-    let legend = 20.0 * lines.len() as f64;
+    let x = |second: f64| LEFT + (RIGHT - LEFT) * second / f64::from(seconds.max(1));
+    let y = |mbit: f64| TOP + (HEIGHT - BOTTOM - TOP) * (1.0 - mbit / top);
+    let legend = 20.0 * lines.len().div_ceil(NAMES) as f64;
     let whole = HEIGHT + legend;
     let _ = write!(
         text,
         "<svg viewBox=\"0 0 {WIDTH} {whole}\" role=\"img\" aria-label=\"Mbit/s in each second\" \
-         font-size=\"12\" font-family=\"inherit\">"
+         font-size=\"12\" font-family=\"inherit\"><text x=\"{:.1}\" y=\"14\" text-anchor=\"end\">Mbit/s</text>",
+        LEFT - 6.0
     );
     for part in 0..=4 {
         let mbit = (top * f64::from(part) * 250.0).round() / 1e3;
         let at = y(mbit);
         let _ = write!(
             text,
-            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{WIDTH}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mbit}</text>",
             LEFT - 6.0,
-            at + 10.0,
+            at + 4.0,
         );
     }
-    for second in (0..seconds).step_by((seconds / 10).max(1)) {
+    for second in (0..=seconds).step_by((seconds as usize).div_ceil(15).max(1)) {
         let _ = write!(
             text,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{second} s</text>",
-            x(second).min(WIDTH - 12.0),
-            HEIGHT - 4.0,
+            x(second.into()),
+            HEIGHT - 6.0,
         );
     }
     for (place, (name, line)) in lines.iter().enumerate() {
@@ -203,17 +222,23 @@ fn plot(text: &mut String, group: &[&Outcome]) {
         let points: Vec<String> = line
             .iter()
             .enumerate()
-            .map(|(second, bits)| format!("{:.1},{:.1}", x(second), y(*bits as f64 / 1e6)))
+            .map(|(second, bits)| {
+                format!("{:.1},{:.1}", x(second as f64 + 0.5), y(*bits as f64 / 1e6))
+            })
             .collect();
-        let at = HEIGHT + 14.0 + 20.0 * place as f64;
+        let dash = DASHES[place / COLOURS.len() % DASHES.len()];
+        let at = HEIGHT + 14.0 + 20.0 * (place / NAMES) as f64;
+        let from = LEFT + (WIDTH - LEFT) / NAMES as f64 * (place % NAMES) as f64;
         let _ = write!(
             text,
-            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>\
-             <rect x=\"{LEFT}\" y=\"{:.1}\" width=\"14\" height=\"4\" fill=\"{colour}\"/>\
-             <text x=\"{:.1}\" y=\"{at:.1}\">{}</text>",
+            "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"{dash} points=\"{}\"/>\
+             <line x1=\"{from:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\" stroke=\"{colour}\" \
+             stroke-width=\"3\"{dash}/><text x=\"{:.1}\" y=\"{at:.1}\">{}</text>",
             points.join(" "),
-            at - 6.0,
-            LEFT + 22.0,
+            at - 4.0,
+            from + 28.0,
+            at - 4.0,
+            from + 34.0,
             escaped(name),
         );
     }
@@ -284,6 +309,7 @@ mod tests {
         let run =
             Figures::of(&Run { round: 1, flows: vec![(received, sent)], neighbour: None }, 10);
         Comparison {
+            incomplete: None,
             host: "far.example:6480".to_owned(),
             far_kernel: "6.1".to_owned(),
             far_default: "cubic".to_owned(),
@@ -325,9 +351,51 @@ mod tests {
     }
 
     #[test]
+    fn an_incomplete_one_says_so_before_its_figures() {
+        let why = "after 3 of 9 transfers: <gone>".to_owned();
+        let text = page(&Comparison { incomplete: Some(why), ..comparison("bbr") });
+        let said = text.find("<b>Incomplete</b> after 3 of 9 transfers: &lt;gone&gt;.").unwrap();
+        assert!(said < text.find("<table").unwrap(), "{text}");
+        assert!(!page(&comparison("bbr")).contains("Incomplete"));
+    }
+
+    #[test]
+    fn all_algorithms_of_linux_are_told_apart() {
+        let mut compared = comparison("bbr");
+        let one = compared.outcomes[0].clone();
+        compared.outcomes = (0..17)
+            .map(|number| {
+                let mut one = one.clone();
+                one.case.algorithm = format!("number{number}");
+                one
+            })
+            .collect();
+        let text = page(&compared);
+        let mut looks: Vec<&str> = text
+            .split("<polyline ")
+            .skip(1)
+            .filter_map(|line| line.split(" points=").next())
+            .collect();
+        looks.sort_unstable();
+        looks.dedup();
+        assert_eq!(looks.len(), 17, "{looks:?}");
+    }
+
+    #[test]
     fn what_the_other_end_says_is_text() {
         let text = page(&comparison("<img src=x onerror='a()'>"));
         assert!(!text.contains("<img") && text.contains("&lt;img"), "{text}");
+    }
+
+    #[test]
+    fn a_plot_ends_with_the_transfer_and_not_with_what_was_left_in_a_buffer() {
+        let mut compared = comparison("bbr");
+        compared.outcomes[0].runs[0].each_second.resize(16, 1_000);
+        let text = page(&compared);
+        let line = text.split("points=\"").nth(1).and_then(|rest| rest.split('"').next()).unwrap();
+        assert_eq!(line.split(' ').count(), 10, "{line}");
+        assert!(text.contains(">10 s<") && !text.contains(">11 s<"), "{text}");
+        assert!(text.contains(">Mbit/s</text>"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use hawser_sys::congestion;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::bench::{BenchError, Far};
 use super::figures::median;
@@ -48,7 +48,7 @@ const GRACE: Duration = Duration::from_secs(60);
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What is done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Work {
     /// COPY TO STDOUT.
@@ -112,7 +112,7 @@ impl fmt::Display for Work {
 }
 
 /// What came of one work with one algorithm. Its JSON is a contract.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PostgresOutcome {
     /// On both ends of the path.
     pub algorithm: String,
@@ -333,27 +333,26 @@ fn feed(mut stdin: impl Write, lasts: Duration) {
     }
 }
 
-/// Everything with each algorithm, in rounds; `say` is told of each figure and of what is refused.
-///
-/// # Errors
-/// See [`Bench::run`].
+/// Everything with each algorithm, in rounds, until an error, which is given with what there is then;
+/// `say` is told of each figure and of what is refused.
 pub fn compare(
     bench: &Bench<'_>,
     algorithms: &[String],
     rounds: u32,
     mut say: impl FnMut(String),
-) -> Result<Vec<PostgresOutcome>, BenchError> {
+) -> (Vec<PostgresOutcome>, Option<BenchError>) {
     let mut outcomes: Vec<PostgresOutcome> = Vec::new();
     let mut refused: Vec<Work> = Vec::new();
-    for round in 0..rounds as usize {
+    let mut ended = None;
+    'all: for round in 0..rounds as usize {
         for place in 0..algorithms.len() {
             let algorithm = &algorithms[(place + round) % algorithms.len()];
             for work in Work::ALL {
                 if refused.contains(&work) {
                     continue;
                 }
-                match bench.run(algorithm, work)? {
-                    Ok(figure) => {
+                match bench.run(algorithm, work) {
+                    Ok(Ok(figure)) => {
                         say(format!("{algorithm}, {work}: {}", shown(work, figure)));
                         let found = outcomes
                             .iter_mut()
@@ -368,9 +367,13 @@ pub fn compare(
                             }),
                         }
                     }
-                    Err(words) => {
+                    Ok(Err(words)) => {
                         say(format!("left out: {words}"));
                         refused.push(work);
+                    }
+                    Err(error) => {
+                        ended = Some(error);
+                        break 'all;
                     }
                 }
             }
@@ -379,7 +382,7 @@ pub fn compare(
     for outcome in &mut outcomes {
         outcome.figure = median(outcome.runs.clone()).unwrap_or_default();
     }
-    Ok(outcomes)
+    (outcomes, ended)
 }
 
 /// A figure with its unit.
