@@ -128,6 +128,21 @@ def test_what_follows_a_reset_in_its_text_sees_this_clients_start_values(env):
             equal(client.value("show timezone"), "UTC", mode)
 
 
+def test_what_follows_a_reset_in_a_long_text_sees_this_clients_start_values(env):
+    for mode in MODES:
+        with env.pooler_with(pool_mode=mode, pool_size=1) as target:
+            client = env.connect(target, **START)
+            other = env.connect(target, timezone="Asia/Tokyo") if mode == "transaction" else None
+            for ahead, pad in (("select 1;" * 500, ""), ("", "x" * 30_000), ("select 1;" * 3000, "y" * 30_000)):
+                client.execute("set timezone to 'UTC'; set application_name to 'changed'")
+                result = client.execute(f"{ahead}reset all; {SHOW_START} /*{pad}*/")
+                equal(result.rows[-1], SHOWN, mode)
+                equal(len(result.tags), ahead.count(";") + 2, mode)
+                if other:
+                    equal(other.value("show timezone"), "Asia/Tokyo")
+                equal(client.rows(SHOW_START), [SHOWN], mode)
+
+
 def test_what_follows_a_reset_in_its_pipeline_sees_this_clients_start_values(env):
     for mode in MODES:
         with env.pooler_with(pool_mode=mode, pool_size=1) as target:
