@@ -276,6 +276,7 @@ def test_what_the_server_refuses_at_a_login_the_client_is_told(env):
         refused(env, target, "postgres", NO_RIGHT)  # a superuser
         assert "pooler" in refused(env, target, "pooler", LOGIN_REFUSED).message
         refused(env, target, "ann", "0A000", replication="database")
+        refused(env, target, "ann", "0A000", options="-c session_preload_libraries=nothing")
         carol = connect(env, target, "carol")
         carol.execute("begin")
         refused(env, target, "carol", TOO_MANY)

@@ -518,7 +518,7 @@ impl Login {
             return Err(ClientError::fatal(SqlState::INVALID_AUTHORIZATION, message).into());
         }
         if found.is_shared_by_users() {
-            may_share(found, user, options.replication)?;
+            may_share(found, user, &options)?;
         }
         let wanted = Wanted {
             database,
@@ -666,9 +666,9 @@ const GREETING_BYTES: usize = 512;
 fn may_share(
     database: &DatabaseConfig,
     user: &str,
-    replication: Replication,
+    options: &options::Startup,
 ) -> Result<(), ClientError> {
-    if replication != Replication::None {
+    if options.replication != Replication::None {
         return Err(ClientError::fatal(
             SqlState::FEATURE_NOT_SUPPORTED,
             "no replication where users share server connections",
@@ -679,6 +679,14 @@ fn may_share(
         return Err(ClientError::fatal(
             SqlState::INVALID_AUTHORIZATION,
             format!("user \"{user}\" is the pooler's own, and not for clients"),
+        ));
+    }
+    // The server would judge them by the rights of the role that logs in.
+    if let Some(asked) = options.connect_only.first() {
+        let name = String::from_utf8_lossy(&asked.name);
+        return Err(ClientError::fatal(
+            SqlState::FEATURE_NOT_SUPPORTED,
+            format!("parameter \"{name}\" cannot be set where users share server connections"),
         ));
     }
     Ok(())

@@ -66,7 +66,8 @@ impl<S: Socket> Backend<S> {
             Change::Set(name, value) => {
                 let reported = self.parameters.get(name).is_some();
                 let taken = reported && !ServerParameters::is_fixed(name);
-                !taken && trusted.get(name) != Some(value)
+                // (Where users share it, what took it was a session of another role's.)
+                !taken && (self.shared || trusted.get(name) != Some(value))
             }
             Change::Reset(_) => false,
         };

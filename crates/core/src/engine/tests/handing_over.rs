@@ -90,7 +90,7 @@ fn a_client_is_greeted_when_its_session_is_its_own() {
         let said = parameter(name, value);
         assert!(greeting.windows(said.len()).any(|part| part == said), "{name}");
     }
-    assert_eq!(sent(&server), ["SET \"work_mem\" TO '5MB'", "SELECT 1"]);
+    assert_eq!(sent(&server), ["BEGIN;SET \"work_mem\" TO '5MB';COMMIT", "SELECT 1"]);
 }
 
 #[test]
@@ -343,7 +343,7 @@ fn a_client_of_session_mode_has_its_user_before_all_else() {
     let server = world.servers[0].clone();
     assert_eq!(sent(&server), ["RESET ALL", "-> ann"]);
     world.send(&server, &[reset(), handed("ann", &[])].concat());
-    assert_eq!(sent(&server), ["SET \"work_mem\" TO '5MB'"]);
+    assert_eq!(sent(&server), ["BEGIN;SET \"work_mem\" TO '5MB';COMMIT"]);
     assert!(ann.kinds().ends_with("KZ"));
     world.send(&server, &answers("CI"));
     world.close(&ann);
