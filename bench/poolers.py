@@ -6,6 +6,7 @@ own, so that nobody carries another's past.
 """
 
 import os
+import pwd
 import re
 import resource
 import shutil
@@ -127,6 +128,7 @@ port = {server_port}
 PGDOG_TLS = 'tls_certificate = "{certificate}"\ntls_private_key = "{key}"\n'
 PGDOG_USERS = '[[users]]\nname = "{user}"\ndatabase = "{database}"\npassword = "unused"\n'
 
+# Its transaction pipeline asks for known users, and for a pool that is filled at the start.
 PGAGROAL_CONF = """
 [pgagroal]
 host = 127.0.0.1
@@ -135,6 +137,10 @@ log_type = console
 log_level = fatal
 max_connections = {pool_size}
 pipeline = transaction
+allow_unknown_users = off
+track_prepared_statements = on
+blocking_timeout = 0
+ev_backend = epoll
 unix_socket_dir = {own}
 {tls}
 [primary]
@@ -145,6 +151,14 @@ PGAGROAL_TLS = "tls = on\ntls_cert_file = {certificate}\ntls_key_file = {key}\n"
 
 HBA = "local all all trust\nhost all all 127.0.0.1/32 trust\n"
 PGAGROAL_HBA = "host all all all trust\n"
+PGAGROAL_DATABASES = "{database} {user} {pool_size} {pool_size} {pool_size}\n"
+# Passwords in its file of users are encrypted with a key in the home directory of whom it runs as.
+PGAGROAL_START = """
+[ -e "{home}/.pgagroal/master.key" ] || "{admin}" master-key -P benchmark-key || exit 1
+"{admin}" -f "{own}/pgagroal_users.conf" -U "{user}" -P unused user add || exit 1
+exec "{program}" -c "{own}/pgagroal.conf" -a "{own}/pgagroal_hba.conf" \\
+    -l "{own}/pgagroal_databases.conf" -u "{own}/pgagroal_users.conf"
+"""
 
 
 class Running:
@@ -275,9 +289,14 @@ def _pgdog(program, values, tls):
 
 def _pgagroal(program, values, tls):
     values["tls"] = PGAGROAL_TLS.format(**values) if tls else ""
-    own = values["own"]
-    files = {"pgagroal.conf": PGAGROAL_CONF.format(**values), "pgagroal_hba.conf": PGAGROAL_HBA}
-    return files, [[program, "-c", f"{own}/pgagroal.conf", "-a", f"{own}/pgagroal_hba.conf"]]
+    files = {
+        "pgagroal.conf": PGAGROAL_CONF.format(**values),
+        "pgagroal_hba.conf": PGAGROAL_HBA,
+        "pgagroal_databases.conf": PGAGROAL_DATABASES.format(**values),
+    }
+    account = pwd.getpwuid(unprivileged().get("user", os.getuid()))
+    names = {"admin": f"{program}-admin", "program": program, "home": account.pw_dir}
+    return files, [["sh", "-c", PGAGROAL_START.format(**values, **names)]]
 
 
 LAYOUTS = {
