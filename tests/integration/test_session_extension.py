@@ -174,7 +174,6 @@ def test_state_of_functions_pins_while_it_is_there(env):
         for make, part, use, end in (
                 ("create temp table made as select 1 as x", "temporary_object", "select x from made", "drop table made"),
                 ("select pg_advisory_lock(7)", "advisory_lock", "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()", "select pg_advisory_unlock(7)"),
-                ("prepare made as select 1", "sql_statement", "execute made", "deallocate made"),
                 ("listen made", "listen", "select count(*) from pg_listening_channels()", "unlisten made")):
             client = env.connect(target)
             client.execute(f"select exact.makes('{make}')")

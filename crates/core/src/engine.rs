@@ -49,6 +49,7 @@ mod rebase;
 mod recover;
 mod replay;
 mod restore;
+mod sql_statement;
 pub mod statement;
 mod table;
 mod turn;

@@ -304,7 +304,7 @@ impl<B> Pool<B> {
     }
 
     /// The same for a client that has these custom names, and would like to find this; `knows`
-    /// says which backends know its statement.
+    /// says which backends know its statement, or are its own.
     pub fn acquire_with(
         &mut self,
         client: ClientId,
@@ -349,6 +349,11 @@ impl<B> Pool<B> {
         }
         // The most recently used: its caches are warm, and the others may age out.
         let fit = all.rev().filter(|(_, idle)| idle.names.fit(names));
+        if wish.own
+            && let Some((at, _)) = fit.clone().find(|(_, idle)| knows(&idle.backend))
+        {
+            return Some(at);
+        }
         let likeness = |idle: &Idle<B>| {
             let same = idle.settings == wish.settings;
             Likeness::of(same, idle.home == home, || knows(&idle.backend))

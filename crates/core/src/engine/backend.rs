@@ -12,6 +12,7 @@ use super::kept::Kept;
 use super::message::PoolRef;
 use super::replay::{Replay, Seen};
 use super::restore::Longer;
+use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -234,6 +235,15 @@ pub struct Backend<S: Socket> {
     pub(super) custom: CustomNames,
     /// What its client's statements may have made or ended.
     pub(super) doubt: Option<Box<Doubt>>,
+    /// Since it was last at rest, outside of a transaction, a search_path may have been set that ends
+    /// with the transaction.
+    pub(super) local_path: bool,
+    /// Statements of SQL's PREPARE that it has, as far as they move.
+    pub(super) by_sql: Option<Box<BackendSql>>,
+    /// Since it was lent, those that could not be prepared have not been tried.
+    pub(super) retries_sql: bool,
+    /// Its client's message waits for what was sent ahead of it.
+    pub(super) bringing: bool,
     /// What its server reports of the session, if it does.
     pub(super) exact: Option<Box<Exact>>,
     /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
@@ -328,6 +338,10 @@ impl<S: Socket> Backend<S> {
             applying: false,
             custom: CustomNames::NONE,
             doubt: None,
+            local_path: false,
+            by_sql: None,
+            retries_sql: false,
+            bringing: false,
             exact,
             shared,
             hand_over,
@@ -395,9 +409,11 @@ impl<S: Socket> Backend<S> {
         self.parameters = parameters;
     }
 
-    /// Whether the server owes nothing, is in no transaction, and no message is half sent.
+    /// Whether the server owes nothing, is in no transaction, and no message is half sent; nor was
+    /// anything brought to it for a message that is still to come.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.gone
+            && !self.bringing
             && !self.replay.is_healing()
             && self.expected.is_empty()
             && self.status == TransactionStatus::Idle

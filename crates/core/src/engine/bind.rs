@@ -192,11 +192,13 @@ impl<S: Socket> Backend<S> {
             }
         } else if self.unsynced {
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
+            self.by_sql = None;
             self.uncertain = true; // it may be ignored
             self.statements.clear_in_doubt();
             return;
         } else {
             self.made_query(DEALLOCATE_ALL, out);
+            self.by_sql = None;
             self.uncertain = false; // if it fails, the connection is closed
         }
         self.statements.clear();

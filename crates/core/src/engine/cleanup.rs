@@ -81,6 +81,7 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
+        backend.bringing = false;
         backend.doubt = None;
         backend.pinned = None;
         if !backend.uncertain {
@@ -88,6 +89,7 @@ impl<S: Socket> Engine<S> {
         }
         backend.drawn_before |= std::mem::take(&mut backend.drawn);
         backend.rereading = false;
+        backend.local_path = false;
         backend.unbroken = 0;
         let reset = std::mem::replace(&mut backend.tidying, Tidying::No) == Tidying::Resetting;
         if !reset && backend.reset_due == Reset::No && backend.has_left_overs() {
@@ -488,6 +490,7 @@ impl<S: Socket> Engine<S> {
         });
         let exclusive = client.is_some_and(|c| c.exclusive);
         backend.replay.forget();
+        backend.bringing = false;
         backend.doubt = None;
         backend.pinned = None;
         backend.reset_due = backend.reset_due.max(reset);
@@ -622,6 +625,7 @@ impl<S: Socket> Backend<S> {
         let Some(unusual) = effects.unusual else { return };
         if unusual.forgets_statements {
             self.statements.clear();
+            self.by_sql = None;
             self.uncertain = false;
         }
         match &unusual.resetting {

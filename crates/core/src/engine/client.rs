@@ -11,6 +11,7 @@ use super::listening::Listening;
 use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::names::ClientStatements;
 use super::replay::Seen;
+use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::{Socket, limits};
 use crate::pool::{Basis, Wish};
@@ -94,6 +95,8 @@ pub(super) struct Extra {
     pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
+    /// Its statements of SQL's PREPARE.
+    pub(super) by_sql: Option<Box<ClientSql>>,
     /// What it listens on without a backend of its own.
     pub(super) listening: Option<Box<Listening>>,
     /// Scan of a Query that streams.
@@ -209,7 +212,7 @@ impl<S: Socket> Client<S> {
             Part::UnnamedStatement,
             Part::SessionCatalog,
         ]);
-        self.is_native() || self.pins.intersects(THERE)
+        self.is_native() || self.pins.intersects(THERE) || !self.sql_statements().is_empty()
     }
 
     /// Whether something is under way on whose outcome the reading of later messages depends.
@@ -264,6 +267,7 @@ impl<S: Socket> Client<S> {
             && extra.native_statements.is_empty()
             && extra.unusual_portals.is_empty()
             && !extra.unlistening
+            && extra.by_sql.is_none()
             && extra.listening.is_none()
             && extra.scanner.is_none()
             && extra.discard == 0
@@ -282,7 +286,11 @@ impl<S: Socket> Client<S> {
     pub(super) fn wish(&self, header: Header, body: &[u8]) -> Wish {
         // The settings of a client without any are those of most backends where none has any.
         let statement = if self.desired.is_empty() { None } else { self.named_in(header, body) };
-        Wish { settings: self.desired.mark(), statement: statement.unwrap_or(0) }
+        Wish {
+            settings: self.desired.mark(),
+            statement: statement.unwrap_or(0),
+            own: !self.sql_statements().is_empty(),
+        }
     }
 
     /// The id of the shared statement that a message names.
@@ -322,17 +330,21 @@ impl<S: Socket> Client<S> {
     pub(super) fn deallocate(&mut self, deallocated: &Deallocated, status: TransactionStatus) {
         let tag: &[u8] = match deallocated {
             Deallocated::One(name) => {
-                self.take_statement(name);
+                if self.take_statement(name).is_none() {
+                    self.forget_sql_statement(name);
+                }
                 b"DEALLOCATE"
             }
             Deallocated::All => {
                 self.statements = None;
+                self.forget_sql_statements();
                 b"DEALLOCATE ALL"
             }
         };
         // As any simple query does (`exec_simple_query`, postgres.c).
         self.unnamed = None;
         self.unnamed_serial = 0;
+        self.settle();
         let mut answer = Vec::with_capacity(32);
         build::command_complete(&mut answer, tag);
         build::ready_for_query(&mut answer, status);

@@ -22,7 +22,7 @@ use super::client::{Client, Resetting};
 use super::effects::{Effects, IN_DOUBT};
 use super::expect::Expect;
 use super::restore::KEPT_BY_RESET_ALL;
-use super::statement::Unnamed;
+use super::statement::{Unnamed, same_parse_settings};
 use super::{Socket, limits};
 use crate::session::part::{Part, PartSet};
 use crate::session::question::{ASKED, Answer, NAMES_MAX, Question};
@@ -45,6 +45,8 @@ pub(super) struct Doubt {
     vague: bool,
     /// Some of them may have been reset, or undone by a rollback.
     exact: bool,
+    /// Statements of PREPARE.
+    noted: Noted,
     /// The transactions of the backend when the server was last asked.
     tried: Option<u64>,
     /// The question that is under way.
@@ -52,7 +54,67 @@ pub(super) struct Doubt {
     answer: Option<Answer>,
 }
 
+/// What texts have shown of statements of PREPARE since the server was asked.
+#[derive(Debug, Default)]
+pub(super) struct Noted {
+    prepared: Vec<NotedPrepare>,
+    /// Some may have been taken away.
+    ended: bool,
+}
+
+#[derive(Debug)]
+struct NotedPrepare {
+    name: Box<[u8]>,
+    /// What is known of the settings in force ahead of its text.
+    settings: Settings,
+    /// They may have been others.
+    doubtful: bool,
+    /// And may be so although they are the same behind the transaction.
+    unknown: bool,
+}
+
+impl Noted {
+    fn add(&mut self, noted: NotedPrepare) {
+        let known = self.prepared.iter_mut().find(|known| known.name == noted.name);
+        if let Some(known) = known {
+            // One of them has failed, or another has been taken away in between.
+            known.doubtful |=
+                noted.doubtful || !same_parse_settings(&known.settings, &noted.settings);
+            known.unknown |= noted.unknown;
+        } else if self.prepared.len() < NAMES_MAX {
+            self.prepared.push(noted); // beyond, it is not known
+        }
+    }
+
+    fn of(&self, name: &[u8]) -> Option<&NotedPrepare> {
+        self.prepared.iter().find(|known| *known.name == *name)
+    }
+
+    /// Whether one that was there before may be another by now.
+    pub(super) fn is_prepared_anew(&self, name: &[u8]) -> bool {
+        self.ended && self.of(name).is_some()
+    }
+
+    /// The settings under which a statement was prepared; `now` are those in force. `None` if they
+    /// are not known for certain. `all_told`: what no text has shown is the client's all the same.
+    pub(super) fn settings_of(
+        &self,
+        name: &[u8],
+        now: &Settings,
+        all_told: bool,
+    ) -> Option<Settings> {
+        let Some(known) = self.of(name) else { return all_told.then(|| now.clone()) };
+        let doubtful = known.doubtful && !same_parse_settings(&known.settings, now);
+        (!doubtful && !known.unknown).then(|| known.settings.clone())
+    }
+}
+
 impl Doubt {
+    /// What is noted of statements of PREPARE.
+    pub(super) fn take_noted(&mut self) -> Noted {
+        std::mem::take(&mut self.noted)
+    }
+
     /// Something has failed that may have undone what it was about.
     pub(super) fn undone(&mut self) {
         self.exact = true;
@@ -120,11 +182,37 @@ impl<S: Socket> Backend<S> {
         self.doubt.get_or_insert_default().vague = true;
     }
 
-    /// The server has reported all but this: parts of which it tells nothing, and the values of these
-    /// settings, changed in this pipeline or later.
-    pub(super) fn doubt_reported(&mut self, parts: PartSet, names: Vec<Box<[u8]>>, since: u64) {
+    /// The server has reported all but this: parts of which it tells nothing, or not all, and the
+    /// values of these settings, changed in this pipeline or later.
+    pub(super) fn doubt_reported(
+        &mut self,
+        parts: PartSet,
+        names: Vec<Box<[u8]>>,
+        since: u64,
+        noted: Noted,
+    ) {
         if !parts.is_empty() || !names.is_empty() {
-            self.doubt = Some(Box::new(Doubt { parts, names, since, ..Doubt::default() }));
+            self.doubt = Some(Box::new(Doubt { parts, names, since, noted, ..Doubt::default() }));
+        }
+    }
+
+    /// A text prepares these by SQL, or takes some away (`ended`), under these settings; `sets`: it may
+    /// change these as well.
+    pub(super) fn note_sql(
+        &mut self,
+        prepared: &[Box<[u8]>],
+        settings: &Settings,
+        ended: bool,
+        sets: bool,
+    ) {
+        let doubtful = self.status != TransactionStatus::Idle || self.settings_in_doubt();
+        // What was executed ahead of it in its pipeline is not answered yet.
+        let unknown = sets || self.local_path || self.expected.contains(&Expect::Execute);
+        let noted = &mut self.doubt.get_or_insert_default().noted;
+        noted.ended |= ended;
+        for name in prepared {
+            let (name, settings) = (name.clone(), settings.clone());
+            noted.add(NotedPrepare { name, settings, doubtful, unknown });
         }
     }
 
@@ -270,6 +358,13 @@ impl<S: Socket> Client<S> {
             gone = gone.union(question.parts().minus(answer.present));
             if !question.names().is_empty() {
                 self.take_settings(backend, question.names(), &answer.values, doubt.since);
+            }
+            if question.parts().contains(Part::SqlStatement) {
+                if self.take_sql_statements(backend, answer.statements, &doubt.noted) {
+                    gone.remove(Part::SqlStatement);
+                } else {
+                    gone.insert(Part::SqlStatement);
+                }
             }
         }
         if gone.contains(Part::SqlStatement) {

@@ -21,6 +21,9 @@ use crate::session::settings::{can_move, is_custom};
 pub(super) const IN_DOUBT: PartSet =
     PartSet::of(&[Part::Setting, Part::CustomSetting, Part::Role, Part::SessionAuthorization]);
 
+/// The same, with statements of PREPARE.
+const TOLD: PartSet = IN_DOUBT.union(PartSet::of(&[Part::SqlStatement]));
+
 /// What SET SESSION CHARACTERISTICS sets.
 const CHARACTERISTICS: [&[u8]; 3] = [
     b"default_transaction_deferrable",
@@ -53,6 +56,15 @@ pub struct Effects {
     pub rereads: bool,
     /// It gives settings the server's own start values by set_config() with NULL.
     pub resets_by_null: bool,
+    /// It may set a search_path up to the end of the transaction.
+    pub local_path: bool,
+    /// Names that a PREPARE of its own gives.
+    pub prepares: Vec<Box<[u8]>>,
+    /// Some of these are prepared under settings that others in the text may have set.
+    pub sets_beside: bool,
+    /// It may show what is known of statements of PREPARE on that server connection alone: how often
+    /// each was planned, and how.
+    pub watches: bool,
     /// Anything of the following: the rest need not be looked at otherwise.
     pub unusual: Option<Box<Unusual>>,
 }
@@ -90,6 +102,7 @@ impl Effects {
             && !self.spoils
             && !self.reads_sequences
             && !self.rereads
+            && !self.local_path
             && self.unusual.is_none()
     }
 
@@ -115,6 +128,10 @@ impl Effects {
             reads_sequences: true,
             rereads: true,
             resets_by_null: false,
+            local_path: true,
+            prepares: Vec::new(),
+            sets_beside: true,
+            watches: true,
             unusual: None,
         }
     }
@@ -155,6 +172,10 @@ impl Effects {
             reads_sequences: self.reads_sequences || other.reads_sequences,
             rereads: true,
             resets_by_null: self.resets_by_null || other.resets_by_null,
+            local_path: true,
+            prepares: Vec::new(),
+            sets_beside: true,
+            watches: true,
             unusual,
         }
     }
@@ -165,11 +186,17 @@ impl Effects {
         let policy = Policy::pooler();
         let parts = findings.parts(&reported);
         let mut effects = Self {
-            pins: policy.pinning(parts).union(parts.intersection(IN_DOUBT)),
+            pins: policy.pinning(parts).union(parts.intersection(TOLD)),
             spoils: findings.unsure || policy.must_close(parts),
             spoils_unseen: policy.must_close(parts.minus(COVERED)),
             rereads: findings.unsure || findings.rereads,
             resets_by_null: !findings.nulls.is_empty(),
+            local_path: findings.local_path,
+            sets_beside: findings.flags.intersects(PartSet::ANY_SETTING)
+                || !findings.configured.is_empty(),
+            watches: findings.unsure
+                || findings.flags.contains(Part::SqlStatement)
+                || parts.contains(Part::SessionCatalog),
             ..Self::default()
         };
         if findings.unsure {
@@ -192,6 +219,17 @@ impl Effects {
             effects.ends = effects.ends.union(statement.verb.ends());
             unusual.add(&statement.verb);
             named.add(&statement.verb);
+            match &statement.verb {
+                Verb::Prepare(name) => effects.prepares.push(name.as_bytes().into()),
+                Verb::Set { .. }
+                | Verb::SetSessionCharacteristics { .. }
+                | Verb::Reset(_)
+                | Verb::ResetAll
+                | Verb::Execute(_)
+                | Verb::Do
+                | Verb::Call => effects.sets_beside = true,
+                _ => {}
+            }
         }
         let all_known = !findings.unsure && !findings.truncated;
         if all_known && !findings.flags.contains(Part::Listen) {

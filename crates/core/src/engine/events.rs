@@ -367,7 +367,7 @@ impl<S: Socket> Engine<S> {
         if client.mode == PoolMode::Session || shared {
             // Its process id is the server's, or its session another user's before: it is greeted once
             // it has one of its own.
-            let wish = Wish { settings: client.desired.mark(), statement: 0 };
+            let wish = Wish { settings: client.desired.mark(), ..Wish::default() };
             if let Err(halt) = self.attach(host, slot, wish, now) {
                 if let super::from_client::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);

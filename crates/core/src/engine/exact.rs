@@ -88,6 +88,11 @@ impl Exact {
         COVERED.minus(self.nobodys.parts)
     }
 
+    /// Whether it is a client's, whatever statement of PREPARE is there.
+    fn covers_sql(&self) -> bool {
+        !self.nobodys.parts.contains(Part::SqlStatement)
+    }
+
     fn may_draw(&self) -> bool {
         self.report.parts.contains(Part::SequenceValue)
     }
@@ -138,6 +143,9 @@ impl<S: Socket> Backend<S> {
         self.note_reported_names(&mut exact);
         let mut nobodys = exact.report.clone();
         nobodys.parts.remove(Part::SequenceValue); // that is known to be another client's
+        if self.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
+            nobodys.parts.remove(Part::SqlStatement);
+        }
         nobodys.settings.retain(|set| self.applied.get(&set.name).is_none());
         nobodys.names.retain(|name| self.applied.get(name).is_none());
         exact.nobodys = nobodys;
@@ -168,7 +176,10 @@ impl<S: Socket> Backend<S> {
     /// A client that was gone before the report came has left something that a reset takes off.
     pub(super) fn has_left_overs(&self) -> bool {
         let Some(exact) = self.exact.as_ref().filter(|exact| exact.fresh) else { return false };
-        let left = exact.report.parts.minus(exact.nobodys.parts);
+        let mut left = exact.report.parts.minus(exact.nobodys.parts);
+        if self.has_sql_statements(&exact.report.statements) {
+            left.remove(Part::SqlStatement); // who is next has them taken away
+        }
         let set = exact.report.settings.iter().any(|set| {
             let known = self.applied.get(&set.name);
             (known.is_some() || exact.nobodys.setting(&set.name) != Some(set))
@@ -180,6 +191,11 @@ impl<S: Socket> Backend<S> {
             !stays && !self.tells_of(name) && exact.report.setting(name).is_none()
         });
         set || reset || !left.minus(PartSet::of(&[Part::SequenceValue])).is_empty()
+    }
+
+    /// Whether its server's word on statements of PREPARE is about its client's alone.
+    pub(super) fn tells_all_statements(&self) -> bool {
+        self.exact.as_ref().is_some_and(|exact| exact.covers_sql())
     }
 
     /// This client has it from now on.
@@ -277,7 +293,8 @@ impl<S: Socket> Client<S> {
         } else if self.is_native() || self.exclusive {
             // One client has it for all its life.
         } else if backend.is_classic() {
-            self.lose(backend, &exact, pinning);
+            let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
+            self.lose(backend, &exact, pinning.union(sql));
         } else {
             self.hold_what_is_reported(backend, &mut exact, pinning);
             if draws && self.reads_sequences && !exact.asked {
@@ -313,7 +330,8 @@ impl<S: Socket> Client<S> {
         exact: &mut Exact,
         pinning: PartSet,
     ) {
-        let doubt = backend.doubt.take();
+        let mut doubt = backend.doubt.take();
+        let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
         let mut told = Told::default();
         if exact.fresh || exact.untold {
@@ -334,19 +352,52 @@ impl<S: Socket> Client<S> {
         if pins.contains(Part::Listen) && self.keeps_backend_to_listen() {
             pins.remove(Part::Listen);
         }
-        let prepared = self.pins.contains(Part::SqlStatement);
+        let taken_away = backend.by_sql.is_some() && exact.report.statements.is_empty();
+        let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
         self.pins = self.pins.minus(covered).union(pins).union(told.stays);
+        let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
+        let mut asked = left.intersection(exact.nobodys.parts);
+        if exact.covers_sql() && self.is_to_ask_for_sql(backend, exact, left) {
+            asked.insert(Part::SqlStatement);
+            self.pins.insert(Part::SqlStatement);
+        }
         if prepared && !self.pins.contains(Part::SqlStatement) {
             // A DEALLOCATE ALL within a function has taken the shared ones away, too.
             backend.statements.clear_in_doubt();
             backend.uncertain = true;
         }
         self.pins = self.pins.union(self.pins_of_settings(backend));
-        let left = doubt.map_or(PartSet::EMPTY, |doubt| doubt.parts());
-        backend.doubt_reported(left.intersection(exact.nobodys.parts), told.names, exact.since);
+        backend.doubt_reported(asked, told.names, exact.since, noted);
         if backend.settings_in_doubt() {
             self.pins.insert(Part::Setting);
         }
+    }
+
+    /// Whether the server is to be asked for its statements of PREPARE: of these a report has the
+    /// names. `left`: what texts have left in doubt.
+    fn is_to_ask_for_sql(
+        &mut self,
+        backend: &mut Backend<S>,
+        exact: &Exact,
+        left: PartSet,
+    ) -> bool {
+        let names = &exact.report.statements;
+        if names.is_empty() && backend.by_sql.is_some() {
+            self.forget_sql_statements();
+            backend.by_sql = None;
+            return false;
+        }
+        if names.is_empty() {
+            return false; // of what it has, nothing was brought
+        }
+        let others = !backend.has_sql_statements(names);
+        if left.contains(Part::SqlStatement) || (others && exact.fresh) {
+            return true;
+        }
+        if others || self.keeps_sql_statements() {
+            self.pins.insert(Part::SqlStatement);
+        }
+        false
     }
 
     /// Compares the settings of the report with what the backend is known to have. What differs, the

@@ -619,5 +619,6 @@ fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Dealloc
         return Some(Deallocated::All);
     }
     let name = unusual.deallocates?;
-    client.statement(&name).is_some().then_some(Deallocated::One(name))
+    let is_own = client.statement(&name).is_some() || client.has_sql_statement(&name);
+    is_own.then_some(Deallocated::One(name))
 }

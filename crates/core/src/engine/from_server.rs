@@ -338,7 +338,8 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.gone = true;
                 return Ok(Fate::Pass);
             }
-            return self.error(owed, body, relayed);
+            let fate = self.error(owed, body, relayed)?;
+            return Ok(self.in_place_of_stand_in(owed, body, fate, relayed));
         }
         if message == kind::READY_FOR_QUERY {
             let status = match body {
@@ -364,9 +365,8 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::MadeQuery,
                 kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
             ) => (false, Fate::Skip),
-            (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION) => {
-                (false, Fate::Skip)
-            }
+            (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
+            | (Expect::MadePrepare, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
             (Expect::HandOver, kind::FUNCTION_RESULT) => {
                 self.backend.hand_over_answered();
                 (false, Fate::Skip)

@@ -67,6 +67,7 @@ impl<S: Socket> Client<S> {
                     });
             }
         }
+        self.rebase_sql_statements(moved);
         if let Some(unnamed) = &self.unnamed {
             let settings = moved(&unnamed.settings);
             if settings != unnamed.settings {

@@ -12,6 +12,7 @@ mod harness;
 mod limits;
 mod moving;
 mod pipelines;
+mod preparing;
 mod reading;
 mod rebasing;
 mod replay;

@@ -16,7 +16,7 @@ use super::effects::{Effects, Unusual};
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
 use super::{Socket, limits, restore};
-use crate::session::part::Part;
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, ScanOptions, Scanner, SetValue, Verb, is_plain, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
@@ -94,8 +94,12 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sends what must go ahead of the first message of a query.
     pub(super) fn open(&mut self, now: Time) -> Result<(), Halt> {
+        if self.backend.bringing && !self.backend.expected.is_empty() {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
         if !self.backend.expected.is_empty() {
-            return Ok(());
+            return self.hold_for_sql_statements();
         }
         self.client.since = now;
         if self.backend.unsynced {
@@ -116,11 +120,13 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.backend.apply_settings(&self.client.desired, start, &mut self.passage.out);
                 if self.backend.applying && !self.fails_in_failed_block() {
                     // It would end the block that keeps it from running without its settings.
+                    self.backend.bringing = true;
                     self.client.held = true;
                     return Err(Halt::Full);
                 }
             }
         }
+        self.open_sql_statements()?;
         self.open_sequences()?;
         if self.backend.status == TransactionStatus::Idle && self.client.has_looked_at_channels() {
             self.passage.cut(self.backend)?;
@@ -344,7 +350,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    fn scan_options(&self) -> ScanOptions {
+    pub(super) fn scan_options(&self) -> ScanOptions {
         self.client.scan_options(self.backend.reading)
     }
 
@@ -410,6 +416,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 && !effects.is_none()
             {
                 let mut restored = false;
+                if !effects.prepares.is_empty() {
+                    self.hold()?; // under what settings depends on what is ahead
+                }
                 if let Some(unusual) = &effects.unusual {
                     // What it does to the books depends on how what is ahead of it ends.
                     self.hold()?;
@@ -513,6 +522,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.clear_catalog()?;
             if !self.backend.is_classic() {
                 self.client.pins.insert(Part::SessionCatalog);
+                self.backend.doubt(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
             }
         }
         if looks {
@@ -538,7 +548,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.hold()?;
         self.passage.cut(self.backend)?;
-        let keeps = self.client.pins.contains(Part::SqlStatement);
+        let keeps = self.client.pins.contains(Part::SqlStatement)
+            || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
         self.backend.replay.forget();
         Ok(())

@@ -33,6 +33,8 @@ pub struct Wish {
     pub settings: Mark,
     /// The shared statement that its first message names; 0: none, or not known.
     pub statement: u64,
+    /// Before all others the backend that it had, if that is idle: it has statements of PREPARE.
+    pub own: bool,
 }
 
 /// What a backend has that decides who may have it, and who would like to.

@@ -241,7 +241,7 @@ fn an_event_of_a_loop_that_watches_it_no_more_takes_no_backend() {
 
 /// A wish for settings of this value.
 fn wish(value: &[u8], statement: u64) -> Wish {
-    Wish { settings: settings(value).mark(), statement }
+    Wish { settings: settings(value).mark(), statement, own: false }
 }
 
 fn settings(value: &[u8]) -> crate::session::settings::Settings {

@@ -517,8 +517,8 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// What is done today: settings and roles move, and statements of the protocol; everything else
-    /// pins.
+    /// What is done today: settings, roles and prepared statements move, and what is listened to;
+    /// everything else pins.
     pub const fn pooler() -> Policy {
         Policy {
             moves: PartSet::of(&[
@@ -530,6 +530,7 @@ impl Policy {
                 Part::SessionAuthorization,
                 Part::ProtocolStatement,
                 Part::UnnamedStatement,
+                Part::SqlStatement,
                 Part::Listen,
             ]),
         }

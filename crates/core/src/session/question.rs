@@ -1,12 +1,13 @@
 //! What a server is asked before a backend that may have a client's state is given to another.
 //!
-//! # Model   one query of one row: for each part in question whether any of it is there, and for
-//!           each setting in question its value. Whoever asks does so outside of a transaction, so
+//! # Model   one query of one row: for each part in question whether any of it is there (of
+//!           statements of PREPARE, which), and for each setting in question its value. Whoever asks does so outside of a transaction, so
 //!           that rollbacks, ON COMMIT DROP and locks of the transaction have been accounted for by
 //!           the server itself.
 //! # Invariants  every name is qualified: the query runs under its client's own role and
 //!           search_path. An answer that is not what was asked for is none.
-//! # Limits  names of settings are ASCII; a value beyond [`VALUE_CHARACTERS_MAX`] is not told.
+//! # Limits  names of settings are ASCII; a value beyond [`VALUE_CHARACTERS_MAX`] is not told, nor are
+//!           more statements than 64, or longer ones than 65,536 characters together.
 //! # Costs   5 to 20 us in the server for each part; `pg_locks` more where there are many locks.
 
 use super::part::{Part, PartSet};
@@ -24,7 +25,8 @@ pub const COMMENT: &str = "/* hawser: what is left of the session */ SELECT ";
 
 /// The parts that can be asked for, with what is true while any of them is there. (`pg_my_temp_schema()`
 /// stays set when the last temporary object has been dropped: what depends on it counts. 2615 is
-/// pg_namespace, in every version.)
+/// pg_namespace, in every version.) Of statements of PREPARE it is an array of names, texts and types
+/// of parameters, NULL if there are none, and [`MORE`] if there are too many to be told.
 pub const PARTS: [(Part, &str); 4] = [
     (
         Part::TemporaryObject,
@@ -35,8 +37,14 @@ pub const PARTS: [(Part, &str); 4] = [
         Part::AdvisoryLock,
         "EXISTS(SELECT 1 FROM pg_catalog.pg_locks WHERE pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() AND locktype OPERATOR(pg_catalog.=) 'advisory')",
     ),
-    (Part::SqlStatement, "EXISTS(SELECT 1 FROM pg_catalog.pg_prepared_statements WHERE from_sql)"),
+    (
+        Part::SqlStatement,
+        "(SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 64 OR pg_catalog.sum(pg_catalog.length(statement)) OPERATOR(pg_catalog.>) 65536 THEN 'more' ELSE pg_catalog.array_agg(ARRAY[name,statement,pg_catalog.array_to_string(parameter_types,',')] ORDER BY prepare_time)::pg_catalog.text END FROM pg_catalog.pg_prepared_statements WHERE from_sql)",
+    ),
 ];
+
+/// Told in place of the statements of PREPARE, where these are too many or too long.
+pub const MORE: &[u8] = b"more";
 
 /// The parts that can be asked for.
 pub const ASKED: PartSet = PartSet::of(&[PARTS[0].0, PARTS[1].0, PARTS[2].0, PARTS[3].0]);
@@ -62,11 +70,32 @@ pub struct Question {
     exact: bool,
 }
 
+/// A statement of SQL's PREPARE, as the server shows it.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Shown {
+    /// Its name.
+    pub name: Box<[u8]>,
+    /// The text in which the PREPARE stands.
+    pub text: Box<[u8]>,
+    /// The types of its parameters, as they stand in a PREPARE.
+    pub types: Box<[u8]>,
+}
+
+/// The name only: literals are a client's own and never reach a log.
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", self.name.escape_ascii())
+    }
+}
+
 /// What the server has said.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// Of the parts in question, those that are there.
     pub present: PartSet,
+    /// All statements of SQL's PREPARE, in the order in which they were prepared, if these are in
+    /// question and could be told.
+    pub statements: Option<Vec<Shown>>,
     /// The value of each setting in question; `None` where there is no such setting.
     pub values: Vec<Option<Box<[u8]>>>,
 }
@@ -139,11 +168,24 @@ impl Question {
             rest = &after[length..];
             Some(Some(value))
         };
-        let mut answer = Answer { present: PartSet::EMPTY, values: Vec::new() };
+        let mut answer = Answer { present: PartSet::EMPTY, statements: None, values: Vec::new() };
         let mut asked = 0;
         for (part, _) in PARTS.iter().filter(|(part, _)| self.parts.contains(*part)) {
             asked += 1;
-            match next()? {
+            let value = next()?;
+            if *part == Part::SqlStatement {
+                let statements = match value {
+                    None => Some(Vec::new()),
+                    Some(MORE) => None,
+                    Some(array) => Some(read_statements(array)?),
+                };
+                if statements.as_ref().is_none_or(|all| !all.is_empty()) {
+                    answer.present.insert(Part::SqlStatement);
+                }
+                answer.statements = statements;
+                continue;
+            }
+            match value {
                 Some(b"t") => answer.present.insert(*part),
                 Some(b"f") => {}
                 _ => return None,
@@ -160,6 +202,48 @@ impl Question {
         }
         (usize::from(columns) == asked && rest.is_empty()).then_some(answer)
     }
+}
+
+/// Reads an array of arrays of three strings each, as the server writes it (`array_out`).
+fn read_statements(array: &[u8]) -> Option<Vec<Shown>> {
+    let inner = array.strip_prefix(b"{{")?.strip_suffix(b"}}")?;
+    let mut strings = Vec::new();
+    let mut bytes = inner.iter().copied().peekable();
+    loop {
+        let mut string = Vec::new();
+        if bytes.peek() == Some(&b'{') {
+            bytes.next();
+        }
+        if bytes.peek() == Some(&b'"') {
+            bytes.next();
+            loop {
+                match bytes.next()? {
+                    b'"' => break,
+                    b'\\' => string.push(bytes.next()?),
+                    byte => string.push(byte),
+                }
+            }
+        } else {
+            while let Some(byte) = bytes.next_if(|byte| !b",}".contains(byte)) {
+                string.push(byte);
+            }
+        }
+        strings.push(string.into_boxed_slice());
+        if bytes.peek() == Some(&b'}') {
+            bytes.next();
+        }
+        match bytes.next() {
+            None => break,
+            Some(b',') => {}
+            Some(_) => return None,
+        }
+    }
+    let mut all = Vec::with_capacity(strings.len() / 3);
+    let mut strings = strings.into_iter();
+    while let Some(name) = strings.next() {
+        all.push(Shown { name, text: strings.next()?, types: strings.next()? });
+    }
+    Some(all)
 }
 
 #[cfg(test)]
@@ -206,20 +290,43 @@ mod tests {
     fn anything_else_is_no_answer() {
         let question = Question::new(ASKED, vec![b"x"[..].into()], false);
         let t: Option<&[u8]> = Some(b"t");
-        assert!(question.read(&row(&[t, t, t, t, Some(b"v")])).is_some());
+        assert!(question.read(&row(&[t, t, t, None, Some(b"v")])).is_some());
         let long = vec![b'a'; VALUE_CHARACTERS_MAX + 1];
         for values in [
-            &[t, t, t, t][..],
-            &[t, t, t, t, t, t],
-            &[t, t, None, t, t],
-            &[t, t, Some(b"true"), t, t],
-            &[t, t, t, t, Some(&long)],
+            &[t, t, t, None][..],
+            &[t, t, t, None, t, t],
+            &[t, t, None, None, t],
+            &[t, t, Some(b"true"), None, t],
+            &[t, t, t, t, t],
+            &[t, t, t, Some(b"{{a,b}}"), t],
+            &[t, t, t, Some(b"{{a,b,\"c}}"), t],
+            &[t, t, t, Some(b"{{a,b,\"c\"d}}"), t],
+            &[t, t, t, None, Some(&long)],
         ] {
             assert!(question.read(&row(values)).is_none(), "{values:?}");
         }
         assert!(question.read(b"").is_none());
-        let mut cut = row(&[t, t, t, t, Some(b"value")]);
+        let mut cut = row(&[t, t, t, None, Some(b"value")]);
         cut.pop();
         assert!(question.read(&cut).is_none());
+    }
+
+    #[test]
+    fn statements_come_with_their_texts_and_types() {
+        let question = Question::new(PartSet::of(&[Part::SqlStatement]), Vec::new(), false);
+        let read = |value: Option<&[u8]>| question.read(&row(&[value])).unwrap();
+        assert_eq!(read(None).statements, Some(Vec::new()));
+        assert!(read(None).present.is_empty());
+        let more = read(Some(MORE));
+        assert!(more.statements.is_none() && more.present.contains(Part::SqlStatement));
+        let array =
+            br#"{{p,"PREPARE p AS SELECT '\\\"{a},b'",""},{"a b",x,"integer,character varying"}}"#;
+        let told = read(Some(array));
+        assert!(told.present.contains(Part::SqlStatement));
+        let [one, other] = &told.statements.unwrap()[..] else { panic!() };
+        assert_eq!(*one.text, *br#"PREPARE p AS SELECT '\"{a},b'"#);
+        assert!(*one.name == *b"p" && one.types.is_empty());
+        assert!(*other.name == *b"a b" && *other.types == *b"integer,character varying");
+        assert!(!format!("{one:?}").contains("SELECT"));
     }
 }

@@ -76,6 +76,8 @@ pub struct Report {
     pub settings: Vec<SetTo>,
     /// Custom names, in lower case, that the session has made and that will never go.
     pub names: Vec<Box<[u8]>>,
+    /// Names of the statements of SQL's PREPARE, sorted, in the server's encoding.
+    pub statements: Vec<Box<[u8]>>,
     /// There is more than the text could hold: what is missing in it may be there all the same.
     pub is_cut: bool,
 }
@@ -198,8 +200,15 @@ impl Report {
             _ => {
                 let part = part(&LISTS).ok_or(ReportError::Unreadable)?;
                 for value in values {
-                    name(value)?;
+                    let name = unescaped(value)?;
+                    if name.is_empty() {
+                        return Err(ReportError::Unreadable);
+                    }
+                    if part == Part::SqlStatement {
+                        self.statements.push(name);
+                    }
                 }
+                self.statements.sort_unstable();
                 self.parts.insert(part);
             }
         }

@@ -69,6 +69,9 @@ impl ScanOptions {
 const STRINGS: &[u8] = b"standard_conforming_strings";
 const ENCODING: &[u8] = b"client_encoding";
 
+/// The setting by which names are found.
+const SEARCH_PATH: &str = "search_path";
+
 /// Whether texts are read in another way where this setting has another value.
 fn decides_reading(name: &[u8]) -> bool {
     name == STRINGS || name == ENCODING
@@ -108,6 +111,8 @@ pub struct Findings {
     /// It may set what decides how the texts behind it are read, be it up to the end of the
     /// transaction only: its [`ScanOptions`] may not be theirs.
     pub rereads: bool,
+    /// It sets a `search_path` up to the end of the transaction.
+    pub local_path: bool,
     /// There are statements of note that are not listed. `flags` has the parts of their verbs.
     pub truncated: bool,
     count: u32,
@@ -360,7 +365,7 @@ impl Finder {
             Verb::Other
         });
         if std::mem::take(&mut self.disguised)
-            && matches!(&verb, Verb::Set { name, .. } if name == "search_path")
+            && matches!(&verb, Verb::Set { name, .. } if *name == *SEARCH_PATH)
         {
             self.flag(Part::TemporaryObject);
         }
@@ -369,6 +374,10 @@ impl Finder {
             Verb::ResetAll | Verb::Discard(Discard::All) | Verb::Execute(_) => true,
             _ => false,
         };
+        self.found.local_path |= matches!(
+            &verb,
+            Verb::Set { name, local: true, .. } if *name == *SEARCH_PATH
+        );
         self.found.count = self.found.count.saturating_add(1);
         let statement = Statement { number: self.found.count, range: self.start..end, verb };
         let most = if statement.verb.is_of_note() { OF_NOTE_MAX } else { STATEMENTS_MAX };
@@ -543,6 +552,7 @@ impl Finder {
             Some(mut name) if name.len() < NAME_BYTES_MAX => {
                 name.make_ascii_lowercase();
                 self.found.rereads |= decides_reading(&name);
+                self.found.local_path |= local && name == SEARCH_PATH.as_bytes();
                 if let Some(start) = call.null.filter(|_| call.argument == 2)
                     && self.found.nulls.len() < STATEMENTS_MAX
                 {
@@ -562,6 +572,7 @@ impl Finder {
             }
             _ => {
                 self.found.rereads = true;
+                self.found.local_path |= local;
                 PartSet::ANY_SETTING
             }
         };

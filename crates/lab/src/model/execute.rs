@@ -40,6 +40,15 @@ impl Session {
         {
             return Err(PgError::error("22012", "division by zero"));
         }
+        if let Statement::Select(Select::Row(row)) = statement
+            && let Some(text) = row.iter().find_map(|scalar| match scalar {
+                Scalar::NoNumber(text) => Some(text),
+                _ => None,
+            })
+        {
+            let message = format!("invalid input syntax for type integer: \"{text}\"");
+            return Err(PgError::error("22P02", message));
+        }
         Ok(())
     }
 
@@ -93,10 +102,11 @@ impl Session {
                 Ok("RESET".to_owned())
             }
             Statement::Discard(what) => self.discard(cluster, *what),
-            Statement::Prepare { name, types, body } => {
+            Statement::Prepare { name, types, body, text } => {
                 let declared: Vec<_> = types.iter().copied().map(Some).collect();
                 let mut prepared = Prepared::new(self, Some((**body).clone()), &declared)?;
-                prepared.from_sql = true;
+                self.prepared += 1;
+                prepared.from_sql = Some((self.prepared, text.clone()));
                 self.add_statement(name, prepared)?;
                 Ok("PREPARE".to_owned())
             }

@@ -7,6 +7,8 @@
 //! (`RevalidateCachedQuery` in `plancache.c`). This is what makes a statement that is shared by
 //! its text alone answer wrongly.
 
+use hawser_core::session::part::Part;
+
 use super::error::PgError;
 use super::session::Session;
 use super::settings::zone_seconds;
@@ -49,8 +51,8 @@ pub(super) struct Prepared {
     pub(super) parsed: Option<Parsed>,
     pub(super) params: Vec<Type>,
     pub(super) analysis: Analysis,
-    /// Of SQL's PREPARE.
-    pub(super) from_sql: bool,
+    /// Of SQL's PREPARE: which of them, and its text.
+    pub(super) from_sql: Option<(u64, String)>,
 }
 
 /// A portal or cursor.
@@ -102,7 +104,7 @@ impl Prepared {
             .collect();
         let statement = parsed.as_ref().map(|parsed| &parsed.statement);
         let analysis = Analysis::of(session, statement, &params)?;
-        Ok(Self { parsed, params, analysis, from_sql: false })
+        Ok(Self { parsed, params, analysis, from_sql: None })
     }
 
     /// Makes the analysis fit the present search path.
@@ -318,6 +320,7 @@ fn scalar_column(scalar: &Scalar, params: &[Type]) -> (&'static str, Type) {
     match scalar {
         Scalar::Text(_) | Scalar::Null => ("?column?", Type::Text),
         Scalar::Int(_) | Scalar::Divide(..) | Scalar::DaysBetween(..) => ("?column?", Type::Int4),
+        Scalar::NoNumber(_) => ("int4in", Type::Int4),
         Scalar::Param(number) => {
             let kind = params.get(number - 1).copied().unwrap_or(Type::Text);
             ("?column?", kind)
@@ -339,6 +342,7 @@ fn scalar_column(scalar: &Scalar, params: &[Type]) -> (&'static str, Type) {
         Scalar::TryLock(_) => ("pg_try_advisory_lock", Type::Bool),
         Scalar::Unlock(_) => ("pg_advisory_unlock", Type::Bool),
         Scalar::UnlockAll => ("pg_advisory_unlock_all", Type::Void),
+        Scalar::Holds(Part::SqlStatement) => ("case", Type::Text),
         Scalar::Holds(_) => ("exists", Type::Bool),
         Scalar::SetInSession(_) => ("case", Type::Text),
         Scalar::Sleep(_) => ("pg_sleep", Type::Void),

@@ -83,6 +83,8 @@ pub(super) struct Session {
     base: Undoable,
     savepoints: Vec<(String, Undoable)>,
     pub(super) statements: BTreeMap<String, Prepared>,
+    /// How many PREPAREs of SQL it has run.
+    pub(super) prepared: u64,
     pub(super) portals: BTreeMap<String, Portal>,
     pub(super) sequences: BTreeMap<String, i64>,
     pub(super) last_sequence: Option<String>,
@@ -120,6 +122,7 @@ impl Session {
             base: Undoable::default(),
             savepoints: Vec::new(),
             statements: BTreeMap::new(),
+            prepared: 0,
             portals: BTreeMap::new(),
             sequences: BTreeMap::new(),
             last_sequence: None,

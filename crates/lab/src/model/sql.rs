@@ -46,6 +46,19 @@ impl Type {
         }
     }
 
+    /// The type's name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Bool => "boolean",
+            Self::Name => "name",
+            Self::Int8 => "bigint",
+            Self::Int4 => "integer",
+            Self::Text => "text",
+            Self::Void => "void",
+        }
+    }
+
     /// The type of that number, where the model has it.
     #[must_use]
     pub fn from_oid(oid: i32) -> Option<Self> {
@@ -118,6 +131,8 @@ pub enum Scalar {
     Hidden(Hidden),
     /// `1/0`: fails when it is planned, not when it is parsed
     Divide(i32, i32),
+    /// `int4in('...')` of what is no number: fails in the same way
+    NoNumber(String),
 }
 
 /// What functions do without a word of it in the query that calls them.
@@ -227,6 +242,8 @@ pub enum Statement {
         types: Vec<Type>,
         /// The statement and its parameters.
         body: Box<Parsed>,
+        /// The whole text in which it stands.
+        text: String,
     },
     /// EXECUTE
     Execute(String, Vec<Scalar>),

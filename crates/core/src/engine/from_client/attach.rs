@@ -21,6 +21,7 @@ impl<S: Socket> Engine<S> {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
         let view = &self.pools[client.pool as usize];
+        let sql = client.sql_statements();
         let names = view.pool.custom_names(&client.desired);
         let wish = if view.pool.is_shared_by_users() {
             Wish { settings: wish.settings.of_basis(client.basis), ..wish }
@@ -31,7 +32,10 @@ impl<S: Socket> Engine<S> {
             id,
             names,
             wish,
-            |backend| wish.statement != 0 && backend.statements.has(wish.statement),
+            |backend| match wish.own {
+                true => backend.has_sql_of(sql),
+                false => wish.statement != 0 && backend.statements.has(wish.statement),
+            },
             now,
         );
         match acquired {
@@ -78,6 +82,7 @@ impl<S: Socket> Engine<S> {
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
+        backend.retries_sql = true;
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;

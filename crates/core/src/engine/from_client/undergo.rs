@@ -29,6 +29,7 @@ impl<S: Socket> Client<S> {
             return;
         }
         backend.rereading |= effects.rereads;
+        backend.local_path |= effects.local_path;
         backend.start_values_at_stake |=
             effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
         backend.note_names(effects);
@@ -51,10 +52,24 @@ impl<S: Socket> Client<S> {
             backend.reset_due = Reset::All;
         } else {
             // What pins already does so whatever is made besides.
-            let pins = effects.pins.minus(backend.known_to_stay(effects));
-            let new = pins.minus(self.pins);
+            let mut pins = effects.pins.minus(backend.known_to_stay(effects));
+            let mut new = pins.minus(self.pins);
+            let ends_sql = effects.ends.contains(Part::SqlStatement);
+            if pins.contains(Part::SqlStatement) || (ends_sql && !self.sql_statements().is_empty())
+            {
+                // What pins may be another one from now on.
+                pins.insert(Part::SqlStatement);
+                new.insert(Part::SqlStatement);
+            }
             self.pins = self.pins.union(pins);
             backend.doubt(new.union(effects.ends.intersection(self.pins)));
+            if pins.contains(Part::SqlStatement) {
+                let beside = effects.several && effects.sets_beside;
+                backend.note_sql(&effects.prepares, &self.desired, ends_sql, beside);
+            }
+            if effects.watches {
+                self.watch_sql_statements();
+            }
             if pins.intersects(IN_DOUBT) {
                 backend.doubt_settings(effects);
             }

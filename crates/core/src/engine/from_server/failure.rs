@@ -25,6 +25,10 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.hand_over_refused(body);
             return Ok(Fate::Skip);
         }
+        if owed == Expect::MadePrepare {
+            self.backend.prepare_refused(body);
+            return Ok(Fate::Skip);
+        }
         let mut healing = false;
         if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
             (owed, is_stale_or_lost(body))
@@ -207,6 +211,32 @@ impl<S: Socket> Relay<'_, S> {
         match self.backend.longer_parse.take_if(|(serial, _)| Some(*serial) == parse) {
             Some((_, longer)) => Ok(in_own_text(body, &longer, relayed)),
             None => Ok(Fate::Pass),
+        }
+    }
+
+    /// Where a stand-in has been executed, the error of the statement in whose place it stands.
+    pub(super) fn in_place_of_stand_in(
+        &mut self,
+        owed: Expect,
+        body: &[u8],
+        fate: Fate,
+        relayed: &Relayed,
+    ) -> Fate {
+        if let Some(client) = &mut self.client
+            && !owed.is_made()
+        {
+            client.note_missed_sql(body);
+        }
+        if self.backend.by_sql.is_none() || owed.is_made() || !relayed.whole {
+            return fate;
+        }
+        match (self.backend.error_stood_in_for(body), &fate) {
+            (Some(own), Fate::Pass | Fate::Replace(_)) => {
+                let mut error = Vec::new();
+                build::message(&mut error, kind::ERROR, |out| out.extend_from_slice(own));
+                Fate::Replace(error.into())
+            }
+            _ => fate,
         }
     }
 

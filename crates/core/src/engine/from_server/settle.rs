@@ -54,6 +54,10 @@ impl<S: Socket> Relay<'_, S> {
             relayed.handed_over = Some(self.backend.hand_over_ended()?);
             return Ok(Fate::Skip);
         }
+        if owed == Expect::MadePrepare {
+            self.backend.prepare_ended();
+            return Ok(Fate::Skip);
+        }
         if owed == Expect::MadeQuestion {
             match &mut self.client {
                 Some(client) => client.conclude(self.backend),
@@ -69,6 +73,7 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.since = now;
             if status == TransactionStatus::Idle && !self.backend.unsynced {
                 self.backend.rereading = false;
+                self.backend.local_path = false;
             }
         }
         if status == TransactionStatus::Idle {
@@ -231,6 +236,9 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     }
     if failed && let Some(pins) = discarding {
         client.pins = client.pins.union(pins);
+    } else if discarding.is_some() {
+        extra.by_sql = None;
+        backend.by_sql = None;
     }
     if unlistened {
         client.pins.remove(Part::Listen);

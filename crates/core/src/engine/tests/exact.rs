@@ -39,7 +39,6 @@ fn what_a_function_makes_pins_until_it_is_gone_and_nobody_is_asked() {
         ("temp", "temporary_object"),
         ("locks=1", "advisory_lock"),
         ("cursors=c", "held_cursor"),
-        ("statements=p", "sql_statement"),
         ("listen=a", "listen"),
     ] {
         let mut world = exact(1);

@@ -688,6 +688,19 @@ pub(super) fn told(held: bool) -> Vec<u8> {
     [columns(), row(held), answers("CI")].concat()
 }
 
+/// The server's word on statements of SQL's PREPARE: those of these names, without parameters.
+pub(super) fn told_prepared(names: &[&str]) -> Vec<u8> {
+    let all: Vec<_> = names
+        .iter()
+        .map(|name| format!("{{{name},\"PREPARE {name} AS SELECT 1\",\"\"}}"))
+        .collect();
+    if names.is_empty() {
+        let row = message(b'D', &[&[0, 1], &[0xff; 4][..]].concat());
+        return [columns(), row, answers("CI")].concat();
+    }
+    value(&format!("{{{}}}", all.join(",")))
+}
+
 /// What the server says to a question about one setting.
 pub(super) fn value(text: &str) -> Vec<u8> {
     let length = u32::try_from(text.len()).unwrap().to_be_bytes();

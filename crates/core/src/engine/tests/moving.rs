@@ -354,7 +354,7 @@ fn a_look_at_the_catalog_leaves_the_clients_own_statements_alone() {
     world.send(&client, &query("PREPARE p AS SELECT 1"));
     server.received();
     world.send(&server, &answers("CI"));
-    world.send(&server, &told(true));
+    world.send(&server, &told_prepared(&["p"]));
     server.received();
     world.send(&client, &query("SELECT name FROM pg_prepared_statements"));
     let sent = server.received();
@@ -371,10 +371,10 @@ fn behind_a_deallocate_all_that_did_not_come_a_look_at_the_catalog_leaves_them_a
     world.send(&client, &query("PREPARE p AS SELECT 1"));
     server.received();
     world.send(&server, &answers("CI"));
-    world.send(&server, &told(true));
+    world.send(&server, &told_prepared(&["p"]));
     world.send(&client, &query("SELECT 1/0; DEALLOCATE ALL"));
     world.send(&server, &answers("EI"));
-    world.send(&server, &told(true));
+    world.send(&server, &told_prepared(&["p"]));
     server.received();
     client.received();
     world.send(&client, &query("SELECT name FROM pg_prepared_statements"));
@@ -384,6 +384,21 @@ fn behind_a_deallocate_all_that_did_not_come_a_look_at_the_catalog_leaves_them_a
     assert_eq!(client.kinds(), "CZ");
     world.send(&client, &query("SELECT name FROM pg_cursors"));
     assert_eq!(server.kinds(), "Q", "nothing is left");
+}
+
+#[test]
+fn a_look_at_the_catalog_pins_up_to_the_end_of_the_transaction() {
+    for (sql, answer) in [
+        ("SELECT name FROM pg_prepared_statements", "CI"),
+        ("BEGIN; SELECT name FROM pg_cursors; COMMIT", "CCCI"),
+    ] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query(sql));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers(answer));
+        assert_eq!(world.idle_backends(), 1, "{sql}");
+    }
 }
 
 #[test]

@@ -292,7 +292,7 @@ fn trap_06_a_deallocate_in_a_do_block_leaves_no_shared_statement_in_the_books() 
     let (mut world, client, server) = prepared();
     world.send(&client, &query("DO $$ begin deallocate all; end $$"));
     world.send(&server, &answers("CI"));
-    world.send(&server, &told(false));
+    world.send(&server, &told_prepared(&[]));
     assert_eq!(world.idle_backends(), 1);
     server.received();
     world.send(&client, &run("s"));

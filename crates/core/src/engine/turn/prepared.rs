@@ -10,7 +10,7 @@ use super::super::from_client::Halt;
 use super::super::statement::{Statement, Unnamed};
 use super::super::{Socket, limits, restore};
 use super::{Turn, aborted};
-use crate::session::part::Part;
+use crate::session::part::{Part, PartSet};
 use crate::session::scan::{ScanOptions, is_plain, scan};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -340,6 +340,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         let ClientStatement { statement, serial, seen, .. } = named.clone();
+        if !statement.effects.prepares.is_empty() {
+            self.hold()?;
+        }
         if let Some(unusual) = &statement.effects.unusual {
             self.hold()?;
             self.hold_for_listener(unusual)?;
@@ -404,6 +407,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.hold_for_listener(unusual)?;
         }
         if let Some(unnamed) = &effects {
+            if !unnamed.effects.prepares.is_empty() {
+                self.hold()?;
+            }
             self.before_catalog(&unnamed.effects)?; // it may take the server's away
         }
         let same = match (&self.client.unnamed, &self.backend.unnamed) {
@@ -495,6 +501,10 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.client.unnamed_serial = 0;
                 self.backend.unnamed = None;
                 self.backend.unnamed_since = self.backend.pipeline;
+            } else if self.client.has_sql_statement(significant(name)) {
+                self.client.pins.insert(Part::SqlStatement);
+                self.backend.doubt(PartSet::of(&[Part::SqlStatement]));
+                self.backend.note_sql(&[], &self.client.desired, true, false);
             }
         }
         self.pass();

@@ -204,7 +204,7 @@ impl Verb {
             }
             Verb::Reset(name) if is_custom(name.as_bytes()) => Some(Part::CustomSetting),
             Verb::SetSessionCharacteristics { local: false } => Some(Part::Setting),
-            Verb::Prepare(_) | Verb::Execute(_) => Some(Part::SqlStatement),
+            Verb::Prepare(_) => Some(Part::SqlStatement),
             Verb::Listen(_) => Some(Part::Listen),
             Verb::Declare { hold: true, .. } => Some(Part::HeldCursor),
             Verb::Load => Some(Part::LoadedLibrary),

@@ -94,7 +94,9 @@ impl Session {
                 let own = self.defaults.get(name);
                 self.setting(name).filter(|value| own != Some(value)).map(str::to_owned)
             }
+            Scalar::Holds(Part::SqlStatement) => self.shown_statements(),
             Scalar::Holds(part) => truth(self.holds(cluster, *part)),
+            Scalar::NoNumber(_) => unreachable!("planning has failed"),
             Scalar::Sleep(_) => nothing,
             Scalar::CurrentUser => Some(self.current_user().to_owned()),
             Scalar::BackendPid => Some(self.process.0.to_string()),
@@ -130,16 +132,34 @@ impl Session {
         self.scalar(cluster, &plain, &[], notices)
     }
 
-    /// Whether the session has any of this part. Statements of the protocol are not among those of
-    /// SQL: a pooler gives them names of its own.
+    /// Names, texts and types of the statements of SQL's PREPARE, as an array of arrays.
+    fn shown_statements(&self) -> Datum {
+        let quoted = |text: &str| {
+            let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
+            format!("\"{escaped}\"")
+        };
+        let mut all: Vec<_> = self
+            .statements
+            .iter()
+            .filter_map(|(name, prepared)| Some((prepared.from_sql.as_ref()?, name, prepared)))
+            .collect();
+        all.sort_by_key(|((order, _), ..)| *order);
+        let rows: Vec<String> = all
+            .iter()
+            .map(|((_, text), name, prepared)| {
+                let types: Vec<&str> = prepared.params.iter().map(|kind| kind.name()).collect();
+                format!("{{{},{},{}}}", quoted(name), quoted(text), quoted(&types.join(",")))
+            })
+            .collect();
+        (!rows.is_empty()).then(|| format!("{{{}}}", rows.join(",")))
+    }
+
+    /// Whether the session has any of this part.
     fn holds(&self, cluster: &Cluster, part: Part) -> bool {
         match part {
             Part::TemporaryObject => !self.now.temp.is_empty(),
             Part::HeldCursor => self.portals.values().any(|portal| portal.hold),
             Part::AdvisoryLock => cluster.locks.values().any(|(holder, _)| *holder == self.process),
-            Part::SqlStatement => {
-                self.statements.keys().any(|name| !name.is_empty() && !name.starts_with("hw"))
-            }
             other => unreachable!("nobody asks for {other}"),
         }
     }

@@ -26,7 +26,10 @@ pub fn parse(text: &str, conforming_strings: bool) -> Result<Vec<Parsed>, PgErro
         }
         let ends_with_mark = behind <= tokens.len();
         let mut parser = Parser { tokens: part, at: 0, params: Vec::new(), ends_with_mark };
-        let statement = parser.statement()?;
+        let mut statement = parser.statement()?;
+        if let Statement::Prepare { text: source, .. } = &mut statement {
+            text.clone_into(source);
+        }
         if let Some(token) = parser.peek() {
             return Err(near(token));
         }
@@ -330,7 +333,7 @@ impl<'a> Parser<'a> {
         }
         let params = std::mem::take(&mut self.params);
         let body = Box::new(Parsed { statement, params, nonstandard_escape: false });
-        Ok(Statement::Prepare { name, types, body })
+        Ok(Statement::Prepare { name, types, body, text: String::new() })
     }
 
     fn execute(&mut self) -> Result<Statement, PgError> {
@@ -568,6 +571,7 @@ impl<'a> Parser<'a> {
             "hides_unlock" => Scalar::Hidden(Hidden::Unlock(self.integer()?)),
             "hides_temp" => Scalar::Hidden(Hidden::Temp(self.text()?)),
             "pg_backend_pid" => Scalar::BackendPid,
+            "int4in" => Scalar::NoNumber(self.text()?),
             "pg_sleep" => {
                 let seconds: f64 = self.number()?.parse().or_else(|_| self.fail())?;
                 Scalar::Sleep(Duration::try_from_secs_f64(seconds).unwrap_or_default())

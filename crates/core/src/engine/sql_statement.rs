@@ -1,0 +1,560 @@
+//! Statements of SQL's PREPARE: kept by their client, brought to the backend that it gets.
+//!
+//! # Model
+//! Behind a transaction that may have changed them the server is asked which there are
+//! ([`super::doubt`]). The client keeps them: name, text, and the settings in force at the PREPARE,
+//! which parse analysis reads. Ahead of the first message of a transaction the backend's are made
+//! the client's: others' are deallocated, those that it lacks are prepared, each as a simple query of
+//! ours under the settings of its own PREPARE. The client's message waits for the outcome.
+//!
+//! # Why all of them, and not what the message names
+//! A Bind can name one, the list can be looked at, and what comes later in the transaction is not
+//! known. Only a plain simple query that begins no transaction does without (preparing waits for locks
+//! on tables, too). A function in it that runs an EXECUTE fails: the client has its statements ahead
+//! of everything from then on.
+//!
+//! # Where one cannot be prepared (its table is gone, its role has no rights any more)
+//! A *stand-in* takes its name, so that DEALLOCATE and another PREPARE find what they would find. It
+//! fails when it is executed, and the error is replaced by the one of the PREPARE, which is about what
+//! the client would be told without a pooler. It is tried again ahead of a later transaction.
+//!
+//! # Invariants
+//! * whoever gets a backend never finds another client's statements there
+//! * what is not known for certain (its text, its settings, what it does when it is executed) pins
+//! * texts never reach a log
+//!
+//! # Limits
+//! Plans, and how often a statement was planned, stay with the server connection: a client that looks
+//! at these (pg_prepared_statements, EXPLAIN EXECUTE) keeps it.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use super::Socket;
+use super::backend::Backend;
+use super::client::Client;
+use super::doubt::Noted;
+use super::effects::Effects;
+use super::expect::Expect;
+use super::from_client::Halt;
+use super::statement::{StatementMemory, same_parse_settings};
+use super::turn::Turn;
+use crate::session::canonical::is_unsafe_encoding;
+use crate::session::part::{Part, PartSet};
+use crate::session::question::Shown;
+use crate::session::scan::{ScanOptions, Verb, is_plain, scan};
+use crate::session::settings::{Settings, write_string};
+use crate::wire::error::{SqlState, field};
+use crate::wire::{TransactionStatus, build, frame, frontend};
+
+/// What a stand-in says when it is executed, ahead of its number.
+const STANDS_IN: &str = "hawser stands in for a statement that could not be prepared: ";
+
+/// The longest error that is kept.
+const ERROR_BYTES_MAX: usize = 4 * 1024;
+
+/// What a statement costs beside its texts.
+const OVERHEAD_BYTES: usize = 200;
+
+const THIS_PART: PartSet = PartSet::of(&[Part::SqlStatement]);
+
+/// A statement of a client's.
+pub(super) struct SqlStatement {
+    pub(super) name: Box<[u8]>,
+    /// Its PREPARE.
+    text: Box<[u8]>,
+    /// Types of its parameters.
+    types: Box<[u8]>,
+    /// Settings in force at the PREPARE.
+    settings: Settings,
+    /// All is known that another backend needs for it.
+    moves: bool,
+    /// Where its texts are counted.
+    memory: Arc<StatementMemory>,
+}
+
+impl SqlStatement {
+    fn cost(&self) -> usize {
+        self.name.len() + self.text.len() + self.types.len() + OVERHEAD_BYTES
+    }
+}
+
+impl Drop for SqlStatement {
+    fn drop(&mut self) {
+        self.memory.unname(self.cost());
+    }
+}
+
+/// Those of a client.
+#[derive(Default)]
+pub(super) struct ClientSql {
+    all: Vec<Arc<SqlStatement>>,
+    /// The client has looked at what does not move.
+    watched: bool,
+    /// A function has missed one.
+    missed: bool,
+}
+
+/// What has become of a client's statement on a backend.
+enum Standing {
+    /// It is there.
+    Prepared,
+    /// The server has refused it, with this error.
+    Refused(Box<[u8]>),
+    /// The stand-in of this number is there in its place.
+    StandsIn { number: u64, error: Box<[u8]> },
+}
+
+struct There {
+    statement: Arc<SqlStatement>,
+    standing: Standing,
+}
+
+/// Those that a backend has.
+#[derive(Default)]
+pub(super) struct BackendSql {
+    all: Vec<There>,
+    /// What is under way, one for each `MadePrepare` in `expected`; `None`: a DEALLOCATE.
+    under_way: VecDeque<Option<Arc<SqlStatement>>>,
+    /// Stand-ins that it has had.
+    stand_ins: u64,
+    /// A name was taken by what no text had shown, and has been made free.
+    freed: bool,
+}
+
+/// The PREPARE of this name in a text. `None` if it cannot be told for certain.
+fn prepare_in<'a>(text: &'a [u8], name: &[u8], options: ScanOptions) -> Option<&'a [u8]> {
+    let findings = scan(text, options);
+    if findings.unsure || findings.truncated {
+        return None;
+    }
+    let is_it = |verb: &Verb| matches!(verb, Verb::Prepare(known) if known.as_bytes() == name);
+    let mut found = findings.statements().filter(|statement| is_it(&statement.verb));
+    let one = found.next()?;
+    found.next().is_none().then(|| &text[one.range.clone()])
+}
+
+/// Whether executing a statement does nothing to a session but what its PREPARE does.
+fn only_prepares(effects: &Effects) -> bool {
+    effects.pins == THIS_PART
+        && effects.ends.is_empty()
+        && !effects.spoils
+        && !effects.reads_sequences
+        && !effects.rereads
+        && effects.unusual.is_none()
+}
+
+/// Whether it says that the name stands for something.
+fn is_taken(error: &[u8]) -> bool {
+    field(error, b'C') == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..])
+}
+
+fn write_name(name: &[u8], out: &mut Vec<u8>) {
+    out.push(b'"');
+    for &byte in name {
+        if byte == b'"' {
+            out.push(b'"');
+        }
+        out.push(byte);
+    }
+    out.push(b'"');
+}
+
+/// The text of a stand-in: the planner folds the call, and fails.
+fn stand_in(statement: &SqlStatement, number: u64) -> Vec<u8> {
+    let mut text = b"PREPARE ".to_vec();
+    write_name(&statement.name, &mut text);
+    if !statement.types.is_empty() {
+        text.push(b'(');
+        text.extend_from_slice(&statement.types);
+        text.push(b')');
+    }
+    text.extend_from_slice(b" AS SELECT pg_catalog.int4in(");
+    write_string(format!("{STANDS_IN}{number}.").as_bytes(), &mut text);
+    text.push(b')');
+    text
+}
+
+impl BackendSql {
+    fn place(&self, statement: &Arc<SqlStatement>) -> Option<usize> {
+        self.all.iter().position(|there| Arc::ptr_eq(&there.statement, statement))
+    }
+
+    /// Whether any of these is neither there nor stood in for.
+    fn lacks(&self, wanted: &[Arc<SqlStatement>]) -> bool {
+        !self.are_all_there(wanted) && wanted.iter().any(|one| self.place(one).is_none())
+    }
+
+    /// They are in the order in which they are wanted: this is asked under the pool's lock.
+    fn are_all_there(&self, wanted: &[Arc<SqlStatement>]) -> bool {
+        let is_there = |(there, one): (&There, &Arc<SqlStatement>)| {
+            Arc::ptr_eq(&there.statement, one) && matches!(there.standing, Standing::Prepared)
+        };
+        self.all.len() == wanted.len() && self.all.iter().zip(wanted).all(is_there)
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Whether these are the names of the statements that are known to be there.
+    pub(super) fn has_sql_statements(&self, names: &[Box<[u8]>]) -> bool {
+        let Some(there) = &self.by_sql else { return names.is_empty() };
+        let mut known: Vec<_> = there.all.iter().map(|there| &there.statement.name).collect();
+        known.sort_unstable();
+        known.len() == names.len() && known.iter().zip(names).all(|(one, other)| *one == other)
+    }
+
+    /// Whether it has the statements of this client.
+    pub(super) fn has_sql_of(&self, wanted: &[Arc<SqlStatement>]) -> bool {
+        self.by_sql.as_ref().is_some_and(|there| there.are_all_there(wanted))
+    }
+
+    /// Appends what takes others' statements away and, if it `brings`, makes them the client's. What
+    /// could not be prepared before is tried again once. Whether the client's message has to wait for
+    /// the outcome.
+    fn bring_sql(
+        &mut self,
+        wanted: &[Arc<SqlStatement>],
+        (desired, start): (&Settings, &Settings),
+        brings: bool,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let retry = brings && std::mem::take(&mut self.retries_sql);
+        let mut there = self.by_sql.take().unwrap_or_default();
+        for mut known in std::mem::take(&mut there.all) {
+            let is_wanted = wanted.iter().any(|one| Arc::ptr_eq(one, &known.statement));
+            match &mut known.standing {
+                Standing::Prepared if is_wanted => {
+                    there.all.push(known);
+                    continue;
+                }
+                Standing::StandsIn { .. } if is_wanted && !retry => {
+                    there.all.push(known);
+                    continue;
+                }
+                Standing::Prepared | Standing::StandsIn { .. } => {}
+                Standing::Refused(_) if !is_wanted => continue,
+                Standing::Refused(_) if !brings => {
+                    there.all.push(known);
+                    continue;
+                }
+                Standing::Refused(error) if !there.freed && is_taken(error) => there.freed = true,
+                Standing::Refused(error) => {
+                    let number = there.stand_ins;
+                    there.stand_ins += 1;
+                    self.made_query(&stand_in(&known.statement, number), out);
+                    known.standing = Standing::StandsIn { number, error: std::mem::take(error) };
+                    there.all.push(known);
+                    continue;
+                }
+            }
+            let mut text = b"DEALLOCATE ".to_vec();
+            write_name(&known.statement.name, &mut text);
+            self.made_prepare(&text, out);
+            there.under_way.push_back(None);
+        }
+        let lacks = |one: &&Arc<SqlStatement>| brings && there.place(one).is_none();
+        let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
+        for one in &missing {
+            if !same_parse_settings(&self.applied, &one.settings) {
+                self.apply_settings(&one.settings, start, out);
+            }
+            self.made_prepare(&one.text, out);
+            there.under_way.push_back(Some(one.clone()));
+            there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
+        }
+        self.apply_settings(desired, start, out);
+        let order =
+            |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
+        there.all.sort_by_cached_key(order);
+        if !there.all.is_empty() || !there.under_way.is_empty() {
+            self.by_sql = Some(there);
+        }
+        !missing.is_empty()
+    }
+
+    /// Appends a PREPARE or DEALLOCATE of ours.
+    fn made_prepare(&mut self, text: &[u8], out: &mut Vec<u8>) {
+        build::query(out, text);
+        self.expect(Expect::MadePrepare);
+        self.unnamed = None;
+    }
+
+    /// The server has refused a PREPARE or DEALLOCATE of ours. (A DEALLOCATE finds nothing where a
+    /// function has taken the statement away.)
+    pub(super) fn prepare_refused(&mut self, error: &[u8]) {
+        let Some(there) = &mut self.by_sql else { return };
+        if let Some(Some(statement)) = there.under_way.front().cloned()
+            && let Some(at) = there.place(&statement)
+        {
+            let kept = error.len() <= ERROR_BYTES_MAX;
+            let error = if kept { error.into() } else { Box::default() };
+            there.all[at].standing = Standing::Refused(error);
+        }
+    }
+
+    /// The server has come to the end of one.
+    pub(super) fn prepare_ended(&mut self) {
+        let Some(there) = &mut self.by_sql else { return };
+        there.under_way.pop_front();
+        if there.all.is_empty() && there.under_way.is_empty() {
+            self.by_sql = None;
+        }
+    }
+
+    /// The error of the PREPARE in whose place a stand-in has been executed: it has failed with this
+    /// one.
+    pub(super) fn error_stood_in_for(&self, error: &[u8]) -> Option<&[u8]> {
+        let there = self.by_sql.as_ref()?;
+        let message = field(error, b'M')?;
+        let at = memchr::memmem::find(message, STANDS_IN.as_bytes())? + STANDS_IN.len();
+        let digits = message[at..].split(|byte| *byte == b'.').next()?;
+        let digits: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+        there.all.iter().find_map(|there| match &there.standing {
+            Standing::StandsIn { number, error } if *number == digits && !error.is_empty() => {
+                Some(&**error)
+            }
+            _ => None,
+        })
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Its statements.
+    #[inline]
+    pub(super) fn sql_statements(&self) -> &[Arc<SqlStatement>] {
+        let kept = self.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        kept.map_or(&[], |kept| &kept.all)
+    }
+
+    /// Whether it has one of this name.
+    pub(super) fn has_sql_statement(&self, name: &[u8]) -> bool {
+        self.sql_statements().iter().any(|known| *known.name == *name)
+    }
+
+    /// It has none any more.
+    pub(super) fn forget_sql_statements(&mut self) {
+        if let Some(extra) = &mut self.extra {
+            extra.by_sql = None;
+        }
+    }
+
+    /// It has not that one any more; its backend finds out ahead of its next transaction.
+    pub(super) fn forget_sql_statement(&mut self, name: &[u8]) {
+        let Some(kept) = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut()) else {
+            return;
+        };
+        kept.all.retain(|known| *known.name != *name);
+        if kept.all.is_empty() {
+            self.forget_sql_statements();
+        }
+    }
+
+    /// Their settings are reckoned anew.
+    pub(super) fn rebase_sql_statements(&mut self, moved: impl Fn(&Settings) -> Settings) {
+        let Some(kept) = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut()) else {
+            return;
+        };
+        for known in &mut kept.all {
+            let settings = moved(&known.settings);
+            if settings != known.settings {
+                let (name, text) = (known.name.clone(), known.text.clone());
+                let (types, memory) = (known.types.clone(), known.memory.clone());
+                let moves = known.moves;
+                let again = SqlStatement { name, text, types, settings, moves, memory };
+                again.memory.name(again.cost());
+                *known = Arc::new(again);
+            }
+        }
+    }
+
+    /// It is to keep its backend as long as it has statements: it looks at what does not move.
+    pub(super) fn watch_sql_statements(&mut self) {
+        if !self.sql_statements().is_empty() || self.pins.contains(Part::SqlStatement) {
+            self.pins.insert(Part::SqlStatement);
+            self.extra().by_sql.get_or_insert_default().watched = true;
+        }
+    }
+
+    /// An error has come: it may be about one that was not brought.
+    pub(super) fn note_missed_sql(&mut self, error: &[u8]) {
+        if !self.sql_statements().is_empty()
+            && field(error, b'C') == Some(&SqlState::INVALID_STATEMENT_NAME.0[..])
+            && let Some(kept) = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut())
+        {
+            kept.missed = true;
+        }
+    }
+
+    /// Whether it keeps its backend for those that it is known to have.
+    pub(super) fn keeps_sql_statements(&self) -> bool {
+        let kept = self.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        kept.is_some_and(|kept| {
+            !kept.all.is_empty() && (kept.watched || kept.all.iter().any(|known| !known.moves))
+        })
+    }
+
+    /// The server has said which there are; `None`: more than are kept. Whether they pin.
+    pub(super) fn take_sql_statements(
+        &mut self,
+        backend: &mut Backend<S>,
+        shown: Option<Vec<Shown>>,
+        noted: &Noted,
+    ) -> bool {
+        let there = backend.by_sql.take();
+        let kept = self.extra.as_mut().and_then(|extra| extra.by_sql.take()).unwrap_or_default();
+        let Some(shown) = shown else { return true };
+        if shown.is_empty() {
+            return false;
+        }
+        let mut now = BackendSql::default();
+        let mut all = Vec::with_capacity(shown.len());
+        for shown in shown {
+            let known = kept.all.iter().find(|known| known.name == shown.name);
+            let standing = known
+                .zip(there.as_ref())
+                .and_then(|(known, there)| Some(&there.all[there.place(known)?].standing));
+            let stands_in = match (known, standing) {
+                (Some(known), Some(Standing::StandsIn { number, error })) => {
+                    let number = *number;
+                    (stand_in(known, number) == *shown.text)
+                        .then(|| Standing::StandsIn { number, error: error.clone() })
+                }
+                _ => None,
+            };
+            let options = self.scan_options(backend.reading);
+            let own = prepare_in(&shown.text, &shown.name, options);
+            let same = known.filter(|known| {
+                stands_in.is_some()
+                    || (own == Some(&*known.text) && !noted.is_prepared_anew(&shown.name))
+            });
+            let statement = match same {
+                Some(known) => known.clone(),
+                None => {
+                    let own: Option<Box<[u8]>> = own.map(Into::into);
+                    Arc::new(self.sql_statement(backend, shown, own, noted))
+                }
+            };
+            let standing = stands_in.unwrap_or(Standing::Prepared);
+            now.stand_ins = there.as_ref().map_or(0, |there| there.stand_ins);
+            now.all.push(There { statement: statement.clone(), standing });
+            all.push(statement);
+        }
+        backend.by_sql = Some(Box::new(now));
+        let ClientSql { watched, missed, .. } = *kept;
+        self.extra().by_sql = Some(Box::new(ClientSql { all, watched, missed }));
+        self.keeps_sql_statements()
+    }
+
+    /// A statement that is new to it. `own`: its PREPARE, if that is known.
+    fn sql_statement(
+        &self,
+        backend: &Backend<S>,
+        shown: Shown,
+        own: Option<Box<[u8]>>,
+        noted: &Noted,
+    ) -> SqlStatement {
+        let memory = backend.pool.statements.memory().clone();
+        let now = &backend.applied;
+        let settings = noted.settings_of(&shown.name, now, backend.tells_all_statements());
+        let certain = settings.is_some();
+        let settings = settings.unwrap_or_else(|| now.clone());
+        let encoding = |settings: &Settings| {
+            let own = backend.parameters.get(b"client_encoding");
+            settings.get(b"client_encoding").or(own).map(<[u8]>::to_vec)
+        };
+        let readable = |text: &[u8]| {
+            text.is_ascii()
+                || (encoding(&settings) == encoding(now)
+                    && encoding(now).is_some_and(|name| !is_unsafe_encoding(&name)))
+        };
+        let moves = certain
+            && shown.name.is_ascii()
+            && shown.types.is_ascii()
+            && memory.has_room_for_names()
+            && own.as_ref().is_some_and(|text| {
+                let options = backend.reading.with(|name| settings.get(name));
+                readable(text)
+                    && prepare_in(text, &shown.name, options) == Some(text)
+                    && only_prepares(&Effects::of_text(text, options, |name| {
+                        backend.parameters.get(name).is_some()
+                    }))
+            });
+        // Of what does not move, the text is of no use.
+        let text = own.filter(|_| moves).unwrap_or_default();
+        let Shown { name, types, .. } = shown;
+        let statement = SqlStatement { name, text, types, settings, moves, memory };
+        statement.memory.name(statement.cost());
+        statement
+    }
+}
+
+impl<S: Socket> Turn<'_, '_, S> {
+    /// Makes the backend's statements of SQL's PREPARE the client's, ahead of its transaction.
+    #[inline]
+    pub(super) fn open_sql_statements(&mut self) -> Result<(), Halt> {
+        self.backend.bringing = false;
+        if self.backend.by_sql.is_none() && self.client.sql_statements().is_empty() {
+            return Ok(());
+        }
+        self.bring_sql_statements()
+    }
+
+    #[cold]
+    fn bring_sql_statements(&mut self) -> Result<(), Halt> {
+        let wanted = self.client.sql_statements();
+        if self.backend.status != TransactionStatus::Idle || self.backend.has_sql_of(wanted) {
+            return Ok(());
+        }
+        let wanted = wanted.to_vec();
+        let brings = !self.does_without_sql_statements();
+        self.passage.cut(self.backend)?;
+        let settings = (&self.client.desired, &self.client.record.start);
+        if self.backend.bring_sql(&wanted, settings, brings, &mut self.passage.out) {
+            self.backend.bringing = true;
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        Ok(())
+    }
+
+    /// Makes a message wait that follows one which did without, or settings of ours, and does not.
+    #[inline]
+    pub(super) fn hold_for_sql_statements(&mut self) -> Result<(), Halt> {
+        let wanted = self.client.sql_statements();
+        let there = self.backend.by_sql.as_ref();
+        if wanted.is_empty()
+            || there.is_some_and(|there| !there.lacks(wanted))
+            || self.does_without_sql_statements()
+        {
+            return Ok(());
+        }
+        // Ahead of the first of a pipeline there is nothing to be ended by a Sync.
+        if self.backend.syncs_outstanding > 0 && !self.backend.unsynced && !self.backend.copying_in
+        {
+            self.client.held = true;
+            return Err(Halt::Full);
+        }
+        Ok(())
+    }
+
+    /// Whether the message at hand, which may begin a transaction, ends it as well, and nothing in it
+    /// tells of prepared statements.
+    fn does_without_sql_statements(&self) -> bool {
+        const PARTS: [u8; 5] = [
+            frontend::PARSE,
+            frontend::BIND,
+            frontend::DESCRIBE,
+            frontend::CLOSE,
+            frontend::FUNCTION_CALL,
+        ];
+        if self.header.kind != frontend::QUERY {
+            return !PARTS.contains(&self.header.kind);
+        }
+        let kept = self.client.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        let Some((text, [])) = frame::take_string(self.body) else { return false };
+        self.scan_options() == ScanOptions::default()
+            && kept.is_none_or(|kept| !kept.missed)
+            && is_plain(text)
+            && !text.windows(5).any(|word| word.eq_ignore_ascii_case(b"begin"))
+    }
+}
