@@ -17,7 +17,7 @@ use crate::wire::{TransactionStatus, build, frame};
 pub(super) const EMPTY: &[u8] = b"hawser_gone";
 
 /// First words of statements that give no rows and take no parameters.
-const ROWLESS: [&[u8]; 24] = [
+const ROWLESS: [&[u8]; 25] = [
     b"alter",
     b"analyze",
     b"begin",
@@ -33,6 +33,7 @@ const ROWLESS: [&[u8]; 24] = [
     b"listen",
     b"lock",
     b"notify",
+    b"prepare",
     b"reindex",
     b"release",
     b"reset",
@@ -100,7 +101,9 @@ mod tests {
 
     #[test]
     fn what_may_give_rows_or_take_parameters_is_not_bare() {
-        for text in ["LISTEN one", " set x = 1", "Create table t (a int)"] {
+        for text in
+            ["LISTEN one", " set x = 1", "Create table t (a int)", "prepare p(int) as select $1"]
+        {
             assert!(is_bare(&[text.as_bytes(), &[0; 3]].concat()), "{text}");
         }
         for text in ["select 1", "show all", "insert into t values ($1)", "explain set", "/**/set"]
