@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run demo test regress bench check extension extension-check fmt clean
+.PHONY: help run demo test regress bench lab-kernel check extension extension-check fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,6 +24,9 @@ regress: ## PostgreSQL's own suites, direct and through Hawser; ARGS are for tes
 bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
 	@scripts/setup.sh bench && . scripts/env.sh && \
 	cargo build --release --locked -p hawser && exec python3 bench/run.py $(ARGS)
+
+lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algorithms, in virtual time
+	@scripts/lab_kernel.sh
 
 check: ## formatting, clippy and the workspace's own rules, without a test
 	@scripts/setup.sh build && . scripts/env.sh && cargo fmt --all --check && \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and nothing else: `scripts/setup.sh build|run|test|regress|all`.
+# Installs what is missing, and nothing else: `scripts/setup.sh build|run|test|regress|kernel|all`.
 #
 #   build  compiler and Rust toolchain
 #   run    build, and a PostgreSQL server unless $DATABASE_URL names one
@@ -8,6 +8,7 @@
 #   bench  test, and PgBouncer to compare with, unless $PGBOUNCER names one
 #   regress    test, and what PostgreSQL's own suites are built and run with
 #   extension  test, and what builds extensions of that PostgreSQL
+#   kernel what builds the kernel of `hawser lab --kernel`; no Rust
 #   all    regress, extension, and the languages whose drivers are tested: Go, Java with Maven,
 #          Node, PHP
 #
@@ -21,8 +22,8 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-build | run | demo | test | bench | regress | extension | all) ;;
-*) die "usage: scripts/setup.sh build|run|demo|test|bench|regress|extension|all" ;;
+build | run | demo | test | bench | regress | extension | kernel | all) ;;
+*) die "usage: scripts/setup.sh build|run|demo|test|bench|regress|extension|kernel|all" ;;
 esac
 
 channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
@@ -57,7 +58,15 @@ need() { # need REASON PACKAGE...
 
 have cc || need "a C compiler and linker" gcc libc6-dev
 
-if [ "$purpose" != build ] && [ -z "$(postgres_bin)" ]; then
+if [ "$purpose" = kernel ]; then
+    have make || need "make, for the kernel" make
+    have flex || need "flex, for the kernel's configuration" flex
+    have bison || need "bison, for the kernel's configuration" bison
+    have bc || need "bc, for the kernel's constants" bc
+    have perl || need "perl, for the kernel's scripts" perl
+    have xz || need "xz, in which its source is packed" xz-utils
+fi
+if [ "$purpose" != build ] && [ "$purpose" != kernel ] && [ -z "$(postgres_bin)" ]; then
     if [ "$purpose" != run ] || [ -z "${DATABASE_URL:-}" ]; then
         need "a PostgreSQL server (Debian's package also starts one on port 5432, which nothing here uses)" \
             postgresql
@@ -103,7 +112,7 @@ if [ "$purpose" = all ]; then
 fi
 
 toolchain=present
-if ! cargo_works; then
+if [ "$purpose" != kernel ] && ! cargo_works; then
     toolchain=missing
     plan+=("Rust $channel with clippy and rustfmt: by rustup, into ${RUSTUP_HOME:-$HOME/.rustup}")
 fi

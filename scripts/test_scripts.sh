@@ -351,6 +351,30 @@ a_source_that_is_there_is_taken_and_one_that_cannot_be_had_says_why() {
     grep -q 'holds no src/test/regress' "$bin.log"
 }
 
+# ---- the laboratory's kernel -------------------------------------------------------------------
+
+an_option_that_a_kernel_lacks_is_named() {
+    . scripts/lab_kernel.sh
+    { echo "# a comment"; grep -v '^CONFIG_RDS=y$' "$wanted"; } >"$scratch/config"
+    equal "$(missing_options "$scratch/config")" "CONFIG_RDS=y"
+    equal "$(missing_options "$wanted")" ""
+}
+
+a_kernel_that_cannot_be_built_says_why() {
+    local bin=$scratch/kernelless said=$scratch/kernelless.log program
+    bare_machine "$bin"
+    for program in uname mkdir rm; do ln -sf "$(command -v $program)" "$bin/$program"; done
+    rm -f "$bin/apt-get"
+    for program in cc make flex bison bc perl xz; do stand_in "$bin/$program" true; done
+    # A place of its own: a kernel that was built here is to be left alone.
+    mkdir -p "$scratch/repository"
+    cp -r scripts rust-toolchain.toml "$scratch/repository"
+    refutes env -i HOME="$scratch/no-home" PATH="$bin" LINUX_SOURCE=linux-source-9.9 \
+        bash "$scratch/repository/scripts/lab_kernel.sh" >"$said" 2>&1 </dev/null
+    cat "$said"
+    grep -q 'no apt-get here: LINUX_SOURCE may name a source tree' "$said"
+}
+
 a_suite_that_cannot_run_is_a_skip_with_its_reason() {
     # The last line of standard error is the reason that is shown.
     local said
@@ -375,6 +399,8 @@ fi
 proves "a toolchain is announced before it is fetched" announces_a_toolchain_before_it_is_fetched
 proves "PostgreSQL's source: what is there is taken, what cannot be had says why" \
     a_source_that_is_there_is_taken_and_one_that_cannot_be_had_says_why
+proves "an option that the laboratory's kernel lacks is named" an_option_that_a_kernel_lacks_is_named
+proves "a kernel that cannot be built says why" a_kernel_that_cannot_be_built_says_why
 if needs_python; then
     proves "a suite that cannot run says why" a_suite_that_cannot_run_is_a_skip_with_its_reason
     proves "skips a port that is taken" skips_a_port_that_is_taken

@@ -11,7 +11,8 @@ import time
 
 from harness.suite import Skip, limit, pooler_only
 
-WRONG, ABSENT, TAKEN, UNFAITHFUL, NO_RIGHTS = 65, 69, 73, 75, 77
+WRONG, ABSENT, NO_KERNEL, TAKEN, UNFAITHFUL, NO_RIGHTS = 65, 69, 72, 73, 75, 77
+KERNEL = pathlib.Path(os.environ.get("HAWSER_LAB_KERNEL") or pathlib.Path(__file__).resolve().parents[2] / ".run/lab-kernel/linux")
 
 
 def lab(*arguments, check=0, seconds=30, **more):
@@ -212,3 +213,53 @@ def namespaces():
         with contextlib.suppress(OSError):
             found.add(os.readlink(path))
     return found
+
+
+@here
+def test_without_its_kernel_it_says_how_to_have_one(env):
+    absent = lab("--kernel", "--image", "/no/such/kernel", check=NO_KERNEL).stderr
+    assert "/no/such/kernel" in absent and "make lab-kernel" in absent, absent
+    environment = dict(os.environ, HAWSER_LAB_KERNEL="/no/such/either")
+    assert "/no/such/either" in lab("--kernel", check=NO_KERNEL, env=environment).stderr
+    assert "long-fat" in lab("--kernel", "/no/such/description", "--image", "/bin/true", check=WRONG).stderr
+    lab("--kernel", "--algorithms", "b/r", "--image", "/bin/true", check=2)
+    lab("--algorithms", "bbr", check=2)
+    # A program that is no kernel.
+    lab("--kernel", "--image", "/bin/false", check=71)
+
+
+@here
+def test_a_kernel_is_ended_with_the_command_and_leaves_nothing(env):
+    directory = pathlib.Path(env.directory)
+    # What is run in the kernel's place only waits.
+    image = directory / "waits"
+    image.write_text(f"#!/bin/sh\necho $$ > {directory}/waits.pid\nexec sleep 60\n")
+    image.chmod(0o755)
+    for signal_, code in ((signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        (directory / "waits.pid").unlink(missing_ok=True)
+        command = subprocess.Popen([os.environ["HAWSER"], "lab", "--kernel", "--image", image], stderr=subprocess.PIPE,
+                                   env=dict(os.environ, TMPDIR=str(directory)), preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+        wait_until(lambda: (directory / "waits.pid").exists() and (directory / "waits.pid").read_text(), "the stand-in runs")
+        kernel = int((directory / "waits.pid").read_text())
+        command.send_signal(signal_)
+        assert command.wait(10) == code, command.stderr.read()
+        wait_until(lambda: not exists(kernel), "the kernel has ended")
+        if signal_ != signal.SIGKILL:
+            assert not list(directory.glob("hawser-lab-kernel-*"))
+
+
+@limit(240)
+@here
+def test_all_algorithms_are_compared_in_a_kernel_of_its_own(env):
+    if not KERNEL.is_file():
+        raise Skip(f"there is no {KERNEL}: `make lab-kernel` builds it")
+    run = lab("--kernel", "long-fat", "--image", KERNEL, "--seconds", 15, "--rounds", 1, "--json", seconds=230)
+    found = json.loads(run.stdout)["networks"][0]
+    steady = {one["algorithm"]: one["steady"] / 1e6 for one in found["comparison"]["outcomes"]}
+    assert len(steady) == 17, steady
+    assert steady["bbr"] > 40 and max(rate for name, rate in steady.items() if name != "bbr") < steady["bbr"], steady
+    assert all(0.3 < rate < 91 for rate in steady.values()), steady
+    # Virtual time: no packet is late.
+    assert sum(found["report"]["lateness"]["counts"][60:]) == 0, found["report"]["lateness"]
+    refused = lab("--kernel", "--image", KERNEL, "--algorithms", "nosuchthing", check=78)
+    assert "nosuchthing" in refused.stderr, refused.stderr

@@ -1,10 +1,12 @@
-//! `hawser lab`: a WAN between network namespaces on this machine.
+//! `hawser lab`: a WAN between network namespaces on this machine, or in a kernel of its own.
 //!
 //! # Exit codes
 //! Beside those of all commands, so that a script can tell "try again" from "mend this": `run` ends
 //! as its command did; 65 the description is wrong, 69 there is no such laboratory or it ended,
-//! 73 one of that name is up, 75 the run was not faithful and its figures are worth nothing, 77 the
+//! 71 the kernel of `--kernel` died, 72 there is none, 73 one of that name is up, 75 the run was not faithful and its figures are worth nothing, 77 the
 //! rights are missing. They are those of sysexits.h.
+
+mod kernel;
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -22,6 +24,7 @@ use hawser_lab::wan::named::{NAMED, named};
 use hawser_lab::wan::parse::parse;
 
 use super::print;
+use crate::lab_kernel::inside;
 
 const DESCRIPTION_WRONG: u8 = 65;
 const ABSENT: u8 = 69;
@@ -30,17 +33,19 @@ const UNFAITHFUL: u8 = 75;
 const NO_RIGHTS: u8 = 77;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 65 wrong description, 69 no such laboratory \
-                          or it ended, 73 the name is taken, 75 the run was not faithful, 77 rights are missing; \
+                          or it ended, 71 the kernel of --kernel died, 72 there is none, 73 the name is taken, 75 the run was not faithful, 77 rights are missing; \
                           `run` ends as its command did.";
 
 /// A description's longest file: a mistyped name of a large file is refused, not read.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES)]
+#[command(after_help = EXIT_CODES, args_conflicts_with_subcommands = true, arg_required_else_help = true)]
 pub(super) struct Lab {
+    #[command(flatten)]
+    kernel: kernel::Options,
     #[command(subcommand)]
-    command: LabCommand,
+    command: Option<LabCommand>,
 }
 
 #[derive(Debug, Subcommand)]
@@ -59,6 +64,12 @@ enum LabCommand {
     Show(Show),
     /// Prove rate, delay, loss and limits on this machine, within 2 %.
     Selftest(Format),
+    /// The only program of the kernel of `--kernel`.
+    #[command(hide = true)]
+    Inside {
+        /// What it shares with the host.
+        exchange: PathBuf,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -133,6 +144,7 @@ struct Show {
 }
 
 /// What a user is told, and the exit code.
+#[derive(Debug)]
 struct Failure(u8, String);
 
 impl From<ControlError> for Failure {
@@ -179,15 +191,20 @@ fn failed(error: impl std::fmt::Display) -> Failure {
 }
 
 pub(super) fn run(arguments: &Lab) -> ExitCode {
-    let result = match &arguments.command {
-        LabCommand::Up(arguments) if arguments.foreground => up_here(arguments),
-        LabCommand::Up(arguments) => up(arguments),
-        LabCommand::Run(arguments) => return run_inside(arguments),
-        LabCommand::Down(arguments) => down(arguments),
-        LabCommand::List(format) => list(format.json),
-        LabCommand::Report(arguments) => report(arguments),
-        LabCommand::Show(arguments) => show(&arguments.name),
-        LabCommand::Selftest(format) => self_test(format.json),
+    let result = match (&arguments.command, &arguments.kernel.kernel) {
+        (Some(command), _) => match command {
+            LabCommand::Up(arguments) if arguments.foreground => up_here(arguments),
+            LabCommand::Up(arguments) => up(arguments),
+            LabCommand::Run(arguments) => return run_inside(arguments),
+            LabCommand::Down(arguments) => down(arguments),
+            LabCommand::List(format) => list(format.json),
+            LabCommand::Report(arguments) => report(arguments),
+            LabCommand::Show(arguments) => show(&arguments.name),
+            LabCommand::Selftest(format) => self_test(format.json),
+            LabCommand::Inside { exchange } => inside::run(exchange),
+        },
+        (None, Some(names)) => kernel::run(names, &arguments.kernel),
+        (None, None) => Err(Failure(2, "a command is needed, or --kernel; see --help".to_owned())),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -202,26 +219,36 @@ fn say(Failure(code, message): &Failure) -> ExitCode {
 
 /// The description, its own name, and where it is from.
 fn description(of: &str) -> Result<(Description, String, String), Failure> {
-    let wrong =
-        |error: hawser_lab::wan::parse::Invalid| Failure(DESCRIPTION_WRONG, error.to_string());
-    if let Some(named) = named(of) {
-        let description = parse(of, named.toml).map_err(wrong)?;
+    let (description, _) = description_text(of)?;
+    if named(of).is_some() {
         return Ok((description, of.to_owned(), of.to_owned()));
     }
     let path = Path::new(of);
-    let unread = |error: std::io::Error| {
-        let names: Vec<&str> = NAMED.iter().map(|named| named.name).collect();
-        let names = names.join(", ");
-        let message = format!("{of}: {error}; a file is needed, or one of {names}");
-        Failure(DESCRIPTION_WRONG, message)
-    };
-    let file = std::fs::File::open(path).map_err(unread)?;
-    let mut text = String::new();
-    file.take(FILE_BYTES_MAX).read_to_string(&mut text).map_err(unread)?;
-    let description = parse(of, &text).map_err(wrong)?;
     let name = path.file_stem().map(|stem| stem.to_string_lossy().into_owned());
-    let absolute = std::path::absolute(path).map_err(unread)?;
+    let absolute = std::path::absolute(path).map_err(|error| unread(of, &error))?;
     Ok((description, name.unwrap_or_default(), absolute.to_string_lossy().into_owned()))
+}
+
+/// The description, and its text.
+fn description_text(of: &str) -> Result<(Description, String), Failure> {
+    let mut text = String::new();
+    match named(of) {
+        Some(named) => named.toml.clone_into(&mut text),
+        None => {
+            let file = std::fs::File::open(of).map_err(|error| unread(of, &error))?;
+            let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
+            read.map_err(|error| unread(of, &error))?;
+        }
+    }
+    let wrong =
+        |error: hawser_lab::wan::parse::Invalid| Failure(DESCRIPTION_WRONG, error.to_string());
+    Ok((parse(of, &text).map_err(wrong)?, text))
+}
+
+fn unread(of: &str, error: &std::io::Error) -> Failure {
+    let names: Vec<&str> = NAMED.iter().map(|named| named.name).collect();
+    let names = names.join(", ");
+    Failure(DESCRIPTION_WRONG, format!("{of}: {error}; a file is needed, or one of {names}"))
 }
 
 fn up(arguments: &Up) -> Result<(), Failure> {
