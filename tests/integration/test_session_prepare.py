@@ -3,10 +3,16 @@
 from harness import messages as m
 from harness.suite import crowd, equal, limit, on_every_backend, pooler_only, until
 
-from integration.test_session_extension import pins, reporting
+from integration.test_session_extension import reporting
 
 SETTINGS = {"pool_size": 1}
 PREPARED = "select name, statement, parameter_types::text from pg_prepared_statements where from_sql order by name"
+
+
+def pinned(pooler, expected):
+    """The reasons of all pins, once the server has been asked: the client's answer does not wait for that."""
+    found = lambda: [row["pins"] for row in pooler.show("CLIENTS") if row["pins"]]
+    until(lambda: found() == expected, f"pins {expected}")
 
 
 def test_each_client_has_its_own_of_the_same_name(env):
@@ -38,7 +44,7 @@ def test_they_keep_no_server_connection(env):
     other.execute("begin")
     other.execute("commit")
     equal(client.value("execute p"), "1")
-    equal([row["pins"] for row in env.pooler.show("CLIENTS") if row["pins"]], [])
+    pinned(env.pooler, [])
 
 
 @limit(90)
@@ -246,17 +252,17 @@ def test_plans_stay_where_they_are_looked_at(env):
     with env.pooler_with(pool_size=2) as target:
         client, others = env.connect(target), [env.connect(target)]
         client.execute("prepare p(int) as select $1")
-        equal([row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"]], [])
+        pinned(target.pooler, [])
         for n in range(7):
             client.execute(f"execute p({n})")
         client.rows("select generic_plans + custom_plans from pg_prepared_statements")
-        equal([row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"]], ["sql_statement"])
+        pinned(target.pooler, ["sql_statement"])
         before = int(client.value("select generic_plans + custom_plans from pg_prepared_statements"))
         client.execute("execute p(1)")
         on_every_backend(others, "select 1")
         equal(client.value("select generic_plans + custom_plans from pg_prepared_statements"), str(before + 1))
         client.execute("deallocate p")
-        equal([row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"]], [])
+        pinned(target.pooler, [])
 
 
 @pooler_only
@@ -265,11 +271,11 @@ def test_more_than_are_kept_pin(env):
         client, other = env.connect(target), env.connect(target)
         for n in range(70):
             client.execute(f"prepare p{n} as select {n}")
-        equal([row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"]], ["sql_statement"])
+        pinned(target.pooler, ["sql_statement"])
         other.value("select 1")
         equal(client.value("execute p69"), "69")
         client.execute("deallocate all")
-        equal([row["pins"] for row in target.pooler.show("CLIENTS") if row["pins"]], [])
+        pinned(target.pooler, [])
 
 
 def test_texts_are_in_the_clients_encoding(env):
@@ -329,7 +335,7 @@ def test_with_the_extension_those_of_functions_move_as_well(env):
     with reporting(env, pool_size=1) as target:
         client, other = env.connect(target), env.connect(target)
         client.execute("select exact.makes('prepare made as select 1')")
-        equal(pins(target), [])
+        pinned(target.pooler, [])
         equal(other.attempt("execute made").sqlstate, "26000", "another client's")
         equal(client.value("execute made"), "1")
         for n in range(3):
@@ -352,4 +358,4 @@ def test_with_the_extension_those_of_functions_move_as_well(env):
         client.execute("drop table t")
         other.value("select 1")
         equal(client.attempt("execute on_temporary").sqlstate, "42P01")
-        equal(pins(target), [])
+        pinned(target.pooler, [])
