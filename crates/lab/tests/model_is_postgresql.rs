@@ -19,6 +19,8 @@ use hawser_lab::rng::Rng;
 /// the default number of them stops early.
 const SESSIONS: u64 = 150;
 const TIME_MAX: Duration = Duration::from_secs(10);
+/// Sessions that may be left out because a cancel came when the sleep was over.
+const LATE_CANCELS_MAX: u32 = 3;
 /// A real server that says nothing for so long will not say it any more.
 const SILENCE: Duration = Duration::from_secs(5);
 
@@ -210,6 +212,14 @@ fn session(
     Ok((sent, cancels))
 }
 
+/// Whether what came was the error of a cancel, where another answer was due.
+fn is_a_late_cancel(mismatch: &Mismatch) -> bool {
+    mismatch
+        .what
+        .lines()
+        .any(|line| line.starts_with("received: ErrorResponse") && line.contains("57014"))
+}
+
 fn listen(stream: &mut UnixStream, oracle: &mut Oracle) -> Result<(), Mismatch> {
     let mut buffer = [0; 16 << 10];
     let mut heard = Instant::now();
@@ -247,6 +257,7 @@ fn a_real_server_says_what_the_model_says() {
     let postgres = Postgres::start(&bin, slots);
     let started = Instant::now();
     let (mut compared, mut messages, mut cancels, mut failures) = (0, 0, 0, Vec::new());
+    let mut late = 0;
     for slot in 0..slots {
         let seed = first + slot as u64;
         match session(&postgres, seed, slot, slots) {
@@ -254,6 +265,9 @@ fn a_real_server_says_what_the_model_says() {
                 messages += sent;
                 cancels += struck;
             }
+            // On a busy machine the sleep may be over when the cancel comes, which then hits what is
+            // next, as PostgreSQL says of cancels: no word about the model.
+            Err(mismatch) if is_a_late_cancel(&mismatch) && late < LATE_CANCELS_MAX => late += 1,
             Err(mismatch) => failures.push(format!("HAWSER_SEED={seed}\n{mismatch}")),
         }
         compared += 1;
@@ -262,7 +276,8 @@ fn a_real_server_says_what_the_model_says() {
         }
     }
     eprintln!(
-        "{compared} sessions, {messages} messages, {cancels} cancels compared with {}",
+        "{compared} sessions, {messages} messages, {cancels} cancels compared with {}; {late} left out \
+         for a cancel that came late",
         bin.display()
     );
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));

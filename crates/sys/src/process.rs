@@ -86,7 +86,8 @@ pub fn withdraw() -> io::Result<()> {
 }
 
 /// Signals that are passed on, as a descriptor that is readable when one has come; they do not act on
-/// this process any more. Children that [`std::process::Command`] starts are not affected.
+/// this process any more. Children that
+/// [`std::process::Command`] starts behind this have them blocked, too.
 ///
 /// # Errors
 /// As sigprocmask(2) and signalfd(2).
