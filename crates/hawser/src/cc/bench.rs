@@ -322,6 +322,9 @@ pub fn compare(host: &str, far: &Far, plan: &Plan) -> Result<Comparison, BenchEr
     let cases = cases(plan, &allowed, &usable(&near.allowed, &near.available))?;
     let both = usable_at_both_ends(&plan.algorithms, &allowed, &near);
     let both = if plan.postgres.is_some() { both? } else { Vec::new() };
+    if let Some(first) = both.first() {
+        far.relay(first)?; // what the far end refuses is known before a minute is spent
+    }
     let path = if plan.datagrams { look_at_path(far, plan) } else { Vec::new() };
     let (runs, mut ended) = rounds(far, plan, &cases);
     let mut postgres = Vec::new();
