@@ -37,6 +37,17 @@ def test_the_list_shows_the_clients_own(env):
         equal(env.connect(target).rows(PREPARED), [])
 
 
+def test_the_list_shows_the_text_as_it_was_sent_after_a_move(env):
+    texts = ["prepare p as select 1;", "  prepare p as select 1 -- one", "/* p */ prepare p as select 1 ; "]
+    for text in texts:
+        client = env.connect()
+        client.execute(text)
+        for _ in range(2):  # both make the server connection another's, which is the only one
+            env.connect().execute("begin; select 1; commit")
+        equal(client.rows(PREPARED), [("p", text, "{}")])
+        client.close()
+
+
 @pooler_only
 def test_they_keep_no_server_connection(env):
     client, other = env.connect(), env.connect()

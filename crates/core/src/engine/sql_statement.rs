@@ -122,7 +122,8 @@ pub(super) struct BackendSql {
     freed: bool,
 }
 
-/// The PREPARE of this name in a text. `None` if it cannot be told for certain.
+/// The PREPARE of this name in a text: all of it, where there is nothing else, for the server shows what
+/// stands around it, too. `None` if it cannot be told for certain.
 fn prepare_in<'a>(text: &'a [u8], name: &[u8], options: ScanOptions) -> Option<&'a [u8]> {
     let findings = scan(text, options);
     if findings.unsure || findings.truncated {
@@ -131,7 +132,8 @@ fn prepare_in<'a>(text: &'a [u8], name: &[u8], options: ScanOptions) -> Option<&
     let is_it = |verb: &Verb| matches!(verb, Verb::Prepare(known) if known.as_bytes() == name);
     let mut found = findings.statements().filter(|statement| is_it(&statement.verb));
     let one = found.next()?;
-    found.next().is_none().then(|| &text[one.range.clone()])
+    let own = if findings.count() == 1 { text } else { &text[one.range.clone()] };
+    found.next().is_none().then_some(own)
 }
 
 /// Whether executing a statement does nothing to a session but what its PREPARE does.
