@@ -48,6 +48,19 @@ def test_the_list_shows_the_text_as_it_was_sent_after_a_move(env):
         client.close()
 
 
+def test_one_whose_table_is_there_again_works_again(env):
+    client = env.connect()
+    client.execute("create temp table t as select 1 as x")
+    client.execute("prepare p as select x from t")
+    client.execute("drop table t")
+    for _ in range(2):  # the server connection, which is the only one, becomes another's
+        env.connect().execute("begin; select 1; commit")
+    equal(client.attempt("execute p").sqlstate, "42P01")
+    client.execute("create temp table t as select 2 as x")
+    equal(client.value("execute p"), "2")
+    client.close()
+
+
 @pooler_only
 def test_they_keep_no_server_connection(env):
     client, other = env.connect(), env.connect()

@@ -240,7 +240,7 @@ pub struct Backend<S: Socket> {
     pub(super) local_path: bool,
     /// Statements of SQL's PREPARE that it has, as far as they move.
     pub(super) by_sql: Option<Box<BackendSql>>,
-    /// Since it was lent, those that could not be prepared have not been tried.
+    /// Since its client's last transaction, those that could not be prepared have not been tried.
     pub(super) retries_sql: bool,
     /// Its client's message waits for what was sent ahead of it.
     pub(super) bringing: bool,

@@ -211,7 +211,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends what takes others' statements away and, if it `brings`, makes them the client's. What
-    /// could not be prepared before is tried again once. Whether the client's message has to wait for
+    /// could not be prepared before is tried again, once for each transaction. Whether the client's message has to wait for
     /// the outcome.
     fn bring_sql(
         &mut self,

@@ -78,6 +78,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if status == TransactionStatus::Idle {
             self.backend.notifies_unheard = true;
+            self.backend.retries_sql = true; // a table may be there now
             self.backend.transactions += 1;
             relayed.transactions += 1;
         }
