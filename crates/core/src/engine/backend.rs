@@ -7,7 +7,7 @@ use super::client::{ClientStatement, significant};
 use super::doubt::Doubt;
 use super::exact::Exact;
 use super::expect::Expect;
-use super::hand_over::{HandOver, HandOverKey};
+use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::kept::Kept;
 use super::message::PoolRef;
 use super::replay::{Replay, Seen};
@@ -299,10 +299,7 @@ impl<S: Socket> Backend<S> {
             output: Kept::EMPTY,
             readable: false,
             applied: Settings::EMPTY,
-            basis: match &hand_over {
-                Some(_) => seed.pool.basis_of_user(&seed.pool.user, &seed.parameters),
-                None => seed.pool.basis_of(&seed.parameters),
-            },
+            basis: basis_of(&seed.pool, hand_over.as_deref(), &seed.parameters),
             makes_temporary: makes_temporary_under(&seed.parameters),
             reading: reading_under(&seed.parameters),
             rereading: false,
@@ -340,7 +337,7 @@ impl<S: Socket> Backend<S> {
             doubt: None,
             local_path: false,
             by_sql: None,
-            retries_sql: false,
+            retries_sql: true,
             bringing: false,
             exact,
             shared,

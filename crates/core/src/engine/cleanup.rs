@@ -133,10 +133,7 @@ impl<S: Socket> Engine<S> {
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Pool;
         }
-        let mut settings = backend.applied.mark();
-        if pool.is_shared_by_users() {
-            settings = settings.of_basis(backend.basis);
-        }
+        let settings = pool.mark_of(backend.applied.mark(), backend.basis);
         let has = Has { names: backend.custom, settings };
         let released = pool.lock().release_with(
             id,

@@ -88,11 +88,6 @@ impl Exact {
         COVERED.minus(self.nobodys.parts)
     }
 
-    /// Whether it is a client's, whatever statement of PREPARE is there.
-    fn covers_sql(&self) -> bool {
-        !self.nobodys.parts.contains(Part::SqlStatement)
-    }
-
     fn may_draw(&self) -> bool {
         self.report.parts.contains(Part::SequenceValue)
     }
@@ -109,6 +104,15 @@ struct Told {
     stays: PartSet,
     /// Those whose values are known.
     applied: Option<(Settings, Settings)>,
+}
+
+/// What a report tells of beside the settings that the backend is known to have.
+fn beside(report: &Report, applied: &Settings) -> Report {
+    let mut beside = report.clone();
+    beside.parts.remove(Part::SequenceValue); // that is known to be a client's
+    beside.settings.retain(|set| applied.get(&set.name).is_none());
+    beside.names.retain(|name| applied.get(name).is_none());
+    beside
 }
 
 impl<S: Socket> Backend<S> {
@@ -141,14 +145,10 @@ impl<S: Socket> Backend<S> {
         exact.since = self.pipeline;
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
-        let mut nobodys = exact.report.clone();
-        nobodys.parts.remove(Part::SequenceValue); // that is known to be another client's
+        exact.nobodys = beside(&exact.report, &self.applied);
         if self.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
-            nobodys.parts.remove(Part::SqlStatement);
+            exact.nobodys.parts.remove(Part::SqlStatement);
         }
-        nobodys.settings.retain(|set| self.applied.get(&set.name).is_none());
-        nobodys.names.retain(|name| self.applied.get(name).is_none());
-        exact.nobodys = nobodys;
         self.exact = Some(exact);
     }
 
@@ -159,11 +159,7 @@ impl<S: Socket> Backend<S> {
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
         exact.since = self.pipeline;
         exact.noted.clone_from(&exact.report.names);
-        let mut nobodys = exact.report.clone();
-        nobodys.parts.remove(Part::SequenceValue);
-        nobodys.settings.retain(|set| self.applied.get(&set.name).is_none());
-        nobodys.names.retain(|name| self.applied.get(name).is_none());
-        exact.nobodys = nobodys;
+        exact.nobodys = beside(&exact.report, &self.applied);
     }
 
     /// Whether all settings certainly have the values that they have by themselves.
@@ -195,7 +191,8 @@ impl<S: Socket> Backend<S> {
 
     /// Whether its server's word on statements of PREPARE is about its client's alone.
     pub(super) fn tells_all_statements(&self) -> bool {
-        self.exact.as_ref().is_some_and(|exact| exact.covers_sql())
+        let exact = self.exact.as_ref();
+        exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
     /// This client has it from now on.
@@ -357,7 +354,9 @@ impl<S: Socket> Client<S> {
         self.pins = self.pins.minus(covered).union(pins).union(told.stays);
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.nobodys.parts);
-        if exact.covers_sql() && self.is_to_ask_for_sql(backend, exact, left) {
+        if exact.covered().contains(Part::SqlStatement)
+            && self.is_to_ask_for_sql(backend, exact, left)
+        {
             asked.insert(Part::SqlStatement);
             self.pins.insert(Part::SqlStatement);
         }

@@ -32,6 +32,7 @@
 //! reported, and yet that value would stay where the next user's own is another.
 
 use std::hash::Hasher;
+use std::sync::Arc;
 
 use siphasher::sip::SipHasher24;
 
@@ -39,7 +40,7 @@ use super::backend::Backend;
 use super::client::Client;
 use super::expect::Expect;
 use super::from_client::Halt;
-use super::message::{ClientAbout, PeerAddress, PoolMode};
+use super::message::{ClientAbout, PeerAddress, PoolMode, PoolRef};
 use super::table::Engine;
 use super::{Host, Socket};
 use crate::ids::{ClientId, Slot};
@@ -201,6 +202,18 @@ impl HandOver {
     }
 }
 
+/// The number of these own values of a session's.
+pub(super) fn basis_of<S: Socket>(
+    pool: &PoolRef<S>,
+    hand_over: Option<&HandOver>,
+    parameters: &Arc<ServerParameters>,
+) -> Basis {
+    match hand_over {
+        Some(hand_over) => pool.basis_of_user(&hand_over.user, parameters),
+        None => pool.basis_of(parameters),
+    }
+}
+
 /// What has come of a hand-over.
 pub(super) type Outcome = Result<(), ClientError>;
 
@@ -211,11 +224,8 @@ impl<S: Socket> Backend<S> {
     }
 
     /// The number of these own values of the session's.
-    pub(super) fn basis_of(&self, parameters: &std::sync::Arc<ServerParameters>) -> Basis {
-        match &self.hand_over {
-            Some(hand_over) => self.pool.basis_of_user(&hand_over.user, parameters),
-            None => self.pool.basis_of(parameters),
-        }
+    pub(super) fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
+        basis_of(&self.pool, self.hand_over.as_deref(), parameters)
     }
 
     /// Whether the user is a superuser.
@@ -336,7 +346,7 @@ impl<S: Socket> Backend<S> {
         let expected = [
             SqlState::INVALID_AUTHORIZATION,
             SqlState::TOO_MANY_CONNECTIONS,
-            SqlState(*b"42501"), // no CONNECT, a superuser
+            SqlState::INSUFFICIENT_PRIVILEGE, // no CONNECT, a superuser
         ];
         if !expected.contains(&code) {
             self.spoiled.get_or_insert("it could not be handed over to a client");
@@ -368,7 +378,7 @@ impl<S: Socket> Backend<S> {
         let mut parameters = self.parameters.clone();
         for (name, value) in &under_way.reported {
             if !ServerParameters::is_fixed(name) && parameters.get(name) != Some(&**value) {
-                std::sync::Arc::make_mut(&mut parameters).set(name, value);
+                Arc::make_mut(&mut parameters).set(name, value);
             }
         }
         self.take_parameters(parameters);
@@ -487,12 +497,8 @@ impl<S: Socket> Engine<S> {
         let begins = client.is_to_be_greeted();
         if begins {
             client.begin_on(&backend);
-        } else if client.basis != backend.basis {
-            client.rebase(&backend);
         }
-        if backend.makes_temporary {
-            client.pins = client.pins.union(client.lasting_pins(&backend));
-        }
+        client.begin_with(&backend);
         client.backend = Some(backend);
         if begins {
             if client.mode == PoolMode::Session {

@@ -40,6 +40,16 @@ fn rebased(settings: &Settings, old: &ServerParameters, new: &ServerParameters) 
 }
 
 impl<S: Socket> Client<S> {
+    /// It is to work on this backend: settings and pins follow from that one's own values.
+    pub(super) fn begin_with(&mut self, backend: &Backend<S>) {
+        if self.basis != backend.basis {
+            self.rebase(backend);
+        }
+        if backend.makes_temporary {
+            self.pins = self.pins.union(self.lasting_pins(backend));
+        }
+    }
+
     /// Reckons its settings from this backend's own values. Nothing of it is under way.
     #[cold]
     pub(super) fn rebase(&mut self, backend: &Backend<S>) {

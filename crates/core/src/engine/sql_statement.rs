@@ -513,8 +513,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let settings = (&self.client.desired, &self.client.record.start);
         if self.backend.bring_sql(&wanted, settings, brings, &mut self.passage.out) {
             self.backend.bringing = true;
-            self.client.held = true;
-            return Err(Halt::Full);
+            return self.wait();
         }
         Ok(())
     }
@@ -533,8 +532,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         // Ahead of the first of a pipeline there is nothing to be ended by a Sync.
         if self.backend.syncs_outstanding > 0 && !self.backend.unsynced && !self.backend.copying_in
         {
-            self.client.held = true;
-            return Err(Halt::Full);
+            return self.wait();
         }
         Ok(())
     }

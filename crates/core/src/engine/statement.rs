@@ -4,7 +4,8 @@
 //! A client's name stands for a [`Statement`]: text, parameter types, and the settings in force
 //! when the client prepared it, as far as parse analysis reads them. Clients for which all of
 //! that is equal share one statement on each backend; the pool is the role's, so the role is
-//! equal too. (Where users share a pool, the number of a session's own values tells them apart.) A backend that lacks it gets it ahead of the Bind that needs it.
+//! equal too. (Where users share a pool, the number of a session's own values tells them apart.) A
+//! backend that lacks it gets it ahead of the Bind that needs it.
 //!
 //! # Bounds
 //! On a backend by [`BackendStatements`] (least recently used goes first), in all by the

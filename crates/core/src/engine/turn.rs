@@ -94,12 +94,12 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sends what must go ahead of the first message of a query.
     pub(super) fn open(&mut self, now: Time) -> Result<(), Halt> {
-        if self.backend.bringing && !self.backend.expected.is_empty() {
-            self.client.held = true;
-            return Err(Halt::Full);
-        }
         if !self.backend.expected.is_empty() {
-            return self.hold_for_sql_statements();
+            return if self.backend.bringing {
+                self.wait()
+            } else {
+                self.hold_for_sql_statements()
+            };
         }
         self.client.since = now;
         if self.backend.unsynced {
@@ -121,8 +121,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 if self.backend.applying && !self.fails_in_failed_block() {
                     // It would end the block that keeps it from running without its settings.
                     self.backend.bringing = true;
-                    self.client.held = true;
-                    return Err(Halt::Full);
+                    return self.wait();
                 }
             }
         }
@@ -163,8 +162,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Deals with the message.
     pub(super) fn message(&mut self) -> Result<(), Halt> {
         if self.backend.replay.is_healing() {
-            self.client.held = true;
-            return Err(Halt::Full);
+            return self.wait();
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
             self.hold()?;
@@ -175,8 +173,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if self.backend.applying && self.backend.owes_client_ready() {
             // One query or pipeline fails if the settings do; another may end the block.
-            self.client.held = true;
-            return Err(Halt::Full);
+            return self.wait();
         }
         if self.backend.unbroken >= limits::UNBROKEN_QUERIES_MAX {
             // A pipeline without end must not keep the backend from those who wait for it.
@@ -237,7 +234,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 {
                     // The server would not believe it, and end a session that others want.
                     return Err(Halt::Refused(ClientError::fatal(
-                        SqlState(*b"42501"),
+                        SqlState::INSUFFICIENT_PRIVILEGE,
                         "hawser.hand_over() is not for clients",
                     )));
                 }
@@ -263,14 +260,19 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.hold_behind(self.backend.copying_in)
     }
 
+    /// Makes the message at hand wait for an answer that is still to come.
+    pub(super) fn wait(&mut self) -> Result<(), Halt> {
+        self.client.held = true;
+        Err(Halt::Full)
+    }
+
     fn hold_behind(&mut self, copy: bool) -> Result<(), Halt> {
         let comes = self.backend.syncs_outstanding > 0
             && self.backend.owes_client_ready()
             && !copy
             && !self.client.exclusive;
         if comes {
-            self.client.held = true;
-            return Err(Halt::Full);
+            return self.wait();
         }
         Ok(())
     }
@@ -296,8 +298,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             None => self.backend.closing_since(name),
         };
         if since.is_some_and(|since| self.backend.is_in_doubt(since)) {
-            self.client.held = true;
-            return Err(Halt::Full);
+            return self.wait();
         }
         Ok(())
     }

@@ -16,7 +16,7 @@ use super::{Limits, Pool, PoolStats};
 use crate::engine::ListenLost;
 use crate::engine::statement::{Keyed, StatementMemory, StatementTable};
 use crate::ids::PoolId;
-use crate::session::settings::{Interner, Settings};
+use crate::session::settings::{Interner, Mark, Settings};
 use crate::wire::error::ClientError;
 
 /// What becomes of session state that cannot be applied to another backend.
@@ -338,6 +338,13 @@ impl<B> SharedPool<B> {
     /// too many.
     pub fn basis_of_user(&self, user: &str, parameters: &Arc<ServerParameters>) -> Basis {
         self.bases.of_user(user, parameters)
+    }
+
+    /// By what clients and backends with these settings are compared: where users share the pool, also
+    /// by the session's own values.
+    #[inline]
+    pub fn mark_of(&self, settings: Mark, basis: Basis) -> Mark {
+        if self.shared_by_users { settings.of_basis(basis) } else { settings }
     }
 
     /// The values of that number; `None` if it is unknown.

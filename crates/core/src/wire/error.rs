@@ -36,6 +36,8 @@ impl SqlState {
     pub const INVALID_PASSWORD: SqlState = SqlState(*b"28P01");
     /// `3D000` invalid_catalog_name.
     pub const INVALID_CATALOG_NAME: SqlState = SqlState(*b"3D000");
+    /// `42501` insufficient_privilege.
+    pub const INSUFFICIENT_PRIVILEGE: SqlState = SqlState(*b"42501");
     /// `42P05` duplicate_prepared_statement.
     pub const DUPLICATE_PREPARED_STATEMENT: SqlState = SqlState(*b"42P05");
     /// `42601` syntax_error.

@@ -349,7 +349,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         if harmless || self.role == Role::Admin {
             return Ok(());
         }
-        Err(ClientError::error(SqlState(*b"42501"), "admin access needed")
+        Err(ClientError::error(SqlState::INSUFFICIENT_PRIVILEGE, "admin access needed")
             .hint("This needs a user of admin_users; stats_users may only SHOW."))
     }
 

@@ -23,11 +23,7 @@ impl<S: Socket> Engine<S> {
         let view = &self.pools[client.pool as usize];
         let sql = client.sql_statements();
         let names = view.pool.custom_names(&client.desired);
-        let wish = if view.pool.is_shared_by_users() {
-            Wish { settings: wish.settings.of_basis(client.basis), ..wish }
-        } else {
-            wish
-        };
+        let wish = Wish { settings: view.pool.mark_of(wish.settings, client.basis), ..wish };
         let acquired = view.pool.lock().acquire_with(
             id,
             names,
@@ -82,17 +78,13 @@ impl<S: Socket> Engine<S> {
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
-        backend.retries_sql = true;
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;
         // (If users share it, it has other values once it has been handed over.)
         let own = backend.is_handed_to(id);
-        if own && client.basis != backend.basis {
-            client.rebase(&backend);
-        }
-        if own && backend.makes_temporary {
-            client.pins = client.pins.union(client.lasting_pins(&backend));
+        if own {
+            client.begin_with(&backend);
         }
         client.backend = Some(backend);
         client.state = ClientState::Active;

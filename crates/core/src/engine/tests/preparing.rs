@@ -17,6 +17,15 @@ fn client_with_p(world: &mut World) -> (Peer, Peer) {
     (client, server)
 }
 
+/// Another client, which has had the backend: its statements were taken away.
+fn another_in_between(world: &mut World, server: &Peer) -> Peer {
+    let other = world.client();
+    world.send(&other, &query("SELECT 1"));
+    world.send(server, &answers("CICI"));
+    server.received();
+    other
+}
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
@@ -49,10 +58,7 @@ fn another_client_finds_none_and_the_client_finds_its_own_again() {
 fn one_that_cannot_be_prepared_fails_where_it_is_executed_with_the_servers_reason() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
-    let other = world.client();
-    world.send(&other, &query("SELECT 1"));
-    world.send(&server, &answers("CICI"));
-    server.received();
+    another_in_between(&mut world, &server);
     world.send(&client, &query("EXECUTE p"));
     let gone = b"SERROR\0VERROR\0C42P01\0Mrelation \"t\" does not exist\0\0";
     server.received();
@@ -81,10 +87,7 @@ fn one_that_cannot_be_prepared_fails_where_it_is_executed_with_the_servers_reaso
 fn a_plain_query_does_without_and_what_follows_it_does_not() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
-    let other = world.client();
-    world.send(&other, &query("SELECT 1"));
-    world.send(&server, &answers("CICI"));
-    server.received();
+    let other = another_in_between(&mut world, &server);
     world.send(&client, &[query("SELECT 2"), query("EXECUTE p")].concat());
     assert_eq!(server.received(), query("SELECT 2"));
     world.send(&server, &answers("CI"));
@@ -105,9 +108,7 @@ fn a_plain_query_does_without_and_what_follows_it_does_not() {
 fn a_function_misses_one_once() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
-    let other = world.client();
-    world.send(&other, &query("SELECT 1"));
-    world.send(&server, &answers("CICI"));
+    another_in_between(&mut world, &server);
     world.send(&client, &query("SELECT f()"));
     let missing = message(b'E', b"SERROR\0VERROR\0C26000\0Mthere is none\0\0");
     world.send(&server, &[missing, answers("I")].concat());
@@ -143,10 +144,7 @@ fn the_settings_of_the_prepare_are_in_force_around_it() {
     world.send(&client, &query("SET TimeZone TO 'UTC'"));
     world.send(&server, &[answers("C"), parameter("TimeZone", "UTC"), answers("I")].concat());
     assert_eq!(world.idle_backends(), 1);
-    let other = world.client();
-    world.send(&other, &query("SELECT 1"));
-    world.send(&server, &answers("CICI"));
-    server.received();
+    another_in_between(&mut world, &server);
     world.send(&client, &query("EXECUTE p"));
     let sent = text(&server.received());
     let at = |what: &str| sent.find(what).unwrap_or_else(|| panic!("no {what}: {sent}"));

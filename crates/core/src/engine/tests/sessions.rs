@@ -214,14 +214,20 @@ fn trap_05_discard_all_before_a_later_parse_in_one_pipeline() {
     assert_eq!(client.kinds(), "CZ12CZ");
 }
 
-#[test]
-fn currval_never_answers_with_anothers_value() {
-    let mut world = World::new(1);
+/// A client, and the only backend, on which another has drawn from a sequence.
+fn behind_one_that_has_drawn(world: &mut World) -> (Peer, Peer) {
     let (one, two) = (world.client(), world.client());
     world.send(&one, &query("SELECT nextval('s')"));
     let server = world.servers[0].clone();
     world.send(&server, &answers("DCI"));
     server.received();
+    (two, server)
+}
+
+#[test]
+fn currval_never_answers_with_anothers_value() {
+    let mut world = World::new(1);
+    let (two, server) = behind_one_that_has_drawn(&mut world);
     world.send(&two, &query("SELECT lastval()"));
     let sent = server.received();
     assert_eq!(sent, [query("DISCARD SEQUENCES"), query("SELECT lastval()")].concat());
@@ -230,11 +236,7 @@ fn currval_never_answers_with_anothers_value() {
 #[test]
 fn currval_never_answers_with_anothers_value_behind_other_queries_in_one_write() {
     let mut world = World::new(1);
-    let (one, two) = (world.client(), world.client());
-    world.send(&one, &query("SELECT nextval('s')"));
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("DCI"));
-    server.received();
+    let (two, server) = behind_one_that_has_drawn(&mut world);
     world.send(&two, &[query("SELECT 1"), query("SELECT lastval()")].concat());
     assert_eq!(server.received(), query("SELECT 1"), "whether a transaction is open is not known");
     world.send(&server, &answers("CI"));
@@ -269,11 +271,7 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
 #[test]
 fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
     let mut world = World::new(1);
-    let (one, two) = (world.client(), world.client());
-    world.send(&one, &query("SELECT nextval('s')"));
-    let server = world.servers[0].clone();
-    world.send(&server, &answers("DCI"));
-    server.received();
+    let (two, server) = behind_one_that_has_drawn(&mut world);
     let ask = [parse("", "SELECT lastval()"), bind(""), execute(), sync()].concat();
     world.send(&two, &ask);
     assert_eq!(server.received(), [query("DISCARD SEQUENCES"), ask].concat());
@@ -283,11 +281,7 @@ fn currval_never_answers_with_anothers_value_in_the_extended_protocol() {
 fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     let within = |ahead: Vec<u8>, ask: Vec<u8>, discards: usize| {
         let mut world = World::new(1);
-        let (one, two) = (world.client(), world.client());
-        world.send(&one, &query("SELECT nextval('s')"));
-        let server = world.servers[0].clone();
-        world.send(&server, &answers("DCI"));
-        server.received();
+        let (two, server) = behind_one_that_has_drawn(&mut world);
         world.send(&two, &[ahead, ask].concat());
         let sent = String::from_utf8_lossy(&server.received()).into_owned();
         assert_eq!(sent.matches("DISCARD SEQUENCES").count(), discards, "{sent:?}");

@@ -384,8 +384,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             && let Some(since) = self.backend.statements.prepared_in(statement.id)
             && self.backend.is_in_doubt(since)
         {
-            self.client.held = true;
-            return Err(Halt::Full);
+            return self.wait();
         }
         if !self.backend.statements.touch(statement.id) {
             // The settings around its Parse are put back behind it.
