@@ -53,6 +53,7 @@ mod sql_statement;
 pub mod statement;
 mod table;
 mod turn;
+mod within;
 
 use std::io;
 
@@ -103,6 +104,10 @@ pub mod limits {
     pub const EXPECTED_ANSWERS_MAX: usize = 8 * 1024;
     /// ReadyForQuery that may be outstanding before a client's further pipeline waits.
     pub const SYNCS_OUTSTANDING_MAX: u32 = 512;
+    /// Messages of a pipeline that its client's settings may go within.
+    pub const WITHIN_MESSAGES_MAX: usize = 64;
+    /// Settings that may.
+    pub const WITHIN_SETTINGS_MAX: usize = 8;
     /// Queries and pipelines that a client may send without ever letting its backend come to
     /// rest, while others wait for one.
     pub const UNBROKEN_QUERIES_MAX: u32 = 512;

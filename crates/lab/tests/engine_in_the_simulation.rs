@@ -229,6 +229,27 @@ fn users_who_share_backends_that_die_hear_nothing_of_others() {
     });
 }
 
+/// What clients differ in goes to the server within their own pipelines, which fail, end transactions
+/// and change it themselves.
+#[test]
+fn clients_with_names_of_their_own_keep_them() {
+    let mix =
+        Mix { custom_settings: 6, settings: 1, writes: 20, errors: 8, transactions: 6, ..moving() };
+    let reports = all("clients_with_names_of_their_own", 24, |seed| {
+        let mut draw = Draw::new(seed, 12, &mix);
+        if seed % 3 == 0 {
+            draw = draw.shared();
+        }
+        for (number, (_, client)) in draw.clients.iter_mut().enumerate() {
+            client.behaviour.extended_percent = 90;
+            client.write_bytes_max = 0;
+            client.startup = vec![("application_name".to_owned(), format!("of-{number}"))];
+        }
+        draw
+    });
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
 /// What is drawn from a seed changes with the generator: these also have scripts of their own in
 /// the engine's tests.
 #[test]

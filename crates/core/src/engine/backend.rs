@@ -14,6 +14,7 @@ use super::replay::{Replay, Seen};
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
+use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
@@ -244,6 +245,8 @@ pub struct Backend<S: Socket> {
     pub(super) retries_sql: bool,
     /// Its client's message waits for what was sent ahead of it.
     pub(super) bringing: bool,
+    /// Settings under way within its client's pipeline.
+    pub(super) within: Option<Box<Within>>,
     /// What its server reports of the session, if it does.
     pub(super) exact: Option<Box<Exact>>,
     /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
@@ -339,6 +342,7 @@ impl<S: Socket> Backend<S> {
             by_sql: None,
             retries_sql: true,
             bringing: false,
+            within: None,
             exact,
             shared,
             hand_over,

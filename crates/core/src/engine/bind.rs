@@ -3,7 +3,7 @@
 //! The difference goes ahead of the client's first message, in the same write: no round trip.
 //! It is a simple query of its own (one implicit transaction: all of it or nothing), because
 //! messages of the extended protocol without a Sync would be part of the client's own first
-//! transaction, and undone with it.
+//! transaction, and undone with it. Where that can be borne, they are ([`super::within`]).
 //!
 //! # What it may contain
 //! Values that this server has taken before, at the client's login or in its own SET. If it fails
@@ -104,7 +104,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Custom names among the changes stay defined on the server (see [`is_custom`]).
-    fn define(&mut self, changes: &[Change<'_>]) {
+    pub(super) fn define(&mut self, changes: &[Change<'_>]) {
         for change in changes.iter().filter(|change| is_custom(change.name())) {
             self.note_custom(change.name());
         }

@@ -94,6 +94,12 @@ pub(super) enum Expect {
     /// Made by us: a simple query that prepares a statement of SQL's PREPARE or takes one away,
     /// which the server may refuse (see [`super::sql_statement`]).
     MadePrepare,
+    /// Made by us: Bind and Execute of a statement that brings settings within the client's pipeline
+    /// (see [`super::within`]).
+    MadeSettings {
+        /// Id of the statement.
+        statement: u64,
+    },
     /// Made by us: Describe of a statement.
     MadeDescribe,
     /// Made by us: a Sync, e.g. after an error, ahead of the client's own.
@@ -143,6 +149,7 @@ impl Expect {
                 | Self::MadeQuestion
                 | Self::HandOver
                 | Self::MadePrepare
+                | Self::MadeSettings { .. }
                 | Self::MadeDescribe
                 | Self::MadeSync
         )

@@ -79,6 +79,11 @@ impl<'a> Passage<'a> {
         &self.input[self.at..self.at + bytes]
     }
 
+    /// The message at hand, and what is here behind it.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        &self.input[self.at..]
+    }
+
     /// Ends the run, so that something can be put behind it.
     pub(super) fn cut<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
         let run = &self.input[self.run..self.at];

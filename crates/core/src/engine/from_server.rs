@@ -129,7 +129,12 @@ impl<S: Socket> Relay<'_, S> {
                         continue;
                     }
                     // A setting that is a list is set by a SELECT.
-                    Some(Expect::MadeQuery | Expect::Made | Expect::MadeStatement) => {
+                    Some(
+                        Expect::MadeQuery
+                        | Expect::Made
+                        | Expect::MadeStatement
+                        | Expect::MadeSettings { .. },
+                    ) => {
                         if total > LOOKED_AT_BYTES_MAX {
                             relayed.broken = Some("the server sent a row that no setting gives");
                             break;
@@ -393,7 +398,8 @@ impl<S: Socket> Relay<'_, S> {
             (Expect::MadeStatement, kind::ROW_DESCRIPTION) => (false, Fate::Skip),
             (Expect::MadeStatement, kind::COMMAND_COMPLETE) => (true, Fate::Skip),
             (Expect::MadeParse { .. }, kind::PARSE_COMPLETE)
-            | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE) => {
+            | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE)
+            | (Expect::MadeSettings { .. }, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE) => {
                 (true, Fate::Skip)
             }
             (Expect::MadeDescribe, kind::PARAMETER_DESCRIPTION) => {

@@ -345,6 +345,12 @@ impl StatementTable {
         Some(self.insert(&mut inner, hash, body, basis, settings, effects()))
     }
 
+    /// One of ours, by itself: no client's Parse finds it, and it means the same under all settings.
+    pub(crate) fn apart(&self, body: &[u8]) -> Arc<Statement> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        self.new_statement(&mut inner, body, Basis::UNKNOWN, &Settings::EMPTY, Default::default())
+    }
+
     fn insert(
         &self,
         inner: &mut Inner,
@@ -354,11 +360,27 @@ impl StatementTable {
         settings: &Settings,
         effects: super::effects::Effects,
     ) -> Arc<Statement> {
+        let statement = self.new_statement(inner, body, basis, settings, effects);
+        let (used, bytes) = (inner.clock, body.len() + STATEMENT_OVERHEAD_BYTES);
+        inner.by_hash.entry(hash).or_default().push(Kept { statement: statement.clone(), used });
+        inner.bytes += bytes;
+        self.memory.changed(0, bytes);
+        statement
+    }
+
+    fn new_statement(
+        &self,
+        inner: &mut Inner,
+        body: &[u8],
+        basis: Basis,
+        settings: &Settings,
+        effects: super::effects::Effects,
+    ) -> Arc<Statement> {
         let id = inner.next_id;
         inner.next_id += 1;
         // The middle part keeps clients from guessing the names of others' statements.
         let secret = (self.key.0 ^ id.wrapping_mul(0x9e37_79b9_7f4a_7c15)) >> 24;
-        let statement = Arc::new(Statement {
+        Arc::new(Statement {
             id,
             name: format!("hw{secret:010x}_{id:x}").into_bytes().into_boxed_slice(),
             body: body.into(),
@@ -367,12 +389,7 @@ impl StatementTable {
             effects,
             proven: AtomicBool::new(false),
             noted: AtomicBool::new(false),
-        });
-        let (used, bytes) = (inner.clock, body.len() + STATEMENT_OVERHEAD_BYTES);
-        inner.by_hash.entry(hash).or_default().push(Kept { statement: statement.clone(), used });
-        inner.bytes += bytes;
-        self.memory.changed(0, bytes);
-        statement
+        })
     }
 
     fn forget_unused(&self, inner: &mut Inner) {

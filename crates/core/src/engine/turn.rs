@@ -115,7 +115,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.passage.cut(self.backend)?;
             if self.client.is_native() {
                 self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
-            } else {
+            } else if !self.settings_go_within() {
                 let start = &self.client.record.start;
                 self.backend.apply_settings(&self.client.desired, start, &mut self.passage.out);
                 if self.backend.applying && !self.fails_in_failed_block() {
@@ -171,8 +171,11 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold_behind(false)?;
             }
         }
-        if self.backend.applying && self.backend.owes_client_ready() {
-            // One query or pipeline fails if the settings do; another may end the block.
+        if (self.backend.applying || self.backend.within.is_some())
+            && self.backend.owes_client_ready()
+        {
+            // One query or pipeline fails if the settings do, or they with it; another may end the
+            // block.
             return self.wait();
         }
         if self.backend.unbroken >= limits::UNBROKEN_QUERIES_MAX {

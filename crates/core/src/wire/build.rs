@@ -42,6 +42,30 @@ pub fn bind_plain(out: &mut Vec<u8>, portal: &[u8], statement: &[u8]) {
     });
 }
 
+/// Bind of a statement to the unnamed portal, parameters (`None`: NULL) and results in text.
+pub fn bind_texts<'a>(
+    out: &mut Vec<u8>,
+    statement: &[u8],
+    parameters: impl Iterator<Item = Option<&'a [u8]>>,
+) {
+    message(out, frontend::BIND, |out| {
+        string(out, b"");
+        string(out, statement);
+        out.extend_from_slice(&[0; 2]);
+        let at = out.len();
+        out.extend_from_slice(&[0; 2]);
+        let mut count = 0u16;
+        for parameter in parameters {
+            count += 1;
+            let length = parameter.map_or(u32::MAX, |value| value.len() as u32);
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(parameter.unwrap_or_default());
+        }
+        out[at..at + 2].copy_from_slice(&count.to_be_bytes());
+        out.extend_from_slice(&[0; 2]);
+    });
+}
+
 /// Execute of a portal without a row limit.
 pub fn execute(out: &mut Vec<u8>, portal: &[u8]) {
     message(out, frontend::EXECUTE, |out| {

@@ -29,15 +29,24 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.prepare_refused(body);
             return Ok(Fate::Skip);
         }
+        self.backend.fail_within();
         let mut healing = false;
-        if let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }, true) =
-            (owed, is_stale_or_lost(body))
+        if let (
+            Expect::Bind { statement }
+            | Expect::MadeSettings { statement }
+            | Expect::DescribeStatement { statement, .. },
+            true,
+        ) = (owed, is_stale_or_lost(body))
         {
             // Whoever uses it next prepares it anew.
             self.backend.statements.mark_stale(statement);
+            if matches!(owed, Expect::MadeSettings { .. }) {
+                // What has taken ours away has taken all.
+                self.backend.statements.mark_stale_since(0);
+            }
             healing = relayed.whole
                 && self.client.is_some()
-                && matches!(owed, Expect::Bind { .. })
+                && !matches!(owed, Expect::DescribeStatement { .. })
                 && self.backend.replay.refused(body);
         }
         if self.backend.replay.is_checking() && owed.is_made() {
@@ -60,7 +69,8 @@ impl<S: Socket> Relay<'_, S> {
                 return Ok(in_own_text(body, &self.backend.longer, relayed));
             }
             Expect::Call | Expect::Sync => return Ok(Fate::Pass),
-            Expect::MadeQuery => {
+            Expect::MadeSettings { .. } if healing => {}
+            Expect::MadeQuery | Expect::MadeSettings { .. } => {
                 relayed.made_query_failed = true;
                 self.backend.spoiled.get_or_insert("a session's settings could not be applied");
                 if self.client.is_some() {

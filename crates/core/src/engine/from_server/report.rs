@@ -97,7 +97,8 @@ impl<S: Socket> Relay<'_, S> {
                 backend.applied = backend.pool.interner().share(settings.build());
             }
         }
-        let ours = backend.expected.front().is_some_and(|e| e.is_made());
+        let ours = backend.expected.front().is_some_and(|e| e.is_made())
+            || backend.has_set_within(name, value);
         let resetting =
             self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {
                 extra.untold.is_some()

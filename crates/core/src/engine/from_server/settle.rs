@@ -46,6 +46,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.fence_passed = false;
         self.backend.new_reports = 0;
+        let reverted =
+            matches!(owed, Expect::Sync | Expect::MadeSync) && self.backend.settle_within();
         if owed == Expect::MadeQuery {
             self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
             return Ok(Fate::Skip);
@@ -99,7 +101,12 @@ impl<S: Socket> Relay<'_, S> {
             // Portals end with their transaction.
             extra.unusual_portals.clear();
         }
-        if !client.is_native() && !same_parse_settings(&client.desired, &self.backend.applied) {
+        // What was taken back with the pipeline is wanted all the same.
+        let wanted = reverted.then(|| client.desired.clone());
+        if !client.is_native()
+            && !reverted
+            && !same_parse_settings(&client.desired, &self.backend.applied)
+        {
             settings_changed(client, self.backend);
         }
         if client.extra.is_some() && !later {
@@ -111,6 +118,9 @@ impl<S: Socket> Relay<'_, S> {
             client.desired = self.backend.applied.clone();
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
+        if let Some(wanted) = wanted {
+            client.desired = wanted;
+        }
         if client.failed
             && let Some(doubt) = &mut self.backend.doubt
         {

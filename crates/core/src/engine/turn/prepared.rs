@@ -349,9 +349,10 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.before_catalog(&statement.effects)?; // it may take this one away
         let old = portal.len() + 1 + name.len() + 1;
-        let first = !self.backend.owes_client()
-            && !self.backend.unsynced
-            && self.backend.status == TransactionStatus::Idle;
+        let first = self.backend.has_sent_settings_alone()
+            || (!self.backend.owes_client()
+                && !self.backend.unsynced
+                && self.backend.status == TransactionStatus::Idle);
         if first && self.is_whole() && self.backend.statements.touch(statement.id) {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
             self.backend.replay.begin(message, serial);

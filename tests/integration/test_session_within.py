@@ -1,0 +1,134 @@
+"""Names and settings of each client's own that go to the one server connection within its pipelines, whatever becomes of these."""
+
+from harness import messages as m
+from harness.suite import equal
+
+SETTINGS = {"pool_size": 1}
+
+OWN = "select current_setting('application_name'), current_setting('my.tenant', true)"
+
+
+def clients_of(env, count=2):
+    """Each has prepared `own`, which shows its settings."""
+    clients = [env.connect(application_name=f"of {n}", options=f"-c my.tenant=t{n}") for n in range(count)]
+    for client in clients:
+        equal(client.exchange(m.parse(OWN, "own"), m.SYNC).kinds, "1Z")
+    return clients
+
+
+def run(name, *values):
+    return m.bind(name, values=values) + m.execute()
+
+
+def told(result):
+    """The names of the settings that were reported."""
+    return [message.body.split(b"\0")[0].decode() for message in result.messages if message.kind == "S"]
+
+
+def each_has_its_own(clients):
+    for _ in range(2):
+        for n, client in enumerate(clients):
+            result = client.exchange(run("own"), m.SYNC)
+            equal((result.kinds, told(result), result.rows), ("2DCZ", [], [(f"of {n}", f"t{n}")]))
+
+
+def test_each_has_its_own_and_hears_nothing_of_it(env):
+    clients = clients_of(env, 5)
+    each_has_its_own(clients)
+    for n, client in enumerate(clients):
+        result = client.exchange(
+            m.parse("select application_name from pg_stat_activity where pid = pg_backend_pid()"), run(""), m.SYNC
+        )
+        equal((result.kinds, told(result), result.rows), ("12DCZ", [], [(f"of {n}",)]))
+
+
+def test_an_error_leaves_each_its_own(env):
+    clients = clients_of(env)
+    one, two = clients
+    one.execute("drop table if exists once; create table once (a int unique deferrable initially deferred)")
+    for failing in (
+        m.parse("select 1/0") + run(""),
+        m.parse("select no_such_column") + run(""),
+        run("own") + m.parse("select $1::int") + run("", "x"),
+        m.parse("insert into once values (1), (1)") + run(""),  # fails as it commits
+        run("own") + m.bind("nothing of this name"),
+    ):
+        two.exchange(run("own"), m.SYNC)
+        result = one.exchange(failing, m.SYNC)
+        equal(len(result.errors), 1)
+        equal(told(result), [])
+        each_has_its_own(clients)
+        two.exchange(run("own"), m.SYNC)
+        result = one.exchange(failing, m.SYNC, run("own"), m.SYNC)
+        equal((len(result.errors), result.rows[-1]), (1, ("of 0", "t0")))
+        each_has_its_own(clients)
+
+
+def test_blocks_that_a_pipeline_opens_and_rolls_back(env):
+    clients = clients_of(env)
+    one, two = clients
+    for end in ("rollback", "commit"):
+        for wait in (b"", m.SYNC):
+            two.exchange(run("own"), m.SYNC)
+            block = m.parse("begin") + run("") + wait + run("own") + wait + m.parse(end) + run("")
+            result = one.exchange(block, m.SYNC)
+            equal((result.errors, result.rows), ([], [("of 0", "t0")]))
+            each_has_its_own(clients)
+
+
+def test_what_a_function_sets_in_the_same_pipeline(env):
+    clients = clients_of(env)
+    one, two = clients
+    one.execute(
+        "create or replace function renames(text) returns text language plpgsql as"
+        " $$ begin return set_config('application_name', $1, false); end $$"
+    )
+    two.exchange(run("own"), m.SYNC)
+    result = one.exchange(m.parse("select renames('by a function')"), run(""), m.SYNC)
+    equal((result.kinds, told(result)), ("12DCZ", ["application_name"]))
+    equal(two.exchange(run("own"), m.SYNC).rows, [("of 1", "t1")])
+    equal(one.exchange(run("own"), m.SYNC).rows, [("by a function", "t0")])
+    # Taken back with the pipeline in which it was set.
+    two.exchange(run("own"), m.SYNC)
+    one.exchange(m.parse("select renames('in vain')"), run(""), m.parse("select 1/0"), run(""), m.SYNC)
+    equal(two.exchange(run("own"), m.SYNC).rows, [("of 1", "t1")])
+    equal(one.exchange(run("own"), m.SYNC).rows, [("by a function", "t0")])
+
+
+def test_commands_that_need_a_transaction_of_their_own_have_one(env):
+    clients = clients_of(env)
+    one, two = clients
+    one.execute("drop table if exists swept; create table swept (a int)")
+    for command in ("vacuum swept", "reindex table concurrently swept"):
+        two.exchange(run("own"), m.SYNC)
+        equal(one.exchange(m.parse(command), run(""), m.SYNC).errors, [])
+        each_has_its_own(clients)
+
+
+def test_row_policies_show_each_tenant_its_rows(env):
+    clients = clients_of(env)
+    one = clients[0]
+    one.execute(
+        "drop table if exists owned; create table owned (tenant text, a int);"
+        " insert into owned select 't' || n % 2, n from generate_series(1, 10) n;"
+        " create policy own on owned using (tenant = current_setting('my.tenant', true));"
+        " alter table owned enable row level security; alter table owned force row level security"
+    )
+    for client in clients:
+        client.exchange(m.parse("select distinct tenant from owned where a > $1", "tenants"), m.SYNC)
+    for _ in range(8):  # beyond the plans that are made for one execution
+        for n, client in enumerate(clients):
+            equal(client.exchange(run("tenants", "0"), m.SYNC).rows, [(f"t{n}",)])
+        one.exchange(run("tenants", "no number"), m.SYNC)
+
+
+def test_deallocate_all_takes_nothing_that_is_needed(env):
+    clients = clients_of(env)
+    one, two = clients
+    each_has_its_own(clients)
+    two.execute("deallocate all")
+    two.exchange(m.parse(OWN, "own"), m.SYNC)
+    each_has_its_own(clients)
+    one.execute("create or replace function forgets() returns void language plpgsql as $$ begin execute 'deallocate all'; end $$")
+    two.execute("select forgets()")
+    equal(one.exchange(run("own"), m.SYNC).rows, [("of 0", "t0")])
