@@ -318,6 +318,12 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
         assert all(line.startswith("warn") and "has not loaded the extension" in line for line in lines), lines
         assert "what 2 functions do to the session is lost unless the statement's text shows it: census.makes, census.sets" in lines[0], lines
         assert "1 function puts statements together" in lines[1], lines
+        with_plans = pooler.config.read_text()
+        pooler.config.write_text(with_plans.replace("[pool]\n", "[pool]\ncustom_settings_in_plans = false\n"))
+        assert "no IMMUTABLE function reads a setting by its words" in check()[-1], check()
+        owner.execute("create function census.who() returns text immutable language sql as $$ select current_setting('my.user') $$")
+        assert "and 1 function may: census.who. Declare them STABLE" in check()[-1], check()
+        pooler.config.write_text(with_plans)
         pooler.config.write_text(pooler.config.read_text().replace('user = "app"', 'user = "nobody"'))
         lines = check()
         equal(len(lines), 1, lines)

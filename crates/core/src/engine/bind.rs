@@ -15,7 +15,7 @@ use std::sync::Arc;
 use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
-use super::statement::{Statement, Unnamed, same_parse_settings};
+use super::statement::{Statement, Unnamed};
 use crate::pool::ServerParameters;
 use crate::session::settings::{self, Change, Settings, is_custom};
 use crate::wire::{TransactionStatus, build};
@@ -209,8 +209,8 @@ impl<S: Socket> Backend<S> {
         if self.statements.touch(statement.id) {
             return false;
         }
-        let other_settings = !same_parse_settings(&self.applied, &statement.settings)
-            && !statement.reads_no_settings();
+        let other_settings =
+            !self.depend_alike(&statement.settings) && !statement.reads_no_settings();
         let before = self.applied.clone();
         let within = self.unsynced;
         if other_settings {
@@ -225,10 +225,14 @@ impl<S: Socket> Backend<S> {
         true
     }
 
+    /// Whether what is prepared under the settings in force means the same as under these.
+    pub(super) fn depend_alike(&self, settings: &Settings) -> bool {
+        self.pool.statements.depend_alike(&self.applied, settings)
+    }
+
     /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
     pub(super) fn prepare_unnamed(&mut self, unnamed: &Unnamed, out: &mut Vec<u8>) {
-        let other_settings =
-            !same_parse_settings(&self.applied, &unnamed.settings) && !unnamed.reads_no_settings();
+        let other_settings = !self.depend_alike(&unnamed.settings) && !unnamed.reads_no_settings();
         let before = self.applied.clone();
         let within = self.unsynced;
         if other_settings {

@@ -16,6 +16,11 @@
 //! # Why the settings are part of it
 //! Parse folds constants and resolves names: `'01/02/2024'::date` keeps the DateStyle of its
 //! Parse. Sharing by text alone gives wrong answers (trap 6).
+//!
+//! Custom settings are, too: the planner evaluates functions that are declared IMMUTABLE, and one that
+//! reads `my.user` all the same would show one client another's rows. Where the configuration says
+//! that there is none, clients that differ in custom settings alone share
+//! ([`StatementTable::keep_apart_by_custom_settings`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
@@ -108,8 +113,10 @@ pub struct Statement {
 
 impl Statement {
     /// Whether it is the one of this text and types, prepared under these settings.
-    fn is(&self, body: &[u8], basis: Basis, settings: &Settings) -> bool {
-        *self.body == *body && self.basis == basis && same_parse_settings(&self.settings, settings)
+    fn is(&self, body: &[u8], basis: Basis, settings: &Settings, custom: bool) -> bool {
+        *self.body == *body
+            && self.basis == basis
+            && have_same_key(&self.settings, settings, custom)
     }
 
     /// Whether a server had something to say when it prepared it.
@@ -170,7 +177,11 @@ fn reads_no_settings(body: &[u8]) -> bool {
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
 pub(super) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
-    one.is_shared_with(other) || one.parse_key() == other.parse_key()
+    have_same_key(one, other, true)
+}
+
+fn have_same_key(one: &Settings, other: &Settings, custom: bool) -> bool {
+    one.is_shared_with(other) || one.parse_key(custom) == other.parse_key(custom)
 }
 
 #[derive(Debug)]
@@ -251,6 +262,8 @@ impl StatementMemory {
 pub struct StatementTable {
     key: Keyed,
     memory: Arc<StatementMemory>,
+    /// Statements depend on custom settings.
+    by_custom: AtomicBool,
     inner: Mutex<Inner>,
 }
 
@@ -270,6 +283,7 @@ impl StatementTable {
         Self {
             key: Keyed(hash_key),
             memory,
+            by_custom: AtomicBool::new(true),
             inner: Mutex::new(Inner {
                 by_hash: HashMap::default(),
                 next_id: 1,
@@ -280,10 +294,21 @@ impl StatementTable {
         }
     }
 
-    fn hash(&self, body: &[u8], settings: &Settings) -> u64 {
+    /// Whether statements of clients that differ in custom settings alone are two. What was shared
+    /// before stays shared.
+    pub fn keep_apart_by_custom_settings(&self, apart: bool) {
+        self.by_custom.store(apart, Ordering::Relaxed);
+    }
+
+    /// Whether these settings are equal as far as a statement depends on them.
+    pub(super) fn depend_alike(&self, one: &Settings, other: &Settings) -> bool {
+        have_same_key(one, other, self.by_custom.load(Ordering::Relaxed))
+    }
+
+    fn hash(&self, body: &[u8], settings: &Settings, custom: bool) -> u64 {
         let mut hasher = self.key.build_hasher();
         hasher.write(body);
-        settings.parse_key().hash(&mut hasher);
+        settings.parse_key(custom).hash(&mut hasher);
         hasher.finish()
     }
 
@@ -294,13 +319,14 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Option<Arc<Statement>> {
-        let hash = self.hash(body, settings);
+        let custom = self.by_custom.load(Ordering::Relaxed);
+        let hash = self.hash(body, settings, custom);
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let statement = &inner
             .by_hash
             .get(&hash)?
             .iter()
-            .find(|kept| kept.statement.is(body, basis, settings))?
+            .find(|kept| kept.statement.is(body, basis, settings, custom))?
             .statement;
         let silent = !statement.is_noted();
         (silent && statement.proven.load(Ordering::Relaxed)).then(|| statement.clone())
@@ -315,9 +341,10 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Arc<Statement> {
-        let hash = self.hash(body, settings);
+        let custom = self.by_custom.load(Ordering::Relaxed);
+        let hash = self.hash(body, settings, custom);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        match inner.find(hash, body, basis, settings) {
+        match inner.find(hash, body, basis, settings, custom) {
             Some(statement) => statement,
             None => self.insert(&mut inner, hash, body, basis, settings, effects()),
         }
@@ -331,9 +358,10 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Option<Arc<Statement>> {
-        let hash = self.hash(body, settings);
+        let custom = self.by_custom.load(Ordering::Relaxed);
+        let hash = self.hash(body, settings, custom);
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(statement) = inner.find(hash, body, basis, settings) {
+        if let Some(statement) = inner.find(hash, body, basis, settings, custom) {
             return Some(statement);
         }
         if self.memory.excess() > 0 && !inner.nothing_to_spare {
@@ -428,10 +456,12 @@ impl Inner {
         body: &[u8],
         basis: Basis,
         settings: &Settings,
+        custom: bool,
     ) -> Option<Arc<Statement>> {
         self.clock += 1;
         let bucket = self.by_hash.get_mut(&hash)?;
-        let kept = bucket.iter_mut().find(|kept| kept.statement.is(body, basis, settings))?;
+        let kept =
+            bucket.iter_mut().find(|kept| kept.statement.is(body, basis, settings, custom))?;
         kept.used = self.clock;
         Some(kept.statement.clone())
     }

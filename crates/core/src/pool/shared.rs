@@ -70,6 +70,8 @@ pub struct PoolSettings {
     pub listen_lost: ListenLost,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
+    /// What a prepared statement does may depend on custom settings beyond what it reads while it runs.
+    pub custom_settings_in_plans: bool,
 }
 
 impl Default for PoolSettings {
@@ -100,6 +102,7 @@ impl Default for PoolSettings {
             max_packet_size: usize::MAX,
             listen_lost: ListenLost::Disconnect,
             fidelity: Fidelity::Full,
+            custom_settings_in_plans: true,
         }
     }
 }
@@ -223,12 +226,14 @@ impl<B> SharedPool<B> {
         hash_key: u64,
         memory: Arc<StatementMemory>,
     ) -> Self {
+        let statements = StatementTable::new(hash_key, memory);
+        statements.keep_apart_by_custom_settings(settings.custom_settings_in_plans);
         Self {
             id,
             database: database.to_owned(),
             user: user.to_owned(),
             stats: PoolStats::new(loops),
-            statements: StatementTable::new(hash_key, memory),
+            statements,
             pins: PinCount::default(),
             reporting: ReportingCount::default(),
             pool: Mutex::new(Pool::new(settings.limits.clone())),
@@ -278,6 +283,7 @@ impl<B> SharedPool<B> {
 
     /// Puts another configuration in force. The bounds of the queue are the caller's to set.
     pub fn set_settings(&self, settings: PoolSettings) {
+        self.statements.keep_apart_by_custom_settings(settings.custom_settings_in_plans);
         *unpoisoned(self.settings.write()) = Arc::new(settings);
     }
 

@@ -243,8 +243,9 @@ impl Settings {
 
     /// What a prepared statement's identity needs of them: two clients may share one only if
     /// their keys are equal.
-    pub fn parse_key(&self) -> ParseKey {
-        ParseKey(self.clone())
+    /// `custom`: with custom names.
+    pub fn parse_key(&self, custom: bool) -> ParseKey {
+        ParseKey { settings: self.clone(), custom }
     }
 
     /// The changes that make `self`, which a backend has, into `desired`, in an order in which
@@ -304,17 +305,21 @@ impl fmt::Debug for Settings {
 
 /// Settings as parse analysis sees them: equal if all settings are that it may read.
 #[derive(Debug, Clone)]
-pub struct ParseKey(Settings);
+pub struct ParseKey {
+    settings: Settings,
+    custom: bool,
+}
 
 impl ParseKey {
     fn entries(&self) -> impl Iterator<Item = &Entry> {
-        self.0.entries().iter().filter(|entry| is_parsed(&entry.name))
+        let parsed = |name| is_parsed(name) && (self.custom || !is_custom(name));
+        self.settings.entries().iter().filter(move |entry| parsed(&entry.name))
     }
 }
 
 impl PartialEq for ParseKey {
     fn eq(&self, other: &ParseKey) -> bool {
-        self.0.is_shared_with(&other.0) || self.entries().eq(other.entries())
+        self.settings.is_shared_with(&other.settings) || self.entries().eq(other.entries())
     }
 }
 
@@ -762,12 +767,15 @@ mod tests {
         let a = settings(&[("application_name", "a"), ("timezone", "UTC"), ("log_duration", "on")]);
         let b = settings(&[("application_name", "b"), ("timezone", "UTC"), ("lock_timeout", "1s")]);
         let c = settings(&[("application_name", "a"), ("timezone", "PST8PDT")]);
-        assert_eq!(a.parse_key(), b.parse_key());
+        assert_eq!(a.parse_key(true), b.parse_key(true));
         let hash = |key: ParseKey| BuildHasherDefault::<DefaultHasher>::default().hash_one(key);
-        assert_eq!(hash(a.parse_key()), hash(b.parse_key()));
-        assert_ne!(a.parse_key(), c.parse_key());
+        assert_eq!(hash(a.parse_key(true)), hash(b.parse_key(true)));
+        assert_ne!(a.parse_key(true), c.parse_key(true));
         for name in ["search_path", "role", "log_x.y", "my.user", "bytea_output", "datestyle"] {
-            assert_ne!(settings(&[(name, "x")]).parse_key(), Settings::EMPTY.parse_key(), "{name}");
+            let own = settings(&[(name, "x")]);
+            assert_ne!(own.parse_key(true), Settings::EMPTY.parse_key(true), "{name}");
+            let custom = name.contains('.');
+            assert_eq!(own.parse_key(false) == Settings::EMPTY.parse_key(false), custom, "{name}");
         }
     }
 

@@ -44,6 +44,16 @@ const CENSUS: &str = r"
           AND n.nspname NOT IN ('pg_catalog', 'information_schema')
     ) functions WHERE kind IS NOT NULL ORDER BY 1, 2";
 
+/// The functions that are evaluated when a statement is planned, although by their words they read a
+/// setting that clients may differ in.
+const PLANNED: &str = r"
+    SELECT 'planned', pg_catalog.format('%I.%I', n.nspname, p.proname)
+    FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+    WHERE p.provolatile = 'i' AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+      AND CASE WHEN p.prokind <> 'a' THEN pg_catalog.pg_get_functiondef(p.oid) END
+          ~* '\m(current_setting|pg_settings|execute)\M'
+    ORDER BY 2";
+
 /// What was found of one database: how grave it is, and what.
 pub(super) type Found = (Grade, String);
 
@@ -53,7 +63,8 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
     let dialler = Dialler::default();
     let mut found = Vec::new();
     for database in config.databases() {
-        if database.is_any() || database.fidelity != Fidelity::Full || is_native(database) {
+        let looks = database.fidelity == Fidelity::Full || !database.custom_settings_in_plans;
+        if database.is_any() || !looks || is_native(database) {
             continue;
         }
         let name = &database.name;
@@ -80,7 +91,14 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
         )
         .await
         {
-            Ok(Ok(census)) => found.extend(census.describe(name)),
+            Ok(Ok(census)) => {
+                if database.fidelity == Fidelity::Full {
+                    found.extend(census.describe(name));
+                }
+                if !database.custom_settings_in_plans {
+                    found.push(census.describe_plans(name));
+                }
+            }
             Ok(Err(reason)) => found.push((
                 Grade::Warning,
                 format!("database \"{name}\" cannot be looked into as \"{user}\": {reason}"),
@@ -130,6 +148,8 @@ struct Census {
     dynamic: usize,
     /// Functions in languages with variables of their own.
     language: Vec<String>,
+    /// Functions that read settings when a statement is planned.
+    planned: Vec<String>,
 }
 
 async fn ask(
@@ -151,15 +171,19 @@ async fn ask(
             .map(|text| Report::read(&text).map(drop).map_err(|error| error.to_string())),
         ..Census::default()
     };
-    let answer = talk.query(CENSUS).await.map_err(|error| error.to_string())?;
+    let mut rows = talk.query(CENSUS).await.map_err(|error| error.to_string())?.rows;
+    if !database.custom_settings_in_plans {
+        rows.extend(talk.query(PLANNED).await.map_err(|error| error.to_string())?.rows);
+    }
     talk.terminate().await;
-    for row in answer.rows {
+    for row in rows {
         let text = |at: usize| {
             row.get(at).and_then(Option::as_deref).map(String::from_utf8_lossy).unwrap_or_default()
         };
         match &*text(0) {
             "state" => census.state.push(text(1).into_owned()),
             "language" => census.language.push(text(1).into_owned()),
+            "planned" => census.planned.push(text(1).into_owned()),
             _ => census.dynamic += 1,
         }
     }
@@ -167,6 +191,29 @@ async fn ask(
 }
 
 impl Census {
+    /// What `custom_settings_in_plans = false` promises, and whether it is so.
+    fn describe_plans(&self, name: &str) -> Found {
+        match self.planned.len() {
+            0 => (
+                Grade::Ok,
+                format!(
+                    "database \"{name}\": no IMMUTABLE function reads a setting by its words, as \
+                     `custom_settings_in_plans = false` promises (those in C are not looked into)"
+                ),
+            ),
+            count => (
+                Grade::Warning,
+                format!(
+                    "database \"{name}\": `custom_settings_in_plans = false` promises that no IMMUTABLE \
+                     function reads a custom setting, and {} may: {}. Declare them STABLE, or take the \
+                     setting out: a client may get what follows from another's",
+                    counted(count, "functions"),
+                    listed(&self.planned)
+                ),
+            ),
+        }
+    }
+
     fn describe(&self, name: &str) -> Vec<Found> {
         let extension = match &self.extension {
             Some(Ok(())) => {

@@ -69,6 +69,8 @@ pub struct DatabaseConfig {
     pub mode: PoolMode,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
+    /// Whether plans may depend on custom settings.
+    pub custom_settings_in_plans: bool,
     /// Whether servers are asked to report what sessions hold.
     pub extension: ExtensionUse,
     /// Server connections for each user.
@@ -142,6 +144,9 @@ impl DatabaseConfig {
             auth_dbname: entry.auth_dbname.clone().or_else(|| auth.auth_dbname.clone()),
             mode: entry.pool_mode.unwrap_or(pool.pool_mode),
             fidelity: entry.fidelity.unwrap_or(pool.fidelity),
+            custom_settings_in_plans: entry
+                .custom_settings_in_plans
+                .unwrap_or(pool.custom_settings_in_plans),
             extension: entry.extension.unwrap_or(pool.extension),
             pool_size,
             min_pool_size: entry.min_pool_size.unwrap_or(pool.min_pool_size).min(pool_size),

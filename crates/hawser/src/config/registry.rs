@@ -524,6 +524,14 @@ settings! {
         /// statement mode.
         max_prepared_statements: u32 = "200", example "50", range 0..=1_000_000,
             pgbouncer "max_prepared_statements";
+        /// Whether a prepared statement may depend on custom settings (`my.user`) beyond what it reads
+        /// while it runs: a function that reads one although it is declared IMMUTABLE is evaluated when
+        /// the statement is planned, and its plan kept. Clients share prepared statements only with those
+        /// that have the same custom settings, therefore. `false` promises that there is no such function
+        /// (those that read one are STABLE, as `current_setting` is): clients that differ in nothing else
+        /// share them then, which saves most of what settings of their own cost. If the promise is broken,
+        /// a client may get what follows from another's setting; `hawser check` looks for such functions.
+        custom_settings_in_plans: bool = "true", example "false";
         /// Memory for the texts of all prepared statements of all clients together, and for the names
         /// that clients have given them. At the limit, those that no client names any more are
         /// forgotten; where that is not enough, a new statement is not shared, and its client keeps the
@@ -716,6 +724,8 @@ settings! {
         pool_mode: Option<PoolMode> = "as in [pool]", example "\"session\"", pgbouncer "pool_mode";
         /// `fidelity` of this database.
         fidelity: Option<Fidelity> = "as in [pool]", example "\"classic\"";
+        /// `custom_settings_in_plans` of this database.
+        custom_settings_in_plans: Option<bool> = "as in [pool]", example "false";
         /// `extension` of this database.
         extension: Option<ExtensionUse> = "as in [pool]", example "\"off\"";
         /// `pool_size` of this database, for each user.

@@ -78,6 +78,8 @@ pub struct PoolLimits {
     pub mode: PoolMode,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
+    /// Whether plans may depend on custom settings.
+    pub custom_settings_in_plans: bool,
     /// Server connections.
     pub pool_size: u32,
     /// Kept open; at most `pool_size`.
@@ -123,6 +125,7 @@ impl PoolLimits {
         Self {
             mode: user.mode.unwrap_or(database.mode),
             fidelity: database.fidelity,
+            custom_settings_in_plans: database.custom_settings_in_plans,
             pool_size,
             min_pool_size: database.min_pool_size.min(pool_size),
             reserve_pool_size: user.reserve_pool_size.unwrap_or(database.reserve_pool_size),

@@ -9,7 +9,7 @@ use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::message::PoolMode;
 use super::super::restore::KEPT_BY_RESET_ALL;
-use super::super::statement::{Unnamed, same_parse_settings};
+use super::super::statement::Unnamed;
 use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
@@ -103,10 +103,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         // What was taken back with the pipeline is wanted all the same.
         let wanted = reverted.then(|| client.desired.clone());
-        if !client.is_native()
-            && !reverted
-            && !same_parse_settings(&client.desired, &self.backend.applied)
-        {
+        if !client.is_native() && !reverted && !self.backend.depend_alike(&client.desired) {
             settings_changed(client, self.backend);
         }
         if client.extra.is_some() && !later {

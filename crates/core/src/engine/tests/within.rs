@@ -54,6 +54,25 @@ fn they_go_ahead_of_a_pipeline_that_reads_or_writes_rows() {
 }
 
 #[test]
+fn clients_that_differ_in_them_share_statements_only_where_that_is_promised_to_be_safe() {
+    for (in_plans, sent) in [(true, "BEPBES"), (false, "BEBES")] {
+        let mut world = World::new(1);
+        world.change_settings(|settings| settings.custom_settings_in_plans = in_plans);
+        let one = client_of(&mut world, &[("my.user", "1")]);
+        world.send(&one, &[parse("s", "SELECT 1"), run("s")].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &[answers("12DC"), answers("12CI")].concat());
+        let two = client_of(&mut world, &[("my.user", "2")]);
+        server.received();
+        world.send(&two, &[parse("s", "SELECT 1"), run("s")].concat());
+        assert_eq!(server.kinds(), sent);
+        let prepared = if in_plans { "1" } else { "" };
+        world.send(&server, &[answers("2DC"), answers(prepared), answers("2CI")].concat());
+        assert_eq!(two.kinds(), "12CZ");
+    }
+}
+
+#[test]
 fn an_error_takes_them_back() {
     let (mut world, one, two, server) = two_clients();
     world.send(&one, &run("s"));
