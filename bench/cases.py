@@ -28,6 +28,8 @@ POOLERS = ("pgbouncer", "pgbouncer2", "hawser", "odyssey", "pgdog", "pgagroal")
 EVERYBODY = ("direct", *POOLERS)
 # The tables of the prototype show these; the other poolers would only make them longer.
 CURVES = ("direct", "pgbouncer", "hawser")
+# With and without the promise that no plan depends on custom settings.
+OURS = ("hawser", "hawser_plans")
 # A server process for each: beyond this, direct connections are not tried.
 DIRECT_CLIENTS_MAX = 1000
 # Logins under way at the same time in the storm of logins.
@@ -341,11 +343,11 @@ def all_cases(many_clients):
         Case("sessions_bare", "10 prepared statements each, 100 clients",
              transactions(100, statements=10)),
         Case("sessions_own", "the same, each with an application_name and a custom setting of its own",
-             transactions(100, statements=10, own_settings=True), ("hawser",)),
+             transactions(100, statements=10, own_settings=True), OURS),
         Case("sessions_paths_10", "the same, with 10 search_paths among them",
-             transactions(100, statements=10, own_settings=True, search_paths=10), ("hawser",)),
+             transactions(100, statements=10, own_settings=True, search_paths=10), OURS),
         Case("sessions_paths_100", "the same, with 100 search_paths",
-             transactions(100, statements=10, own_settings=True, search_paths=100), ("hawser",)),
+             transactions(100, statements=10, own_settings=True, search_paths=100), OURS),
         Case("listen", "1,000 clients that LISTEN on 100 channels", listen, ("direct", "hawser")),
         Case("generator", "the load generator beside pgbench", generator_cost, ("direct",)),
         Case("prepared_10", "prepared, 10 clients", transactions(10), CURVES, curve=True),

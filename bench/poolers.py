@@ -57,6 +57,7 @@ servers = ["{directory}:{server_port}"]
 pool_size = {pool_size}
 
 [pool]
+{pool}
 max_client_conn = {max_clients}
 
 [auth]
@@ -264,14 +265,20 @@ def _pgbouncer(processes):
     return layout
 
 
-def _hawser(program, values, tls):
+def _hawser(program, values, tls, pool=""):
     values["tls"] = HAWSER_TLS.format(**values) if tls else ""
+    values["pool"] = pool
     files = {
         "hawser.toml": HAWSER_TOML.format(**values),
         "pg_hba.conf": HBA,
         "userlist.txt": f'"{USER}" ""\n',
     }
     return files, [[program, "serve", "-c", f"{values['own']}/hawser.toml"]]
+
+
+def _hawser_plans(program, values, tls):
+    """With the promise that no plan depends on what clients differ in."""
+    return _hawser(program, values, tls, "custom_settings_in_plans = false")
 
 
 def _odyssey(program, values, tls):
@@ -301,6 +308,7 @@ def _pgagroal(program, values, tls):
 
 LAYOUTS = {
     "hawser": _hawser,
+    "hawser_plans": _hawser_plans,
     "pgbouncer": _pgbouncer(1),
     "pgbouncer2": _pgbouncer(2),
     "odyssey": _odyssey,
@@ -330,6 +338,8 @@ def find_all(built_hawser):
         ("pgbouncer", "PgBouncer {}", bouncer, "PGBOUNCER"),
         ("pgbouncer2", "PgBouncer {}, two processes", bouncer, "PGBOUNCER"),
         ("hawser", "Hawser {}", os.environ.get("HAWSER") or built_hawser, "HAWSER"),
+        ("hawser_plans", "Hawser {}, custom_settings_in_plans = false",
+         os.environ.get("HAWSER") or built_hawser, "HAWSER"),
         ("odyssey", "Odyssey {}", os.environ.get("ODYSSEY"), "ODYSSEY"),
         ("pgdog", "PgDog {}", os.environ.get("PGDOG"), "PGDOG"),
         ("pgagroal", "pgagroal {}", os.environ.get("PGAGROAL"), "PGAGROAL"),
@@ -338,7 +348,7 @@ def find_all(built_hawser):
         if program and os.access(program, os.X_OK):
             program = os.path.abspath(program)
             found.append(Contestant(name, title.format(version_of(program)).strip(), program))
-        elif program or name in ("pgbouncer", "pgbouncer2", "hawser"):
+        elif program or name in ("pgbouncer", "pgbouncer2", "hawser", "hawser_plans"):
             missing = f"there is no program; {variable} names it"
             found.append(Contestant(name, title.format("").strip(), None, missing))
     return found

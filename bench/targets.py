@@ -52,9 +52,9 @@ def own(case, name):
     return lambda of: of(case, "hawser", name)
 
 
-def beside(case, other, name):
-    """Hawser's figure in one case by its own in another."""
-    return lambda of: divide(of(case, "hawser", name), of(other, "hawser", name))
+def beside(case, other, name, how="hawser"):
+    """Hawser's figure in one case by its own in another. `how`: which Hawser in the first."""
+    return lambda of: divide(of(case, how, name), of(other, "hawser", name))
 
 
 def added_latency(of):
@@ -127,6 +127,11 @@ TARGETS = [
            beside("sessions_paths_10", "sessions_bare", "tps"), 0.8, 0.95, True),
     Target("the same, with 100 search_paths", "TPS, by that without",
            beside("sessions_paths_100", "sessions_bare", "tps"), 0.6, 0.8, True),
+    *(Target(f"{title}, custom_settings_in_plans = false", "TPS, by that without",
+             beside(f"sessions_{case}", "sessions_bare", "tps", "hawser_plans"), least, wished, True)
+      for title, case, least, wished in (
+          ("settings of its own", "own", 0.8, 0.95), ("with 10 search_paths", "paths_10", 0.8, 0.95),
+          ("with 100 search_paths", "paths_100", 0.6, 0.8))),
     Target("1,000 clients that LISTEN", "notifications a second, by direct",
            ratio("listen", "tps", "direct"), 0.5, 1.0, True),
     Target("1,000 clients that LISTEN", "p99 at 1,000 a second",

@@ -355,8 +355,7 @@ impl<B> Pool<B> {
             return Some(at);
         }
         let likeness = |idle: &Idle<B>| {
-            let same = idle.settings == wish.settings;
-            Likeness::of(same, idle.home == home, || knows(&idle.backend))
+            Likeness::of(wish.settings, idle.settings, idle.home == home, || knows(&idle.backend))
         };
         nearest(fit.map(|(at, idle)| (at, likeness(idle))), UNLIKE_WINDOW)
     }
@@ -398,7 +397,7 @@ impl<B> Pool<B> {
         let fit = passable.filter(|(_, waiter)| !waiter.gone && names.fit(waiter.names));
         let likeness = |waiter: &Waiter| {
             let wish = waiter.wish;
-            Likeness::of(wish.settings == settings, waiter.client.home == home, || {
+            Likeness::of(wish.settings, settings, waiter.client.home == home, || {
                 wish.statement != 0 && knows(wish.statement)
             })
         };

@@ -8,6 +8,7 @@
 //! |---|---|
 //! | has the settings that the client wants | 6 us for two SETs, 13 us with a `search_path` |
 //! | has the statement that the client's first message names | 14 us, and 9 for each of the first plans |
+//! | has the `search_path` that the client wants | 7 us |
 //! | is on the client's loop | 1 us, in Hawser |
 //!
 //! # Why so
@@ -51,24 +52,34 @@ pub struct Has {
 pub(super) struct Likeness(u8);
 
 impl Likeness {
-    const SETTINGS: u8 = 4;
-    const STATEMENT: u8 = 2;
+    const SETTINGS: u8 = 8;
+    const STATEMENT: u8 = 4;
+    const PATH: u8 = 2;
     const HOME: u8 = 1;
 
+    /// `wanted` and `found` are settings; whether they are on the same loop; whether the statement is
+    /// there.
     #[inline]
-    pub(super) fn of(settings: bool, home: bool, statement: impl FnOnce() -> bool) -> Likeness {
+    pub(super) fn of(
+        wanted: Mark,
+        found: Mark,
+        home: bool,
+        statement: impl FnOnce() -> bool,
+    ) -> Likeness {
+        let settings = wanted == found;
         // Whether the statement is there takes a look-up; where the rest is alike it is not worth one.
         let statement = !(settings && home) && statement();
         Likeness(
             u8::from(settings) * Self::SETTINGS
                 + u8::from(statement) * Self::STATEMENT
+                + u8::from(wanted.has_path_of(found)) * Self::PATH
                 + u8::from(home) * Self::HOME,
         )
     }
 
     /// Nothing is there that would be worth a further look.
     fn is_near(self) -> bool {
-        self.0 >= Self::SETTINGS + Self::HOME
+        self.0 & (Self::SETTINGS | Self::HOME) == Self::SETTINGS | Self::HOME
     }
 
     fn has_settings(self) -> bool {
@@ -103,11 +114,35 @@ pub(super) fn nearest(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::settings::SettingsBuilder;
 
-    /// The choice among candidates, each given as settings, home, statement.
+    /// The mark of a search_path and another setting.
+    fn mark(path: &str, other: &str) -> Mark {
+        let mut settings = SettingsBuilder::new();
+        settings.set(b"search_path", path.as_bytes()).set(b"my.user", other.as_bytes());
+        settings.build().mark()
+    }
+
+    /// The choice among candidates, each given as settings, home, statement. The `search_path` is that
+    /// of the settings.
     fn choose(candidates: &[(bool, bool, bool)], few: usize) -> Option<usize> {
-        let likeness = |&(settings, home, statement)| Likeness::of(settings, home, || statement);
+        let wanted = mark("a", "1");
+        let found = |same| if same { wanted } else { mark("b", "1") };
+        let likeness = |&(settings, home, statement)| {
+            Likeness::of(wanted, found(settings), home, || statement)
+        };
         nearest(candidates.iter().map(likeness).enumerate(), few)
+    }
+
+    #[test]
+    fn the_same_path_counts_more_than_the_loop_and_less_than_the_statement() {
+        let wanted = mark("a", "1");
+        let of = |found, home, statement| Likeness::of(wanted, found, home, || statement);
+        let (path, nothing) = (mark("a", "2"), mark("b", "2"));
+        assert!(of(path, false, false) > of(nothing, true, false));
+        assert!(of(nothing, false, true) > of(path, true, false));
+        assert!(of(path, false, true) > of(nothing, true, true));
+        assert!(of(wanted, false, false) > of(path, true, true));
     }
 
     #[test]
@@ -133,7 +168,8 @@ mod tests {
 
     #[test]
     fn where_all_want_the_same_nothing_is_looked_up() {
-        let likeness = Likeness::of(true, true, || panic!("looked up"));
+        let same = mark("a", "1");
+        let likeness = Likeness::of(same, same, true, || panic!("looked up"));
         assert!(likeness.is_near());
     }
 }

@@ -151,27 +151,44 @@ impl fmt::Debug for Entry {
 /// What tells most sets of settings apart without a look at them. Equal sets have equal marks; the
 /// marks of others may be equal, by chance or by somebody's will.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Mark(u32);
+pub struct Mark {
+    all: u32,
+    /// Of the `search_path`: the costliest to change.
+    path: u32,
+}
 
 impl Mark {
-    /// FNV-1a, 32 bits. The lengths keep names and values apart.
     fn of(entries: &[Entry]) -> Mark {
-        let mut hash = 0x811c_9dc5_u32;
-        let mut take = |byte: u8| hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
-        for entry in entries {
-            for text in [&entry.name, &entry.value] {
-                text.iter().copied().for_each(&mut take);
-                text.len().to_le_bytes().into_iter().for_each(&mut take);
-            }
-        }
-        Mark(hash)
+        let path = entries.binary_search_by(|entry| (*entry.name).cmp(b"search_path"));
+        let path = path.map_or(&[][..], |at| &entries[at..=at]);
+        Mark { all: fnv_1a(entries), path: if path.is_empty() { 0 } else { fnv_1a(path) } }
+    }
+
+    /// Whether the `search_path` is the same.
+    #[inline]
+    pub fn has_path_of(self, other: Mark) -> bool {
+        self.path == other.path
     }
 
     /// The same, of a session with these own values. (An odd factor: others get other marks.)
     #[must_use]
     pub fn of_basis(self, basis: crate::pool::Basis) -> Mark {
-        Mark(self.0 ^ (u32::from(basis.number()) + 1).wrapping_mul(0x9e37_79b1))
+        let own = (u32::from(basis.number()) + 1).wrapping_mul(0x9e37_79b1);
+        Mark { all: self.all ^ own, path: self.path ^ own }
     }
+}
+
+/// FNV-1a, 32 bits. The lengths keep names and values apart.
+fn fnv_1a(entries: &[Entry]) -> u32 {
+    let mut hash = 0x811c_9dc5_u32;
+    let mut take = |byte: u8| hash = (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+    for entry in entries {
+        for text in [&entry.name, &entry.value] {
+            text.iter().copied().for_each(&mut take);
+            text.len().to_le_bytes().into_iter().for_each(&mut take);
+        }
+    }
+    hash
 }
 
 /// The settings of a set, and their mark.
