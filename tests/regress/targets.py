@@ -15,6 +15,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from harness.pooler import binary, toml_value  # noqa: E402  (after the path is set)
 from harness.postgres import Cluster, free_port  # noqa: E402
+from harness.wire import Target  # noqa: E402
+from suites import as_server, give_to_server  # noqa: E402
 
 # As pg_regress's own temporary instance; files are not flushed, since nothing of them outlives the run.
 SETTINGS = """\
@@ -26,18 +28,34 @@ full_page_writes = off
 """
 START_SECONDS = 10.0
 STOP_SECONDS = 20.0
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+# isolationtester asks this function whether a session waits for another, by the process ids that it was given at connect.
+# Those are Hawser's. The server's own function is asked in place of it, about the backends that these clients have now: a
+# client without one waits for nobody. By another name, since the server knows its own functions by number, whatever stands
+# in the catalog.
+KNOWS_CLIENTS = """
+alter function pg_catalog.pg_isolation_test_session_is_blocked(int, int[]) rename to hawser_isolation_server_is_blocked;
+create function pg_catalog.pg_isolation_test_session_is_blocked(int, int[]) returns bool language sql strict volatile as $$
+  with known as materialized (select pid, backend from hawser.hawser_sessions where backend is not null)
+  select exists (select 1 from known where pid = $1
+    and pg_catalog.hawser_isolation_server_is_blocked(backend, array(select backend from known where pid = any ($2)))) $$;
+"""
 
 
 class Server(Cluster):
-    """Nothing but what initdb makes."""
+    """Nothing but what initdb makes. `preload` is the extension's library. `asks` is the control socket of the pooler that
+    knows of the clients: then the extension is in each database, and so is the function of isolationtester that asks it."""
 
-    def __init__(self, directory, bin_directory, preload=None):
+    def __init__(self, directory, bin_directory, preload=None, asks=None):
         self.directory = pathlib.Path(directory)
         self.bin = pathlib.Path(bin_directory)
         self.data = self.directory / "data"
         self.socket_dir = self.directory / "server"
         self.port = free_port()
+        self.target = Target(self.port, str(self.socket_dir), {})
         self.preload = preload
+        self.asks = asks
 
     def create(self):
         self.socket_dir.mkdir(parents=True)
@@ -49,9 +67,18 @@ class Server(Cluster):
         self._program("initdb", "-D", self.data, "-U", "postgres", "-A", "trust", "-N", "--locale=C.UTF-8", "-E", "UTF8")
         with open(self.data / "postgresql.conf", "a") as conf:
             conf.write(f"{SETTINGS}port = {self.port}\nunix_socket_directories = '{self.socket_dir}'\n")
-            if self.preload:
+            if self.asks:
+                conf.write(f"shared_preload_libraries = '{self.preload}'\nhawser.control_sockets = '{self.asks}'\n")
+            elif self.preload:
                 conf.write(f"session_preload_libraries = '{self.preload}'\n")
         self.start()
+        if self.asks:
+            script = (ROOT / "extension/hawser--0.1.0.sql").read_text().replace("MODULE_PATHNAME", str(self.preload))
+            with self.superuser("postgres") as owner:
+                owner.execute("alter database template0 allow_connections true")  # the suite's database is made of it
+            with self.superuser("template0") as owner:
+                owner.execute("\n".join(line for line in script.splitlines() if not line.startswith("\\")))
+                owner.execute(KNOWS_CLIENTS)
         return self
 
     @property
@@ -60,13 +87,14 @@ class Server(Cluster):
 
 
 class Hawser:
-    """`hawser serve` in front of a Server."""
+    """`hawser serve` in front of a Server. It runs as the server does, which may ask it then."""
 
     def __init__(self, directory, server, mode, pool_size):
         self.directory = directory
         self.port = free_port()
         self.log = directory / "hawser.log"
         directory.mkdir(parents=True)
+        give_to_server(directory)
         (directory / "pg_hba.conf").write_text("host all all all trust\n")
         tables = {
             "listen": {"address": [f"127.0.0.1:{self.port}"]},
@@ -86,7 +114,7 @@ class Hawser:
 
     def __enter__(self):
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen([binary(), "serve", "-c", "hawser.toml"], cwd=self.directory, stdin=subprocess.DEVNULL,
+            self.process = subprocess.Popen(as_server([binary(), "serve", "-c", "hawser.toml"]), cwd=self.directory, stdin=subprocess.DEVNULL,
                                             stdout=log, stderr=subprocess.STDOUT)
         end = time.monotonic() + START_SECONDS
         while "listening" not in self.said().lower() and self.process.poll() is None and time.monotonic() < end:
