@@ -20,16 +20,16 @@ from typing import Callable
 
 import cpu
 import growth
+import users
 from cluster import DATABASE, FEW_ROWS, USER, Unavailable
 from generator import Generator
+from poolers import OF_MANY_USERS, OURS
 from targets import OPEN_TRANSACTIONS
 
 POOLERS = ("pgbouncer", "pgbouncer2", "hawser", "odyssey", "pgdog", "pgagroal")
 EVERYBODY = ("direct", *POOLERS)
 # The tables of the prototype show these; the other poolers would only make them longer.
 CURVES = ("direct", "pgbouncer", "hawser")
-# With and without the promise that no plan depends on custom settings.
-OURS = ("hawser", "hawser_plans")
 # A server process for each: beyond this, direct connections are not tried.
 DIRECT_CLIENTS_MAX = 1000
 # Logins under way at the same time in the storm of logins.
@@ -58,7 +58,8 @@ class Setting:
 
 @dataclass
 class Case:
-    """name in data, title for people, who takes part, whether clients use TLS."""
+    """name in data, title for people, who takes part, whether clients use TLS, and whether the
+    server has the extension and many users."""
 
     name: str
     title: str
@@ -66,10 +67,12 @@ class Case:
     contestants: tuple = EVERYBODY
     tls: bool = False
     curve: bool = field(default=False, kw_only=True)
+    users: bool = field(default=False, kw_only=True)
 
 
-def load(setting, running, mode="run", **options):
-    """Runs the generator once and returns the figures of its window."""
+def load(setting, running, mode="run", server=(), **options):
+    """Runs the generator once and returns the figures of its window; of the server's CPU as well, if
+    its process is given."""
     options = {
         "seconds": setting.seconds,
         "warmup": setting.warmup,
@@ -84,13 +87,13 @@ def load(setting, running, mode="run", **options):
             )
         generator.tell()
         generator.expect("start", options["warmup"] + 30)
-        window = cpu.Window(running.pids)
+        window, servers = cpu.Window(running.pids), cpu.Window(server)
         counter = None
         if setting.instructions and running.pids:
             # A little less than the window: it starts later, too.
             counter = cpu.Instructions(running.pids, max(0.5, options["seconds"] - 0.5))
         generator.expect("end", options["seconds"] + 30)
-        rates = window.end()
+        rates, server_rates = window.end(), servers.end()
         result = generator.expect("result", RESULT_LIMIT_S)
     per_second = result["per_second"]
     figures = {name: result[name] for name in ("p50_us", "p95_us", "p99_us", "p999_us")}
@@ -105,6 +108,8 @@ def load(setting, running, mode="run", **options):
         figures["load_cpu_us"] = result["cpu_seconds"] / result["done"] * 1e6
         if running.pids:
             figures["cpu_us"] = rates["cpu_share"] / per_second * 1e6
+        if server:
+            figures["server_cpu_us"] = server_rates["cpu_share"] / per_second * 1e6
     if counter and (count := counter.per_second()) and per_second > 0:
         figures["instructions"] = count / per_second
     return figures
@@ -348,6 +353,8 @@ def all_cases(many_clients):
              transactions(100, statements=10, own_settings=True, search_paths=10), OURS),
         Case("sessions_paths_100", "the same, with 100 search_paths",
              transactions(100, statements=10, own_settings=True, search_paths=100), OURS),
+        Case("users", f"{users.USERS:,} users, {users.SHARED_POOL_SIZE} shared server connections or one for each",
+             users.run(load), OF_MANY_USERS, users=True),
         Case("listen", "1,000 clients that LISTEN on 100 channels", listen, ("direct", "hawser")),
         Case("generator", "the load generator beside pgbench", generator_cost, ("direct",)),
         Case("prepared_10", "prepared, 10 clients", transactions(10), CURVES, curve=True),

@@ -95,10 +95,12 @@ class Cluster:
 
     directory   for data, socket, certificates and the poolers' files
     port        of 127.0.0.1 and of the unix socket
+    extension   what it has of the extension, if it was asked for: a function that makes it
     """
 
-    def __init__(self, scale, max_connections):
+    def __init__(self, scale, max_connections, extension=None):
         self.scale = scale
+        self.extension = extension
         self.max_connections = max_connections
         self.bindir = find_postgres()
         self.directory = tempfile.mkdtemp(prefix="hawser-bench-")
@@ -170,6 +172,9 @@ class Cluster:
         }
         if self.has_tls:
             settings |= {"ssl": "on", "ssl_cert_file": self.certificate, "ssl_key_file": self.key}
+        if self.extension:
+            self.extension = self.extension(self)
+            settings |= self.extension.settings()
         with open(os.path.join(self.data, "postgresql.auto.conf"), "w") as conf:
             conf.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
         with open(self.log, "w") as log:

@@ -134,6 +134,23 @@ def memory_kib(pids):
     return sums["Pss"], sums["Rss"]
 
 
+def own_memory_kib(pids):
+    """Memory that processes share with nobody, and what the kernel needs to map all of theirs, in KiB.
+
+    A server's shared buffers are no connection's; the page tables through which each process sees
+    them are its own.
+    """
+    total = 0
+    for pid in tree(pids):
+        for name, wanted in (("smaps_rollup", "Pss_Anon"), ("status", "VmPTE")):
+            try:
+                with open(f"/proc/{pid}/{name}") as lines:
+                    total += sum(int(line.split()[1]) for line in lines if line.startswith(f"{wanted}:"))
+            except (OSError, IndexError):
+                continue  # it has ended meanwhile
+    return total
+
+
 def kernel_memory_kib():
     """The kernel's memory for objects (slab) and for bytes in TCP buffers, of the whole machine."""
     slab = buffers = 0

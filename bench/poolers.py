@@ -15,7 +15,9 @@ import subprocess
 import tempfile
 import time
 
+import users
 from cluster import DATABASE, USER, Unavailable, free_port, stop, unprivileged, wait_for_port
+from extension import POOLER_ROLE
 
 POOL_SIZE = 10
 # From the first answer on a port to the measurement.
@@ -55,7 +57,7 @@ address = "127.0.0.1:{port}"
 name = "{database}"
 servers = ["{directory}:{server_port}"]
 pool_size = {pool_size}
-
+{extra}
 [pool]
 {pool}
 max_client_conn = {max_clients}
@@ -72,6 +74,10 @@ log_disconnections = false
 [admin]
 http_address = "{http_address}"
 {tls}"""
+HAWSER_SHARED = """\
+user = "{pooler_role}"
+hand_over_secret_file = "{secret}"
+"""
 HAWSER_TLS = """
 [tls]
 client_tls_sslmode = "allow"
@@ -150,6 +156,10 @@ port = {server_port}
 """
 PGAGROAL_TLS = "tls = on\ntls_cert_file = {certificate}\ntls_key_file = {key}\n"
 
+# With and without the promise that no plan depends on custom settings.
+OURS = ("hawser", "hawser_plans")
+OF_MANY_USERS = ("hawser_shared", "hawser_pools", "pgbouncer_pools")
+
 HBA = "local all all trust\nhost all all 127.0.0.1/32 trust\n"
 PGAGROAL_HBA = "host all all all trust\n"
 PGAGROAL_DATABASES = "{database} {user} {pool_size} {pool_size} {pool_size}\n"
@@ -166,10 +176,12 @@ class Running:
     """A contestant that serves: its port and its processes. `direct` has none of its own.
 
     http_address    of Hawser's metrics
+    log             what its processes have said
     """
 
-    def __init__(self, port, processes=(), http_address=""):
+    def __init__(self, port, processes=(), http_address="", log=""):
         self.port = port
+        self.log = log
         self.http_address = http_address
         self.processes = list(processes)
         self.pids = [process.pid for process in self.processes]
@@ -183,10 +195,16 @@ class Running:
 
 
 class Contestant:
-    """name in data; title for people; program, and the reason why it is not there if it is not."""
+    """name in data; title for people; program, and the reason why it is not there if it is not.
 
-    def __init__(self, name, title, program=None, missing=None):
+    extension   it takes a server with the extension: for the case of many users only
+    extra       lines for Hawser's [[database]]
+    """
+
+    def __init__(self, name, title, program=None, missing=None, extra=""):
         self.name, self.title, self.program, self.missing = name, title, program, missing
+        self.extra = extra
+        self.extension = name in OF_MANY_USERS
 
     def start(self, cluster, tls):
         """Starts it; `tls` says whether clients will ask for TLS.
@@ -213,6 +231,10 @@ class Contestant:
             "key": cluster.key,
             "cores": len(os.sched_getaffinity(0)),
             "tls": "",
+            "extra": self.extra,
+            "users": f'"{USER}" ""\n',
+            "pooler_role": POOLER_ROLE,
+            "secret": cluster.extension.secret if cluster.extension else "",
         }
         files, commands = LAYOUTS[self.name](self.program, values, tls and cluster.has_tls)
         for name, text in files.items():
@@ -222,7 +244,7 @@ class Contestant:
             for place in [own, *(os.path.join(own, name) for name in files)]:
                 os.chown(place, identity["user"], identity["group"])
         log_path = os.path.join(own, "log")
-        running = Running(port, http_address=values["http_address"])
+        running = Running(port, http_address=values["http_address"], log=log_path)
         try:
             with open(log_path, "w") as log:
                 for command in commands:
@@ -255,10 +277,10 @@ def _pgbouncer(processes):
     def layout(program, values, tls):
         values |= {"reuseport": int(processes > 1), "tls_mode": "allow" if tls else "disable"}
         # The same number of backends for everybody, also where several processes share them.
-        values["pool_size"] = POOL_SIZE // processes
+        values["pool_size"] //= processes
         files = {
             "pgbouncer.ini": PGBOUNCER_INI.format(**values),
-            "userlist.txt": f'"{USER}" ""\n',
+            "userlist.txt": values["users"],
         }
         return files, [[program, f"{values['own']}/pgbouncer.ini"]] * processes
 
@@ -271,7 +293,7 @@ def _hawser(program, values, tls, pool=""):
     files = {
         "hawser.toml": HAWSER_TOML.format(**values),
         "pg_hba.conf": HBA,
-        "userlist.txt": f'"{USER}" ""\n',
+        "userlist.txt": values["users"],
     }
     return files, [[program, "serve", "-c", f"{values['own']}/hawser.toml"]]
 
@@ -306,9 +328,27 @@ def _pgagroal(program, values, tls):
     return files, [["sh", "-c", PGAGROAL_START.format(**values, **names)]]
 
 
+def _pools_by_user(layout):
+    """A pool of one server connection for each of the many users."""
+
+    def of_users(program, values, tls):
+        return layout(program, values | {"pool_size": 1, "users": users.users_file()}, tls)
+
+    return of_users
+
+
+def _shared_by_users(program, values, tls):
+    values |= {"pool_size": users.SHARED_POOL_SIZE, "users": users.users_file()}
+    values["extra"] = HAWSER_SHARED.format(**values)
+    return _hawser(program, values, tls)
+
+
 LAYOUTS = {
     "hawser": _hawser,
     "hawser_plans": _hawser_plans,
+    "hawser_shared": _shared_by_users,
+    "hawser_pools": _pools_by_user(_hawser),
+    "pgbouncer_pools": _pools_by_user(_pgbouncer(1)),
     "pgbouncer": _pgbouncer(1),
     "pgbouncer2": _pgbouncer(2),
     "odyssey": _odyssey,
@@ -333,22 +373,25 @@ def find_all(built_hawser):
     built_hawser    where cargo puts Hawser; HAWSER names another
     """
     bouncer = os.environ.get("PGBOUNCER") or shutil.which("pgbouncer") or "/usr/sbin/pgbouncer"
+    hawser = os.environ.get("HAWSER") or built_hawser
     found = [Contestant("direct", "direct")]
     candidates = [
         ("pgbouncer", "PgBouncer {}", bouncer, "PGBOUNCER"),
         ("pgbouncer2", "PgBouncer {}, two processes", bouncer, "PGBOUNCER"),
-        ("hawser", "Hawser {}", os.environ.get("HAWSER") or built_hawser, "HAWSER"),
-        ("hawser_plans", "Hawser {}, custom_settings_in_plans = false",
-         os.environ.get("HAWSER") or built_hawser, "HAWSER"),
+        ("hawser", "Hawser {}", hawser, "HAWSER"),
+        ("hawser_plans", "Hawser {}, custom_settings_in_plans = false", hawser, "HAWSER"),
         ("odyssey", "Odyssey {}", os.environ.get("ODYSSEY"), "ODYSSEY"),
         ("pgdog", "PgDog {}", os.environ.get("PGDOG"), "PGDOG"),
         ("pgagroal", "pgagroal {}", os.environ.get("PGAGROAL"), "PGAGROAL"),
+        ("hawser_shared", "Hawser {}, one pool (extension)", hawser, "HAWSER"),
+        ("hawser_pools", "Hawser {}, a pool for each user", hawser, "HAWSER"),
+        ("pgbouncer_pools", "PgBouncer {}, a pool for each user", bouncer, "PGBOUNCER"),
     ]
     for name, title, program, variable in candidates:
         if program and os.access(program, os.X_OK):
             program = os.path.abspath(program)
             found.append(Contestant(name, title.format(version_of(program)).strip(), program))
-        elif program or name in ("pgbouncer", "pgbouncer2", "hawser", "hawser_plans"):
+        elif program or name in ("pgbouncer", "pgbouncer2", *OURS, *OF_MANY_USERS):
             missing = f"there is no program; {variable} names it"
             found.append(Contestant(name, title.format("").strip(), None, missing))
     return found

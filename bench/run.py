@@ -6,6 +6,8 @@ drift of the machine hits all alike.
 """
 
 import argparse
+import contextlib
+import dataclasses
 import json
 import os
 import platform
@@ -18,7 +20,9 @@ import cases
 import cpu
 import poolers
 import report
+import users
 from cluster import Cluster, Unavailable, memory_bytes, raise_descriptor_limit
+from extension import Extension
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PUBLISHED = os.path.join(ROOT, "docs", "benchmarks")
@@ -156,14 +160,36 @@ def earlier_cases(data, out):
         return {}, {}
 
     def conditions(of):
+        # Whoever has joined since is in none of the earlier cases.
+        known = {name: about for name, about in of["contestants"].items() if name in earlier["contestants"]}
         settings = {name: value for name, value in of["settings"].items() if name != "date"}
-        return settings, of["machine"], of["contestants"]
+        return settings, of["machine"], known
 
     if conditions(earlier) != conditions(data):
         raise Unavailable(
             f"--resume: the results in {out} are of other settings, contestants or another machine"
         )
     return earlier["cases"], earlier["titles"]
+
+
+@contextlib.contextmanager
+def server_of_many_users(scale):
+    """A server with the extension, for the case that takes it."""
+    with Cluster(scale, cases.DIRECT_CLIENTS_MAX + 50, Extension) as cluster:
+        cluster.extension.create(cluster)
+        users.create(cluster)
+        yield cluster
+
+
+def run_case_of_users(case, contestants, setting, rounds):
+    """On its own server: where there can be none, all have failed."""
+    try:
+        with server_of_many_users(setting.scale) as cluster:
+            setting = dataclasses.replace(setting, cluster=cluster)
+            return run_case(case, contestants, cluster, setting, rounds)
+    except Unavailable as error:
+        print(f"  {error}", flush=True)
+        return {name: [{"failed": str(error)}] for name in case.contestants}
 
 
 def run(given):
@@ -182,6 +208,8 @@ def run(given):
     print("A throw-away PostgreSQL is set up ...", flush=True)
     with Cluster(given.scale, cases.DIRECT_CLIENTS_MAX + 50) as cluster:
         for contestant in contestants:
+            if contestant.extension:
+                continue
             poolers.check_starts(contestant, cluster)
             print(f"{contestant.title}: {contestant.missing or 'takes part'}", flush=True)
         warmup = min(1.0, given.seconds / 2)
@@ -211,7 +239,10 @@ def run(given):
             print(f"{len(done)} cases are there already, {len(wanted)} are to be measured")
         for case in wanted:
             print(f"{case.title} ({case.name})", flush=True)
-            found = run_case(case, contestants, cluster, setting, given.rounds)
+            if case.users:
+                found = run_case_of_users(case, contestants, setting, given.rounds)
+            else:
+                found = run_case(case, contestants, cluster, setting, given.rounds)
             if found:
                 data["cases"][case.name] = found
                 data["cases"] = {name: data["cases"][name] for name in order if name in data["cases"]}

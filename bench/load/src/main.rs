@@ -122,6 +122,9 @@ struct Load {
     /// Different search_paths among the clients [default: the server's]
     #[arg(long, default_value_t = 0)]
     search_paths: usize,
+    /// Different users among the clients, USER_0, USER_1 and so on [default: USER alone]
+    #[arg(long, default_value_t = 0)]
+    users: usize,
     /// Mean rest between a client's transactions, in milliseconds
     #[arg(long, default_value_t = 0.0)]
     think_ms: f64,
@@ -329,6 +332,7 @@ fn work(load: &Load, kind: Kind, share: usize, shares: usize) -> io::Result<()> 
         sessions: wire::Sessions {
             own_settings: load.own_settings,
             search_paths: load.search_paths,
+            users: load.users,
         },
         think: Duration::from_secs_f64(load.think_ms / 1000.0),
         rotate: load.rotate,

@@ -38,6 +38,8 @@ pub(crate) struct Sessions {
     pub(crate) own_settings: bool,
     /// So many search_paths are among them; 0: the server's.
     pub(crate) search_paths: usize,
+    /// So many users are among them, `USER_0` and so on; 0: all are of one.
+    pub(crate) users: usize,
 }
 
 /// The first message of session `number`.
@@ -61,7 +63,11 @@ pub(crate) fn startup(
         // The schema need not exist: names are looked for in the ones that do.
         options.push_str(&format!(" -c search_path=bench_{path},public"));
     }
-    for text in ["user", user, "database", database, "application_name", &name] {
+    let user = match number.checked_rem(sessions.users) {
+        Some(one) => format!("{user}_{one}"),
+        None => user.to_owned(),
+    };
+    for text in ["user", &user, "database", database, "application_name", &name] {
         string(out, text);
     }
     if !options.is_empty() {
@@ -208,6 +214,17 @@ mod tests {
         bytes.extend_from_slice(&SYNC);
         let found: Vec<u8> = kinds(std::iter::once(bytes)).iter().map(|&(kind, _)| kind).collect();
         assert_eq!(found, b"QPBDES");
+    }
+
+    #[test]
+    fn sessions_are_dealt_out_to_users() {
+        let of = |users: usize, number: usize| {
+            let mut out = Vec::new();
+            startup(&mut out, "bench", "d", Sessions { users, ..Sessions::default() }, number);
+            let texts: Vec<_> = out[8..].split(|&byte| byte == 0).collect();
+            String::from_utf8_lossy(texts[1]).into_owned()
+        };
+        assert_eq!([of(0, 7), of(3, 0), of(3, 7)], ["bench", "bench_0", "bench_1"]);
     }
 
     #[test]
