@@ -13,6 +13,7 @@
 //! * [`record`]: what `setup` has made
 //! * [`apply`]: does it, or says it
 //! * [`run`]: programs as they are
+//! * [`cgroup`]: all programs of a control group, without a supervisor
 //! * [`manage`]: opens, replaces and closes subflows while connections last
 //! * [`keeper`]: that within `hawser serve`
 //! * [`usage`]: MPTCP of the pooler itself, on both of its sides
@@ -21,6 +22,7 @@
 //! All of it is of the network namespace in which the command runs.
 
 pub mod apply;
+pub mod cgroup;
 pub mod command;
 pub mod keeper;
 pub mod look;

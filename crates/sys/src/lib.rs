@@ -5,6 +5,7 @@
 //! through the vDSO, no system call), the number of processors
 //! ([`std::thread::available_parallelism`] respects affinity and cgroup quotas).
 
+pub mod bpf;
 pub mod congestion;
 pub mod epoll;
 pub mod eventfd;

@@ -9,6 +9,7 @@ use hawser_sys::mptcp::kernel::{self, Sysctls};
 use hawser_sys::mptcp::{event, socket};
 use hawser_sys::netlink::NetlinkError;
 
+use super::cgroup::{self, Listed};
 use super::programs::{self, Program};
 
 /// All that there is.
@@ -30,6 +31,8 @@ pub struct Look {
     pub sockets: Result<Dump, NetlinkError>,
     /// The programs that have them, by inode.
     pub programs: BTreeMap<u32, Program>,
+    /// Control groups whose programs have MPTCP sockets, or why they cannot be read.
+    pub cgroups: Result<Vec<Listed>, cgroup::Error>,
 }
 
 /// Reads it.
@@ -56,6 +59,7 @@ pub fn look() -> Look {
         manager,
         events_heard: event::is_listened_to(),
         programs: programs::find(&inodes),
+        cgroups: cgroup::list(),
         sockets,
     }
 }

@@ -1,0 +1,581 @@
+//! TCP sockets of the programs of a control group made MPTCP ones, by the kernel itself.
+//!
+//! # Model
+//! ```text
+//!   socket(family, type, protocol) ── update_socket_protocol() ── ours: 262 | 0, "as it is"
+//!                                                                  │ asks, adds 1
+//!                        Map: (cgroup, network namespace) ─► sockets made
+//! ```
+//! `update_socket_protocol` is a function of the kernel that does nothing (net/socket.c), there for
+//! programs to stand in its place (BPF_MODIFY_RETURN). Ours and the map are pinned in bpffs and work
+//! on while no process of ours runs. A cgroup's subtree belongs to it; namespaces are known by their
+//! cookies.
+//!
+//! # Invariants
+//! * only AF_INET and AF_INET6, SOCK_STREAM, and protocol 0 or IPPROTO_TCP are touched, of threads in
+//!   a listed cgroup *and* its listed network namespace: elsewhere MPTCP may be off, and socket()
+//!   would fail
+//! * 0 is returned for all others, so that the next program, or the function itself, decides
+//! * what is not whole, for somebody was killed between two pins, is made anew
+//!
+//! # Limits
+//! Linux 6.6, with BTF, and what BPF needs to stand in a function's place (CONFIG_BPF_JIT,
+//! CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS, or an arm64 of 6.6). CAP_BPF and CAP_PERFMON, or
+//! CAP_SYS_ADMIN. cgroup v2.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::PROTOCOL;
+use crate::bpf::btf::{self, Btf};
+use crate::bpf::instruction::{Assembly, Instruction, Register::*};
+use crate::bpf::{LoadError, Map, Program, is_file_system};
+
+/// The function in whose place the program stands.
+const FUNCTION: &str = "update_socket_protocol";
+/// Of the instructions below: helpers that read the kernel's structures want one that goes with the
+/// GPL.
+const LICENSE: &str = "Dual MIT/GPL";
+/// What `bpftool prog` shows.
+const NAME: &str = "hawser_mptcp";
+/// Cgroups at one time, those that have gone since the last change among them.
+pub const CGROUPS_MAX: u32 = 1024;
+/// Levels below the root in which a cgroup is found (systemd has some 5, Kubernetes 8).
+const LEVELS_MAX: i32 = 32;
+/// The pins.
+const LINK: &str = "link";
+const MAP: &str = "cgroups";
+
+// include/uapi/linux/bpf.h
+const MAP_LOOKUP_ELEM: i32 = 1;
+const GET_CURRENT_ANCESTOR_CGROUP_ID: i32 = 123;
+const GET_CURRENT_TASK_BTF: i32 = 158;
+
+/// A cgroup's number, which is its directory's inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupId(pub u64);
+
+/// A cgroup whose programs have MPTCP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Entry {
+    /// The cgroup.
+    pub cgroup: CgroupId,
+    /// The cookie of the network namespace in which that holds.
+    pub namespace: u64,
+    /// Sockets that were asked for as TCP ones since.
+    pub sockets: u64,
+}
+
+/// Why it cannot be done.
+#[derive(Debug)]
+pub enum CgroupError {
+    /// The kernel has no `update_socket_protocol`.
+    Kernel,
+    /// The kernel does not describe its types.
+    NoBtf(io::Error),
+    /// What it says of them is not what is known.
+    Btf(&'static str),
+    /// No rights.
+    Denied {
+        /// What was to be done.
+        step: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The verifier, or the function, refuses.
+    Refused {
+        /// What was to be done.
+        step: &'static str,
+        /// Why.
+        source: io::Error,
+        /// The verifier's words.
+        log: String,
+    },
+    /// There is no bpffs.
+    NoFileSystem(PathBuf),
+    /// There are as many cgroups as there can be.
+    Full,
+    /// Something else.
+    Failed {
+        /// What was to be done.
+        step: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for CgroupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Kernel => write!(
+                f,
+                "this kernel has no {FUNCTION} that BPF may change (Linux 6.6 and CONFIG_BPF_SYSCALL \
+                 are needed); `hawser mptcp run`, or the preloaded library, does without"
+            ),
+            Self::NoBtf(source) => write!(
+                f,
+                "{}: {source}. The kernel must describe its types (CONFIG_DEBUG_INFO_BTF); \
+                 `hawser mptcp run`, or the preloaded library, does without",
+                btf::KERNEL
+            ),
+            Self::Btf(what) => {
+                write!(f, "{}: {what} is not found in the kernel's types", btf::KERNEL)
+            }
+            Self::Denied { step, source } => {
+                write!(
+                    f,
+                    "{step}: {source}. It needs root (CAP_BPF and CAP_PERFMON), and that no security \
+                     module of this machine forbids it"
+                )?;
+                match lockdown() {
+                    Some(mode) => write!(f, "; the kernel is locked down ({mode})"),
+                    None => Ok(()),
+                }
+            }
+            Self::Refused { step, source, log } => {
+                write!(f, "{step}: {source}")?;
+                match source.raw_os_error() {
+                    Some(ENOTSUPP | libc::EOPNOTSUPP) => f.write_str(
+                        ". This kernel cannot put BPF in a function's place (CONFIG_BPF_JIT and \
+                         CONFIG_DYNAMIC_FTRACE_WITH_DIRECT_CALLS are needed)",
+                    ),
+                    _ if log.is_empty() => Ok(()),
+                    _ => write!(f, ". The kernel's verifier says: {log}"),
+                }
+            }
+            Self::NoFileSystem(path) => write!(
+                f,
+                "{} is no BPF file system: `mount -t bpf bpf {}` makes it one (systemd does)",
+                path.display(),
+                path.display()
+            ),
+            Self::Full => write!(f, "there are {CGROUPS_MAX} cgroups already"),
+            Self::Failed { step, source } => write!(f, "{step}: {source}"),
+        }
+    }
+}
+
+/// The kernel's own ENOTSUPP (include/linux/errno.h), for which libc has no name.
+const ENOTSUPP: i32 = 524;
+
+impl std::error::Error for CgroupError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::NoBtf(source)
+            | Self::Denied { source, .. }
+            | Self::Refused { source, .. }
+            | Self::Failed { source, .. } => Some(source),
+            Self::Kernel | Self::Btf(_) | Self::NoFileSystem(_) | Self::Full => None,
+        }
+    }
+}
+
+/// What the kernel is locked down to, if it is (kernel_lockdown(7)).
+fn lockdown() -> Option<String> {
+    let modes = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+    let mode = modes.split('[').nth(1)?.split(']').next()?;
+    (mode != "none").then(|| mode.to_owned())
+}
+
+fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CgroupError {
+    move |source| match source.raw_os_error() {
+        Some(libc::EPERM | libc::EACCES) => CgroupError::Denied { step, source },
+        _ => CgroupError::Failed { step, source },
+    }
+}
+
+/// Where in the kernel's structures is what the program reads, and what function it stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Kernel {
+    function: u32,
+    /// `task_struct.nsproxy`, `nsproxy.net_ns`, `net.net_cookie`.
+    proxy: i16,
+    network: i16,
+    cookie: i16,
+}
+
+impl Kernel {
+    fn find(btf: Btf<'_>) -> Result<Self, CgroupError> {
+        let function = btf.function(FUNCTION).ok_or(CgroupError::Kernel)?;
+        let member = |structure: &str, name: &str, what: &'static str| {
+            let offset = btf.member(structure, name).and_then(|bytes| i16::try_from(bytes).ok());
+            offset.ok_or(CgroupError::Btf(what))
+        };
+        Ok(Self {
+            function,
+            proxy: member("task_struct", "nsproxy", "task_struct.nsproxy")?,
+            network: member("nsproxy", "net_ns", "nsproxy.net_ns")?,
+            cookie: member("net", "net_cookie", "net.net_cookie")?,
+        })
+    }
+
+    /// The program. Its argument is the array of the function's: family, type, protocol.
+    fn program(self, map: i32) -> Option<Vec<Instruction>> {
+        let mut a = Assembly::default();
+        let [of_family, of_protocol, up, next, as_it_is] = [(); 5].map(|()| a.label());
+        a.load(R2, R1, 0);
+        a.if_equal_32(R2, libc::AF_INET, of_family);
+        a.unless_equal_32(R2, libc::AF_INET6, as_it_is);
+        a.put(of_family);
+        a.load(R2, R1, 8);
+        // Without SOCK_CLOEXEC and SOCK_NONBLOCK (SOCK_TYPE_MASK).
+        a.and_32(R2, 0xf);
+        a.unless_equal_32(R2, libc::SOCK_STREAM, as_it_is);
+        a.load(R2, R1, 16);
+        a.if_equal_32(R2, 0, of_protocol);
+        a.unless_equal_32(R2, libc::IPPROTO_TCP, as_it_is);
+        a.put(of_protocol);
+        // The key: (cgroup, cookie of the network namespace).
+        a.call(GET_CURRENT_TASK_BTF);
+        a.load(R1, R0, self.proxy);
+        a.load(R1, R1, self.network);
+        a.load(R7, R1, self.cookie);
+        a.store(R10, -8, R7);
+        // From the root to the thread's own.
+        a.set(R6, 0);
+        a.put(up);
+        a.copy(R1, R6);
+        a.call(GET_CURRENT_ANCESTOR_CGROUP_ID);
+        a.if_equal(R0, 0, as_it_is);
+        a.store(R10, -16, R0);
+        a.map(R1, map);
+        a.copy(R2, R10);
+        a.add(R2, -16);
+        a.call(MAP_LOOKUP_ELEM);
+        a.if_equal(R0, 0, next);
+        a.set(R1, 1);
+        a.atomic_add(R0, 0, R1);
+        a.set(R0, PROTOCOL);
+        a.exit();
+        a.put(next);
+        a.add(R6, 1);
+        a.if_less(R6, LEVELS_MAX, up);
+        a.put(as_it_is);
+        a.set(R0, 0);
+        a.exit();
+        a.finish()
+    }
+}
+
+/// The program at work, and its map.
+#[derive(Debug)]
+pub struct Conversion {
+    directory: PathBuf,
+    map: Map<2, 1>,
+}
+
+impl Conversion {
+    /// What is pinned in `directory`, if it is there whole.
+    ///
+    /// # Errors
+    /// No rights.
+    pub fn find(directory: &Path) -> Result<Option<Self>, CgroupError> {
+        let step = "looking for the BPF program";
+        match fs::symlink_metadata(directory.join(LINK)) {
+            Err(error) if is_absent(&error) => return Ok(None),
+            found => found.map_err(failed(step))?,
+        };
+        match Map::pinned(&directory.join(MAP)) {
+            Ok(map) => Ok(Some(Self { directory: directory.to_owned(), map })),
+            Err(error) if is_absent(&error) || error.kind() == io::ErrorKind::InvalidData => {
+                Ok(None)
+            }
+            Err(error) => Err(failed(step)(error)),
+        }
+    }
+
+    /// What is pinned in `directory`, or a new one, which nobody uses yet.
+    ///
+    /// # Errors
+    /// See [`CgroupError`]; then nothing has been made.
+    pub fn find_or_attach(directory: &Path) -> Result<Self, CgroupError> {
+        if let Some(found) = Self::find(directory)? {
+            return Ok(found);
+        }
+        let bytes = btf::of_kernel().map_err(CgroupError::NoBtf)?;
+        let btf = Btf::parse(&bytes).ok_or(CgroupError::Btf("BTF"))?;
+        let kernel = Kernel::find(btf)?;
+        let mount = directory.parent().unwrap_or(Path::new("/"));
+        match is_file_system(mount) {
+            Ok(true) => {}
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                return Err(failed("looking for the BPF file system")(error));
+            }
+            _ => return Err(CgroupError::NoFileSystem(mount.to_owned())),
+        }
+        let map = Map::create(NAME, CGROUPS_MAX).map_err(failed("making a BPF map"))?;
+        let instructions =
+            kernel.program(map.descriptor()).ok_or(CgroupError::Btf("a place to jump to"))?;
+        let step = "loading the BPF program";
+        let program = Program::modify_return(NAME, LICENSE, kernel.function, &instructions)
+            .map_err(|LoadError { source, log }| match source.raw_os_error() {
+                // The verifier has errors of its own with this number.
+                Some(libc::EPERM) if log.is_empty() => CgroupError::Denied { step, source },
+                _ => CgroupError::Refused { step, source, log },
+            })?;
+        remove_pins(directory).map_err(failed("removing what was left of an earlier one"))?;
+        let made = || {
+            let pin = "pinning the BPF program";
+            fs::create_dir(directory).map_err(failed(pin))?;
+            map.pin(&directory.join(MAP)).map_err(failed(pin))?;
+            let link = program.attach().map_err(|source| CgroupError::Refused {
+                step: "putting the BPF program to its place",
+                source,
+                log: String::new(),
+            })?;
+            link.pin(&directory.join(LINK)).map_err(failed(pin))
+        };
+        if let Err(error) = made() {
+            let _ = remove_pins(directory);
+            return Err(error);
+        }
+        Ok(Self { directory: directory.to_owned(), map })
+    }
+
+    /// The cgroups, in their order.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn entries(&self) -> Result<Vec<Entry>, CgroupError> {
+        let step = "reading the BPF map";
+        let mut entries = Vec::new();
+        for key in self.map.keys(CGROUPS_MAX as usize).map_err(failed(step))? {
+            if let Some([sockets]) = self.map.get(&key).map_err(failed(step))? {
+                entries.push(Entry { cgroup: CgroupId(key[0]), namespace: key[1], sockets });
+            }
+        }
+        entries.sort_unstable();
+        Ok(entries)
+    }
+
+    /// Adds a cgroup; gives whether it was not there already.
+    ///
+    /// # Errors
+    /// [`CgroupError::Full`].
+    pub fn add(&self, cgroup: CgroupId, namespace: u64) -> Result<bool, CgroupError> {
+        let step = "writing the BPF map";
+        let key = [cgroup.0, namespace];
+        if self.map.get(&key).map_err(failed(step))?.is_some() {
+            return Ok(false);
+        }
+        match self.map.set(&key, [0]) {
+            Err(error) if error.raw_os_error() == Some(libc::E2BIG) => Err(CgroupError::Full),
+            result => result.map(|()| true).map_err(failed(step)),
+        }
+    }
+
+    /// Removes a cgroup; gives whether it was there.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn remove(&self, cgroup: CgroupId, namespace: u64) -> Result<bool, CgroupError> {
+        self.map.remove(&[cgroup.0, namespace]).map_err(failed("writing the BPF map"))
+    }
+
+    /// Takes the program away.
+    ///
+    /// # Errors
+    /// As unlink(2).
+    pub fn detach(self) -> Result<(), CgroupError> {
+        remove_pins(&self.directory).map_err(failed("removing the BPF program"))
+    }
+}
+
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// The link first: without its map nothing is to stand there.
+fn remove_pins(directory: &Path) -> io::Result<()> {
+    let removed = [
+        fs::remove_file(directory.join(LINK)),
+        fs::remove_file(directory.join(MAP)),
+        fs::remove_dir(directory),
+    ];
+    removed.into_iter().find(|one| one.as_ref().is_err_and(|e| !is_absent(e))).unwrap_or(Ok(()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const KERNEL: Kernel = Kernel { function: 1, proxy: 1840, network: 40, cookie: 4160 };
+    const NAMESPACE: u64 = 77;
+
+    /// Runs the program as the kernel does: `path` are the cgroups of the thread, from the root.
+    struct Machine<'a> {
+        arguments: [u64; 3],
+        namespace: u64,
+        path: &'a [u64],
+        map: BTreeMap<[u64; 2], u64>,
+    }
+
+    /// Addresses in it.
+    const ARGUMENTS: u64 = 0x1000;
+    const TASK: u64 = 0x10_0000;
+    const PROXY: u64 = 0x20_0000;
+    const NETWORK: u64 = 0x30_0000;
+    const STACK_END: u64 = 0x40_0000;
+    const ELEMENT: u64 = 0x50_0000;
+
+    impl Machine<'_> {
+        fn run(&mut self) -> u64 {
+            let program = KERNEL.program(9).unwrap();
+            let (mut registers, mut stack, mut found) = ([0u64; 11], [0u64; 2], None);
+            registers[1] = ARGUMENTS;
+            registers[10] = STACK_END;
+            let mut at = 0;
+            for _ in 0..10_000 {
+                let Instruction { code, registers: pair, offset, immediate } = program[at];
+                let (to, from) = (usize::from(pair & 0xf), usize::from(pair >> 4));
+                let value = immediate as i64 as u64;
+                at += 1;
+                let holds = match code {
+                    0x95 => return registers[0],
+                    0xbf => return_none(|| registers[to] = registers[from]),
+                    0xb7 => return_none(|| registers[to] = value),
+                    0x07 => return_none(|| registers[to] = registers[to].wrapping_add(value)),
+                    0x54 => return_none(|| registers[to] &= u64::from(immediate as u32)),
+                    0x79 => {
+                        let place = registers[from].wrapping_add(offset as i64 as u64);
+                        registers[to] = self.word(place);
+                        false
+                    }
+                    0x7b => {
+                        let place = registers[to].wrapping_add(offset as i64 as u64);
+                        stack[((place - (STACK_END - 16)) / 8) as usize] = registers[from];
+                        false
+                    }
+                    0xdb => {
+                        assert_eq!(registers[to], ELEMENT);
+                        *self.map.get_mut(&found.unwrap()).unwrap() += registers[from];
+                        false
+                    }
+                    0x18 => {
+                        assert_eq!((from, immediate), (1, 9));
+                        at += 1;
+                        false
+                    }
+                    0x85 => {
+                        registers[0] = match immediate {
+                            GET_CURRENT_TASK_BTF => TASK,
+                            GET_CURRENT_ANCESTOR_CGROUP_ID => {
+                                self.path.get(registers[1] as usize).copied().unwrap_or(0)
+                            }
+                            MAP_LOOKUP_ELEM => {
+                                assert_eq!(registers[2], STACK_END - 16);
+                                found = self.map.contains_key(&stack).then_some(stack);
+                                if found.is_some() { ELEMENT } else { 0 }
+                            }
+                            helper => panic!("{helper}"),
+                        };
+                        registers[1..6].fill(0xdead);
+                        false
+                    }
+                    0x16 => registers[to] as u32 == immediate as u32,
+                    0x56 => registers[to] as u32 != immediate as u32,
+                    0x15 => registers[to] == value,
+                    0xa5 => registers[to] < value,
+                    code => panic!("{code:#x}"),
+                };
+                if holds {
+                    at = at.wrapping_add_signed(offset.into());
+                }
+            }
+            panic!("it does not end")
+        }
+
+        fn word(&self, place: u64) -> u64 {
+            match place {
+                ARGUMENTS..TASK => self.arguments[((place - ARGUMENTS) / 8) as usize],
+                _ if place == TASK + 1840 => PROXY,
+                _ if place == PROXY + 40 => NETWORK,
+                _ if place == NETWORK + 4160 => self.namespace,
+                _ => panic!("{place:#x}"),
+            }
+        }
+    }
+
+    fn return_none(step: impl FnOnce()) -> bool {
+        step();
+        false
+    }
+
+    fn asked(arguments: [i32; 3], namespace: u64, path: &[u64]) -> (u64, u64) {
+        let arguments = arguments.map(|number| u64::from(number as u32));
+        let map = BTreeMap::from([([5, NAMESPACE], 0)]);
+        let mut machine = Machine { arguments, namespace, path, map };
+        let result = machine.run();
+        (result, machine.map[&[5, NAMESPACE]])
+    }
+
+    #[test]
+    fn tcp_sockets_of_the_cgroup_and_what_is_below_it_are_mptcp_ones() {
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            for flags in [0, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK] {
+                for protocol in [0, libc::IPPROTO_TCP] {
+                    for path in [&[1, 5][..], &[1, 5, 9], &[1, 2, 3, 5]] {
+                        let kind = libc::SOCK_STREAM | flags;
+                        assert_eq!(asked([family, kind, protocol], NAMESPACE, path), (262, 1));
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn all_others_are_as_they_are() {
+        let (inet, unix) = (libc::AF_INET, libc::AF_UNIX);
+        let (stream, datagram) = (libc::SOCK_STREAM, libc::SOCK_DGRAM);
+        let path = [1, 5];
+        for arguments in [
+            [unix, stream, 0],
+            [libc::AF_NETLINK, libc::SOCK_RAW, 0],
+            [inet, datagram, 0],
+            [inet, datagram, libc::IPPROTO_TCP],
+            [inet, stream, libc::IPPROTO_SCTP],
+            [inet, stream, PROTOCOL],
+            [inet, libc::SOCK_RAW, libc::IPPROTO_TCP],
+        ] {
+            assert_eq!(asked(arguments, NAMESPACE, &path), (0, 0), "{arguments:?}");
+        }
+        let tcp = [inet, stream, 0];
+        assert_eq!(asked(tcp, NAMESPACE + 1, &path), (0, 0));
+        assert_eq!(asked(tcp, NAMESPACE, &[1, 6, 7]), (0, 0));
+        assert_eq!(asked(tcp, NAMESPACE, &[1]), (0, 0));
+    }
+
+    #[test]
+    fn a_cgroup_at_the_last_level_is_found_and_one_below_it_not() {
+        let mut path: Vec<u64> = (100..100 + LEVELS_MAX as u64 - 1).collect();
+        path.push(5);
+        let tcp = [libc::AF_INET, libc::SOCK_STREAM, 0];
+        assert_eq!(asked(tcp, NAMESPACE, &path), (262, 1));
+        path.insert(0, 99);
+        assert_eq!(asked(tcp, NAMESPACE, &path), (0, 0));
+    }
+
+    #[test]
+    fn errors_say_what_to_do() {
+        let text = CgroupError::NoFileSystem("/sys/fs/bpf".into()).to_string();
+        assert!(text.contains("mount -t bpf bpf /sys/fs/bpf"), "{text}");
+        let refused = CgroupError::Refused {
+            step: "loading",
+            source: io::Error::from_raw_os_error(ENOTSUPP),
+            log: String::new(),
+        };
+        assert!(refused.to_string().contains("DIRECT_CALLS"), "{refused}");
+        assert!(CgroupError::Kernel.to_string().contains("6.6"));
+        let denied = failed("x")(io::Error::from_raw_os_error(libc::EPERM)).to_string();
+        assert!(denied.contains("CAP_BPF"), "{denied}");
+    }
+
+    #[test]
+    fn nothing_pinned_is_no_error() {
+        assert!(Conversion::find(Path::new("/nonexistent/hawser-mptcp")).unwrap().is_none());
+    }
+}
