@@ -9,8 +9,8 @@
 #   regress    test, and what PostgreSQL's own suites are built and run with
 #   extension  test, and what builds extensions of that PostgreSQL
 #   kernel what builds the kernel of `hawser lab --kernel`; no Rust
-#   all    regress, extension, and the languages whose drivers are tested: Go, Java with Maven,
-#          Node, PHP
+#   all    regress, extension, programs that are run over MPTCP (rsync, sshd), and the languages
+#          whose drivers are tested: Go, Java with Maven, Node, PHP
 #
 # Packages come from the system's own manager (apt), the toolchain from rustup. On a terminal it
 # asks first; without one it goes ahead where it has the right to, else it stops with the command
@@ -108,6 +108,12 @@ if [ "$purpose" = all ]; then
     have mvn || need "Maven, for pgjdbc" maven
     have node || need "Node, for node-postgres" nodejs
     have npm || need "npm, for node-postgres" npm
+    # Programs that run over MPTCP, between network namespaces. Debian keeps sshd where only root's
+    # PATH leads.
+    have ip || need "iproute2, for network namespaces" iproute2
+    have rsync || need "rsync, to run over MPTCP" rsync
+    have sshd || [ -x /usr/sbin/sshd ] ||
+        need "sshd, to run over MPTCP (Debian's package also starts one, which nothing here uses)" openssh-server
     php -m 2>/dev/null | grep -q pdo_pgsql || need "PHP with PDO for PostgreSQL" php-cli php-pgsql
 fi
 
