@@ -27,7 +27,7 @@
 #include "utils/tuplestore.h"
 
 #define COLUMNS 10
-#define CLIENT_FIELDS 8
+#define CLIENT_FIELDS 10
 
 PG_FUNCTION_INFO_V1(hawser_clients);
 
@@ -74,6 +74,8 @@ told(void *context, const char *socket, uint64 pooler, char **fields)
 	row->application_name = fields[5];
 	row->state = fields[6];
 	row->backend = atoi(fields[7]);
+	row->own_port = (uint16) atoi(fields[8]);
+	row->mptcp = fields[9][0] == '1';
 	row->socket = socket;
 	row->slot = -1;
 	all->rows = lappend(all->rows, row);

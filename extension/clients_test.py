@@ -16,7 +16,9 @@ import time
 
 from with_program import WAIT_SECONDS, eventually, main
 from harness import messages as m  # its path was set by with_program
-from harness.wire import Target
+from harness.wire import Connection, Target
+
+IPPROTO_MPTCP = 262
 
 SETUP = """create role alice login; create role bob login; create role watcher login; grant pg_monitor to watcher;
 create role signaller login; grant pg_signal_backend to signaller; create extension hawser"""
@@ -72,6 +74,36 @@ def all_clients_are_in_the_view_with_what_they_do(host):
                 equal([row[0] for row in other.rows("select usename from hawser.hawser_sessions order by 1")], seen)
         host.tell(f"select pg_cancel_backend({busy.pid})")
         equal(busy.collect().sqlstate, "57014")
+
+
+def clients_connections_are_in_pg_stat_mptcp_and_marked(host):
+    def rows(user, more=""):
+        with host.direct.connect(user, "postgres") as other:
+            return [list(row) for row in other.rows(
+                "select pid, mptcp, fallback, subflows, local_token is not null, array_length(subflow_rates, 1), "
+                f"pooler ~ '^[0-9a-f]{{16}}$' from hawser.pg_stat_mptcp where pooler is not null {more} order by mptcp")]
+    with host.client() as plain, host.direct.connect("postgres", "postgres") as owner:
+        of_plain = [str(plain.pid), "f", None, None, "f", None, "t"]
+        equal(rows("postgres"), [of_plain])
+        equal(rows("watcher"), [of_plain])
+        equal(rows("bob"), [])
+        equal(owner.value(f"select count(*) from hawser.pg_stat_mptcp where pid = {owner.pid} and pooler is null"), "1")
+        try:
+            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
+        except OSError as error:
+            print(f"        without clients over MPTCP: {error}")
+            return
+        sock.connect(("127.0.0.1", host.through.port))
+        with Connection(sock) as client:
+            client.send(m.startup({"user": "bob", "database": "postgres"}))
+            client.login()
+            of_mptcp = [str(client.pid), "t", "f", "1", "t", "1", "t"]
+            equal(rows("postgres"), [of_plain, of_mptcp])
+            equal(rows("bob"), [of_mptcp])
+            # in mid-COPY, and nobody reads
+            client.send(m.query("copy (select repeat('x', 1000) from generate_series(1, 100000)) to stdout"))
+            sent = f"select bytes_sent > 10000 from hawser.pg_stat_mptcp where pid = {client.pid}"
+            eventually("what has been sent is seen", lambda: owner.value(sent) == "t")
 
 
 def a_query_is_cancelled_and_its_client_goes_on(host):
@@ -160,7 +192,7 @@ def a_stranger_at_the_socket_is_not_believed(host):
     thread.start()
     host.tell(f"alter system set hawser.control_sockets = '{where.with_suffix('')}'")
     host.tell("select pg_reload_conf()")
-    line = b"4194399\t10.0.0.1\t5\tpostgres\talice\tx\tidle\t0\n"
+    line = b"4194399\t10.0.0.1\t5\tpostgres\talice\tx\tidle\t0\t6432\t0\n"
     try:
         eventually("it is asked", lambda: host.tell("show hawser.control_sockets").value == str(where.with_suffix("")))
         for answer, rows in ((b"hawser 1 7\n" + line + b"end\n", "1"), (b"hawser 1 7\n" + line, "0"), (b"hawser 2 7\n" + line + b"end\n", "0"),
@@ -198,7 +230,7 @@ def a_stranger_at_the_socket_is_not_believed(host):
         host.tell("select pg_reload_conf()")
 
 
-TESTS = [all_clients_are_in_the_view_with_what_they_do, a_query_is_cancelled_and_its_client_goes_on, a_client_is_ended_idle_or_not,
+TESTS = [all_clients_are_in_the_view_with_what_they_do, clients_connections_are_in_pg_stat_mptcp_and_marked, a_query_is_cancelled_and_its_client_goes_on, a_client_is_ended_idle_or_not,
          rights_are_those_of_the_server, the_pooler_follows_no_order_for_another_user, a_stranger_at_the_socket_is_not_believed]
 
 
@@ -207,4 +239,4 @@ def has_ended(server):
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, {test.__name__: test for test in TESTS}, Host, has_ended, setup=SETUP))
+    sys.exit(main(__doc__, {test.__name__: test for test in TESTS}, Host, has_ended, settings="hawser.listen_mptcp = on\n", setup=SETUP))

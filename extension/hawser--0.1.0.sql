@@ -16,19 +16,21 @@ CREATE FUNCTION hawser.mptcp_backends(
     OUT bytes_sent pg_catalog.int8,
     OUT bytes_received pg_catalog.int8,
     OUT bytes_retransmitted pg_catalog.int8,
-    OUT subflow_rates pg_catalog.int8[])
+    OUT subflow_rates pg_catalog.int8[],
+    OUT pooler pg_catalog.text)
 RETURNS SETOF pg_catalog.record
 LANGUAGE c STRICT VOLATILE PARALLEL RESTRICTED
 AS 'MODULE_PATHNAME', 'hawser_mptcp_backends';
 COMMENT ON FUNCTION hawser.mptcp_backends() IS
-    'MPTCP of the connections of backends that the caller may see, as the kernel knows it now';
+    'MPTCP of the connections of backends, and of clients of poolers on this host, that the caller may see';
 
 CREATE VIEW hawser.pg_stat_mptcp AS
     SELECT m.pid, m.mptcp, m.fallback, m.subflows, m.local_token, m.remote_token,
-           m.bytes_sent, m.bytes_received, m.bytes_retransmitted, m.subflow_rates
+           m.bytes_sent, m.bytes_received, m.bytes_retransmitted, m.subflow_rates, m.pooler
     FROM hawser.mptcp_backends() AS m;
 GRANT SELECT ON hawser.pg_stat_mptcp TO PUBLIC;
-COMMENT ON VIEW hawser.pg_stat_mptcp IS 'one row for each backend and walsender, as in pg_stat_ssl';
+COMMENT ON VIEW hawser.pg_stat_mptcp IS
+    'one row for each backend and walsender, as in pg_stat_ssl, and for each client of a pooler on this host';
 
 -- What SHOW hawser.state says, or NULL where the session did not ask for it.
 CREATE FUNCTION hawser.session_state() RETURNS pg_catalog.text

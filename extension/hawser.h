@@ -7,7 +7,7 @@
  *   temporary.c   whether the session has temporary objects
  *   pooler.c      the background worker that starts the hawser program
  *   supervisor.c  the process that watches and stops it
- *   mptcp.c       what the kernel knows of the MPTCP sockets of backends
+ *   mptcp.c       what the kernel knows of the MPTCP sockets of backends, and of clients of poolers
  *   handover.c    this backend serves another client: what the pooler says of it
  *   secret.c      that it is the pooler who says it
  *   identity.c    the session is another role's
@@ -130,6 +130,8 @@ typedef struct ClientRow
 	const char *application_name;	/* NULL: not known */
 	const char *state;
 	SockAddr	address;
+	uint16		own_port;		/* the pooler's end of it; 0: a unix socket, or not known */
+	bool		mptcp;			/* as its pooler says */
 	int			backend;		/* process id of the server's; 0: none */
 	const char *socket;			/* of its pooler; NULL: not on this host */
 	int			slot;			/* where there is no socket */

@@ -37,7 +37,7 @@
 #define ANSWER_SECONDS_MAX 5
 /* 100,000 clients with long names. */
 #define ANSWER_BYTES_MAX (256 * 1024 * 1024)
-#define FIELDS_MAX 8
+#define FIELDS_MAX 10
 
 static bool
 may_listen(int connection, const char *path)

@@ -1,5 +1,6 @@
 /*
- * mptcp.c: what the kernel knows of the MPTCP sockets of backends.
+ * mptcp.c: what the kernel knows of the MPTCP sockets of backends, and of the
+ * clients of poolers.
  *
  * Model       The kernel is asked over sock_diag for all MPTCP connections of
  *             the network namespace (protocol 262) and then for TCP's, of which
@@ -7,6 +8,9 @@
  *             backend's connection is the one between its client's address and
  *             port, as in pg_stat_activity, and the server's port. So it is
  *             right for a backend in mid-COPY, which could not answer itself.
+ *             A pooler on this host names its clients with both ends of their
+ *             connections (clients.c); whether one is MPTCP is for it to say,
+ *             for it may be in another network namespace.
  * Invariants  A role sees rows of sessions whose pg_stat_activity it sees in
  *             full: its own, or all with pg_read_all_stats (pg_monitor has it).
  * Sources     include/uapi/linux/inet_diag.h, mptcp.h; net/mptcp/mptcp_diag.c
@@ -37,6 +41,7 @@
 #include "postmaster/postmaster.h"
 #include "utils/acl.h"
 #include "utils/array.h"
+#include "utils/builtins.h"
 #include "utils/tuplestore.h"
 
 /* Numbers of the kernel that headers of older systems lack. */
@@ -66,7 +71,7 @@
 #define ANSWER_SECONDS_MAX 5
 #define ANSWER_BYTES (64 * 1024)
 
-#define COLUMNS 10
+#define COLUMNS 11
 
 PG_FUNCTION_INFO_V1(hawser_mptcp_backends);
 
@@ -327,9 +332,9 @@ ask_kernel(Dump *dump)
 	return worked;
 }
 
-/* The connection of the client at this address, or NULL. */
+/* The connection of the client at this address with this port of ours, or NULL. */
 static Connection *
-connection_of(Dump *dump, const struct sockaddr_storage *client)
+connection_of(Dump *dump, const struct sockaddr_storage *client, uint16 own_port)
 {
 	struct in6_addr address;
 	uint16		port;
@@ -354,7 +359,7 @@ connection_of(Dump *dump, const struct sockaddr_storage *client)
 	{
 		Connection *c = &dump->connections[i];
 
-		if (c->remote_port == port && c->local_port == PostPortNumber &&
+		if (c->remote_port == port && c->local_port == own_port &&
 			memcmp(&c->remote, &address, sizeof(address)) == 0)
 			return c;
 	}
@@ -373,8 +378,10 @@ address_of(const PgBackendStatus *backend)
 	return &backend->st_clientaddr.addr;
 }
 
+/* `pooler`: whose client it is; 0: a backend's own. */
 static void
-put_row(Tuplestorestate *rows, TupleDesc columns, int pid, bool known, Connection *c)
+put_row(Tuplestorestate *rows, TupleDesc columns, int pid, bool known, bool mptcp, Connection *c,
+		uint64 pooler)
 {
 	Datum		values[COLUMNS] = {0};
 	bool		nulls[COLUMNS];
@@ -382,8 +389,13 @@ put_row(Tuplestorestate *rows, TupleDesc columns, int pid, bool known, Connectio
 	memset(nulls, true, sizeof(nulls));
 	values[0] = Int32GetDatum(pid);
 	nulls[0] = false;
-	values[1] = BoolGetDatum(c != NULL);
+	values[1] = BoolGetDatum(mptcp);
 	nulls[1] = !known;
+	if (pooler != 0)
+	{
+		values[10] = CStringGetTextDatum(psprintf("%016llx", (unsigned long long) pooler));
+		nulls[10] = false;
+	}
 	if (c != NULL)
 	{
 		values[2] = BoolGetDatum(c->fallback);
@@ -413,6 +425,8 @@ hawser_mptcp_backends(PG_FUNCTION_ARGS)
 	Dump		dump = {0};
 	PgBackendStatus *backend;
 	bool		known;
+	ListCell   *cell;
+	List	   *clients;
 	bool		sees_all = has_privs_of_role(GetUserId(), ROLE_PG_READ_ALL_STATS);
 
 	if (result == NULL || !IsA(result, ReturnSetInfo) || !(result->allowedModes & SFRM_Materialize))
@@ -421,6 +435,7 @@ hawser_mptcp_backends(PG_FUNCTION_ARGS)
 	if (get_call_result_type(fcinfo, NULL, &columns) != TYPEFUNC_COMPOSITE || columns->natts != COLUMNS)
 		elog(ERROR, "the SQL declaration of mptcp_backends() is of another version");
 	known = ask_kernel(&dump);
+	clients = clients_known(0);
 
 	old = MemoryContextSwitchTo(result->econtext->ecxt_per_query_memory);
 	rows = tuplestore_begin_heap(true, false, work_mem);
@@ -431,12 +446,24 @@ hawser_mptcp_backends(PG_FUNCTION_ARGS)
 
 	for (int i = 0; (backend = backend_status(i)) != NULL; i++)
 	{
+		Connection *c;
+
 		if (backend->st_procpid <= 0 ||
 			(backend->st_backendType != B_BACKEND && backend->st_backendType != B_WAL_SENDER) ||
 			(!sees_all && !has_privs_of_role(GetUserId(), backend->st_userid)))
 			continue;
-		put_row(rows, columns, backend->st_procpid, known,
-				connection_of(&dump, address_of(backend)));
+		c = connection_of(&dump, address_of(backend), PostPortNumber);
+		put_row(rows, columns, backend->st_procpid, known, c != NULL, c, 0);
+	}
+	foreach(cell, clients)
+	{
+		const ClientRow *row = lfirst(cell);
+
+		/* of poolers elsewhere only those are known that a backend serves, and not their transport */
+		if (row->socket != NULL &&
+			(sees_all || (OidIsValid(row->role) && has_privs_of_role(GetUserId(), row->role))))
+			put_row(rows, columns, (int) row->id, true, row->mptcp,
+					row->mptcp ? connection_of(&dump, &row->address.addr, row->own_port) : NULL, row->pooler);
 	}
 	return (Datum) 0;
 }

@@ -6,8 +6,9 @@
 //! connection, one line; the answer opens with `hawser 1 POOLER` and closes with `end`:
 //!
 //! ```text
-//! clients | client ID    lines of id, address, port, database, user, application_name, state and
-//!                        the server's process id (0: none), with tabs between
+//! clients | client ID    lines of id, address, port, database, user, application_name, state, the
+//!                        server's process id (0: none), port of ours (0: a unix socket) and
+//!                        whether it goes over MPTCP (1, 0), with tabs between
 //! cancel ID USER         `done` if there is such a client
 //! terminate ID USER      likewise
 //! ```
@@ -181,7 +182,9 @@ fn write_client(out: &mut String, client: &ClientRow, role: &str, backend: u32) 
         out.push('\t');
         escape(out, field);
     }
-    let _ = writeln!(out, "\t{state}\t{backend}");
+    let own_port = client.local.as_ref().map_or(0, |(_, port)| *port);
+    let mptcp = u8::from(client.about.mptcp());
+    let _ = writeln!(out, "\t{state}\t{backend}\t{own_port}\t{mptcp}");
 }
 
 /// Tabs and ends of lines within a field, as COPY has them.

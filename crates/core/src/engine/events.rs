@@ -639,7 +639,12 @@ impl<S: Socket> Engine<S> {
             snapshot.clients.push(ClientRow {
                 id: self.client_id(slot),
                 pool: pool.id,
-                local: local(&client.socket),
+                // By both ends the server's extension finds the subflows of those over MPTCP.
+                local: if client.record.about.mptcp() {
+                    client.socket.local_address()
+                } else {
+                    local(&client.socket)
+                },
                 database: pool.database.clone(),
                 user: client.record.about.user().map_or_else(|| pool.user.clone(), str::to_owned),
                 state: client.state,

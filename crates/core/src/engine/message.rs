@@ -338,7 +338,7 @@ impl std::ops::Deref for CancelKey {
 pub enum Scope {
     /// Its backends: few.
     Backends,
-    /// Its clients too.
+    /// Its clients too, and our ends of those over MPTCP.
     Clients,
     /// And the near ends of all connections: a system call for each.
     Addresses,
