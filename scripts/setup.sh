@@ -9,7 +9,7 @@
 #   regress    test, and what PostgreSQL's own suites are built and run with
 #   extension  test, and what builds extensions of that PostgreSQL
 #   kernel what builds the kernel of `hawser lab --kernel`; no Rust
-#   all    regress, extension, programs that are run over MPTCP (rsync, sshd), and the languages
+#   all    regress, extension, PL/Perl, programs that are run over MPTCP (rsync, sshd), and the languages
 #          whose drivers are tested: Go, Java with Maven, Node, PHP
 #
 # Packages come from the system's own manager (apt), the toolchain from rustup. On a terminal it
@@ -108,6 +108,10 @@ if [ "$purpose" = all ]; then
     have mvn || need "Maven, for pgjdbc" maven
     have node || need "Node, for node-postgres" nodejs
     have npm || need "npm, for node-postgres" npm
+    version=$(postgres_bin | sed -n -E 's,^.*/postgresql/([0-9]+)/bin$,\1,p')
+    if [ -n "$version" ] && [ ! -e "$("$(pg_config_program)" --pkglibdir 2>/dev/null)/plperl.so" ]; then
+        need "PL/Perl, whose functions keep variables" "postgresql-plperl-$version"
+    fi
     # Programs that run over MPTCP, between network namespaces. Debian keeps sshd where only root's
     # PATH leads.
     have ip || need "iproute2, for network namespaces" iproute2

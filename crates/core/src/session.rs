@@ -12,6 +12,7 @@
 //! `docs/session-state.md` shows the table of parts to readers; a test keeps the two equal.
 
 pub mod canonical;
+pub mod functions;
 pub mod options;
 pub mod part;
 pub mod question;

@@ -588,6 +588,7 @@ fn settings(
             config::Fidelity::Full => pool::Fidelity::Full,
             config::Fidelity::Classic => pool::Fidelity::Classic,
         },
+        stateful_functions: limits.stateful_functions.clone(),
         custom_settings_in_plans: limits.custom_settings_in_plans,
     };
     (settings, mode)

@@ -18,6 +18,7 @@ use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
+use crate::session::functions::FunctionNames;
 use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -245,6 +246,8 @@ pub struct Backend<S: Socket> {
     pub(super) retries_sql: bool,
     /// Its client's message waits for what was sent ahead of it.
     pub(super) bringing: bool,
+    /// Functions whose calls no other client may come behind.
+    pub(super) stateful: Option<Arc<FunctionNames>>,
     /// Settings under way within its client's pipeline.
     pub(super) within: Option<Box<Within>>,
     /// What its server reports of the session, if it does.
@@ -262,6 +265,8 @@ impl<S: Socket> Backend<S> {
         let keep = seed.pool.settings().max_prepared_statements;
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
         let exact = report.map(|report| Box::new(Exact::new(report, seed.pool.reporting.one())));
+        let stateful = seed.pool.settings().stateful_functions.clone();
+        let stateful = Some(stateful).filter(|names| !names.is_empty());
         let shared = seed.pool.is_shared_by_users();
         let hand_over = seed
             .hand_over
@@ -342,6 +347,7 @@ impl<S: Socket> Backend<S> {
             by_sql: None,
             retries_sql: true,
             bringing: false,
+            stateful,
             within: None,
             exact,
             shared,
@@ -509,6 +515,12 @@ impl<S: Socket> Backend<S> {
     /// state STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
     pub(super) fn is_left_started_by_mixed_pipelines(&self) -> bool {
         self.parameters.major_version() >= 18
+    }
+
+    /// Whether a text may call a function behind which no other client may come.
+    #[inline]
+    pub(super) fn may_keep_variables(&self, text: &[u8]) -> bool {
+        self.stateful.as_ref().is_some_and(|names| names.stand_in(text))
     }
 
     /// Whether its clients lose state that does not move. (It takes a lock: not for each message.)

@@ -136,6 +136,14 @@ impl Effects {
         }
     }
 
+    /// The same, of a text that calls a function that keeps something in variables of its language.
+    #[must_use]
+    pub(super) fn and_keeps_variables(mut self) -> Self {
+        self.pins.insert(Part::PlVariable);
+        (self.spoils, self.spoils_unseen) = (true, true);
+        self
+    }
+
     /// Of a text that the server reads like that.
     pub(super) fn of_text(
         text: &[u8],

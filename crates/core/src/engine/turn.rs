@@ -371,7 +371,13 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// What a text does if it is read as the settings say that are known.
     fn effects_of(&self, text: &[u8]) -> Effects {
         let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
-        Effects::of_text(text, self.scan_options(), reported)
+        let effects = Effects::of_text(text, self.scan_options(), reported);
+        self.with_variables(text, effects)
+    }
+
+    /// The effects of a text, with those that the configuration tells of.
+    fn with_variables(&self, text: &[u8], effects: Effects) -> Effects {
+        if self.backend.may_keep_variables(text) { effects.and_keeps_variables() } else { effects }
     }
 
     /// What a text does whose reading is in doubt: all that it may do in any.
@@ -382,7 +388,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
             Effects::of(&scan(text, options), reported)
         });
-        one.either(other)
+        self.with_variables(text, one.either(other))
     }
 
     /// What the text of a Query does, and what was found in it if that is known for certain.
@@ -393,12 +399,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(Some((self.effects_in_doubt(text), None)));
         }
         let options = self.scan_options();
-        if options == ScanOptions::default() && is_plain(text) {
+        let plain = options == ScanOptions::default() && is_plain(text);
+        if plain && !self.backend.may_keep_variables(text) {
             return Ok(None);
         }
         let findings = scan(text, options);
         let effects = Effects::of(&findings, |name| self.backend.parameters.get(name).is_some());
-        Ok(Some((effects, Some(findings))))
+        Ok(Some((self.with_variables(text, effects), Some(findings))))
     }
 
     fn query(&mut self) -> Result<(), Halt> {
@@ -469,7 +476,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold()?;
             }
             let mut scanner = Box::new(Scanner::new(self.scan_options()));
-            if in_doubt {
+            if in_doubt || self.backend.stateful.is_some() {
                 scanner.doubt();
             }
             scanner.feed(self.body);

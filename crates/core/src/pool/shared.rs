@@ -16,6 +16,7 @@ use super::{Limits, Pool, PoolStats};
 use crate::engine::statement::{Keyed, Statement, StatementMemory, StatementTable};
 use crate::engine::{ListenLost, limits};
 use crate::ids::PoolId;
+use crate::session::functions::FunctionNames;
 use crate::session::settings::{Interner, Mark, Settings};
 use crate::wire::error::ClientError;
 
@@ -72,6 +73,8 @@ pub struct PoolSettings {
     pub fidelity: Fidelity,
     /// What a prepared statement does may depend on custom settings beyond what it reads while it runs.
     pub custom_settings_in_plans: bool,
+    /// Functions after which a session cannot be given to another client; of new backends.
+    pub stateful_functions: Arc<FunctionNames>,
 }
 
 impl Default for PoolSettings {
@@ -103,6 +106,7 @@ impl Default for PoolSettings {
             listen_lost: ListenLost::Disconnect,
             fidelity: Fidelity::Full,
             custom_settings_in_plans: true,
+            stateful_functions: Arc::default(),
         }
     }
 }

@@ -171,6 +171,7 @@ async fn ask(
             .map(|text| Report::read(&text).map(drop).map_err(|error| error.to_string())),
         ..Census::default()
     };
+    let named = &database.stateful_functions.names;
     let mut rows = talk.query(CENSUS).await.map_err(|error| error.to_string())?.rows;
     if !database.custom_settings_in_plans {
         rows.extend(talk.query(PLANNED).await.map_err(|error| error.to_string())?.rows);
@@ -182,6 +183,7 @@ async fn ask(
         };
         match &*text(0) {
             "state" => census.state.push(text(1).into_owned()),
+            "language" if named.stand_in(text(1).as_bytes()) => {}
             "language" => census.language.push(text(1).into_owned()),
             "planned" => census.planned.push(text(1).into_owned()),
             _ => census.dynamic += 1,
@@ -215,19 +217,32 @@ impl Census {
     }
 
     fn describe(&self, name: &str) -> Vec<Found> {
+        let mut found = Vec::new();
+        if !self.language.is_empty() {
+            found.push((
+                Grade::Warning,
+                format!(
+                    "database \"{name}\": what {} keep{} in variables of the language is not known \
+                     unless `stateful_functions` names them: {}",
+                    counted(self.language.len(), "functions"),
+                    if self.language.len() == 1 { "s" } else { "" },
+                    listed(&self.language)
+                ),
+            ));
+        }
         let extension = match &self.extension {
             Some(Ok(())) => {
-                return vec![(
+                found.push((
                     Grade::Ok,
                     format!(
                         "database \"{name}\": its sessions report what they hold, what functions do included"
                     ),
-                )];
+                ));
+                return found;
             }
             Some(Err(reason)) => format!("its extension `hawser` is not believed ({reason})"),
             None => "it has not loaded the extension `hawser`".to_owned(),
         };
-        let mut found = Vec::new();
         let mut warn = |text: String| {
             found.push((Grade::Warning, format!("database \"{name}\": {extension}, and {text}")));
         };
@@ -237,14 +252,6 @@ impl Census {
                 counted(self.state.len(), "functions"),
                 if self.state.len() == 1 { "es" } else { "" },
                 listed(&self.state)
-            ));
-        }
-        if !self.language.is_empty() {
-            warn(format!(
-                "what {} keep{} in variables of the language is not known: {}",
-                counted(self.language.len(), "functions"),
-                if self.language.len() == 1 { "s" } else { "" },
-                listed(&self.language)
             ));
         }
         if self.dynamic > 0 {

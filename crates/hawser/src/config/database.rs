@@ -10,7 +10,7 @@ use super::choice::{
 };
 use super::group::ReloadConfig;
 use super::registry::DatabaseEntry;
-use super::value::{Limit, Password, Timeout};
+use super::value::{Functions, Limit, Password, Timeout};
 
 /// The entry whose name matches what no other entry does.
 pub const ANY_DATABASE: &str = "*";
@@ -69,6 +69,8 @@ pub struct DatabaseConfig {
     pub mode: PoolMode,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
+    /// Functions that keep something in variables of their language.
+    pub stateful_functions: Functions,
     /// Whether plans may depend on custom settings.
     pub custom_settings_in_plans: bool,
     /// Whether servers are asked to report what sessions hold.
@@ -144,6 +146,10 @@ impl DatabaseConfig {
             auth_dbname: entry.auth_dbname.clone().or_else(|| auth.auth_dbname.clone()),
             mode: entry.pool_mode.unwrap_or(pool.pool_mode),
             fidelity: entry.fidelity.unwrap_or(pool.fidelity),
+            stateful_functions: entry
+                .stateful_functions
+                .clone()
+                .unwrap_or_else(|| pool.stateful_functions.clone()),
             custom_settings_in_plans: entry
                 .custom_settings_in_plans
                 .unwrap_or(pool.custom_settings_in_plans),

@@ -24,7 +24,7 @@ use super::choice::{
 use super::congestion::Congestion;
 use super::error::Rejected;
 use super::value::{
-    Context, FileMode, Limit, OptionalAddress, Password, Raw, SettingType, Size, Timeout,
+    Context, FileMode, Functions, Limit, OptionalAddress, Password, Raw, SettingType, Size, Timeout,
 };
 
 /// A table of the file.
@@ -524,6 +524,12 @@ settings! {
         /// statement mode.
         max_prepared_statements: u32 = "200", example "50", range 0..=1_000_000,
             pgbouncer "max_prepared_statements";
+        /// Functions that keep something in variables of their language (SD and GD of PL/Python, %_SHARED
+        /// of PL/Perl), with or without their schema: nothing else tells of that. A client whose
+        /// statement has such a name as a word keeps its server connection to its end, and the connection
+        /// is closed after it; so does one whose text is longer than 16 KiB, for that is not searched.
+        /// `hawser check` lists the functions in such languages. Counts for new server connections.
+        stateful_functions: Functions = "", example "[\"app.counts\"]";
         /// Whether a prepared statement may depend on custom settings (`my.user`) beyond what it reads
         /// while it runs: a function that reads one although it is declared IMMUTABLE is evaluated when
         /// the statement is planned, and its plan kept. Clients share prepared statements only with those
@@ -724,6 +730,8 @@ settings! {
         pool_mode: Option<PoolMode> = "as in [pool]", example "\"session\"", pgbouncer "pool_mode";
         /// `fidelity` of this database.
         fidelity: Option<Fidelity> = "as in [pool]", example "\"classic\"";
+        /// `stateful_functions` of this database.
+        stateful_functions: Option<Functions> = "as in [pool]", example "[\"app.counts\"]";
         /// `custom_settings_in_plans` of this database.
         custom_settings_in_plans: Option<bool> = "as in [pool]", example "false";
         /// `extension` of this database.

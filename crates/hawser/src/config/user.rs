@@ -1,6 +1,9 @@
 //! `[[user]]`, and the limits that a user and a database come to together.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use hawser_core::session::functions::FunctionNames;
 
 use super::choice::{Fidelity, PoolMode};
 use super::database::DatabaseConfig;
@@ -78,6 +81,8 @@ pub struct PoolLimits {
     pub mode: PoolMode,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
+    /// Functions behind which a session is nobody else's.
+    pub stateful_functions: Arc<FunctionNames>,
     /// Whether plans may depend on custom settings.
     pub custom_settings_in_plans: bool,
     /// Server connections.
@@ -125,6 +130,7 @@ impl PoolLimits {
         Self {
             mode: user.mode.unwrap_or(database.mode),
             fidelity: database.fidelity,
+            stateful_functions: database.stateful_functions.names.clone(),
             custom_settings_in_plans: database.custom_settings_in_plans,
             pool_size,
             min_pool_size: database.min_pool_size.min(pool_size),

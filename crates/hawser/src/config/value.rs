@@ -15,7 +15,10 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
+
+use hawser_core::session::functions::FunctionNames;
 
 use super::error::{Refusals, Rejected};
 use super::registry::{Form, Setting, Unit};
@@ -565,6 +568,39 @@ impl SettingType for Vec<String> {
 
     fn show(&self, _: &Setting) -> String {
         self.join(",")
+    }
+}
+
+/// Names of functions, as they were written and as texts are searched for them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Functions {
+    written: Vec<String>,
+    /// For the engine.
+    pub names: Arc<FunctionNames>,
+}
+
+impl SettingType for Functions {
+    const KIND: &'static str = "a list of functions";
+    const FORM: Form = Form::List;
+
+    fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
+        let (items, mut refusals) = items::<Self>(raw)?;
+        for (item, at) in &items {
+            let refused = FunctionNames::read([*item]).map(drop).map_err(|name| {
+                format!(
+                    "`{name}` is not the name of a function: write it without parentheses and \
+                     arguments, as in \"app.counts\""
+                )
+            });
+            refusals.keep(refused, at);
+        }
+        let written: Vec<String> = items.into_iter().map(|(item, _)| item.to_owned()).collect();
+        let names = FunctionNames::read(written.iter().map(String::as_str)).unwrap_or_default();
+        refusals.or(Self { names: Arc::new(names), written })
+    }
+
+    fn show(&self, _: &Setting) -> String {
+        self.written.join(",")
     }
 }
 

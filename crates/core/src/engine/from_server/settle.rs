@@ -204,7 +204,8 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = frame::take_string(body).map_or(body, |(text, _)| text);
         let options = self.reading.with(|name| settings.get(name));
-        Effects::of_text(text, options, |name| self.parameters.get(name).is_some())
+        let effects = Effects::of_text(text, options, |name| self.parameters.get(name).is_some());
+        if self.may_keep_variables(text) { effects.and_keeps_variables() } else { effects }
     }
 }
 
