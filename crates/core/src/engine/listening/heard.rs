@@ -101,6 +101,9 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.listening().is_none() {
+            return; // most do not
+        }
         let may = client.may_be_notified();
         let unsent = client.output.len();
         let Some(listening) = client.listening() else { return };

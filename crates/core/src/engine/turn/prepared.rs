@@ -9,6 +9,7 @@ use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::statement::{Statement, Unnamed};
 use super::super::{Socket, limits, restore};
+use super::sequences::draws_nothing;
 use super::{Turn, aborted};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{ScanOptions, is_plain, scan};
@@ -20,6 +21,11 @@ use crate::wire::{TransactionStatus, build};
 fn target(body: &[u8]) -> Option<(u8, &[u8])> {
     let (&what, name) = body.split_first()?;
     Some((what, frame::take_string(name)?.0))
+}
+
+/// The text in the body of a Parse, behind the name.
+fn text_of(body: &[u8]) -> &[u8] {
+    frame::take_string(body).map_or(body, |(text, _)| text)
 }
 
 impl<S: Socket> Turn<'_, '_, S> {
@@ -371,6 +377,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
+        if !self.backend.drawn {
+            // Here, where the text need not be looked for again.
+            self.backend.drawn = !draws_nothing(text_of(&statement.body));
+        }
         self.pass_with(old, |out| {
             build::string(out, portal);
             build::string(out, &statement.name);

@@ -34,13 +34,23 @@ const DRAW_NOTHING: [&[u8]; 10] = [
 
 /// Whether a text is commands that certainly draw from no sequence. What stands behind a semicolon
 /// of a quoted text is taken for one more.
-fn draws_nothing(text: &[u8]) -> bool {
-    text.split(|byte| *byte == b';').all(|command| {
-        let command = command.trim_ascii();
-        let length = command.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-        let word = &command[..length];
-        command.is_empty() || DRAW_NOTHING.iter().any(|known| word.eq_ignore_ascii_case(known))
-    })
+pub(super) fn draws_nothing(text: &[u8]) -> bool {
+    let mut rest = text;
+    loop {
+        rest = rest.trim_ascii_start();
+        // Most texts end here, at their first word.
+        if !matches!(rest.first(), None | Some(b';')) {
+            let length = rest.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+            let word = &rest[..length];
+            if !DRAW_NOTHING.iter().any(|known| word.eq_ignore_ascii_case(known)) {
+                return false;
+            }
+        }
+        match memchr::memchr(b';', rest) {
+            None => return true,
+            Some(at) => rest = &rest[at + 1..],
+        }
+    }
 }
 
 /// Whether a text may begin a transaction block.
@@ -149,7 +159,9 @@ mod tests {
         {
             assert!(draws_nothing(text.as_bytes()), "{text}");
         }
-        for text in ["select 1", "begin; select nextval('s')", "/**/begin", "beginning", "commit"] {
+        for text in
+            ["select 1", "begin; select nextval('s')", "/**/begin", "beginning", "commit", "; ;x"]
+        {
             assert!(!draws_nothing(text.as_bytes()), "{text}");
         }
     }
