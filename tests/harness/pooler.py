@@ -23,7 +23,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # In which table of hawser.toml a setting stands, where that is not [pool].
 TABLE = {
     "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
-    "reserve_pool_size": "database", "user": "database", "hand_over_secret_file": "database", "password": "database", "target_session_attrs": "database",
+    "reserve_pool_size": "database", "user": "database", "hand_over": "database", "hand_over_secret_file": "database", "password": "database", "target_session_attrs": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
     "tcp_defer_accept": "listen",
     "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",

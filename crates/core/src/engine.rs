@@ -52,6 +52,7 @@ mod restore;
 mod sql_statement;
 pub mod statement;
 mod table;
+mod told;
 mod turn;
 mod within;
 

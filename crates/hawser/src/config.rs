@@ -40,8 +40,8 @@ use std::path::{Path, PathBuf};
 
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
-    AuthType, ExtensionUse, Fidelity, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, MptcpUse,
-    PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    AuthType, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts, LogFormat, LogLevel,
+    MptcpUse, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 pub use congestion::Congestion;
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};

@@ -263,7 +263,7 @@ impl fmt::Display for DialError {
                 write!(f, "connection to server at {server} failed: {source}")
             }
             Self::NotHandedOver { reason } => {
-                write!(f, "users cannot share server connections: {reason}")
+                write!(f, "server connections cannot be handed over to clients: {reason}")
             }
             Self::Full(full) => {
                 f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full"))

@@ -442,7 +442,8 @@ impl Pools {
                 || old.target.tls.mode != new.target.tls.mode
                 || old.target.tls.is_stale()
                 || old.target.reports != new.target.reports
-                || (entry.key.shared && old.secret != new.secret)
+                || old.target.hands_over != new.target.hands_over
+                || (new.target.hands_over && old.secret != new.secret)
                 || old.login.database != new.login.database;
             let (settings, mode) =
                 settings(&config, database, &entry.key.user, entry.route.load().login.replication);
@@ -512,7 +513,7 @@ pub(crate) fn target(
         retry_after_max: reload.servers.server_login_retry,
         tcp: tcp_options(&reload.network),
         reports: database.extension == config::ExtensionUse::Auto,
-        hands_over: database.is_shared_by_users(),
+        hands_over: database.hand_over_secret_file.is_some(),
     }
 }
 

@@ -14,6 +14,7 @@ use super::replay::{Replay, Seen};
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
+use super::told::Told;
 use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -256,6 +257,8 @@ pub struct Backend<S: Socket> {
     pub(super) shared: bool,
     /// Whose it is then.
     pub(super) hand_over: Option<Box<HandOver>>,
+    /// What its server is told of the clients of its one user, if it is.
+    pub(super) told: Option<Box<Told>>,
     _permit: Box<dyn std::any::Any + Send>,
 }
 
@@ -268,9 +271,13 @@ impl<S: Socket> Backend<S> {
         let stateful = seed.pool.settings().stateful_functions.clone();
         let stateful = Some(stateful).filter(|names| !names.is_empty());
         let shared = seed.pool.is_shared_by_users();
-        let hand_over = seed
-            .hand_over
-            .map(|key| Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters)));
+        let (mut hand_over, mut told) = (None, None);
+        match seed.hand_over {
+            Some(key) if shared => {
+                hand_over = Some(Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters)));
+            }
+            key => told = key.map(|key| Box::new(Told::new(key))),
+        }
         let mut backend = Self {
             id: seed.id,
             socket: seed.socket,
@@ -352,6 +359,7 @@ impl<S: Socket> Backend<S> {
             exact,
             shared,
             hand_over,
+            told,
             _permit: seed.permit,
         };
         backend.leave_to_nobody(true);

@@ -91,6 +91,9 @@ pub(super) enum Expect {
     /// Made by us: the call that hands the session over, swallowed up to ReadyForQuery (see
     /// [`super::hand_over`]).
     HandOver,
+    /// Made by us: the call that tells whose the session is, swallowed up to ReadyForQuery (see
+    /// [`super::told`]).
+    Told,
     /// Made by us: a simple query that prepares a statement of SQL's PREPARE or takes one away,
     /// which the server may refuse (see [`super::sql_statement`]).
     MadePrepare,
@@ -129,7 +132,10 @@ impl Expect {
 
     /// Whether it is a simple query, or a call, that no client has asked for.
     pub(super) fn is_query_of_ours(self) -> bool {
-        matches!(self, Self::MadeQuery | Self::MadeQuestion | Self::MadePrepare | Self::HandOver)
+        matches!(
+            self,
+            Self::MadeQuery | Self::MadeQuestion | Self::MadePrepare | Self::HandOver | Self::Told
+        )
     }
 
     /// Whether it is a text of a simple query, or the first part of one: no ReadyForQuery comes for
@@ -148,6 +154,7 @@ impl Expect {
                 | Self::MadeQuery
                 | Self::MadeQuestion
                 | Self::HandOver
+                | Self::Told
                 | Self::MadePrepare
                 | Self::MadeSettings { .. }
                 | Self::MadeDescribe

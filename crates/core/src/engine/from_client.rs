@@ -493,6 +493,7 @@ impl<S: Socket> Engine<S> {
     ) -> Result<(), Halt> {
         let Some(client) = self.clients.get(slot) else { return Ok(()) };
         let listens = client.listens();
+        let (id, process) = (self.client_id(slot), self.process_of(slot));
         if client.backend.as_ref().is_some_and(|backend| backend.shared) && self.hand_over(slot)? {
             return Err(Halt::Full);
         }
@@ -515,6 +516,9 @@ impl<S: Socket> Engine<S> {
         if backend.parked {
             backend.parked = false;
             backend.pool.lock().unpark();
+        }
+        if let Some(told) = &mut backend.told {
+            told.is_now(id, process);
         }
         let pool = client.pool as usize;
         let settings = &self.pools[pool].settings;

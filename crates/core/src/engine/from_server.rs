@@ -372,6 +372,7 @@ impl<S: Socket> Relay<'_, S> {
             ) => (false, Fate::Skip),
             (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
             | (Expect::MadePrepare, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
+            (Expect::Told, kind::FUNCTION_RESULT) => (false, Fate::Skip),
             (Expect::HandOver, kind::FUNCTION_RESULT) => {
                 self.backend.hand_over_answered();
                 (false, Fate::Skip)

@@ -143,11 +143,22 @@ impl HandOverKey {
         });
     }
 
-    fn write_to(&mut self, process: u32, user: &str, about: &ClientAbout, out: &mut Vec<u8>) {
+    /// Appends the message that hands the session over to a client: as `user`, with nothing behind it
+    /// before the answer; or as who has logged in.
+    pub(super) fn write_to(
+        &mut self,
+        process: u32,
+        user: Option<&str>,
+        about: &ClientAbout,
+        out: &mut Vec<u8>,
+    ) {
         let tls = about.tls();
-        let flags = FLAG_USER | FLAG_ALONE | if tls.is_empty() { 0 } else { FLAG_TLS };
+        let flags = if user.is_some() { FLAG_USER | FLAG_ALONE } else { 0 };
+        let flags = flags | if tls.is_empty() { 0 } else { FLAG_TLS };
         let rest = |out: &mut Vec<u8>| {
-            text(out, user);
+            if let Some(user) = user {
+                text(out, user);
+            }
             if let Some((version, cipher)) = tls.split_once('/') {
                 let bits: u16 = if cipher.contains("128") { 128 } else { 256 };
                 out.extend_from_slice(&bits.to_be_bytes());
@@ -255,6 +266,7 @@ impl<S: Socket> Backend<S> {
     /// Whether this is the number of the function that only the pooler calls.
     pub(super) fn is_hand_over(&self, function: u32) -> bool {
         self.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
+            || self.told.as_ref().is_some_and(|told| told.is_of(function))
     }
 
     /// Sees to it that the session is this client's. `true` if that is under way: nothing of the
@@ -278,7 +290,7 @@ impl<S: Socket> Backend<S> {
             return Err(Halt::BackendLost("it could not be handed over to its client"));
         };
         let mut out = Vec::with_capacity(256);
-        hand_over.key.write_to(process, user, about, &mut out);
+        hand_over.key.write_to(process, Some(user), about, &mut out);
         let under_way = UnderWay {
             client,
             user: user.into(),

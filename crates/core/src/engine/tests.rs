@@ -19,6 +19,7 @@ mod replay;
 mod restoring;
 mod sessions;
 mod simulated;
+mod telling;
 mod within;
 
 use super::Token;

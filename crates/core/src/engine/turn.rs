@@ -111,6 +111,10 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status == TransactionStatus::Failed || self.client.exclusive {
             return Ok(());
         }
+        if self.backend.told.as_ref().is_some_and(|told| told.is_due()) {
+            self.passage.cut(self.backend)?;
+            self.backend.tell(&self.client.record.about, &mut self.passage.out);
+        }
         if self.backend.applied != self.client.desired {
             self.passage.cut(self.backend)?;
             if self.client.is_native() {

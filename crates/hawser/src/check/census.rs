@@ -117,7 +117,7 @@ fn is_native(database: &DatabaseConfig) -> bool {
     database.mode == PoolMode::Session
 }
 
-fn user_of(
+pub(super) fn user_of(
     config: &Config,
     database: &DatabaseConfig,
     access: &Access,

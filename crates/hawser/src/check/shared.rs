@@ -1,4 +1,5 @@
-//! Whether users can share the server connections of the databases that are configured so.
+//! Whether server connections can be handed over to clients, where the configuration has that: of all
+//! users, who share them, or of their own one.
 
 use std::sync::Arc;
 
@@ -12,30 +13,33 @@ use crate::limits::Limits;
 use crate::login::access::Access;
 use crate::pools::{self, Connectings};
 
-use super::census::Found;
+use super::census::{Found, user_of};
 
 /// Tries each of them.
 pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
     let Ok(connectings) = Connectings::load(config) else { return Vec::new() };
     let mut found = Vec::new();
-    for database in config.databases().iter().filter(|database| database.is_shared_by_users()) {
+    for database in config.databases() {
+        if database.hand_over_secret_file.is_none() {
+            continue;
+        }
         let name = &database.name;
+        let (can, cannot) = if database.is_shared_by_users() {
+            ("users share its server connections", "users cannot share server connections")
+        } else {
+            ("its server is told of each client", "the server cannot be told of clients")
+        };
         if database.is_any() {
-            let text = "database \"*\": whether users can share server connections depends on the \
-                        database, and was not tried";
+            let text = "database \"*\": whether server connections can be handed over to clients \
+                        depends on the database, and was not tried";
             found.push((Grade::Ok, text.to_owned()));
             continue;
         }
         let tried =
             tokio::time::timeout(SERVER_WAIT, try_it(config, database, access, &connectings));
         found.push(match tried.await {
-            Ok(Ok(())) => {
-                (Grade::Ok, format!("database \"{name}\": users share its server connections"))
-            }
-            Ok(Err(reason)) => (
-                Grade::Warning,
-                format!("database \"{name}\": users cannot share server connections: {reason}"),
-            ),
+            Ok(Ok(())) => (Grade::Ok, format!("database \"{name}\": {can}")),
+            Ok(Err(reason)) => (Grade::Warning, format!("database \"{name}\": {cannot}: {reason}")),
             Err(_) => (
                 Grade::Warning,
                 format!("database \"{name}\" did not answer within {} s", SERVER_WAIT.as_secs()),
@@ -51,16 +55,18 @@ async fn try_it(
     access: &Access,
     connectings: &Connectings,
 ) -> Result<(), String> {
-    let (Some(forced), Some(secret)) = (&database.forced_user, connectings.secret_of(database))
-    else {
-        return Err("it has no user".to_owned());
+    let Some(secret) = connectings.secret_of(database) else {
+        return Err("it has no secret".to_owned());
+    };
+    let Some((user, credentials)) = user_of(config, database, access) else {
+        return Err("there is no `user` or `auth_user` to try it as".to_owned());
     };
     let login = Login {
-        user: forced.name.clone(),
+        user,
         database: database.dbname_for(&database.name).to_owned(),
         replication: Replication::None,
         parameters: Vec::new(),
-        credentials: access.credentials_of(forced).map_err(|error| error.message)?,
+        credentials,
     };
     let target = pools::target(config, database, connectings);
     let limits = Arc::new(Limits::default());
@@ -68,7 +74,8 @@ async fn try_it(
     let dialler = Dialler::default();
     let mut dialled =
         dialler.dial(&target, &login, &gate).await.map_err(|error| error.to_string())?;
-    match begin(&mut dialled.talk, &dialled.entered, &login.user, &secret).await {
+    let user = database.is_shared_by_users().then_some(login.user.as_str());
+    match begin(&mut dialled.talk, &dialled.entered, user, &secret).await {
         Ok(_) => {
             dialled.talk.terminate().await;
             Ok(())

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Config;
-use super::choice::{AuthType, TlsMode};
+use super::choice::{AuthType, HandOver, TlsMode};
 use super::database::{ADMIN_DATABASES, ANY_DATABASE};
 use super::document::Places;
 use super::error::{ConfigError, Position};
@@ -95,7 +95,10 @@ impl<'a> Check<'a> {
             if entry.password.is_some() && entry.user.is_none() {
                 error("password", "password: without user, whose is it?".into());
             }
-            if entry.hand_over_secret_file.is_some() {
+            if entry.hand_over_secret_file.is_none() && entry.hand_over != HandOver::Users {
+                error("hand_over", "hand_over: it needs hand_over_secret_file".into());
+            }
+            if entry.hand_over_secret_file.is_some() && entry.hand_over == HandOver::Users {
                 let mut error = |message: &str| {
                     error("hand_over_secret_file", format!("hand_over_secret_file: {message}"));
                 };

@@ -87,6 +87,14 @@ choices! {
         Off = "off",
     }
 
+    /// What server connections are handed over for.
+    HandOver: "users, addresses" {
+        /// Clients of all users share them.
+        Users = "users",
+        /// The server knows whose each transaction is; each user has a pool.
+        Addresses = "addresses",
+    }
+
     /// When a server connection goes back to its pool.
     PoolMode: "session, transaction, statement" {
         /// When the client disconnects.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::address::ServerAddress;
 use super::choice::{
-    ExtensionUse, Fidelity, LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode,
+    ExtensionUse, Fidelity, HandOver, LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode,
     TlsNegotiation, TlsVersions,
 };
 use super::group::ReloadConfig;
@@ -95,8 +95,10 @@ pub struct DatabaseConfig {
     pub server_lifetime: Duration,
     /// Sent on each new server connection.
     pub connect_query: Option<String>,
-    /// The secret with which server connections are handed over to clients of many users.
+    /// The secret with which server connections are handed over.
     pub hand_over_secret_file: Option<PathBuf>,
+    /// What for.
+    pub hand_over: HandOver,
     /// TLS with the servers.
     pub tls: ServerTls,
 }
@@ -111,7 +113,7 @@ impl DatabaseConfig {
     /// Whether clients of all users share one pool, each with its own user's session.
     #[must_use]
     pub fn is_shared_by_users(&self) -> bool {
-        self.hand_over_secret_file.is_some()
+        self.hand_over_secret_file.is_some() && self.hand_over == HandOver::Users
     }
 
     /// Whether this is the entry for names that have none.
@@ -171,6 +173,7 @@ impl DatabaseConfig {
             server_lifetime: entry.server_lifetime.unwrap_or(general.servers.server_lifetime),
             connect_query: entry.connect_query.clone(),
             hand_over_secret_file: entry.hand_over_secret_file.clone(),
+            hand_over: entry.hand_over,
             tls: ServerTls {
                 mode: entry.server_tls_sslmode.unwrap_or(tls.server_tls_sslmode),
                 ca_file: entry

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, ExtensionUse, Fidelity, ListenLost, LoadBalanceHosts, LogFormat, LogLevel, PoolMode,
-    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    AuthType, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts, LogFormat, LogLevel,
+    PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::congestion::Congestion;
 use super::error::Rejected;
@@ -719,6 +719,11 @@ settings! {
         /// [handed over](extension.md#one-pool-for-many-users) to each client. Others must not be able to
         /// read the file. A change of its content counts on reload.
         hand_over_secret_file: Option<PathBuf> = "not set", example "\"hawser.secret\"";
+        /// What `hand_over_secret_file` is for. `users`: clients of all users share one pool.
+        /// `addresses`: pools are as without it, and the server is
+        /// [told of each client](extension.md#address-and-tls-alone) that gets a server connection. A
+        /// change replaces server connections.
+        hand_over: HandOver = "users", example "\"addresses\"";
         /// `auth_user` of this database.
         auth_user: Option<String> = "as in [auth]", example "\"other\"", pgbouncer "auth_user";
         /// `auth_query` of this database.

@@ -1,4 +1,4 @@
-//! Server connections that users share: what it takes to hand them over, found out once for each.
+//! Server connections that are handed over: what it takes to hand them over, found out once for each.
 //!
 //! # Model
 //! The server's challenge of the login and the secret give the session's key; the server says which
@@ -111,14 +111,15 @@ fn parse_challenge(text: &[u8]) -> Option<[u8; CHALLENGE_BYTES]> {
     Some(challenge)
 }
 
-/// Finds out what it takes to hand this connection over, and that the server lets us.
+/// Finds out what it takes to hand this connection over, and that the server lets us. `user` has
+/// logged in, where it is to become other users'.
 ///
 /// # Errors
 /// What is missing; the connection is then of no use.
 pub async fn begin(
     talk: &mut Talk,
     entered: &Entered,
-    user: &str,
+    user: Option<&str>,
     secret: &Secret,
 ) -> Result<HandOverKey, NotHandedOver> {
     let challenge = match entered.challenge.as_deref() {
@@ -148,10 +149,11 @@ pub async fn begin(
     let Some(function) = text(0).and_then(|number| number.parse().ok()) else {
         return because("the server gave no number of hawser.hand_over()");
     };
-    match text(1) {
-        Some(role) if role == user => {}
-        None | Some("") => return because("the server has no hawser.pooler_role"),
-        Some(role) => {
+    match (user, text(1)) {
+        (None, _) => {}
+        (Some(user), Some(role)) if role == user => {}
+        (_, None | Some("")) => return because("the server has no hawser.pooler_role"),
+        (Some(user), Some(role)) => {
             return because(format!(
                 "`user` is \"{user}\", and the server's hawser.pooler_role is \"{role}\""
             ));

@@ -246,9 +246,11 @@ async fn open(
             }
         }
     }
-    let hand_over = match (entry.key.shared && !listens, &route.secret) {
+    let hands_over = entry.key.shared || route.target.hands_over;
+    let hand_over = match (hands_over && !listens && entry.key.replication.is_none(), &route.secret)
+    {
         (false, _) => None,
-        (true, Some(secret)) => Some(begin(&mut dialled, &route, secret).await?),
+        (true, Some(secret)) => Some(begin(&mut dialled, &route, secret, entry.key.shared).await?),
         (true, None) => {
             let reason = "hand_over_secret_file is no longer in the configuration".to_owned();
             return Err(DialError::NotHandedOver { reason });
@@ -284,10 +286,12 @@ async fn begin(
     dialled: &mut Dialled,
     route: &Route,
     secret: &Secret,
+    shared: bool,
 ) -> Result<HandOverKey, DialError> {
     let Dialled { talk, entered, .. } = dialled;
     let within = route.target.connect_timeout;
-    match timeout(within, hand_over::begin(talk, entered, &route.login.user, secret)).await {
+    let user = shared.then_some(route.login.user.as_str());
+    match timeout(within, hand_over::begin(talk, entered, user, secret)).await {
         Ok(Ok(key)) => Ok(key),
         Ok(Err(NotHandedOver::Because(reason))) => Err(DialError::NotHandedOver { reason }),
         Ok(Err(NotHandedOver::Talk(source))) => {

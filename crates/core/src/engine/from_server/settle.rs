@@ -52,6 +52,9 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
             return Ok(Fate::Skip);
         }
+        if owed == Expect::Told {
+            return Ok(Fate::Skip);
+        }
         if owed == Expect::HandOver {
             relayed.handed_over = Some(self.backend.hand_over_ended()?);
             return Ok(Fate::Skip);

@@ -115,6 +115,12 @@ fn entries_are_checked_one_by_one() {
     refused(shared, "10:25", &["needs `user`"]);
     let with_query = format!("{shared}user = \"p\"\nconnect_query = \"SELECT 1\"\n");
     refused(&with_query, "10:25", &["connect_query"]);
+    let told = "[[database]]\nname = \"b\"\nservers = \"h\"\nhand_over = \"addresses\"\n";
+    refused(told, "10:13", &["needs hand_over_secret_file"]);
+    let told = format!("{told}hand_over_secret_file = \"x\"\nconnect_query = \"SELECT 1\"\n");
+    let told = config(&format!("{told}[auth]\nauth_type = \"trust\"\nusers_file = \"u\"\n"));
+    let told = told.unwrap();
+    assert!(!told.database("b").unwrap().is_shared_by_users(), "its pools are each user's own");
     refused("[[user]]\npassword = \"x\"\n", "7:1", &["without name"]);
     refused("[[user]]\nname = \"u\"\n", "8:8", &["already in line 5"]);
 }

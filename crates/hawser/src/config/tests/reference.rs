@@ -44,7 +44,11 @@ fn with_example(setting: &Setting, name: &str) -> Result<Config, ConfigErrors> {
         toml::Value::Array(entries) => entries[0].as_table_mut(),
         other => other.as_table_mut(),
     };
-    table.unwrap().insert(name.to_owned(), value["x"].clone());
+    let table = table.unwrap();
+    if setting.name == "hand_over" {
+        table.insert("hand_over_secret_file".into(), "base.secret".into());
+    }
+    table.insert(name.to_owned(), value["x"].clone());
     config(&toml::to_string(&file).unwrap())
 }
 

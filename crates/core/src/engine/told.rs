@@ -1,0 +1,73 @@
+//! Backends of one user's pool whose server is told whose the transaction is: address and TLS of its
+//! client.
+//!
+//! # Model
+//! The same message as in [`super::hand_over`], without a user: the session stays that of the role
+//! that has logged in. It goes ahead of the first message of a client that is not the one told last,
+//! in the same write, and its answer is not waited for. A message that the extension does not take
+//! ends the session before what stands behind it. Where there is no such function any more the server
+//! goes on, as the user that it was: then it knows the last address only, and the connection is
+//! replaced when its client is through.
+//!
+//! # Limits
+//! SET ROLE and SET SESSION AUTHORIZATION end with it: they are set anew behind it.
+
+use super::Socket;
+use super::backend::Backend;
+use super::expect::Expect;
+use super::hand_over::HandOverKey;
+use super::message::ClientAbout;
+use crate::ids::ClientId;
+use crate::session::settings::SettingsBuilder;
+
+/// What a backend's server has been told, or is to be.
+#[derive(Debug)]
+pub(super) struct Told {
+    key: HandOverKey,
+    /// Whose it is by what was sent last.
+    client: Option<ClientId>,
+    /// The process id of a client that it has not been told of.
+    due: Option<u32>,
+}
+
+impl Told {
+    pub(super) fn new(key: HandOverKey) -> Self {
+        Self { key, client: None, due: None }
+    }
+
+    /// What comes next is this client's.
+    pub(super) fn is_now(&mut self, client: ClientId, process: u32) {
+        if self.client != Some(client) {
+            self.client = Some(client);
+            self.due = Some(process);
+        }
+    }
+
+    /// Whether the next message has something ahead of it.
+    pub(super) fn is_due(&self) -> bool {
+        self.due.is_some()
+    }
+
+    /// Whether this is the number of the function that only the pooler calls.
+    pub(super) fn is_of(&self, function: u32) -> bool {
+        self.key.function == function
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Appends what tells the server of the client whose message follows.
+    pub(super) fn tell(&mut self, about: &ClientAbout, out: &mut Vec<u8>) {
+        let Some(told) = &mut self.told else { return };
+        let Some(process) = told.due.take() else { return };
+        told.key.write_to(process, None, about, out);
+        self.expect(Expect::Told);
+        if self.applied.get(b"role").is_some()
+            || self.applied.get(b"session_authorization").is_some()
+        {
+            let mut applied = SettingsBuilder::from(&self.applied);
+            applied.remove(b"role");
+            applied.remove(b"session_authorization");
+            self.applied = self.pool.interner().share(applied.build());
+        }
+    }
+}
