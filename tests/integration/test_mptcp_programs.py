@@ -1,4 +1,5 @@
-"""Programs as they are under `hawser mptcp run`, both ends, between network namespaces: a streaming replica, rsync, sshd.
+"""Programs as they are under `hawser mptcp run`, both ends, between network namespaces: a streaming replica, rsync, sshd;
+and where it is refused.
 
 psql, pg_basebackup and PostgreSQL itself are in test_mptcp.py and test_preload.py.
 """
@@ -6,8 +7,10 @@ psql, pg_basebackup and PostgreSQL itself are in test_mptcp.py and test_preload.
 import contextlib
 import os
 import pathlib
+import platform
 import shutil
 import subprocess
+import sys
 
 from harness.pooler import binary
 from harness.suite import Skip, equal, limit, until
@@ -134,3 +137,28 @@ def test_ssh_and_sshd_talk_mptcp(env):
         assert carried(server, "sshd"), server.connections()
         # Bytes through it, as rsync and scp send them.
         equal(len(client.run(*command, f"head -c {MEGABYTES << 20} /dev/zero | tr '\\0' x")), MEGABYTES << 20)
+
+
+# Refuses seccomp(2) with EPERM, as containers do, and executes the rest of its arguments.
+WITHOUT_SECCOMP = """
+import ctypes, os, struct, sys
+number = int(sys.argv[1])
+filter = b"".join(struct.pack("HBBI", *s) for s in [(0x20, 0, 0, 0), (0x15, 0, 1, number), (6, 0, 0, 0x50001), (6, 0, 0, 0x7fff0000)])
+code = ctypes.create_string_buffer(filter)
+program = struct.pack("HxxxxxxQ", len(filter) // 8, ctypes.addressof(code))
+libc = ctypes.CDLL(None, use_errno=True)
+assert libc.prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
+assert libc.prctl(22, 2, ctypes.c_char_p(program)) == 0, os.strerror(ctypes.get_errno())  # PR_SET_SECCOMP
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+@needs_mptcp
+def test_run_says_where_seccomp_is_refused(env):
+    number = {"x86_64": 317, "aarch64": 277}.get(platform.machine())
+    if number is None:
+        raise Skip(f"the number of seccomp(2) on {platform.machine()} is not known here")
+    confined = [sys.executable, "-c", WITHOUT_SECCOMP, str(number)]
+    done = subprocess.run([*confined, *under_run("echo", "it ran")], capture_output=True, text=True, timeout=20)
+    equal((done.returncode, done.stdout), (125, ""), done.stderr)
+    assert "containers may forbid it" in done.stderr, done.stderr
