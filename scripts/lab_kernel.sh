@@ -21,7 +21,8 @@ wanted=$root/scripts/lab_kernel.config
 newest_source() {
     local package
     for package in $(apt-cache pkgnames linux-source- 2>/dev/null | grep -E '^linux-source-[0-9]+\.[0-9]+$' | sort -t- -k3 -rV); do
-        if apt-cache policy "$package" 2>/dev/null | grep -q '^  Candidate: [^(]'; then
+        # Not `grep -q`, which leaves before apt-cache has said all: by SIGPIPE and pipefail it has none then.
+        if apt-cache policy "$package" 2>/dev/null | grep '^  Candidate: [^(]' >/dev/null; then
             printf '%s\n' "$package"
             return
         fi

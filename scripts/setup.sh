@@ -38,7 +38,7 @@ cargo_works() {
     local version
     have cargo || return 1
     if have rustup && [ -z "${RUSTUP_TOOLCHAIN:-}" ]; then
-        rustup toolchain list 2>/dev/null | grep -q "^$channel" || return 1
+        rustup toolchain list 2>/dev/null | grep "^$channel" >/dev/null || return 1
     fi
     version=$(RUSTUP_AUTO_INSTALL=0 cargo --version 2>/dev/null | cut -d' ' -f2) || return 1
     [ -n "$version" ] || return 1
@@ -150,7 +150,8 @@ may_be_root() {
     [ "$(id -u)" = 0 ] || { have sudo && { [ -n "$terminal" ] || sudo -n true 2>/dev/null; }; }
 }
 packaged() { # packaged NAME: whether apt, as far as it has lists, could install it
-    apt-cache policy "$1" 2>/dev/null | grep -q '^  Candidate: [^(]'
+    # Not `grep -q`, which leaves before apt-cache has said all: by SIGPIPE and pipefail it could not.
+    apt-cache policy "$1" 2>/dev/null | grep '^  Candidate: [^(]' >/dev/null
 }
 
 # rustup: the system's package where there is one (Ubuntu 24.04, Debian 13), else rustup's own
