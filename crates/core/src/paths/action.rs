@@ -35,6 +35,8 @@ pub struct Flow {
     pub bytes: u64,
     /// Whether bytes are under way that the peer has not acknowledged.
     pub unacked: bool,
+    /// Whether it is to carry data only where no other does.
+    pub backup: bool,
     /// Its smallest round trip of late.
     pub rtt: Duration,
 }
@@ -48,8 +50,19 @@ pub struct Look<'a> {
     pub flows: &'a [Flow],
     /// Between which addresses subflows can be dialled.
     pub pairs: &'a [PairId],
-    /// The first byte of the whole that the peer has not acknowledged, if there is one.
-    pub unacked_from: Option<u64>,
+    /// What of the whole the peer has not acknowledged, if there is anything.
+    pub unacked: Option<Unacked>,
+}
+
+/// What was written and the peer has not acknowledged, in the numbers of the whole.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unacked {
+    /// Its first byte.
+    pub from: u64,
+    /// How much there is of it, sent or not.
+    pub bytes: u64,
+    /// What was sent over a second flow, ever (Linux 6.5, 0 before).
+    pub resent: u64,
 }
 
 /// What is to be done.
@@ -76,6 +89,8 @@ pub enum Reason {
     Unanswered,
     /// The whole waits, and it is the one that has waited longest.
     HoldsGap,
+    /// The whole waits for bytes that no flow has any more: the end of any flow has all sent again.
+    Crawls,
 }
 
 impl Reason {
@@ -87,6 +102,7 @@ impl Reason {
             Self::Dead => "dead",
             Self::Unanswered => "unanswered",
             Self::HoldsGap => "holds-gap",
+            Self::Crawls => "crawls",
         }
     }
 }

@@ -8,12 +8,16 @@
 //!   pause, settle, measure: [`super::trial`]; what is needless rests, who is left is known
 //!   limits = known flows; dial again if that asks for more
 //! ```
-//! What is needless rests, paused, until the search ends, and is closed then, all at once: a sender that
+//! What is needless rests, paused. Of such flows two dozen or more are closed, all at once: a sender that
 //! loses a subflow sends again all that the peer has not acknowledged (net/mptcp/protocol.c,
-//! __mptcp_retransmit_pending_data()).
+//! __mptcp_retransmit_pending_data()). That is ten megabytes while flows share limits, for then most of
+//! what arrives must wait for what the slowest of them hold; it is one when only known flows have carried
+//! for a while.
 //!
 //! More flows at once find limits sooner, but each that shares loses segments, and all wait for those:
-//! 30 flows into 8 limits were slower than 12.
+//! 30 flows into 8 limits were slower than 12. For the same reason a batch that has found nothing is
+//! followed by a rest, in which known flows alone carry data, and the longer the less likely it is that
+//! a limit was missed: 0.3 s and 25 round trips times 0.25 / [`missed`], between 1 and 10 times.
 //!
 //! # Invariants
 //! * at most [`FLOWS_MAX`] flows, [`BATCH_MAX`] of them being dialled
@@ -23,13 +27,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::action::{Action, Event, Flow, FlowId, Look, PairId, Reason, Role, State};
-use super::draws::enough;
+use super::action::{Action, Event, Flow, FlowId, Look, PairId, Reason, Role, State, Unacked};
+use super::draws::{enough, missed};
 use super::health::Health;
 use super::meter::{Mark, Measurement, Rates};
 use super::trial::{Draw, IDLE, Trial};
 use crate::time::Time;
+use crawl::Crawl;
 
+mod crawl;
 mod endings;
 mod search;
 
@@ -50,6 +56,10 @@ const SEARCH_AGAIN: Duration = Duration::from_secs(30);
 const SEARCH_AGAIN_MAX: Duration = Duration::from_secs(300);
 /// Dials of a search that time has caused, at most.
 const SEARCH_DIALS: u32 = 2 * BATCH_MAX;
+/// A limit that was missed with this chance or more is sought without a longer rest.
+const LIKELY: f64 = 0.25;
+/// How many times as long as the shortest the longest rest is.
+const RESTS_MAX: f64 = 10.0;
 /// What is left when a third of the rate is lost.
 const LOST: f64 = 0.67;
 /// So many slices in a row must have lost it.
@@ -65,6 +75,8 @@ enum Phase {
     /// Flows are being opened; then they are measured.
     Dialling(Time),
     Gauging(Measurement, Again),
+    /// What has been dialled is paused; then more is dialled.
+    Resting(Time),
     /// Some are paused; then the rest is measured.
     Trying(Trial, Time),
     Weighing(Trial, Measurement, Again),
@@ -113,7 +125,7 @@ pub struct Chooser {
     /// Flows with a limit of their own, and what they carried when only they did.
     known: BTreeSet<FlowId>,
     base: Rates,
-    /// Flows that are needless, and paused until the search ends.
+    /// Flows that are needless, and paused.
     retired: BTreeSet<FlowId>,
     /// The rate of what is settled.
     settled: f64,
@@ -126,7 +138,9 @@ pub struct Chooser {
     had: BTreeSet<PairId>,
     lost: BTreeMap<PairId, LostPair>,
     avoided: BTreeMap<PairId, Time>,
-    stuck: Option<(u64, Time)>,
+    /// What waits for the peer's acknowledgement, and since when it does.
+    stuck: Option<(Unacked, Time)>,
+    crawl: Crawl,
     last: Option<Time>,
 }
 
@@ -142,7 +156,7 @@ impl Chooser {
                 now: Time::ZERO,
                 flows: &[],
                 pairs: &[],
-                unacked_from: None,
+                unacked: None,
             })),
             events: Vec::new(),
             alone: 0.0,
@@ -166,6 +180,7 @@ impl Chooser {
             lost: BTreeMap::new(),
             avoided: BTreeMap::new(),
             stuck: None,
+            crawl: Crawl::default(),
             last: None,
         }
     }
@@ -175,7 +190,7 @@ impl Chooser {
     pub fn state(&self) -> State {
         match self.phase {
             Phase::Watching(_) => State::Watching,
-            Phase::Dialling(_) | Phase::Gauging(..) => State::Dialling,
+            Phase::Dialling(_) | Phase::Gauging(..) | Phase::Resting(_) => State::Dialling,
             Phase::Trying(..) | Phase::Weighing(..) => State::Pruning,
             Phase::Settled { .. } => State::Settled,
         }
@@ -272,19 +287,18 @@ impl Chooser {
         let phase = std::mem::replace(&mut self.phase, Phase::Dialling(now));
         self.phase = match phase {
             Phase::Watching(mark) => return self.watch(mark, look, actions),
-            Phase::Dialling(until) if now >= until => {
-                Phase::Gauging(Measurement::new(look, measure(look)), 0)
-            }
+            Phase::Dialling(until) if now >= until => Phase::Gauging(self.gauge(look), 0),
             Phase::Gauging(mut measurement, again) => match measurement.look(look) {
                 None => Phase::Gauging(measurement, again),
                 Some(rates) if again < AGAIN_MAX && rates.total() < self.before * STALLED => {
-                    Phase::Gauging(Measurement::new(look, measure(look)), again + 1)
+                    Phase::Gauging(self.gauge(look), again + 1)
                 }
                 Some(rates) if rates.total() < self.before * IDLE => {
                     Phase::Watching(Mark::new(look))
                 }
                 Some(rates) => return self.gauged(&rates, look, actions),
             },
+            Phase::Resting(until) if now >= until => return self.rested(look, actions),
             Phase::Trying(trial, until) if now >= until => {
                 Phase::Weighing(trial, Measurement::new(look, measure(look)), 0)
             }
@@ -303,6 +317,12 @@ impl Chooser {
         };
     }
 
+    /// What a batch adds. Where much is known, flows that share limits cost the more the longer they do.
+    fn gauge(&self, look: &Look<'_>) -> Measurement {
+        let measurement = Measurement::new(look, measure(look));
+        if self.known.len() > 2 { measurement.lengthened_once() } else { measurement }
+    }
+
     /// The mark moves on as long as there are pauses.
     fn watch(&mut self, mark: Mark, look: &Look<'_>, actions: &mut Vec<Action>) {
         let now = look.now;
@@ -311,6 +331,7 @@ impl Chooser {
         let total = rates.total();
         let bytes = total * gone.as_secs_f64();
         if total < BUSY_BYTES_S as f64 && gone > Duration::ZERO {
+            self.close_retired(look, actions);
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
@@ -396,6 +417,11 @@ fn round_trip(look: &Look<'_>) -> Duration {
 /// Until new flows carry what they can: slow start doubles each round trip.
 fn settle_dials(look: &Look<'_>) -> Duration {
     Duration::from_millis(300) + round_trip(look) * 8
+}
+
+/// How long is rested after a batch that has found nothing.
+fn rest(look: &Look<'_>, found: u32, dials: u32) -> Duration {
+    settle_pause(look).mul_f64((LIKELY / missed(found, dials)).clamp(1.0, RESTS_MAX))
 }
 
 /// Until what was under way on paused flows has come, and the others have taken up what they left:

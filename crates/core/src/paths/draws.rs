@@ -23,6 +23,13 @@ pub const MISSED_MAX: f64 = 0.002;
 /// Whatever is found: no more.
 pub const DIALS_MAX: u32 = 200;
 
+/// How likely a limit was missed where `found` are known after `dials`, at most.
+#[must_use]
+pub fn missed(found: u32, dials: u32) -> f64 {
+    let found = f64::from(found.max(1));
+    ((found + 1.0) * (found / (found + 1.0)).powf(f64::from(dials))).min(1.0)
+}
+
 /// Dials after which no more are worth it where `found` limits are known.
 #[must_use]
 pub fn enough(found: u32) -> u32 {
@@ -47,5 +54,9 @@ mod tests {
         assert_eq!(of, [10, 19, 36, 63, 72]);
         assert_eq!(enough(0), enough(1));
         assert_eq!(enough(1_000_000), DIALS_MAX);
+        for found in [1, 2, 4, 7, 8] {
+            assert!(missed(found, enough(found)) <= MISSED_MAX);
+            assert!(missed(found, enough(found) - 1) > MISSED_MAX);
+        }
     }
 }

@@ -38,6 +38,13 @@ impl Measurement {
         Self { from: Mark::new(look), middle: None, until, lengthened: 0 }
     }
 
+    /// It is made longer once at most.
+    #[must_use]
+    pub fn lengthened_once(mut self) -> Self {
+        self.lengthened = LENGTHENED_MAX - 1;
+        self
+    }
+
     /// Takes a look in; the rates, once it is over.
     pub fn look(&mut self, look: &Look<'_>) -> Option<Rates> {
         let now = look.now;
@@ -151,13 +158,14 @@ mod tests {
             open: true,
             bytes,
             unacked: false,
+            backup: false,
             rtt: Duration::ZERO,
         };
         let look = |micros, flows| Look {
             now: Time::from_micros(micros),
             flows,
             pairs: &[],
-            unacked_from: None,
+            unacked: None,
         };
         let (before, now) = ([flow(1, 100), flow(2, 50)], [flow(1, 300), flow(3, 10)]);
         let rates = Mark::new(&look(0, &before)).rates(&look(500_000, &now));

@@ -260,7 +260,7 @@ impl Work {
                 say(&format!("{:.1} s  {line}", now.since(Time::ZERO).as_secs_f64()));
             }
             if let Some(trace) = &mut self.trace {
-                let _ = writeln!(trace, "{}", managed.traced(now, subflows));
+                let _ = writeln!(trace, "{}", managed.traced(now, connection, subflows));
             }
         }
         lively

@@ -14,6 +14,8 @@ const REDIAL_SLOW: Duration = Duration::from_secs(10);
 const LOST_LONG: Duration = Duration::from_secs(120);
 /// So long the whole waits before flows are ended for it, and they wait; 8 round trips at least.
 const GAP: Duration = Duration::from_millis(1_200);
+/// What the peer must acknowledge more for the whole not to wait.
+pub(super) const PROGRESS: u64 = 64 << 10;
 /// So long nothing comes over a flow whose line carries others before it is given up.
 const STARVED: Duration = Duration::from_secs(4);
 impl Chooser {
@@ -46,8 +48,11 @@ impl Chooser {
         }
         if !died {
             for flow in self.hold_gap(look) {
-                close(flow, Reason::HoldsGap, actions);
+                died |= close(flow, Reason::HoldsGap, actions);
             }
+        }
+        if !died && let Some(flow) = self.crawl.look(look) {
+            close(flow, Reason::Crawls, actions);
         }
         self.closing.extend(closing);
     }
@@ -80,11 +85,12 @@ impl Chooser {
     /// peer. Such a flow sends again after twice the time each time (RFC 6298, section 5.5).
     fn hold_gap<'a>(&mut self, look: &Look<'a>) -> Vec<&'a Flow> {
         let now = look.now;
-        let Some(from) = look.unacked_from else { return Vec::new() };
+        let Some(unacked) = look.unacked else { return Vec::new() };
         let since = match self.stuck {
-            Some((at, since)) if at == from => since,
+            // What comes piece by piece, after timeouts, is no progress.
+            Some((first, since)) if unacked.from.wrapping_sub(first.from) < PROGRESS => since,
             _ => {
-                self.stuck = Some((from, now));
+                self.stuck = Some((unacked, now));
                 return Vec::new();
             }
         };
@@ -98,7 +104,8 @@ impl Chooser {
         look.flows.iter().filter(waits).collect()
     }
 
-    /// Pairs of addresses that had a flow and have none are dialled until they have one again.
+    /// Pairs of addresses that had a flow and have none are dialled until they have one again. One that
+    /// rests is none: nothing is sent over it, so nothing says that its line is cut.
     pub(super) fn dial_what_is_lost(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
         if matches!(self.phase, Phase::Watching(_)) && self.lost.is_empty() && !self.searched {
             return;
@@ -107,13 +114,20 @@ impl Chooser {
         let open: BTreeSet<PairId> = look
             .flows
             .iter()
-            .filter(|flow| flow.open && !self.closing.contains(&flow.id))
+            .filter(|flow| flow.open && !self.rests(flow.id))
             .map(|flow| flow.pair)
             .collect();
         self.had.extend(&open);
         self.had.retain(|pair| look.pairs.contains(pair));
         self.lost.retain(|pair, _| look.pairs.contains(pair) && !open.contains(pair));
-        for pair in self.had.difference(&open) {
+        let lost: Vec<PairId> = self.had.difference(&open).copied().collect();
+        for pair in &lost {
+            for flow in look.flows.iter().filter(|flow| flow.pair == *pair) {
+                if self.retired.remove(&flow.id) {
+                    self.closing.insert(flow.id);
+                    actions.push(Action::Close(flow.id, Reason::Dead));
+                }
+            }
             let lost =
                 self.lost.entry(*pair).or_insert(LostPair { since: now, dialled: Time::ZERO });
             let pause = if now.since(lost.since) < LOST_LONG { REDIAL } else { REDIAL_SLOW };

@@ -25,18 +25,18 @@ use super::super::action::{Action, Flow, FlowId, Look, PairId};
 use super::super::draws::enough;
 use super::super::meter::{Mark, Rates};
 use super::super::trial::{CANDIDATE, DEPRESSED, Trial, Verdict};
-use super::{BATCH_FIRST, BATCH_MAX, Chooser, FLOWS_MAX, Phase, settle_dials, settle_pause};
+use super::{BATCH_FIRST, BATCH_MAX, Chooser, FLOWS_MAX, Phase, rest, settle_dials, settle_pause};
 
 /// What new flows must add to the whole to be worth a trial.
 const GAIN: f64 = 0.06;
 /// How much of what was measured last is taken into what a known flow carries.
 const REFRESHED: f64 = 0.3;
+/// So many rest at most before they are closed.
+const RESTING_MAX: usize = 24;
 /// Trials that are compared with one measurement.
 const TRIALS_OF_ONE: u32 = 4;
 /// So many trials in a row may say nothing.
 const UNCLEAR_MAX: u32 = 3;
-/// So many rest at most: then they are closed although the search goes on, for there is no room.
-const RESTING_MAX: usize = 32;
 
 impl Chooser {
     /// Begins to search, as if `dials` had been made.
@@ -99,6 +99,21 @@ impl Chooser {
             self.retired.insert(flow);
             actions.push(Action::Pause(flow));
         }
+        let known = self.known.len() as u32;
+        if known <= 1 && self.dials >= enough(known) {
+            return self.search_on(look, actions);
+        }
+        let until = look.now.after(rest(look, known, self.dials));
+        self.phase = Phase::Resting(until);
+    }
+
+    /// Only known flows have carried data for a while.
+    pub(super) fn rested(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
+        if self.retired.len() >= RESTING_MAX {
+            self.close_retired(look, actions);
+            self.phase = Phase::Resting(look.now.after(settle_pause(look)));
+            return;
+        }
         self.search_on(look, actions);
     }
 
@@ -121,9 +136,6 @@ impl Chooser {
     fn search_on(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
         self.limits = self.known.len().max(1) as u32;
         self.before = self.base.total();
-        if self.retired.len() > RESTING_MAX {
-            self.close_retired(look, actions);
-        }
         if !self.dial(look, actions) {
             let total = self.base.total();
             self.settle(total, look, actions);
@@ -132,11 +144,14 @@ impl Chooser {
 
     /// Dials the next batch, if more dials are worth it and there is room.
     fn dial(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) -> bool {
+        let batch = if look.flows.len() <= 1 { BATCH_FIRST } else { BATCH_MAX };
+        let wanted = enough(self.limits).saturating_sub(self.dials).min(batch);
+        if wanted as usize + look.flows.len() > FLOWS_MAX {
+            self.close_retired(look, actions);
+        }
         let flows: Vec<&Flow> =
             look.flows.iter().filter(|flow| !self.closing.contains(&flow.id)).collect();
-        let room = FLOWS_MAX.saturating_sub(flows.len()) as u32;
-        let batch = if flows.len() <= 1 { BATCH_FIRST } else { BATCH_MAX };
-        let count = enough(self.limits).saturating_sub(self.dials).min(batch).min(room);
+        let count = wanted.min(FLOWS_MAX.saturating_sub(flows.len()) as u32);
         let now = look.now;
         self.avoided.retain(|_, until| *until > now);
         let avoided =

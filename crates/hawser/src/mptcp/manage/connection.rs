@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use hawser_core::paths::action::{Action, Flow, FlowId, Look, PairId, Role, State};
+use hawser_core::paths::action::{Action, Flow, FlowId, Look, PairId, Role, State, Unacked};
 use hawser_core::paths::chooser::Chooser;
 use hawser_core::time::Time;
 use hawser_sys::mptcp::Token;
@@ -105,8 +105,14 @@ impl Managed {
             return looked;
         }
         let pairs: Vec<PairId> = usable.keys().copied().collect();
-        let unacked_from = (connection.info.unacked > 0).then_some(connection.info.unacked_from);
-        let look = Look { now, flows: &flows, pairs: &pairs, unacked_from };
+        let info = &connection.info;
+        let unacked = (info.unacked > 0).then(|| Unacked {
+            from: info.unacked_from,
+            bytes: info.unacked,
+            resent: info.volume.map_or(0, |volume| volume.bytes_retransmitted),
+        });
+        looked.lively |= unacked.is_some();
+        let look = Look { now, flows: &flows, pairs: &pairs, unacked };
         let ends: HashMap<FlowId, Ends> = subflows.iter().map(|s| (id(s), ends(s))).collect();
         let actions = self.chooser.look(&look);
         looked.lines.extend(self.endings(&actions));
@@ -197,6 +203,7 @@ impl Managed {
             open,
             bytes: info.bytes_received.saturating_add(info.bytes_acked),
             unacked: info.unacked > 0,
+            backup: subflow.flags.backup(),
             rtt: Duration::from_micros(rtt.into()),
         })
     }
@@ -266,18 +273,32 @@ impl Managed {
     }
 
     /// What the trace has of a look.
-    pub fn traced(&self, now: Time, subflows: &[&Subflow]) -> serde_json::Value {
+    pub fn traced(
+        &self,
+        now: Time,
+        connection: &Connection,
+        subflows: &[&Subflow],
+    ) -> serde_json::Value {
         let flows: Vec<_> = subflows
             .iter()
             .map(|s| {
                 json!({"cookie": s.socket.cookie, "local": s.socket.local, "remote": s.socket.remote,
                        "state": s.socket.state.name(), "backup": s.flags.backup(),
-                       "received": s.info.bytes_received, "acked": s.info.bytes_acked})
+                       "received": s.info.bytes_received, "acked": s.info.bytes_acked,
+                       "unread": s.socket.unread, "unacked": s.info.unacked, "unsent": s.info.unsent,
+                       "backoff": s.info.backoff, "retransmitted": s.info.retransmitted,
+                       "rtt_us": s.info.rtt_us})
             })
             .collect();
+        let info = &connection.info;
+        let volume = info.volume.map(|v| {
+            json!({"retransmits": v.retransmits, "retransmitted": v.bytes_retransmitted,
+                   "sent": v.bytes_sent, "received": v.bytes_received, "acked": v.bytes_acked})
+        });
         json!({"seconds": now.since(Time::ZERO).as_secs_f64(), "connection": self.name,
                "state": super::state_name(self.chooser.state()), "limits": self.chooser.limits(),
-               "subflows": flows})
+               "unread": connection.socket.unread, "unacked": info.unacked,
+               "unacked_from": info.unacked_from, "volume": volume, "subflows": flows})
     }
 }
 

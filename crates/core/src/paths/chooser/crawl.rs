@@ -1,0 +1,84 @@
+//! The whole waits for bytes that no flow has any more.
+//!
+//! # Model
+//! A receiver discards what lies beyond the window that it has told last (net/mptcp/protocol.c,
+//! mptcp_data_queue_ofo(), counted as MPTcpExtNoDSSInWindow), although the flow that brought it has
+//! acknowledged it. That comes when one flow lags, the others fill the receiver's buffer with what
+//! cannot be read before, and the sender sends to the window's very edge. The kernel then sends the
+//! missing bytes again a piece of some KiB for each timeout, on a flow that has nothing to do
+//! (__mptcp_retrans()), and nothing else is sent, for the window is full: 0.2 Mbit/s for seconds. When
+//! a flow ends, it sends again all that waits, at once (__mptcp_retransmit_pending_data()).
+//! ```text
+//!   crawls    for 0.5 s (8 round trips): at least 256 KiB wait, less than 64 KiB of them were
+//!             acknowledged, at most one flow has bytes under way at any look, and the connection
+//!             has sent again
+//!   then      one flow is ended: one that carries nothing anyhow, else the one that has carried least
+//! ```
+//! A peer whose program does not read may look like this as well. So the pause until the next such ending
+//! doubles, from 1 s, and after four of them none follows until 4 MiB have been acknowledged.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::super::action::{Flow, Look, PairId, Unacked};
+use super::endings::PROGRESS;
+use super::round_trip;
+use crate::time::Time;
+
+/// So long it must crawl; 8 round trips at least.
+const CRAWLS: Duration = Duration::from_millis(500);
+/// So much must wait.
+const WAITING_MIN: u64 = 256 << 10;
+/// Until a flow is ended for the same reason again, at first.
+const PAUSE: Duration = Duration::from_secs(1);
+/// So many are ended until the whole goes on, which is when so much has been acknowledged.
+const ENDED_MAX: u32 = 4;
+const GOES_ON: u64 = 4 << 20;
+
+/// What is seen of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Crawl {
+    began: Option<(Unacked, Time)>,
+    /// How many flows were ended for it, up to which byte, and until when no other is.
+    ended: u32,
+    ended_at: u64,
+    not_before: Time,
+}
+
+impl Crawl {
+    /// Takes a look in; which flow is to be ended, if one is.
+    pub(super) fn look<'a>(&mut self, look: &Look<'a>) -> Option<&'a Flow> {
+        let now = look.now;
+        let open = || look.flows.iter().filter(|flow| flow.open);
+        let Some(unacked) = look.unacked else {
+            self.began = None;
+            return None;
+        };
+        if unacked.from.wrapping_sub(self.ended_at) >= GOES_ON {
+            self.ended = 0;
+        }
+        let began = self.began.filter(|(first, _)| {
+            unacked.from.wrapping_sub(first.from) < PROGRESS
+                && unacked.bytes >= WAITING_MIN
+                && open().filter(|flow| flow.unacked).count() <= 1
+        });
+        let Some((first, since)) = began else {
+            self.began = Some((unacked, now));
+            return None;
+        };
+        let enough = CRAWLS.max(round_trip(look) * 8);
+        let may = now >= self.not_before && self.ended < ENDED_MAX;
+        if now.since(since) < enough || unacked.resent == first.resent || !may {
+            return None;
+        }
+        self.began = None;
+        self.not_before = now.after(PAUSE * 2u32.pow(self.ended));
+        (self.ended, self.ended_at) = (self.ended + 1, unacked.from);
+        let mut of: BTreeMap<PairId, usize> = BTreeMap::new();
+        for flow in open() {
+            *of.entry(flow.pair).or_default() += 1;
+        }
+        let alone = |flow: &Flow| of.get(&flow.pair).is_none_or(|flows| *flows <= 1);
+        open().min_by_key(|flow| (alone(flow), !flow.backup, flow.bytes))
+    }
+}
