@@ -25,7 +25,7 @@ TABLE = {
     "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
     "reserve_pool_size": "database", "user": "database", "hand_over": "database", "hand_over_secret_file": "database", "password": "database", "target_session_attrs": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
-    "tcp_defer_accept": "listen",
+    "tcp_defer_accept": "listen", "congestion": "listen",
     "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",

@@ -1,15 +1,19 @@
 """`hawser cc`: what is here, comparing, programs, and applying, as scripts use them."""
 
+import contextlib
 import functools
 import json
 import os
 import pathlib
 import shlex
+import signal
 import subprocess
 import sys
+import threading
 import time
 
-from harness.suite import Skip, limit, pooler_only
+from harness.pooler import Pooler
+from harness.suite import Skip, limit, pooler_only, until
 
 from integration.test_lab import lab, network
 
@@ -213,3 +217,97 @@ def test_bench_finds_bbr_on_the_long_fat_path(env):
                       "10.77.0.2", "--only", "down", "--algorithms", f"bbr,{slow}", "--rounds", 1, "--seconds", 12, "--json", seconds=90)
         steady = {one["algorithm"]: one["steady"] for one in json.loads(run.stdout)["outcomes"]}
         assert steady["bbr"] > 2 * steady[slow], steady
+
+
+@limit(150)
+@here
+def test_a_firewall_that_drops_is_told_from_a_program_that_is_not_there(env):
+    path = pathlib.Path(env.directory) / "firewall.toml"
+    # All is dropped from the 25th second on, without an answer: behind the first transfer, and ahead of the last.
+    path.write_text('[[link]]\nname = "wan"\nrtt = "20ms"\nrate = "10Mbit/s"\noutages = [{ at = "25s", lasts = "1h" }]\n')
+    with network(path) as name:
+        here, there = ([os.environ["HAWSER"], "lab", "run", name, "--on", host, "--accept-unfaithful", "--"] for host in ("near", "far"))
+        default = listed()["default"]
+        bench = [*here, "env", f"HAWSER_CC_TOKEN={TOKEN}", os.environ["HAWSER"], "cc", "bench", "10.77.0.2", "--only", "down",
+                 "--algorithms", default, "--seconds", "6", "--rounds", "6"]
+        with Server(before=there, listen="10.77.0.2:6480"):
+            begun = subprocess.run([*bench, "--no-udp"], capture_output=True, text=True, timeout=90)
+            assert begun.returncode == INCOMPLETE and "a firewall" in begun.stderr and "INCOMPLETE after" in begun.stdout, begun
+            later = subprocess.run(bench, capture_output=True, text=True, timeout=60)
+            assert later.returncode == ABSENT and "its port to be open" in later.stderr, later
+
+
+@contextlib.contextmanager
+def served(env, name, **settings):
+    """PostgreSQL behind `hawser serve` on the far host of a network."""
+    pooler = Pooler(f"{env.directory}/{name}", env.cluster, {"http_address": "", "client_tls_sslmode": None, **settings})
+    pooler.write(address=[f"10.77.0.2:{pooler.port}"])
+    with open(pooler.log, "ab") as log:
+        process = subprocess.Popen([os.environ["HAWSER"], "lab", "run", name, "--on", "far", "--accept-unfaithful", "--",
+                                    os.environ["HAWSER"], "serve", "-c", pooler.config], cwd=pooler.directory, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        until(lambda: "ready" in pooler.text() or process.poll() is not None, "ready", 10)
+        assert process.poll() is None, pooler.tail()
+        yield pooler
+    finally:
+        lab("down", name, check=None)
+        process.wait(15)
+
+
+def copied(env, name, port, seconds):
+    """Bytes of a COPY that a plain client has had, and when: [(seconds, bytes)]."""
+    # Two of them: the rows of one are all made before the first is sent.
+    statement = "copy (select repeat('x', 999) from generate_series(1, 1000) a, generate_series(1, 100000) b) to stdout"
+    psql = [str(env.cluster.bin / "psql"), "-Xq", f"host=10.77.0.2 port={port} user=app_trust dbname=app sslmode=disable", "-c", statement]
+    process = subprocess.Popen([os.environ["HAWSER"], "lab", "run", name, "--accept-unfaithful", "--", *psql],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True)
+    began, points, total = time.monotonic(), [(0.0, 0)], 0
+    try:
+        while points[-1][0] < seconds:
+            piece = os.read(process.stdout.fileno(), 1 << 20)
+            assert piece, process.stderr.read().decode()
+            total += len(piece)
+            points.append((time.monotonic() - began, total))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    return points
+
+
+def megabits(points, begin):
+    """From then to the end."""
+    (t0, b0), (t1, b1) = next(point for point in points if point[0] >= begin), points[-1]
+    return (b1 - b0) * 8 / 1e6 / max(t1 - t0, 1e-9)
+
+
+@limit(120)
+@here
+def test_auto_finds_bbr_for_a_copy_over_the_long_fat_path(env):
+    with network("long-fat", "--seed", "3") as name:
+        found = json.loads(lab("run", name, "--on", "far", "--accept-unfaithful", "--", os.environ["HAWSER"], "cc", "list", "--json").stdout)
+        if "bbr" not in found["allowed"]:
+            raise Skip(f"bbr is not for all users here: there is {found['allowed']}")
+        # Reno is for all users everywhere: what a namespace may have as its default.
+        lab("run", name, "--on", "far", "--accept-unfaithful", "--", "sh", "-c", "echo reno > /proc/sys/net/ipv4/tcp_congestion_control")
+        with served(env, name, congestion="auto") as pooler:
+            points = copied(env, name, pooler.port, 30)
+            said = pooler.text()
+        # Reno has 3 to 5, bbr 65 on a machine with nothing else to do.
+        assert "bbr is tried" in said, (megabits(points, 20), said)
+        assert megabits(points, 20) > 15, (megabits(points, 20), said)
+
+
+@limit(90)
+@here
+def test_more_connections_have_more_where_each_flow_is_limited(env):
+    with network("per-flow", "--seed", "1") as name, served(env, name) as pooler:
+        one = megabits(copied(env, name, pooler.port, 8), 3)
+        assert 3 < one < 9.6, one
+        all_of_them = []
+        threads = [threading.Thread(target=lambda: all_of_them.append(megabits(copied(env, name, pooler.port, 10), 3))) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(all_of_them) == 4 and sum(all_of_them) > 1.4 * one, (one, all_of_them)
