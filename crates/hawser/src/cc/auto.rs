@@ -114,7 +114,11 @@ impl Rounds {
             self.chooser.tick(now);
         }
         self.apply(flows, now);
-        if self.looks.is_empty() { REST } else { ROUND }
+        // Near connections alone are no reason to wake twenty times a second.
+        match self.looks.peek() {
+            Some(Reverse(look)) => look.due.since(now).clamp(ROUND, REST),
+            None => REST,
+        }
     }
 
     fn look(&mut self, flows: &Flows, mut look: Look, now: Time) {
