@@ -16,8 +16,8 @@
 //!   came of it
 //!
 //! # Why not
-//! netem inside: the emulator is the one of `hawser lab up`, so that a seed loses the same packets here
-//! and there, and all that descriptions know works.
+//! netem inside, but where `--by kernel` asks for it: the emulator is the one of `hawser lab up`, so that
+//! a seed loses the same packets here and there, and all that descriptions know works.
 //!
 //! # Limits
 //! One processor. In virtual time a look at the clock costs 256 ns of it, and nothing else costs any: a
@@ -28,6 +28,7 @@ pub mod image;
 pub mod inside;
 pub mod outcome;
 
+use hawser_lab::wan::description::By;
 use serde::{Deserialize, Serialize};
 
 /// What is to be done inside.
@@ -45,6 +46,10 @@ pub struct Plan {
     pub rounds: u32,
     /// What the networks' chance follows from.
     pub seed: u64,
+    /// Who carries the networks.
+    pub by: By,
+    /// Whether the laboratory is proved, and nothing is compared.
+    pub is_selftest: bool,
     /// Between the two ends of a comparison.
     pub token: String,
 }
@@ -71,6 +76,8 @@ pub struct End {
 pub const PLAN_FILE: &str = "plan.json";
 /// How it ended, in the exchange.
 pub const END_FILE: &str = "end.json";
+/// What was proved, in the exchange: as `lab selftest --json`.
+pub const SELFTEST_FILE: &str = "selftest.json";
 /// What a line of the console begins with that is for the user, not the kernel's own.
 pub const MARK: &str = "hawser| ";
 

@@ -3,8 +3,10 @@
 //! # Model       one question, one acknowledgement: see [`crate::netlink`]
 //! # Invariants  speaks to the namespace in which the socket was made
 //! # Why not     the `ip` program: one more package, and its messages are for people. A crate for
-//!               all of rtnetlink: seven kinds of messages are needed, of several hundred
+//!               all of rtnetlink: ten kinds of messages are needed, of several hundred
 //! # Limits      Linux 3.10; CAP_NET_ADMIN in the namespace
+
+pub mod queueing;
 
 use std::ffi::CStr;
 use std::io;
@@ -50,15 +52,15 @@ impl Routing {
         Ok(Interface(rustix::net::netdevice::name_to_index(&socket, name)?))
     }
 
-    /// Makes a pair of interfaces that are joined, here and in another namespace, both of the same
-    /// name.
+    /// Makes a pair of interfaces that are joined, here and in another namespace.
     ///
     /// # Errors
-    /// EEXIST where the name is taken, EOPNOTSUPP without the driver, EPERM.
-    pub fn add_pair(&mut self, name: &CStr, other: impl AsFd) -> io::Result<()> {
+    /// EEXIST where a name is taken, EOPNOTSUPP without the driver, EPERM.
+    pub fn add_pair(&mut self, name: &CStr, other_name: &CStr, other: impl AsFd) -> io::Result<()> {
         let mut near = Writer::default();
         near.bytes(libc::IFLA_IFNAME, name.to_bytes_with_nul());
-        let mut far = near.clone();
+        let mut far = Writer::default();
+        far.bytes(libc::IFLA_IFNAME, other_name.to_bytes_with_nul());
         far.bytes(libc::IFLA_NET_NS_FD, &other.as_fd().as_raw_fd().to_ne_bytes());
         // What is nested here has no NLA_F_NESTED: so it has been since before there was such a flag.
         let mut data = Writer::default();
@@ -93,6 +95,24 @@ impl Routing {
         sizes.u32(libc::IFLA_MTU, mtu_bytes);
         sizes.u32(libc::IFLA_TXQLEN, queue_packets);
         self.ask(libc::RTM_NEWLINK, 0, &link(interface.0, 0), &sizes)
+    }
+
+    /// Makes an Ethernet interface of the calling thread's namespace the end of a line with nobody
+    /// else on it: both ends have the same hardware address, so that none is asked for (ARP,
+    /// neighbour discovery), and TCP's segments leave it as packets, not to be cut later.
+    ///
+    /// Packets are cut on the way out, and not made small by TCP (`IFLA_GSO_MAX_SEGS`): for a buffer
+    /// full of small ones its accounting leaves two thirds to what is sent.
+    ///
+    /// # Errors
+    /// EADDRNOTAVAIL for a hardware address that is none, EPERM.
+    pub fn set_line(&mut self, name: &str, hardware: [u8; 6]) -> io::Result<()> {
+        let mut line = Writer::default();
+        line.bytes(libc::IFLA_ADDRESS, &hardware);
+        let flags = libc::IFF_NOARP.cast_unsigned();
+        let interface = self.interface(name)?;
+        self.ask(libc::RTM_NEWLINK, 0, &link(interface.0, flags), &line)?;
+        end_segmentation(name)
     }
 
     /// Gives an interface an address, and by it a route to `prefix_bits` of its neighbours. An IPv6
@@ -171,6 +191,26 @@ impl Routing {
         let flags = u16::try_from(flags).expect("flags are 16 bits");
         self.0.ask(&Question::new(kind, flags | ACK, fixed).with(attributes))?;
         Ok(())
+    }
+}
+
+/// Has TCP's segments cut into packets before they leave an interface (`ethtool -K NAME tso off`).
+fn end_segmentation(name: &str) -> io::Result<()> {
+    const ETHTOOL_STSO: u32 = 0x1f;
+    // SAFETY: ifreq is plain data, for which zeroes are valid.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = libc::c_char::from_ne_bytes([from]);
+    }
+    // ethtool_value: the command, and off
+    let mut value = [ETHTOOL_STSO, 0];
+    request.ifr_ifru.ifru_data = value.as_mut_ptr().cast();
+    let socket = rustix::net::socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    // SAFETY: SIOCETHTOOL reads an ifreq, and an ethtool_value where its data points, which lives
+    // through the call.
+    match unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL, &raw mut request) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -261,7 +301,7 @@ mod tests {
             routing.set_up(wan).unwrap();
         };
         namespace::within(&near, || {
-            Routing::open().unwrap().add_pair(c"wan", &far).unwrap();
+            Routing::open().unwrap().add_pair(c"wan", c"wan", &far).unwrap();
             prepare("10.77.0.1");
         })
         .unwrap();

@@ -3,8 +3,9 @@
 //! # Exit codes
 //! Beside those of all commands, so that a script can tell "try again" from "mend this": `run` ends
 //! as its command did; 65 the description is wrong, 69 there is no such laboratory or it ended,
-//! 71 the kernel of `--kernel` died, 72 there is none, 73 one of that name is up, 75 the run was not faithful and its figures are worth nothing, 77 the
-//! rights are missing. They are those of sysexits.h.
+//! 71 the kernel of `--kernel` died, 72 there is none, 73 one of that name is up, 75 the run was not
+//! faithful and its figures are worth nothing, 77 the rights are missing, 78 this machine's kernel
+//! lacks what was asked of it. They are those of sysexits.h.
 
 mod kernel;
 
@@ -20,6 +21,7 @@ use hawser_lab::namespaces::report::Snapshot;
 use hawser_lab::namespaces::selftest::{self, SelftestError};
 use hawser_lab::namespaces::{Laboratory, UpError, setup};
 use hawser_lab::wan::Description;
+use hawser_lab::wan::description::By;
 use hawser_lab::wan::named::{NAMED, named};
 use hawser_lab::wan::parse::parse;
 
@@ -31,9 +33,11 @@ const ABSENT: u8 = 69;
 const TAKEN: u8 = 73;
 const UNFAITHFUL: u8 = 75;
 const NO_RIGHTS: u8 = 77;
+const LACKS: u8 = 78;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 65 wrong description, 69 no such laboratory \
-                          or it ended, 71 the kernel of --kernel died, 72 there is none, 73 the name is taken, 75 the run was not faithful, 77 rights are missing; \
+                          or it ended, 71 the kernel of --kernel died, 72 there is none, 73 the name is taken, 75 the run was not faithful, 77 rights are missing, \
+                          78 this machine's kernel lacks what was asked of it; \
                           `run` ends as its command did.";
 
 /// A description's longest file: a mistyped name of a large file is refused, not read.
@@ -63,7 +67,7 @@ enum LabCommand {
     /// Print a description that comes with the program.
     Show(Show),
     /// Prove rate, delay, loss and limits on this machine, within 2 %.
-    Selftest(Format),
+    Selftest(Selftest),
     /// The only program of the kernel of `--kernel`.
     #[command(hide = true)]
     Inside {
@@ -83,6 +87,10 @@ struct Up {
     /// What all of its chance follows from.
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Who carries what is limited, delayed or lossy: the emulator, or the kernel's own queues (netem)
+    /// [default: as the description says; there, auto].
+    #[arg(long, value_name = "auto|kernel|emulator", value_parser = kernel::by())]
+    by: Option<By>,
     /// Stay in the foreground: the network is up until this process ends.
     #[arg(long)]
     foreground: bool,
@@ -138,6 +146,15 @@ struct Report {
 }
 
 #[derive(Debug, Args)]
+struct Selftest {
+    /// Whose: the emulator's, or that of the kernel's own queues (netem).
+    #[arg(long, value_name = "WHO", default_value = "emulator", value_parser = kernel::by())]
+    by: By,
+    #[command(flatten)]
+    format: Format,
+}
+
+#[derive(Debug, Args)]
 struct Show {
     /// Its name.
     name: String,
@@ -162,7 +179,8 @@ impl From<UpError> for Failure {
     fn from(error: UpError) -> Self {
         let code = match error {
             UpError::Rights { .. } | UpError::Device { .. } => NO_RIGHTS,
-            UpError::Setting { .. } => DESCRIPTION_WRONG,
+            UpError::Setting { .. } | UpError::Beyond { .. } => DESCRIPTION_WRONG,
+            UpError::Lacks { .. } => LACKS,
             UpError::Kernel { .. } => 1,
         };
         Self(code, error.to_string())
@@ -200,7 +218,7 @@ pub(super) fn run(arguments: &Lab) -> ExitCode {
             LabCommand::List(format) => list(format.json),
             LabCommand::Report(arguments) => report(arguments),
             LabCommand::Show(arguments) => show(&arguments.name),
-            LabCommand::Selftest(format) => self_test(format.json),
+            LabCommand::Selftest(arguments) => self_test(arguments.by, arguments.format.json),
             LabCommand::Inside { exchange } => inside::run(exchange),
         },
         (None, Some(names)) => kernel::run(names, &arguments.kernel),
@@ -256,7 +274,9 @@ fn up(arguments: &Up) -> Result<(), Failure> {
     let name = arguments.name.clone().unwrap_or(own_name);
     let seed = arguments.seed.to_string();
     let mut child = Command::new("/proc/self/exe")
-        .args(["lab", "up", "--foreground", "--tell", "--seed", &seed, "--name", &name, "--"])
+        .args(["lab", "up", "--foreground", "--tell", "--seed", &seed, "--name", &name])
+        .args(arguments.by.map(|by| format!("--by={}", by.name())))
+        .arg("--")
         .arg(&source)
         .current_dir("/")
         .stdin(Stdio::null())
@@ -282,7 +302,10 @@ fn up(arguments: &Up) -> Result<(), Failure> {
 }
 
 fn up_here(arguments: &Up) -> Result<(), Failure> {
-    let (description, own_name, source) = description(&arguments.description)?;
+    let (mut description, own_name, source) = description(&arguments.description)?;
+    if let Some(by) = arguments.by {
+        description.carry_by(by);
+    }
     let claim = control::claim(arguments.name.as_deref().unwrap_or(&own_name))?;
     if arguments.tell {
         hawser_sys::namespace::leave_terminal().map_err(failed)?;
@@ -405,9 +428,9 @@ fn show(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-fn self_test(json: bool) -> Result<(), Failure> {
+fn self_test(by: By, json: bool) -> Result<(), Failure> {
     setup::obtain_rights()?;
-    let findings = selftest::run(|check| {
+    let findings = selftest::run(by, |check| {
         if !json {
             print(&format!("{check}\n"));
         }

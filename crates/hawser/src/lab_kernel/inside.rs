@@ -9,9 +9,14 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 
+use hawser_lab::namespaces::selftest::Findings;
+use hawser_lab::wan::description::By;
 use hawser_sys::congestion;
 
-use super::{END_FILE, End, MARK, PLAN_FILE, Plan, comparison_file, description_file, report_file};
+use super::{
+    END_FILE, End, MARK, PLAN_FILE, Plan, SELFTEST_FILE, comparison_file, description_file,
+    report_file,
+};
 use crate::cc::serve::PORT_DEFAULT;
 
 /// Where the exchange is mounted.
@@ -51,6 +56,9 @@ fn work(exchange: &Path) -> io::Result<End> {
     let settings = Path::new(SETTINGS);
     let all = congestion::algorithms()?.available.join(" ");
     fs::write(settings.join("tcp_allowed_congestion_control"), all)?;
+    if plan.is_selftest {
+        return prove(exchange, &plan);
+    }
     for network in 0..plan.networks.len() {
         let end = compare(exchange, &plan, network)?;
         if end.code != 0 {
@@ -100,6 +108,24 @@ fn hawser(plan: &Plan) -> Command {
     command
 }
 
+/// The laboratory itself, of whom the plan says.
+fn prove(exchange: &Path, plan: &Plan) -> io::Result<End> {
+    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease")?;
+    say(&format!("selftest, by {}, Linux {} in virtual time", plan.by.name(), kernel.trim()));
+    let mut command = hawser(plan);
+    command.args(["lab", "selftest", "--json", "--by", plan.by.name()]);
+    command.stdout(File::create(exchange.join(SELFTEST_FILE))?).stderr(Stdio::piped());
+    let output = command.spawn()?.wait_with_output()?;
+    let findings = fs::read(exchange.join(SELFTEST_FILE))?;
+    if let Ok(findings) = serde_json::from_slice::<Findings>(&findings) {
+        findings.checks.iter().for_each(|check| say(&check.to_string()));
+    }
+    let code = output.status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1);
+    let words = String::from_utf8_lossy(&output.stderr);
+    let message = words.trim().trim_start_matches("hawser lab: ").to_owned();
+    Ok(End { code, message })
+}
+
 /// One network.
 fn compare(exchange: &Path, plan: &Plan, network: usize) -> io::Result<End> {
     say(&format!(
@@ -107,7 +133,12 @@ fn compare(exchange: &Path, plan: &Plan, network: usize) -> io::Result<End> {
         plan.networks[network].name, plan.seconds, plan.seed
     ));
     let mut up = hawser(plan);
-    up.args(["lab", "up", "--name", NETWORK, "--seed", &plan.seed.to_string(), "--"]);
+    up.args(["lab", "up", "--name", NETWORK, "--seed", &plan.seed.to_string()]);
+    // Else as the description says.
+    if plan.by != By::Auto {
+        up.args(["--by", plan.by.name()]);
+    }
+    up.arg("--");
     succeed(up.arg(exchange.join(description_file(network))))?;
     let far = far_address(plan)?;
     let server = serve(plan, &plan.networks[network].far, &far)?;

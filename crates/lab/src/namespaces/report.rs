@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 
 use super::Laboratory;
 use super::lateness::LatenessCounts;
-use crate::wan::direction::Cause;
+use super::wires::Carrier;
+use crate::wan::direction::{Cause, Counts};
 use crate::wan::network::{End, PathCounts, Port};
 
 /// One packet in this many may be late.
@@ -31,13 +32,19 @@ pub const LATE_SHARE: u64 = 100;
 pub struct Snapshot {
     /// How late packets left.
     pub lateness: LatenessCounts,
+    /// How late probes left beside the links that the kernel carries; none where it carries none.
+    #[serde(default)]
+    pub probes: LatenessCounts,
+    /// Whether chance by the kernel follows from the seed; `None` where it has no chance to do.
+    #[serde(default)]
+    pub kernel_is_seeded: Option<bool>,
     /// What the description calls late, in microseconds.
     pub lateness_max_us: u64,
     /// Packets that the kernel did not take.
     pub refused: u64,
     /// Packets for which there was no room on the way.
     pub overflows: u64,
-    /// Packets that devices dropped because the emulator was behind.
+    /// Packets that devices dropped because their reader was behind.
     pub device_drops: u64,
     /// Somebody inside has deleted a device, and nothing is emulated any more.
     pub is_over: bool,
@@ -56,7 +63,8 @@ pub struct PathReport {
     pub path: usize,
     /// `near>far`.
     pub direction: String,
-    /// `emulator`, or `kernel` where the link does nothing to packets; such are not counted.
+    /// `emulator`, `netem` where the kernel's queues do it, or `kernel` where the link does nothing
+    /// to packets; such are not counted.
     pub carried_by: String,
     /// Packets that came.
     pub packets: u64,
@@ -92,6 +100,8 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
     };
     let mut snapshot = Snapshot {
         lateness: LatenessCounts::default(),
+        probes: LatenessCounts::default(),
+        kernel_is_seeded: laboratory.kernel_is_seeded(),
         lateness_max_us: u64::try_from(description.lateness_max.as_micros()).unwrap_or(u64::MAX),
         refused: 0,
         overflows: 0,
@@ -100,48 +110,60 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         priority: None,
         paths: Vec::new(),
     };
-    for (link, of_link) in description.links.iter().enumerate() {
-        if of_link.is_plain() {
+    for (link, carrier) in laboratory.carriers.iter().enumerate() {
+        if *carrier == Carrier::Pair {
             let ports = End::BOTH.map(|end| Port { link, end });
             snapshot.paths.extend(ports.map(|port| report(port, 0, "kernel")));
         }
     }
-    let Some(emulator) = &laboratory.emulator else { return Ok(snapshot) };
-    let books = emulator.books();
-    snapshot.lateness = books.lateness.read();
-    snapshot.refused = books.refused.load(Ordering::Relaxed);
-    snapshot.overflows = books.overflows.load(Ordering::Relaxed);
-    snapshot.is_over = books.is_over.load(Ordering::Relaxed);
-    let priority = match emulator.priority() {
-        Priority::Ordinary => "ordinary",
-        Priority::Fifo => "fifo",
-        Priority::Deadline => "deadline",
-    };
-    snapshot.priority = Some(priority.to_owned());
-    for PathCounts { from, path, counts } in books.paths() {
-        if description.links[from.link].is_plain() {
-            continue;
-        }
+    let counted = |from: Port, path: usize, counts: Counts, carried_by: &str| {
         let dropped = |cause: Cause| counts.dropped[cause as usize];
-        snapshot.paths.push(PathReport {
+        PathReport {
             packets: counts.packets,
             bytes: counts.bytes,
             dropped_by_outage: dropped(Cause::Outage),
             dropped_by_queue: dropped(Cause::Queue),
             dropped_by_limit: dropped(Cause::Limit),
             dropped_by_loss: dropped(Cause::Loss),
-            ..report(from, path, "emulator")
-        });
+            ..report(from, path, carried_by)
+        }
+    };
+    if let Some(wires) = &laboratory.wires {
+        let (counts, drops) = wires.counts(description)?;
+        let reports = counts.into_iter().map(|(from, counts)| counted(from, 0, counts, "netem"));
+        snapshot.paths.extend(reports);
+        snapshot.device_drops += drops;
+        snapshot.probes = wires.lateness();
     }
-    for host in &laboratory.hosts {
-        let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
-        snapshot.device_drops += send_drops(&namespace::within(host, read)??);
+    if let Some(emulator) = &laboratory.emulator {
+        let books = emulator.books();
+        snapshot.lateness = books.lateness.read();
+        snapshot.refused = books.refused.load(Ordering::Relaxed);
+        snapshot.overflows = books.overflows.load(Ordering::Relaxed);
+        snapshot.is_over = books.is_over.load(Ordering::Relaxed);
+        let priority = match emulator.priority() {
+            Priority::Ordinary => "ordinary",
+            Priority::Fifo => "fifo",
+            Priority::Deadline => "deadline",
+        };
+        snapshot.priority = Some(priority.to_owned());
+        for PathCounts { from, path, counts } in books.paths() {
+            if laboratory.carriers[from.link] == Carrier::Emulator {
+                snapshot.paths.push(counted(from, path, counts, "emulator"));
+            }
+        }
+    }
+    if laboratory.emulator.is_some() || laboratory.wires.is_some() {
+        for host in &laboratory.hosts {
+            let read = || std::fs::read_to_string("/proc/thread-self/net/dev");
+            snapshot.device_drops += send_drops(&namespace::within(host, read)??);
+        }
     }
     Ok(snapshot)
 }
 
 /// Packets that interfaces dropped when sending, by `/proc/net/dev`: the 12th figure of a line.
-fn send_drops(text: &str) -> u64 {
+pub(super) fn send_drops(text: &str) -> u64 {
     let lines = text.lines().filter_map(|line| line.split_once(':'));
     let figures = lines.filter(|(name, _)| name.trim() != "lo").map(|(_, figures)| figures);
     figures.filter_map(|f| f.split_whitespace().nth(11)?.parse::<u64>().ok()).sum()
@@ -153,6 +175,7 @@ impl Snapshot {
     pub fn since(&self, before: &Self) -> Self {
         let mut between = self.clone();
         between.lateness = self.lateness.since(&before.lateness);
+        between.probes = self.probes.since(&before.probes);
         between.refused -= before.refused;
         between.overflows -= before.overflows;
         between.device_drops -= before.device_drops;
@@ -174,16 +197,18 @@ impl Snapshot {
             return Some("a device was deleted inside: nothing is emulated any more".into());
         }
         let limit = Duration::from_micros(self.lateness_max_us);
-        let late = self.lateness.later_than(limit);
-        if late * LATE_SHARE > self.lateness.packets() {
-            return Some(format!(
-                "{late} of {} packets left more than {limit:?} late (1 in {LATE_SHARE} may): {}",
-                self.lateness.packets(),
-                self.lateness_figures()
-            ));
+        for (counts, what) in [(&self.lateness, "packets"), (&self.probes, "probes")] {
+            let late = counts.later_than(limit);
+            if late * LATE_SHARE > counts.packets() {
+                return Some(format!(
+                    "{late} of {} {what} left more than {limit:?} late (1 in {LATE_SHARE} may): {}",
+                    counts.packets(),
+                    figures(counts)
+                ));
+            }
         }
         for (count, what) in [
-            (self.device_drops, "dropped by a device because the emulator was behind"),
+            (self.device_drops, "dropped by a device because its reader was behind"),
             (self.refused, "refused by the kernel"),
             (self.overflows, "dropped for want of room on the way"),
         ] {
@@ -193,16 +218,16 @@ impl Snapshot {
         }
         None
     }
+}
 
-    fn lateness_figures(&self) -> String {
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
-        format!(
-            "lateness mean {:.3} ms, 99.9 % within {:.3} ms, worst {:.3} ms",
-            ms(self.lateness.mean()),
-            ms(self.lateness.quantile(0.999)),
-            ms(self.lateness.quantile(1.0)),
-        )
-    }
+fn figures(lateness: &LatenessCounts) -> String {
+    let ms = |time: Duration| time.as_secs_f64() * 1e3;
+    format!(
+        "lateness mean {:.3} ms, 99.9 % within {:.3} ms, worst {:.3} ms",
+        ms(lateness.mean()),
+        ms(lateness.quantile(0.999)),
+        ms(lateness.quantile(1.0)),
+    )
 }
 
 impl fmt::Display for Snapshot {
@@ -230,7 +255,16 @@ impl fmt::Display for Snapshot {
             writeln!(f, "{place}: {} packets, {megabytes:.3} MB, {dropped}", path.packets)?;
         }
         if let Some(priority) = &self.priority {
-            writeln!(f, "by the emulator (TUN), {priority} priority: {}", self.lateness_figures())?;
+            let figures = figures(&self.lateness);
+            writeln!(f, "by the emulator (TUN), {priority} priority: {figures}")?;
+        }
+        if self.paths.iter().any(|path| path.carried_by == "netem") {
+            let seed = match self.kernel_is_seeded {
+                Some(false) => ", which takes no seed: what is lost differs each time",
+                _ => "",
+            };
+            let (probes, figures) = (self.probes.packets(), figures(&self.probes));
+            writeln!(f, "by the kernel (tbf, netem){seed}; {probes} probes: {figures}")?;
         }
         Ok(())
     }
@@ -246,6 +280,8 @@ mod tests {
         late_ms.iter().for_each(|&ms| lateness.record(Duration::from_millis(ms)));
         Snapshot {
             lateness: lateness.read(),
+            probes: LatenessCounts::default(),
+            kernel_is_seeded: None,
             lateness_max_us: 1_000,
             refused: 0,
             overflows: 0,

@@ -1,7 +1,7 @@
 //! Does the laboratory do what is asked of it, here and now?
 //!
 //! # Model
-//! Each check brings a network up, sends through it, and compares what the receiver saw with what
+//! Of the emulator, or of the kernel's queues ([`by_kernel`]). Each check brings a network up, sends through it, and compares what the receiver saw with what
 //! the description asks, or with what virtual time says of the same description, seed and traffic.
 //! A run whose packets left late is no proof of anything: it is refused, not failed.
 //!
@@ -12,14 +12,18 @@
 //!               than 2 %. The packets that are lost are the very ones that the model loses, and
 //!               the model is measured over a million
 
+mod by_kernel;
+
+use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::time::Duration;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::report::Snapshot;
 use super::{Laboratory, UpError, probe};
+use crate::wan::description::{By, Description};
 use crate::wan::direction::{Direction, Fate};
 use crate::wan::flow::Flow;
 use crate::wan::network::{End, Network, Port};
@@ -35,7 +39,7 @@ const SEED: u64 = 20_241;
 const FORWARD: Port = Port { link: 0, end: End::First };
 
 /// One comparison.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Check {
     /// What was measured.
     pub what: String,
@@ -44,7 +48,7 @@ pub struct Check {
     /// What it was.
     pub found: f64,
     /// Of both.
-    pub unit: &'static str,
+    pub unit: Cow<'static, str>,
     /// Whether it is near enough.
     pub is_right: bool,
 }
@@ -52,7 +56,7 @@ pub struct Check {
 impl Check {
     fn new(what: impl Into<String>, asked: f64, found: f64, unit: &'static str) -> Self {
         let is_right = (found - asked).abs() <= asked.abs() * TOLERANCE;
-        Self { what: what.into(), asked, found, unit, is_right }
+        Self { what: what.into(), asked, found, unit: unit.into(), is_right }
     }
 
     /// Of numbers that must be the same.
@@ -62,7 +66,13 @@ impl Check {
         #[expect(clippy::cast_precision_loss, reason = "small")]
         let (asked, differing) = (asked.len() as f64, differing as f64);
         let is_right = differing == 0.0 && asked > 0.0;
-        Self { what: what.into(), asked, found: asked - differing, unit: "packets", is_right }
+        Self {
+            what: what.into(),
+            asked,
+            found: asked - differing,
+            unit: "packets".into(),
+            is_right,
+        }
     }
 
     /// The deviation, of what was asked.
@@ -82,7 +92,7 @@ impl fmt::Display for Check {
 }
 
 /// All that was found.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Findings {
     /// In the order of the run.
     pub checks: Vec<Check>,
@@ -120,27 +130,33 @@ impl std::error::Error for SelftestError {}
 type Measure = fn(&mut Bench) -> Measured;
 type Measured = Result<Vec<Check>, SelftestError>;
 
-/// Runs all checks; `tell` hears of each as it is made.
+/// Of the emulator, in the order of the run.
+const CHECKS: [(&str, Measure); 9] = [
+    ("rate", rate),
+    ("delay", delay),
+    ("loss", loss),
+    ("bursts", bursts),
+    ("classes", classes),
+    ("policer", policer),
+    ("paths", paths),
+    ("outage", outage),
+    ("virtual time", agreement),
+];
+
+/// Runs all checks; `tell` hears of each as it is made. `by` is whose: [`By::Auto`] is the emulator's.
 ///
 /// # Errors
 /// There is no laboratory to check.
-pub fn run(mut tell: impl FnMut(&Check)) -> Result<Findings, SelftestError> {
-    let checks: [(&str, Measure); 9] = [
-        ("rate", rate),
-        ("delay", delay),
-        ("loss", loss),
-        ("bursts", bursts),
-        ("classes", classes),
-        ("policer", policer),
-        ("paths", paths),
-        ("outage", outage),
-        ("virtual time", agreement),
-    ];
+pub fn run(by: By, mut tell: impl FnMut(&Check)) -> Result<Findings, SelftestError> {
+    let (by, checks) = match by {
+        By::Kernel => (by, &by_kernel::CHECKS[..]),
+        By::Auto | By::Emulator => (By::Emulator, &CHECKS[..]),
+    };
     let mut findings = Findings::default();
-    for (name, check) in checks {
+    for &(name, check) in checks {
         let mut reason = None;
         for _ in 0..TRIES {
-            let mut bench = Bench::default();
+            let mut bench = Bench { by, ..Bench::default() };
             let found = check(&mut bench)?;
             reason = bench.unfaithful;
             if reason.is_none() {
@@ -158,6 +174,9 @@ pub fn run(mut tell: impl FnMut(&Check)) -> Result<Findings, SelftestError> {
 /// Brings networks up and watches how they do.
 #[derive(Default)]
 struct Bench {
+    by: By,
+    /// Whether the last laboratory's was.
+    kernel_is_seeded: bool,
     unfaithful: Option<String>,
     lateness: Duration,
 }
@@ -169,14 +188,21 @@ impl Bench {
         seed: u64,
         traffic: &[Traffic],
     ) -> Result<(Vec<Outcome>, Snapshot), SelftestError> {
-        let description = parse("selftest", toml).map_err(SelftestError::Description)?;
+        let mut description = parsed(toml)?;
+        description.carry_by(self.by);
         let laboratory = Laboratory::up(description, seed).map_err(SelftestError::Up)?;
         let outcomes = probe::run(&laboratory, traffic).map_err(SelftestError::Traffic)?;
         let snapshot = laboratory.snapshot().map_err(SelftestError::Traffic)?;
         self.unfaithful = self.unfaithful.take().or(snapshot.unfaithful());
-        self.lateness = self.lateness.max(snapshot.lateness.quantile(0.999));
+        for counts in [&snapshot.lateness, &snapshot.probes] {
+            self.lateness = self.lateness.max(counts.quantile(0.999));
+        }
         Ok((outcomes, snapshot))
     }
+}
+
+fn parsed(toml: &str) -> Result<Description, SelftestError> {
+    parse("selftest", toml).map_err(SelftestError::Description)
 }
 
 /// UDP forward over the first link from this port, `per_second` packets for as long as `lasts`.
@@ -244,7 +270,7 @@ fn delay(bench: &mut Bench) -> Measured {
 
 /// Mean loss of a million packets by the model alone, in percent.
 fn modelled_loss(toml: &str) -> Result<(f64, f64), SelftestError> {
-    let description = parse("selftest", toml).map_err(SelftestError::Description)?;
+    let description = parsed(toml)?;
     let wire = description.links[0].paths[0].forward.clone();
     let asked = wire.loss.mean() * 100.0;
     let mut direction = Direction::new(wire, SEED);
@@ -264,7 +290,7 @@ fn lost(
     traffic: Traffic,
 ) -> Result<(Vec<u64>, Vec<u64>), SelftestError> {
     let (outcomes, _) = bench.run(toml, seed, &[traffic])?;
-    let description = parse("selftest", toml).map_err(SelftestError::Description)?;
+    let description = parsed(toml)?;
     let (modelled, _) = virtual_time::run(&description, seed, &[traffic]);
     let missing = |outcome: &Outcome| outcome.received.missing(outcome.sent);
     Ok((missing(&outcomes[0]), missing(&modelled[0])))
@@ -300,7 +326,7 @@ fn bursts(bench: &mut Bench) -> Measured {
 
 /// A port for each of `count` classes.
 fn ports_by_class(toml: &str, count: usize) -> Result<Vec<u16>, SelftestError> {
-    let description = parse("selftest", toml).map_err(SelftestError::Description)?;
+    let description = parsed(toml)?;
     let network: Network<()> = Network::new(&description, SEED);
     let port = |class| (1000..).find(|&p| network.place_of(FORWARD, flow(p)).1 == Some(class));
     Ok((0..count).filter_map(port).collect())
@@ -352,7 +378,7 @@ fn policer(bench: &mut Bench) -> Measured {
 
 fn paths(bench: &mut Bench) -> Measured {
     let toml = "[[link]]\n[[link.path]]\nrtt = \"40ms\"\n[[link.path]]\nrtt = \"120ms\"";
-    let description = parse("selftest", toml).map_err(SelftestError::Description)?;
+    let description = parsed(toml)?;
     let network: Network<()> = Network::new(&description, SEED);
     let port = |path| (1000..).find(|&p| network.place_of(FORWARD, flow(p)).0 == path);
     let flows: Vec<Traffic> = (0..2).filter_map(port).map(|p| paced(p, 200, 2 * SECONDS)).collect();
@@ -380,7 +406,7 @@ fn outage(bench: &mut Bench) -> Measured {
             missing,
             "packets",
         ),
-        Check::new("outages, the emulator's own count", missing, counted, "packets"),
+        Check::new("outages, the laboratory's own count", missing, counted, "packets"),
     ])
 }
 
@@ -395,7 +421,7 @@ fn agreement(bench: &mut Bench) -> Measured {
         ("a window of 100 packets", Traffic { pattern: window, ..paced(1, 1, 4 * SECONDS) }),
     ] {
         let (here, _) = bench.run(toml, SEED, &[traffic])?;
-        let description = parse("selftest", toml).map_err(SelftestError::Description)?;
+        let description = parsed(toml)?;
         let (there, _) = virtual_time::run(&description, SEED, &[traffic]);
         #[expect(clippy::cast_precision_loss, reason = "small")]
         let dropped = |o: &Outcome| o.received.missing(o.sent).len() as f64;

@@ -20,13 +20,14 @@ use hawser_sys::namespace;
 use hawser_sys::rtnetlink::{MAIN_TABLE, Routing};
 use hawser_sys::tun::Tun;
 
+use super::wires::{self, Carrier, Part, Wires};
 use crate::wan::Description;
 use crate::wan::description::Host;
 use crate::wan::network::{End, Port};
 
 /// Packets that wait for the emulator: 10 ms of small ones at full speed. The default of 500 is
 /// overrun by one burst of a sender.
-const DEVICE_QUEUE_PACKETS: u32 = 10_000;
+pub(super) const DEVICE_QUEUE_PACKETS: u32 = 10_000;
 /// Tables of routes by source, one for each link, begin here; so do their rules' priorities.
 const SOURCE_TABLE: u32 = 1000;
 
@@ -60,6 +61,20 @@ pub enum UpError {
     Device {
         /// What the kernel said.
         source: io::Error,
+    },
+    /// The kernel shall carry a link, and has no such queues.
+    Beyond {
+        /// Which.
+        link: String,
+        /// What it asks for.
+        why: &'static str,
+    },
+    /// The kernel shall carry a link, and lacks a part.
+    Lacks {
+        /// Which link.
+        link: String,
+        /// What is missing.
+        part: Part,
     },
     /// A setting of the description was refused.
     Setting {
@@ -95,6 +110,16 @@ impl fmt::Display for UpError {
                  (modprobe tun), which this user may open, and CAP_NET_ADMIN; links without any \
                  need neither"
             ),
+            Self::Beyond { link, why } => write!(
+                f,
+                "link `{link}` cannot be carried by the kernel: it has {why}; `auto` and \
+                 `emulator` (`--by`, or `by` in the description) do that"
+            ),
+            Self::Lacks { link, part } => write!(
+                f,
+                "link `{link}` cannot be carried by this kernel, which has no {part}; `auto` and \
+                 `emulator` (`--by`, or `by` in the description) do without"
+            ),
             Self::Setting { host, name, source } => {
                 write!(f, "host `{host}`: setting `{name}` was refused: {source}")?;
                 if name == CONGESTION_CONTROL {
@@ -119,6 +144,7 @@ impl std::error::Error for UpError {
             | Self::Device { source }
             | Self::Setting { source, .. }
             | Self::Kernel { source, .. } => Some(source),
+            Self::Beyond { .. } | Self::Lacks { .. } => None,
         }
     }
 }
@@ -150,29 +176,53 @@ pub fn obtain_rights() -> Result<bool, UpError> {
 /// A device at each end of each link that is emulated.
 pub(super) type Devices = Vec<(Port, Tun)>;
 
-/// The namespaces of the hosts, and a device for each end of a link that is to be emulated.
-pub(super) fn build(description: &Description) -> Result<(Vec<OwnedFd>, Devices), UpError> {
+/// A new namespace, for `whom`.
+pub(super) fn namespace(whom: &str) -> Result<OwnedFd, UpError> {
+    let made =
+        std::thread::spawn(|| namespace::unshare_network().and_then(|()| namespace::own_network()));
+    let made = made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+    made.map_err(|source| match source.kind() {
+        io::ErrorKind::PermissionDenied => UpError::Rights { source },
+        _ => at(format!("making the namespace of {whom}"))(source),
+    })
+}
+
+/// What stands after [`build`].
+#[derive(Debug)]
+pub(super) struct Built {
+    /// The namespaces of the hosts.
+    pub(super) hosts: Vec<OwnedFd>,
+    /// A device for each end of a link that is to be emulated.
+    pub(super) devices: Devices,
+    /// The links that the kernel carries.
+    pub(super) wires: Option<Wires>,
+}
+
+/// All that joins the hosts, each link as `carriers` says.
+pub(super) fn build(
+    description: &Description,
+    carriers: &[Carrier],
+    seed: u64,
+) -> Result<Built, UpError> {
     let mut hosts = Vec::new();
     for host in &description.hosts {
-        let made = std::thread::spawn(|| {
-            namespace::unshare_network().and_then(|()| namespace::own_network())
-        });
-        let made = made.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        hosts.push(made.map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => UpError::Rights { source },
-            _ => at(format!("making the namespace of host `{}`", host.name))(source),
-        })?);
+        hosts.push(namespace(&format!("host `{}`", host.name))?);
     }
     let mut devices = Vec::new();
     for (index, host) in description.hosts.iter().enumerate() {
         inside(&hosts[index], || prepare(host))?;
     }
+    let wires = Wires::lay(description, carriers, &hosts, seed)?;
     for (index, link) in description.links.iter().enumerate() {
-        if link.is_plain() {
+        if carriers[index] == Carrier::Kernel {
+            continue;
+        }
+        if carriers[index] == Carrier::Pair {
             let name = CString::new(link.name.as_str()).expect("names have no NUL");
             let [first, second] = link.between.map(|host| &hosts[host]);
             inside(first, || {
-                let pair = Routing::open().and_then(|mut routing| routing.add_pair(&name, second));
+                let pair =
+                    Routing::open().and_then(|mut routing| routing.add_pair(&name, &name, second));
                 pair.map_err(at(format!("making the pair of interfaces `{}`", link.name)))
             })?;
             continue;
@@ -185,7 +235,7 @@ pub(super) fn build(description: &Description) -> Result<(Vec<OwnedFd>, Devices)
     // Both ends of every link must be there before any route leads over it.
     for (index, namespace) in hosts.iter().enumerate() {
         inside(namespace, || {
-            connect(description, index)
+            connect(description, carriers, index)
                 .map_err(at(format!("addresses of host `{}`", description.hosts[index].name)))
         })?;
     }
@@ -196,10 +246,10 @@ pub(super) fn build(description: &Description) -> Result<(Vec<OwnedFd>, Devices)
             configure(&description.hosts[index])
         })?;
     }
-    Ok((hosts, devices))
+    Ok(Built { hosts, devices, wires })
 }
 
-fn inside<R: Send>(
+pub(super) fn inside<R: Send>(
     network: impl AsFd + Sync,
     work: impl FnOnce() -> Result<R, UpError> + Send,
 ) -> Result<R, UpError> {
@@ -262,13 +312,16 @@ fn has_ipv6() -> bool {
     std::path::Path::new("/proc/net/if_inet6").exists()
 }
 
-fn connect(description: &Description, host: usize) -> io::Result<()> {
+fn connect(description: &Description, carriers: &[Carrier], host: usize) -> io::Result<()> {
     let mut routing = Routing::open()?;
     for port in description.ports(host) {
         let link = &description.links[port.link];
         let interface = routing.interface(&link.name)?;
-        if !link.is_plain() && has_ipv6() {
-            // No link-local address: a TUN device asks nobody for anybody's, as a pair does.
+        if carriers[port.link] == Carrier::Kernel {
+            routing.set_line(&link.name, wires::hardware(port.link))?;
+        }
+        if carriers[port.link] != Carrier::Pair && has_ipv6() {
+            // No link-local address: nobody asks anybody for one, as a pair's ends do.
             set(&format!("net.ipv6.conf.{}.addr_gen_mode", link.name), "1")?;
         }
         routing.set_sizes(interface, link.mtu_bytes, DEVICE_QUEUE_PACKETS)?;

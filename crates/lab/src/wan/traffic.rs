@@ -147,6 +147,12 @@ impl Received {
         &self.numbers
     }
 
+    /// From sending to arrival, in the order in which they came.
+    #[must_use]
+    pub fn delays(&self) -> &[Duration] {
+        &self.delays
+    }
+
     /// Which of the first `sent` did not arrive.
     #[must_use]
     pub fn missing(&self, sent: u64) -> Vec<u64> {

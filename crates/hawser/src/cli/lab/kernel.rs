@@ -6,14 +6,16 @@ use std::time::Instant;
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use hawser_core::tuner::algorithm::Algorithm;
+use hawser_lab::wan::description::By;
 
 use super::{Failure, description_text, failed};
 use crate::cli::print;
 use crate::lab_kernel::boot::{self, BootError, Exchange};
 use crate::lab_kernel::image::{self, ImageError};
 use crate::lab_kernel::outcome::Outcomes;
-use crate::lab_kernel::{Network, Plan};
+use crate::lab_kernel::{Network, Plan, SELFTEST_FILE};
 use crate::process::random_bytes;
 
 /// EX_OSFILE of sysexits.h.
@@ -46,9 +48,21 @@ pub(super) struct Options {
     /// With --kernel: the kernel [default: what `make lab-kernel` has built; also HAWSER_LAB_KERNEL].
     #[arg(long, value_name = "FILE", requires = "kernel")]
     image: Option<PathBuf>,
+    /// With --kernel: who carries the networks there, the emulator or that kernel's own queues.
+    #[arg(long, value_name = "auto|kernel|emulator", value_parser = by(), requires = "kernel")]
+    by: Option<By>,
+    /// With --kernel: prove rate, delay and loss there instead, as `selftest` does here, of --by.
+    #[arg(long, requires = "kernel", conflicts_with_all = ["algorithms", "flows", "seconds", "rounds", "seed"])]
+    selftest: bool,
     /// With --kernel: as JSON, with each run and second.
     #[arg(long, requires = "kernel")]
     json: bool,
+}
+
+/// What `--by` understands.
+pub(super) fn by() -> impl TypedValueParser<Value = By> {
+    let names = PossibleValuesParser::new(By::ALL.map(By::name));
+    names.map(|name| By::ALL.into_iter().find(|by| by.name() == name).unwrap_or_default())
 }
 
 impl From<BootError> for Failure {
@@ -71,6 +85,20 @@ pub(super) fn run(names: &[String], options: &Options) -> Result<(), Failure> {
     // Where it is not to be read, the kernel itself says what it lacks.
     let processors = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let image = image::find(named.as_deref(), &program, &processors)?;
+    if plan.is_selftest {
+        let exchange = Exchange::new(&plan, &texts, &program)?;
+        boot::run(&image, &exchange, |line| {
+            if options.json {
+                eprintln!("{line}");
+            } else {
+                print(&format!("{line}\n"));
+            }
+        })?;
+        if options.json {
+            print(&exchange.read(SELFTEST_FILE)?);
+        }
+        return Ok(());
+    }
     let outcomes = boot(&plan, &texts, &program, &image)?;
     if options.json {
         print(&(serde_json::to_string_pretty(&outcomes).map_err(failed)? + "\n"));
@@ -116,6 +144,8 @@ fn plan(names: &[String], options: &Options) -> Result<(Plan, Vec<String>), Fail
         seconds: options.seconds,
         rounds: options.rounds,
         seed: options.seed,
+        by: options.by.unwrap_or_default(),
+        is_selftest: options.selftest,
         token: URL_SAFE_NO_PAD.encode(token),
     };
     Ok((plan, texts))
@@ -148,9 +178,14 @@ mod tests {
         let lab = parsed("lab list").unwrap();
         assert!(lab.kernel.kernel.is_none());
         assert!(matches!(lab.command, Some(LabCommand::List(_))));
-        for wrong in
-            ["lab --kernel --seconds 5", "lab --algorithms bbr", "lab --kernel --json list"]
-        {
+        for wrong in [
+            "lab --kernel --seconds 5",
+            "lab --algorithms bbr",
+            "lab --kernel --json list",
+            "lab --selftest",
+            "lab --kernel --selftest --seconds 10",
+            "lab --kernel --by anybody",
+        ] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }
     }
