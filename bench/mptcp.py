@@ -135,7 +135,7 @@ def case_steady(lab):
     end = points[-1][0]
     window = 3.0
     reached = next((t for t, _ in points if t + window <= end and rate(points, t, t + window) >= 71), None)
-    return {"seconds": end, "steady": rate(points, end / 2, end - 0.5), "reached": reached, "points": points}
+    return {"seconds": end, "steady": rate(points, end / 2, end - 0.5), "third": rate(points, end * 2 / 3, end - 0.5), "reached": reached, "points": points}
 
 
 def case_basebackup(lab):
@@ -259,7 +259,7 @@ def write_report(results, out):
         failed = sum("error" in r for r in runs)
         good = [r for r in runs if "error" not in r]
         wrong = f", {failed} failed" if failed else ""
-        for name, unit in (("seconds", "s"), ("steady", "Mbit/s, second half"), ("reached", "s until 71 Mbit/s"), ("before", "Mbit/s before the cut"),
+        for name, unit in (("seconds", "s"), ("steady", "Mbit/s, second half"), ("third", "Mbit/s, last third"), ("reached", "s until 71 Mbit/s"), ("before", "Mbit/s before the cut"),
                            ("during", "Mbit/s during the cut"), ("stall", "s longest stall"), ("again", "s until 85 % again"),
                            ("processor", "s of the processor")):
             if any(name in r for r in good):
