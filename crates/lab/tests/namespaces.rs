@@ -205,3 +205,23 @@ fn the_kernels_own_queue_has_the_rate_and_is_cut_by_the_time_table() {
     let least = outcomes[0].received.median_delay();
     assert!(least > Duration::from_millis(10) && *most < Duration::from_millis(150), "{most:?}");
 }
+
+#[test]
+fn a_device_of_the_kernels_way_that_is_deleted_inside_is_told() {
+    let Some(laboratory) = up("by = \"kernel\"\n[[link]]\nname = \"wan\"\nrate = \"10Mbit/s\"", 3)
+    else {
+        return;
+    };
+    echo(&laboratory, 0, 1, laboratory.addresses(1)[0]);
+    let before = laboratory.snapshot().unwrap();
+    assert!(before.paths[0].packets > 2 && !before.is_over, "{before}");
+    let cut = namespace::within(laboratory.host(0), || {
+        Command::new("ip").args(["link", "delete", "wan"]).status()
+    });
+    match cut.unwrap() {
+        Ok(status) => assert!(status.success()),
+        Err(error) => return eprintln!("SKIPPED: no `ip`: {error}"),
+    }
+    let after = laboratory.snapshot().unwrap().since(&before);
+    assert!(after.unfaithful().unwrap().contains("deleted inside"), "{after}");
+}

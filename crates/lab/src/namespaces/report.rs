@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use super::Laboratory;
 use super::lateness::LatenessCounts;
-use super::wires::Carrier;
+use super::wires::{Carrier, Counted};
 use crate::wan::direction::{Cause, Counts};
 use crate::wan::network::{End, PathCounts, Port};
 
@@ -129,10 +129,11 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         }
     };
     if let Some(wires) = &laboratory.wires {
-        let (counts, drops) = wires.counts(description)?;
-        let reports = counts.into_iter().map(|(from, counts)| counted(from, 0, counts, "netem"));
+        let Counted { ways, drops, is_over } = wires.counts(description)?;
+        let reports = ways.into_iter().map(|(from, counts)| counted(from, 0, counts, "netem"));
         snapshot.paths.extend(reports);
         snapshot.device_drops += drops;
+        snapshot.is_over = is_over;
         snapshot.probes = wires.lateness();
     }
     if let Some(emulator) = &laboratory.emulator {
@@ -140,7 +141,7 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
         snapshot.lateness = books.lateness.read();
         snapshot.refused = books.refused.load(Ordering::Relaxed);
         snapshot.overflows = books.overflows.load(Ordering::Relaxed);
-        snapshot.is_over = books.is_over.load(Ordering::Relaxed);
+        snapshot.is_over |= books.is_over.load(Ordering::Relaxed);
         let priority = match emulator.priority() {
             Priority::Ordinary => "ordinary",
             Priority::Fifo => "fifo",
@@ -176,16 +177,18 @@ impl Snapshot {
         let mut between = self.clone();
         between.lateness = self.lateness.since(&before.lateness);
         between.probes = self.probes.since(&before.probes);
-        between.refused -= before.refused;
-        between.overflows -= before.overflows;
-        between.device_drops -= before.device_drops;
+        // An interface that was deleted inside takes its counts with it.
+        let take = |from: &mut u64, before: u64| *from = from.saturating_sub(before);
+        take(&mut between.refused, before.refused);
+        take(&mut between.overflows, before.overflows);
+        take(&mut between.device_drops, before.device_drops);
         for (path, before) in between.paths.iter_mut().zip(&before.paths) {
-            path.packets -= before.packets;
-            path.bytes -= before.bytes;
-            path.dropped_by_outage -= before.dropped_by_outage;
-            path.dropped_by_queue -= before.dropped_by_queue;
-            path.dropped_by_limit -= before.dropped_by_limit;
-            path.dropped_by_loss -= before.dropped_by_loss;
+            take(&mut path.packets, before.packets);
+            take(&mut path.bytes, before.bytes);
+            take(&mut path.dropped_by_outage, before.dropped_by_outage);
+            take(&mut path.dropped_by_queue, before.dropped_by_queue);
+            take(&mut path.dropped_by_limit, before.dropped_by_limit);
+            take(&mut path.dropped_by_loss, before.dropped_by_loss);
         }
         between
     }

@@ -215,6 +215,17 @@ pub(super) struct Wires {
     _timetable: Option<TimeTable>,
 }
 
+/// What has happened so far.
+#[derive(Debug)]
+pub(super) struct Counted {
+    /// By each direction.
+    pub(super) ways: Vec<(Port, Counts)>,
+    /// Packets that interfaces have dropped for want of room.
+    pub(super) drops: u64,
+    /// Somebody inside has deleted an interface, and with it its other end here.
+    pub(super) is_over: bool,
+}
+
 /// A link's interfaces in the wires' namespace.
 #[derive(Clone, Copy, Debug)]
 struct Line {
@@ -295,36 +306,39 @@ impl Wires {
         self.probes.lateness()
     }
 
-    /// What each direction has carried, and packets that interfaces have dropped for want of room.
-    pub(super) fn counts(
-        &self,
-        description: &Description,
-    ) -> io::Result<(Vec<(Port, Counts)>, u64)> {
+    /// What has happened so far.
+    pub(super) fn counts(&self, description: &Description) -> io::Result<Counted> {
         namespace::within(&self.network, || {
             let mut routing = Routing::open()?;
             let interfaces = std::fs::read_to_string("/proc/thread-self/net/dev")?;
-            let mut all = Vec::new();
+            let drops = super::report::send_drops(&interfaces);
+            let mut all = Counted { ways: Vec::new(), drops, is_over: false };
             for line in &self.lines {
                 for end in End::BOTH {
                     let wire = description.links[line.link].paths[0].wire(end);
                     let counts = line.counts(&mut routing, &interfaces, end, wire)?;
-                    all.push((Port { link: line.link, end }, counts));
+                    all.is_over |= counts.is_none();
+                    let counts = counts.unwrap_or_default();
+                    all.ways.push((Port { link: line.link, end }, counts));
                 }
             }
-            Ok((all, super::report::send_drops(&interfaces)))
+            Ok(all)
         })?
     }
 }
 
 impl Line {
+    /// `None` where its interfaces are gone.
     fn counts(
         &self,
         routing: &mut Routing,
         interfaces: &str,
         end: End,
         wire: &Wire,
-    ) -> io::Result<Counts> {
+    ) -> io::Result<Option<Counts>> {
         let arrived = received(interfaces, &name(ENDS[end as usize], self.link));
+        let passed = received(interfaces, &name(MIDDLE[end.other() as usize], self.link));
+        let (Some(arrived), Some(passed)) = (arrived, passed) else { return Ok(None) };
         let mut counts = Counts { packets: arrived.packets, ..Counts::default() };
         counts.bytes =
             arrived.bytes.saturating_sub(ETHERNET_OVERHEAD_BYTES.saturating_mul(arrived.packets));
@@ -334,7 +348,6 @@ impl Line {
         }
         if !wire.outages.is_empty() {
             // What came and did not go on; some may be on their way from one to the other.
-            let passed = received(interfaces, &name(MIDDLE[end.other() as usize], self.link));
             let held = if wire.rate.is_some() { queue.dropped + queue.waiting } else { 0 };
             counts.dropped[Cause::Outage as usize] =
                 arrived.packets.saturating_sub(passed.packets + held);
@@ -343,7 +356,7 @@ impl Line {
             let chance = routing.queue_counts(self.ends[end.other() as usize])?;
             counts.dropped[Cause::Loss as usize] = chance.dropped;
         }
-        Ok(counts)
+        Ok(Some(counts))
     }
 }
 
@@ -354,13 +367,11 @@ struct Arrived {
 }
 
 /// What an interface has received, by `/proc/net/dev`: the first two figures of its line.
-fn received(text: &str, interface: &str) -> Arrived {
+fn received(text: &str, interface: &str) -> Option<Arrived> {
     let mut lines = text.lines().filter_map(|line| line.split_once(':'));
-    let Some((_, figures)) = lines.find(|(name, _)| name.trim() == interface) else {
-        return Arrived::default();
-    };
+    let (_, figures) = lines.find(|(name, _)| name.trim() == interface)?;
     let mut figures = figures.split_whitespace().map(|figure| figure.parse().unwrap_or(0));
-    Arrived { bytes: figures.next().unwrap_or(0), packets: figures.next().unwrap_or(0) }
+    Some(Arrived { bytes: figures.next().unwrap_or(0), packets: figures.next().unwrap_or(0) })
 }
 
 /// Makes a link's interfaces, and joins them.

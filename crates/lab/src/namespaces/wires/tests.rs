@@ -62,6 +62,6 @@ fn what_an_interface_has_received_is_read() {
     let text = "Inter-|   Receive  | Transmit\n face |bytes packets errs drop fifo frame \
                 compressed multicast|bytes packets errs drop fifo colls carrier compressed\n \
                 a10: 99 9 0 0 0 0 0 0 1 1 0 9 0 0 0 0\n  a1: 1500 1 0 3 0 0 0 0 1 1 0 7 0 0 0 0\n";
-    assert_eq!(received(text, "a1"), Arrived { packets: 1, bytes: 1500 });
-    assert_eq!(received(text, "a2"), Arrived::default());
+    assert_eq!(received(text, "a1"), Some(Arrived { packets: 1, bytes: 1500 }));
+    assert_eq!(received(text, "a2"), None);
 }
