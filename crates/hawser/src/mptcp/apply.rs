@@ -12,7 +12,7 @@ use std::path::Path;
 
 use hawser_sys::interfaces;
 use hawser_sys::mptcp::endpoint::{Endpoint, Limits, PathManager};
-use hawser_sys::mptcp::kernel::{self, Version};
+use hawser_sys::mptcp::kernel::{self, Need, Version};
 use hawser_sys::mptcp::socket::{self, Unsupported};
 use hawser_sys::netlink::NetlinkError;
 
@@ -152,11 +152,15 @@ pub fn setup(request: &Request, options: &Options) -> Result<Vec<String>, ApplyE
     let earlier = Record::load(&path).map_err(|source| file(step())(source))?;
 
     let (addresses, mut lines) = addresses(&options.addresses)?;
+    let version = Version::parse(&kernel::release());
+    let warning = |need| version.and_then(|version| version.warning(need));
+    lines.extend(warning(Need::Endpoints));
     let wish = match request {
         Request::Server { ports, first_port } => {
             let ports = ports.unwrap_or_else(|| default_ports(&addresses));
             let ports = free_ports(&addresses, ports, *first_port, &endpoints);
             if !ports.is_empty() {
+                lines.extend(warning(Need::Ports));
                 let list: Vec<String> = ports.iter().map(ToString::to_string).collect();
                 lines.push(format!(
                     "clients must be able to reach TCP port {}: open them in the firewall",
@@ -171,8 +175,7 @@ pub fn setup(request: &Request, options: &Options) -> Result<Vec<String>, ApplyE
                     return Err(ApplyError::NotOurs(*address));
                 }
             }
-            let fullmesh =
-                Version::parse(&kernel::release()).is_none_or(|version| version >= Version(5, 15));
+            let fullmesh = version.is_none_or(|version| version >= Version(5, 15));
             plan::client(&addresses, backup, fullmesh)
         }
     };

@@ -160,7 +160,12 @@ impl Hierarchy {
             if found.len() > LOOKED_AT_MAX {
                 return None;
             }
-            let entries = fs::read_dir(&directory).ok()?;
+            let entries = match fs::read_dir(&directory) {
+                Ok(entries) => entries,
+                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return None,
+                // It has gone meanwhile.
+                Err(_) => continue,
+            };
             let is_directory = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|t| t.is_dir());
             rest.extend(entries.filter_map(Result::ok).filter(is_directory).map(|e| e.path()));
         }

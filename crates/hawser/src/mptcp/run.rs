@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus};
 
 use hawser_sys::congestion::{self, SetError};
+use hawser_sys::mptcp::kernel::{self, Need, Version};
 use hawser_sys::mptcp::replace::{is_unused, plain_like};
 use hawser_sys::mptcp::socket::{self, Unsupported};
 use hawser_sys::process::{
@@ -206,6 +207,10 @@ pub fn run(command: &[OsString], verbose: bool) -> Result<u8, RunError> {
     socket::probe().map_err(RunError::Unsupported)?;
     if let Some(path) = setuid(name) {
         return Err(RunError::Setuid(path));
+    }
+    let version = Version::parse(&kernel::release());
+    if let Some(warning) = version.and_then(|version| version.warning(Need::Supervisor)) {
+        eprintln!("hawser: {warning}");
     }
     program.env(VARIABLE, "1");
     let of = |level: i32, names: &[i32]| names.iter().map(|n| (level, *n)).collect::<Vec<_>>();

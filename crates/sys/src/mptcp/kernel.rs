@@ -12,10 +12,11 @@ const DIRECTORY: &str = "/proc/sys/net/mptcp";
 pub struct Version(pub u32, pub u32);
 
 /// What came after the first MPTCP (5.6), oldest first.
-const FEATURES: [(Version, &str); 8] = [
+const FEATURES: [(Version, &str); 9] = [
     (Version(5, 6), "MPTCP sockets"),
     (Version(5, 7), "more than one subflow: endpoints and limits"),
     (Version(5, 12), "endpoints with a port, events"),
+    (Version(5, 14), "`run`: sockets that a supervisor gives to a program"),
     (Version(5, 16), "MPTCP_INFO on sockets: whether a connection fell back"),
     (Version(5, 19), "the userspace path manager, listeners in `status`"),
     (Version(6, 1), "most socket options, TCP Fast Open among them"),
@@ -23,7 +24,49 @@ const FEATURES: [(Version, &str); 8] = [
     (Version(6, 6), "programs turned to MPTCP by BPF (update_socket_protocol)"),
 ];
 
+/// What a command needs of the kernel beyond MPTCP sockets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Endpoints and limits.
+    Endpoints,
+    /// Endpoints with a port.
+    Ports,
+    /// Sockets that a supervisor gives to a program (SECCOMP_ADDFD_FLAG_SEND).
+    Supervisor,
+}
+
+impl Need {
+    /// Since when there is that, what it is, and what becomes of it without.
+    fn terms(self) -> (Version, &'static str, &'static str) {
+        match self {
+            Self::Endpoints => {
+                (Version(5, 7), "endpoints and limits", "each connection keeps its one subflow")
+            }
+            Self::Ports => {
+                (Version(5, 12), "endpoints with a port", "no client is told of the ports")
+            }
+            Self::Supervisor => {
+                (Version(5, 14), "sockets that a supervisor gives to a program", "they stay TCP")
+            }
+        }
+    }
+}
+
 impl Version {
+    /// What to say before something is done that this version may not do. A warning and no error:
+    /// distributions add to old kernels what came later.
+    pub fn warning(self, need: Need) -> Option<String> {
+        let (since, what, without) = need.terms();
+        (self < since).then(|| {
+            let Self(major, minor) = self;
+            format!(
+                "warning: Linux {major}.{minor} is older than {what} ({}.{}): unless the \
+                 distribution has added them, {without}",
+                since.0, since.1
+            )
+        })
+    }
+
     /// Reads `6.18.4-generic`.
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse);
@@ -111,6 +154,27 @@ mod tests {
     fn each_version_lacks_what_came_later() {
         assert!(Version(6, 6).lacks().is_empty());
         assert_eq!(Version(5, 15).lacks().len(), 5);
+        assert_eq!(Version(5, 16).lacks().len(), 4);
+        assert_eq!(Version(6, 1).lacks().len(), 2);
+        let lacks = |major, minor| Version(major, minor).lacks().join("; ");
+        assert!(lacks(5, 5).contains("MPTCP sockets") && !lacks(5, 6).contains("MPTCP sockets"));
+        assert!(lacks(5, 15).contains("fell back") && !lacks(5, 16).contains("fell back"));
+        assert!(lacks(6, 0).contains("socket options") && !lacks(6, 1).contains("socket options"));
         assert_eq!(Version(5, 4).lacks().len(), FEATURES.len());
+    }
+
+    #[test]
+    fn what_a_command_needs_is_said_below_the_version_that_has_it_and_not_from_there_on() {
+        for (need, since) in [
+            (Need::Endpoints, Version(5, 7)),
+            (Need::Ports, Version(5, 12)),
+            (Need::Supervisor, Version(5, 14)),
+        ] {
+            assert_eq!(since.warning(need), None);
+            let older = Version(since.0, since.1 - 1);
+            let said = older.warning(need).unwrap();
+            assert!(said.contains(&format!("Linux {}.{}", older.0, older.1)), "{said}");
+            assert!(said.contains(&format!("({}.{})", since.0, since.1)), "{said}");
+        }
     }
 }
