@@ -170,12 +170,12 @@ def verdict(ratio, most):
     return "yes" if ratio <= most else "**no**"
 
 
-def write(counted, timed, about, out):
+def write(counted, timed, about, what, out):
     names = ["before", "full", "classic"]
     lines = [
         "# What session state costs those who have none", "",
         "Written by `bench/unused_state.py`, which says how. `before` is commit 6f5b078, the last one in which no setting, role, "
-        "LISTEN or PREPARE moved; `full` and `classic` are the present program with that `fidelity`.", "",
+        f"LISTEN or PREPARE moved; `full` and `classic` are {what} with that `fidelity`.", "",
         f"{about}", "",
         f"## Instructions a transaction (at most {INSTRUCTIONS_MAX} x)", "",
     ]  # fmt: skip
@@ -202,6 +202,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--before", required=True, help="the program from before")
     parser.add_argument("--program", default=os.environ.get("HAWSER") or os.path.join(run.target_directory(), "release", "hawser"))
+    parser.add_argument("--what", default="the present program", help="what --program is, for the report")
     parser.add_argument("--rounds", type=int, default=7, help="of the timed part [7]; 0: none")
     parser.add_argument("--seconds", type=float, default=2.0)
     parser.add_argument("--out", default=run.TRIAL)
@@ -217,7 +218,7 @@ def main():
             counted = count(programs, cluster)
             timed = time_them(programs, cluster, generator, given.rounds, given.seconds) if given.rounds else {}
         text = f"{about['cores']} cores ({about['cpu']}), Linux {about['kernel']}, PostgreSQL {about['postgres']}, 10 server connections."
-        print(write(counted, timed, text, given.out))
+        print(write(counted, timed, text, given.what, given.out))
     except Unavailable as error:
         print(f"bench: {error}", file=sys.stderr)
         return 1
