@@ -33,7 +33,6 @@ SHRINK_SECONDS = 120.0
 # What the generator does not make, with the reason. What Hawser is to do and does not is also a case of cases/.
 LIMITS = {
     "setting_sources": "start values are set on server connections: pg_settings.source is `session` there where it is `client` directly",
-    "statement_views": "pg_prepared_statements has the protocol's statements under the names that they have on the server: docs/session-state.md",
     "hidden": "what functions do inside is seen with the extension only: docs/session-state.md",
 }
 

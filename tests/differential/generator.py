@@ -134,12 +134,17 @@ class Generator:
             "set session authorization default", "select current_user, session_user", "show session authorization", "set role differ_other",
         ])
 
+    def _statement(self):
+        """A name of a statement: of PREPARE's, of the protocol's, or of either."""
+        return f"{self.rng.choice('psb')}{self.rng.randrange(2)}"
+
     def sql_statements(self):
-        name = f"p{self.rng.randrange(3)}"
+        name = self._statement()
         return self.rng.choice([
             f"prepare {name} as select {self.rng.randrange(9)}", f"prepare {name}(int) as select $1 + 1", f"prepare {name} as select place from things",
             f"execute {name}", f"execute {name}", f"execute {name}(4)", f"deallocate {name}", "deallocate all",
             f"prepare {name} as select syntax error here", f"prepare {name} as insert into numbered (t) values ('by {name}')",
+            f"explain (costs off) execute {name}", f"create temp table t{self.rng.randrange(3)} as execute {name}",
         ])
 
     def statement_views(self):
@@ -232,7 +237,7 @@ class Generator:
         steps = []
         for _ in range(self.rng.choice((1, 1, 2, 3, 5))):
             sql = self.control(status) if self.rng.random() < 0.15 else self.statement()
-            name, portal = f"s{self.rng.randrange(3)}", f"c{self.rng.randrange(2)}"
+            name, portal = self._statement().replace("p", "s"), f"c{self.rng.randrange(2)}"
             steps += self.rng.choice([
                 [["run", sql]], [["run", sql]], [["run", sql]],
                 [["parse", name, sql], ["bind", "", name], ["execute", "", 0]],
@@ -260,7 +265,7 @@ class Generator:
         if at < 0.02:
             return self.rng.choice(("leave", "leave", "vanish")), self.start()
         if at < 0.03:
-            sql = f"deallocate s{self.rng.randrange(3)}"
+            sql = f"deallocate {self._statement()}"
             return self.rng.choice((("query", sql), ("pipeline", [["run", sql], ["sync"]])))
         if at < 0.20:
             return "query", self.control(status)

@@ -335,6 +335,38 @@ def test_a_block_of_code_that_listens(env):
     equal(heard(client), [(client.pid, "plain", "own")])
 
 
+def test_commit_order_where_a_backend_takes_over(env):
+    """What had been listened on before by the connection that listens for all, and what keeps the backend now."""
+    ways = ["do $$ begin execute 'listen ' || 'b'; end $$", "set client_encoding to latin1; listen b"]
+    with env.pooler_with(pool_size=4) as target:
+        clients, senders = [env.connect(target) for _ in ways], [env.connect(target) for _ in range(2)]
+        for client, way in zip(clients, ways):
+            client.execute("listen a; listen c")
+            client.execute(way)
+        for number in range(60):
+            channel = "abc"[number % 3]
+            senders[number % 2].execute(f"notify {channel}, '{number}'")
+        expected = [("abc"[number % 3], str(number)) for number in range(60)]
+        for client in clients:
+            equal(told(client, 60), expected)
+        own = [(channel, "own") for channel in "cba"]
+        for client in clients:
+            equal(order(client.execute("notify c, 'own'; notify b, 'own'; notify a, 'own'")), "CCCAAAZ")
+            equal(heard(client, 3), [(client.pid, *one) for one in own])
+            for other in clients:
+                if other is not client:
+                    equal(told(other, 3), own)
+        for client in clients:
+            client.execute("unlisten a")
+        senders[0].execute("notify a, 'unheard'; notify c, 'heard'")
+        for client in clients:
+            equal(told(client), [("c", "heard")])
+            client.execute("unlisten *")
+        senders[0].execute("notify a; notify b; notify c")
+        for client in clients:
+            silent(client)
+
+
 def test_another_encoding(env):
     client, sender = env.connect(), env.connect()
     client.execute("set client_encoding to latin1")

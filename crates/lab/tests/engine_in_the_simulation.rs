@@ -41,8 +41,7 @@ fn startup(rng: &mut Rng) -> Vec<(String, String)> {
 }
 
 /// What a pooler carries from server to server, and what pins. Left out is what it does not promise:
-/// currval and lastval, which get the server's own error once the client has been elsewhere, and
-/// SQL's EXECUTE and DEALLOCATE of the protocol's statements, which have other names there.
+/// currval and lastval, which get the server's own error once the client has been elsewhere.
 fn mix() -> Mix {
     Mix { sequence_reads_percent: 0, poolable: true, ..Mix::everything() }
 }
@@ -315,10 +314,11 @@ fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
 /// behind a COMMIT in mid-pipeline. 174, 274: an UNLISTEN, rolled back or with a LISTEN behind it, by a
 /// client whose own backend listens, too. 48, 237: the listening connection is lost with a setting
 /// changed in the same transaction. 544: a client that begins to listen by its own backend notifies a
-/// channel that it had before.
+/// channel that it had before. 300, 567: a client listens on some channels by its own backend, on others
+/// by the listening connection.
 #[test]
 fn seeds_of_listening_that_once_failed() {
-    for seed in [75, 174, 180, 274, 544] {
+    for seed in [75, 174, 180, 274, 300, 544, 567] {
         let run = Draw::new(seed, 10, &listening()).run();
         run.unwrap_or_else(|failure| panic!("hear, seed {seed}, {failure}"));
     }
@@ -498,7 +498,7 @@ fn what_a_session_leaves_on_a_backend_is_noticed() {
         "SET my.user_id TO 'somebody else'",
         "SET search_path TO s2",
         "SET ROLE reader",
-        "PREPARE sq1 AS SELECT 'somebody else'",
+        "PREPARE ps1 AS SELECT 'somebody else'",
         "CREATE TEMP TABLE temp_1 (v int)",
         "DECLARE cur1 CURSOR WITH HOLD FOR SELECT 'somebody else'",
         "BEGIN",

@@ -15,6 +15,7 @@ use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
 use super::told::Told;
+use super::turn::OwnNames;
 use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -251,6 +252,8 @@ pub struct Backend<S: Socket> {
     pub(super) stateful: Option<Arc<FunctionNames>>,
     /// Settings under way within its client's pipeline.
     pub(super) within: Option<Box<Within>>,
+    /// And that is statements of the protocol under its own names.
+    pub(super) own_names: OwnNames,
     /// What its server reports of the session, if it does.
     pub(super) exact: Option<Box<Exact>>,
     /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
@@ -356,6 +359,7 @@ impl<S: Socket> Backend<S> {
             bringing: false,
             stateful,
             within: None,
+            own_names: OwnNames::No,
             exact,
             shared,
             hand_over,

@@ -230,6 +230,62 @@ impl<S: Socket> Backend<S> {
         self.pool.statements.depend_alike(&self.applied, settings)
     }
 
+    /// Appends a Parse of a statement under its client's own name, as part of the client's pipeline.
+    pub(super) fn prepare_own(&mut self, name: &[u8], statement: &Statement, out: &mut Vec<u8>) {
+        let other_settings =
+            !self.depend_alike(&statement.settings) && !statement.reads_no_settings();
+        let before = self.applied.clone();
+        let within = self.unsynced;
+        if other_settings {
+            self.set_within_pipeline(&statement.settings, within, out);
+        }
+        build::parse(out, name, &statement.body);
+        self.expect(Expect::MadeParse { statement: 0 });
+        if other_settings {
+            self.set_within_pipeline(&before, within, out);
+        }
+    }
+
+    /// The same ahead of a Query, which has to wait for the outcome.
+    pub(super) fn prepare_own_ahead(
+        &mut self,
+        name: &[u8],
+        statement: &Statement,
+        start: &Settings,
+        out: &mut Vec<u8>,
+    ) {
+        let other_settings =
+            !self.depend_alike(&statement.settings) && !statement.reads_no_settings();
+        let before = self.applied.clone();
+        if other_settings {
+            self.set_ahead(&statement.settings, start, out);
+        }
+        self.made_own_parse(name, &statement.body, out);
+        self.expected.push_back(Expect::CloseKnown { told: false }); // it sends nothing
+        if other_settings {
+            self.set_ahead(&before, start, out);
+        }
+    }
+
+    /// Changes settings around a Parse of ours. In a transaction block, up to its end (see
+    /// [`Self::set_within_pipeline`]), and where the Parse has failed that does, too.
+    fn set_ahead(&mut self, desired: &Settings, start: &Settings, out: &mut Vec<u8>) {
+        if self.status == TransactionStatus::Idle {
+            self.apply_settings(desired, start, out);
+            return;
+        }
+        let before = std::mem::replace(&mut self.applied, desired.clone());
+        let changes: Vec<_> = before.diff(desired).collect();
+        self.define(&changes);
+        for change in changes {
+            let mut text = Vec::new();
+            settings::write_set_local(change, &mut text);
+            build::query(out, &text);
+            self.expect(Expect::MadePrepare);
+        }
+        self.unnamed = None;
+    }
+
     /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
     pub(super) fn prepare_unnamed(&mut self, unnamed: &Unnamed, out: &mut Vec<u8>) {
         let other_settings = !self.depend_alike(&unnamed.settings) && !unnamed.reads_no_settings();

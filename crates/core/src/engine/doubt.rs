@@ -22,7 +22,7 @@ use super::client::{Client, Resetting};
 use super::effects::{Effects, IN_DOUBT};
 use super::expect::Expect;
 use super::restore::KEPT_BY_RESET_ALL;
-use super::statement::{Unnamed, same_parse_settings};
+use super::statement::{Statement, Unnamed, same_parse_settings};
 use super::{Socket, limits};
 use crate::session::part::{Part, PartSet};
 use crate::session::question::{ASKED, Answer, NAMES_MAX, Question};
@@ -71,6 +71,8 @@ struct NotedPrepare {
     doubtful: bool,
     /// And may be so although they are the same behind the transaction.
     unknown: bool,
+    /// What Parses give this name; of several, one has it at most.
+    parsed: Vec<Arc<Statement>>,
 }
 
 impl Noted {
@@ -81,13 +83,32 @@ impl Noted {
             known.doubtful |=
                 noted.doubtful || !same_parse_settings(&known.settings, &noted.settings);
             known.unknown |= noted.unknown;
-        } else if self.prepared.len() < NAMES_MAX {
+            let is_new =
+                |one: &Arc<Statement>| !known.parsed.iter().any(|old| Arc::ptr_eq(one, old));
+            let new: Vec<_> = noted.parsed.into_iter().filter(is_new).collect();
+            known.parsed.extend(new);
+        } else if self.prepared.len() < NAMES_MAX || !noted.parsed.is_empty() {
             self.prepared.push(noted); // beyond, it is not known
         }
     }
 
     fn of(&self, name: &[u8]) -> Option<&NotedPrepare> {
         self.prepared.iter().find(|known| *known.name == *name)
+    }
+
+    /// What the protocol may have prepared under this name.
+    pub(super) fn parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
+        self.of(name).map_or(&[], |noted| &noted.parsed)
+    }
+
+    /// The names that the protocol may have given.
+    fn parsed_names(&self) -> impl Iterator<Item = &Box<[u8]>> {
+        self.prepared.iter().filter(|noted| !noted.parsed.is_empty()).map(|noted| &noted.name)
+    }
+
+    /// Whether there are such names.
+    pub(super) fn has_parsed(&self) -> bool {
+        self.parsed_names().next().is_some()
     }
 
     /// Whether one that was there before may be another by now.
@@ -111,6 +132,11 @@ impl Noted {
 
 impl Doubt {
     /// What is noted of statements of PREPARE.
+    pub(super) fn noted(&self) -> &Noted {
+        &self.noted
+    }
+
+    /// The same, taken out.
     pub(super) fn take_noted(&mut self) -> Noted {
         std::mem::take(&mut self.noted)
     }
@@ -212,8 +238,33 @@ impl<S: Socket> Backend<S> {
         noted.ended |= ended;
         for name in prepared {
             let (name, settings) = (name.clone(), settings.clone());
-            noted.add(NotedPrepare { name, settings, doubtful, unknown });
+            let parsed = Vec::new();
+            noted.add(NotedPrepare { name, settings, doubtful, unknown, parsed });
         }
+    }
+
+    /// A Parse gives a statement this name there, which is the client's own for it.
+    pub(super) fn note_parsed(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        let doubtful = self.settings_in_doubt();
+        let noted = NotedPrepare {
+            name: name.into(),
+            settings: statement.settings.clone(),
+            doubtful,
+            unknown: false,
+            parsed: vec![statement.clone()],
+        };
+        self.doubt(PartSet::of(&[Part::SqlStatement]));
+        self.doubt.get_or_insert_default().noted.add(noted);
+    }
+
+    /// What the protocol may have prepared under this name, while it is not known whether it has.
+    pub(super) fn noted_as_parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
+        self.doubt.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
+    }
+
+    /// Whether a text or a Parse that is not known to have failed gives a statement this name there.
+    pub(super) fn may_have_named(&self, name: &[u8]) -> bool {
+        self.doubt.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
     }
 
     /// The server knows custom names for good, whatever becomes of the statement.
@@ -329,7 +380,10 @@ impl<S: Socket> Client<S> {
             return Ok(false);
         }
         let parts = doubt.parts.intersection(self.pins).minus(lasting);
-        let question = Question::new(parts, doubt.names.clone(), doubt.exact);
+        let known = self.sql_statements().iter().filter(|known| known.parsed.is_some());
+        let mut parsed: Vec<_> = known.map(|known| known.name.clone()).collect();
+        parsed.extend(doubt.noted.parsed_names().cloned());
+        let question = Question::new(parts, doubt.names.clone(), doubt.exact).with_parsed(parsed);
         if question.is_empty() {
             self.conclude(backend);
             return Ok(!self.is_pinned());

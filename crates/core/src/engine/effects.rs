@@ -60,6 +60,10 @@ pub struct Effects {
     pub local_path: bool,
     /// Names that a PREPARE of its own gives.
     pub prepares: Vec<Box<[u8]>>,
+    /// Names of prepared statements that it gives, takes away or executes.
+    pub mentions: Vec<Box<[u8]>>,
+    /// It may do so with names that are not known.
+    pub may_mention: bool,
     /// Some of these are prepared under settings that others in the text may have set.
     pub sets_beside: bool,
     /// It may show what is known of statements of PREPARE on that server connection alone: how often
@@ -106,6 +110,12 @@ impl Effects {
             && self.unusual.is_none()
     }
 
+    /// Whether it may name prepared statements, or show them.
+    #[inline]
+    pub(super) fn may_name_statements(&self) -> bool {
+        self.may_mention || !self.mentions.is_empty() || self.pins.contains(Part::SessionCatalog)
+    }
+
     /// Whether the server may listen behind it.
     pub(super) fn listens(&self) -> bool {
         let named = self.unusual.as_ref().and_then(|unusual| unusual.named_channels.as_ref());
@@ -130,6 +140,8 @@ impl Effects {
             resets_by_null: false,
             local_path: true,
             prepares: Vec::new(),
+            mentions: Vec::new(),
+            may_mention: true,
             sets_beside: true,
             watches: true,
             unusual: None,
@@ -141,6 +153,14 @@ impl Effects {
     pub(super) fn and_keeps_variables(mut self) -> Self {
         self.pins.insert(Part::PlVariable);
         (self.spoils, self.spoils_unseen) = (true, true);
+        self
+    }
+
+    /// Of the PREPARE of a statement: what executing that does.
+    pub(super) fn of_executing(mut self) -> Self {
+        self.pins.remove(Part::SqlStatement);
+        self.prepares.clear();
+        self.mentions.clear();
         self
     }
 
@@ -182,6 +202,8 @@ impl Effects {
             resets_by_null: self.resets_by_null || other.resets_by_null,
             local_path: true,
             prepares: Vec::new(),
+            mentions: Vec::new(),
+            may_mention: true,
             sets_beside: true,
             watches: true,
             unusual,
@@ -200,6 +222,9 @@ impl Effects {
             rereads: findings.unsure || findings.rereads,
             resets_by_null: !findings.nulls.is_empty(),
             local_path: findings.local_path,
+            may_mention: findings.unsure
+                || findings.truncated
+                || findings.flags.contains(Part::SqlStatement),
             sets_beside: findings.flags.intersects(PartSet::ANY_SETTING)
                 || !findings.configured.is_empty(),
             watches: findings.unsure
@@ -227,6 +252,12 @@ impl Effects {
             effects.ends = effects.ends.union(statement.verb.ends());
             unusual.add(&statement.verb);
             named.add(&statement.verb);
+            if let Verb::Prepare(name)
+            | Verb::Execute(name)
+            | Verb::Deallocate(OneOrAll::One(name)) = &statement.verb
+            {
+                effects.mentions.push(name.as_bytes().into());
+            }
             match &statement.verb {
                 Verb::Prepare(name) => effects.prepares.push(name.as_bytes().into()),
                 Verb::Set { .. }

@@ -29,6 +29,7 @@ use super::Socket;
 use super::backend::{Backend, Reset};
 use super::client::Client;
 use super::doubt::PASSING;
+use super::turn::OwnNames;
 use crate::ids::ClientId;
 use crate::pool::Reporting;
 use crate::session::part::{Part, PartSet, Policy};
@@ -197,6 +198,7 @@ impl<S: Socket> Backend<S> {
 
     /// This client has it from now on.
     pub(super) fn is_lent_to(&mut self, client: ClientId) {
+        self.own_names = OwnNames::No;
         if let Some(exact) = &mut self.exact {
             exact.holder = Some(client);
             exact.asks = false;
@@ -349,13 +351,16 @@ impl<S: Socket> Client<S> {
         if pins.contains(Part::Listen) && self.keeps_backend_to_listen() {
             pins.remove(Part::Listen);
         }
-        let taken_away = backend.by_sql.is_some() && exact.report.statements.is_empty();
+        let taken_away = backend.by_sql.is_some()
+            && exact.report.statements.is_empty()
+            && !backend.has_parsed_statements()
+            && !noted.has_parsed();
         let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
         self.pins = self.pins.minus(covered).union(pins).union(told.stays);
         let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
         let mut asked = left.intersection(exact.nobodys.parts);
         if exact.covered().contains(Part::SqlStatement)
-            && self.is_to_ask_for_sql(backend, exact, left)
+            && self.is_to_ask_for_sql(backend, exact, left, noted.has_parsed())
         {
             asked.insert(Part::SqlStatement);
             self.pins.insert(Part::SqlStatement);
@@ -373,20 +378,23 @@ impl<S: Socket> Client<S> {
     }
 
     /// Whether the server is to be asked for its statements of PREPARE: of these a report has the
-    /// names. `left`: what texts have left in doubt.
+    /// names. `left`: what texts have left in doubt. `parsed`: the protocol has given such a name, of
+    /// which it tells nothing.
     fn is_to_ask_for_sql(
         &mut self,
         backend: &mut Backend<S>,
         exact: &Exact,
         left: PartSet,
+        parsed: bool,
     ) -> bool {
         let names = &exact.report.statements;
-        if names.is_empty() && backend.by_sql.is_some() {
+        let parsed = parsed || backend.has_parsed_statements();
+        if names.is_empty() && !parsed && backend.by_sql.is_some() {
             self.forget_sql_statements();
             backend.by_sql = None;
             return false;
         }
-        if names.is_empty() {
+        if names.is_empty() && !parsed {
             return false; // of what it has, nothing was brought
         }
         let others = !backend.has_sql_statements(names);

@@ -20,7 +20,7 @@ pub(super) use kinds::bad_length;
 use kinds::{allowed_length, bad_kind, too_long};
 
 use super::backend::Backend;
-use super::client::{Client, Deallocated};
+use super::client::{Client, Deallocated, significant};
 use super::effects::Effects;
 use super::expect::Expect;
 use super::message::ClientState;
@@ -446,7 +446,10 @@ impl<S: Socket> Engine<S> {
         }
         let body = &rest[HEADER_BYTES..header.total()];
         let Some((name, text_and_types)) = frame::take_string(body) else { return false };
-        if name.is_empty() || client.statement(name).is_some() {
+        if name.is_empty()
+            || client.statement(name).is_some()
+            || client.has_sql_statement(significant(name))
+        {
             return false;
         }
         let pool = &self.pools[client.pool as usize].pool;

@@ -133,7 +133,8 @@ impl<S: Socket> Relay<'_, S> {
                         Expect::MadeQuery
                         | Expect::Made
                         | Expect::MadeStatement
-                        | Expect::MadeSettings { .. },
+                        | Expect::MadeSettings { .. }
+                        | Expect::MadePrepare,
                     ) => {
                         if total > LOOKED_AT_BYTES_MAX {
                             relayed.broken = Some("the server sent a row that no setting gives");
@@ -371,7 +372,10 @@ impl<S: Socket> Relay<'_, S> {
                 kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
             ) => (false, Fate::Skip),
             (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
-            | (Expect::MadePrepare, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
+            | (
+                Expect::MadePrepare,
+                kind::COMMAND_COMPLETE | kind::PARSE_COMPLETE | kind::ROW_DESCRIPTION,
+            ) => (false, Fate::Skip),
             (Expect::Told, kind::FUNCTION_RESULT) => (false, Fate::Skip),
             (Expect::HandOver, kind::FUNCTION_RESULT) => {
                 self.backend.hand_over_answered();

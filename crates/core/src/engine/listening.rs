@@ -6,6 +6,7 @@
 //!     │ has channels, and sends a LISTEN ──► Ahead ── ticket ──► AtRest
 //!     │ a transaction has ended; its answer is held back
 //!     ├─ nothing changed ───────────────────────────────► Fencing ── ticket ──► answered
+//!     ├─ it keeps its backend to listen ──► TakingOver ── ticket ──► Returning ──► answered
 //!     └─ LISTEN, UNLISTEN ──► Asking ──► (new channels) Joining ── ticket ──► Leaving ──► answered
 //! ```
 //! * Ahead: see [`ahead`]; then there is no Joining
@@ -16,6 +17,7 @@
 //! * Joining: the listening connection is to listen, too, while the backend still does
 //! * Leaving: the backend sends the marker and ends listening; up to the marker what it has heard
 //!   counts, behind it what the listening connection hears
+//! * TakingOver, Returning: the other way round, see [`returning`]
 //!
 //! # Invariants
 //! * a client's backend listens on nothing when it is given back
@@ -32,6 +34,7 @@ mod answer;
 mod ending;
 mod heard;
 mod named;
+mod returning;
 mod shown;
 mod tickets;
 
@@ -62,6 +65,15 @@ enum Stage {
         marked: bool,
     },
     Fencing,
+    /// As Fencing, ahead of Returning.
+    TakingOver,
+    /// Its own backend is to listen on all of its channels.
+    Returning {
+        /// As of Leaving.
+        answered: bool,
+        /// As of Leaving.
+        marked: bool,
+    },
 }
 
 /// What a client listens on, and what waits for it.

@@ -43,7 +43,6 @@ impl ClientStatements {
         self.names.get(name)
     }
 
-    #[cfg(test)]
     pub(super) fn keys(&self) -> impl Iterator<Item = &Name> {
         self.names.keys()
     }

@@ -37,7 +37,7 @@ use super::doubt::Noted;
 use super::effects::Effects;
 use super::expect::Expect;
 use super::from_client::Halt;
-use super::statement::{StatementMemory, same_parse_settings};
+use super::statement::{Statement, StatementMemory, same_parse_settings};
 use super::turn::Turn;
 use crate::session::canonical::is_unsafe_encoding;
 use crate::session::part::{Part, PartSet};
@@ -63,12 +63,16 @@ pub(super) struct SqlStatement {
     pub(super) name: Box<[u8]>,
     /// Its PREPARE.
     text: Box<[u8]>,
+    /// The protocol has prepared it, and SQL has named it since.
+    pub(super) parsed: Option<Arc<Statement>>,
     /// Types of its parameters.
     types: Box<[u8]>,
     /// Settings in force at the PREPARE.
     settings: Settings,
     /// All is known that another backend needs for it.
     moves: bool,
+    /// What executing it does to the session.
+    effects: Option<Box<Effects>>,
     /// Where its texts are counted.
     memory: Arc<StatementMemory>,
 }
@@ -93,6 +97,8 @@ pub(super) struct ClientSql {
     watched: bool,
     /// A function has missed one.
     missed: bool,
+    /// Statements of the protocol that one has missed: they are brought under these names.
+    missed_names: Vec<Box<[u8]>>,
 }
 
 /// What has become of a client's statement on a backend.
@@ -200,9 +206,27 @@ impl<S: Socket> Backend<S> {
     /// Whether these are the names of the statements that are known to be there.
     pub(super) fn has_sql_statements(&self, names: &[Box<[u8]>]) -> bool {
         let Some(there) = &self.by_sql else { return names.is_empty() };
-        let mut known: Vec<_> = there.all.iter().map(|there| &there.statement.name).collect();
+        // (Of those of the protocol a report has none.)
+        let by_sql = there.all.iter().filter(|there| there.statement.parsed.is_none());
+        let mut known: Vec<_> = by_sql.map(|there| &there.statement.name).collect();
         known.sort_unstable();
         known.len() == names.len() && known.iter().zip(names).all(|(one, other)| *one == other)
+    }
+
+    /// Whether it is known to have a statement of this name, which is its last client's, or has been
+    /// tried to have it: it goes when another client comes.
+    pub fn has_statement_of_last_client(&self, name: &str) -> bool {
+        let there = self.by_sql.as_ref();
+        there.is_some_and(|there| {
+            there.all.iter().any(|one| *one.statement.name == *name.as_bytes())
+        })
+    }
+
+    /// Whether it has statements of the protocol under its client's own names, or may have.
+    pub(super) fn has_parsed_statements(&self) -> bool {
+        let there = self.by_sql.as_ref();
+        there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
+            || self.doubt.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.
@@ -260,7 +284,10 @@ impl<S: Socket> Backend<S> {
             if !same_parse_settings(&self.applied, &one.settings) {
                 self.apply_settings(&one.settings, start, out);
             }
-            self.made_prepare(&one.text, out);
+            match &one.parsed {
+                Some(parsed) => self.made_own_parse(&one.name, &parsed.body, out),
+                None => self.made_prepare(&one.text, out),
+            }
             there.under_way.push_back(Some(one.clone()));
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
@@ -279,6 +306,13 @@ impl<S: Socket> Backend<S> {
         build::query(out, text);
         self.expect(Expect::MadePrepare);
         self.unnamed = None;
+    }
+
+    /// Appends a Parse of ours that gives a statement its client's own name.
+    pub(super) fn made_own_parse(&mut self, name: &[u8], body: &[u8], out: &mut Vec<u8>) {
+        build::parse(out, name, body);
+        out.extend_from_slice(&build::SYNC);
+        self.expect(Expect::MadePrepare);
     }
 
     /// The server has refused a PREPARE or DEALLOCATE of ours. (A DEALLOCATE finds nothing where a
@@ -328,6 +362,12 @@ impl<S: Socket> Client<S> {
         kept.map_or(&[], |kept| &kept.all)
     }
 
+    /// What executing its statement of this name does to the session, as far as that is not nothing.
+    pub(super) fn effects_of_sql_statement(&self, name: &[u8]) -> Option<Effects> {
+        let known = self.sql_statements().iter().find(|known| *known.name == *name)?;
+        known.effects.as_deref().cloned()
+    }
+
     /// Whether it has one of this name.
     pub(super) fn has_sql_statement(&self, name: &[u8]) -> bool {
         self.sql_statements().iter().any(|known| *known.name == *name)
@@ -361,8 +401,10 @@ impl<S: Socket> Client<S> {
             if settings != known.settings {
                 let (name, text) = (known.name.clone(), known.text.clone());
                 let (types, memory) = (known.types.clone(), known.memory.clone());
-                let moves = known.moves;
-                let again = SqlStatement { name, text, types, settings, moves, memory };
+                let (moves, parsed) = (known.moves, known.parsed.clone());
+                let effects = known.effects.clone();
+                let again =
+                    SqlStatement { name, text, parsed, types, settings, moves, effects, memory };
                 again.memory.name(again.cost());
                 *known = Arc::new(again);
             }
@@ -377,14 +419,40 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// An error has come: it may be about one that was not brought.
+    /// An error has come: it may be about one that was not brought, or was not there under this name.
     pub(super) fn note_missed_sql(&mut self, error: &[u8]) {
-        if !self.sql_statements().is_empty()
-            && field(error, b'C') == Some(&SqlState::INVALID_STATEMENT_NAME.0[..])
-            && let Some(kept) = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut())
-        {
-            kept.missed = true;
+        if field(error, b'C') != Some(&SqlState::INVALID_STATEMENT_NAME.0[..]) || self.is_native() {
+            return;
         }
+        let message = field(error, b'M').unwrap_or_default();
+        let belongs = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'_';
+        let is_in = |name: &[u8]| {
+            memchr::memmem::find_iter(message, name).any(|at| {
+                let (before, after) = (&message[..at], &message[at + name.len()..]);
+                !before.last().is_some_and(belongs) && !after.first().is_some_and(belongs)
+            })
+        };
+        let names = self.statements.iter().flat_map(|names| names.keys());
+        // (Some quote it like this, others otherwise: of several the longest is meant.)
+        let missed = names.filter(|name| is_in(name)).max_by_key(|name| name.len()).cloned();
+        if self.sql_statements().is_empty() && missed.is_none() {
+            return;
+        }
+        let kept = self.extra().by_sql.get_or_insert_default();
+        kept.missed = true;
+        kept.missed_names.extend(missed);
+    }
+
+    /// Whether statements of the protocol have been missed, and not been brought since.
+    pub(super) fn has_missed_names(&self) -> bool {
+        let kept = self.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        kept.is_some_and(|kept| !kept.missed_names.is_empty())
+    }
+
+    /// Their names.
+    pub(super) fn take_missed_names(&mut self) -> Vec<Box<[u8]>> {
+        let kept = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut());
+        kept.map(|kept| std::mem::take(&mut kept.missed_names)).unwrap_or_default()
     }
 
     /// Whether it keeps its backend for those that it is known to have.
@@ -404,6 +472,12 @@ impl<S: Socket> Client<S> {
     ) -> bool {
         let there = backend.by_sql.take();
         let kept = self.extra.as_mut().and_then(|extra| extra.by_sql.take()).unwrap_or_default();
+        let was_parsed = |shown: &Shown| {
+            let known = kept.all.iter().find(|known| known.name == shown.name);
+            let known = known.and_then(|known| known.parsed.as_ref());
+            let mut all = noted.parsed(&shown.name).iter().chain(known);
+            all.find(|parsed| parsed.text() == &*shown.text).cloned()
+        };
         let Some(shown) = shown else { return true };
         if shown.is_empty() {
             return false;
@@ -425,13 +499,20 @@ impl<S: Socket> Client<S> {
             };
             let options = self.scan_options(backend.reading);
             let own = prepare_in(&shown.text, &shown.name, options);
+            let parsed = was_parsed(&shown);
             let same = known.filter(|known| {
-                stands_in.is_some()
-                    || (own == Some(&*known.text) && !noted.is_prepared_anew(&shown.name))
+                let as_known = match &known.parsed {
+                    Some(known) => known.text() == &*shown.text,
+                    None => own == Some(&*known.text),
+                };
+                stands_in.is_some() || (as_known && !noted.is_prepared_anew(&shown.name))
             });
-            let statement = match same {
-                Some(known) => known.clone(),
-                None => {
+            let statement = match (same, parsed) {
+                (Some(known), _) => known.clone(),
+                (None, Some(parsed)) => {
+                    Arc::new(self.parsed_statement(backend, shown, parsed, noted))
+                }
+                (None, None) => {
                     let own: Option<Box<[u8]>> = own.map(Into::into);
                     Arc::new(self.sql_statement(backend, shown, own, noted))
                 }
@@ -442,9 +523,30 @@ impl<S: Socket> Client<S> {
             all.push(statement);
         }
         backend.by_sql = Some(Box::new(now));
-        let ClientSql { watched, missed, .. } = *kept;
-        self.extra().by_sql = Some(Box::new(ClientSql { all, watched, missed }));
+        self.extra().by_sql = Some(Box::new(ClientSql { all, ..*kept }));
         self.keeps_sql_statements()
+    }
+
+    /// One that the protocol has prepared, and that is there under the client's own name.
+    fn parsed_statement(
+        &self,
+        backend: &Backend<S>,
+        shown: Shown,
+        parsed: Arc<Statement>,
+        noted: &Noted,
+    ) -> SqlStatement {
+        let memory = backend.pool.statements.memory().clone();
+        let settings = noted.settings_of(&shown.name, &backend.applied, false);
+        let moves = settings.is_some() && shown.types.is_ascii() && memory.has_room_for_names();
+        // What executing it does by SQL, in a function, is not seen.
+        let moves = moves && parsed.effects.is_none();
+        let settings = settings.unwrap_or_else(|| parsed.settings.clone());
+        let (text, parsed, effects) = (Box::default(), Some(parsed), None); // it has its own
+        let Shown { name, types, .. } = shown;
+        let statement =
+            SqlStatement { name, text, parsed, types, settings, moves, effects, memory };
+        statement.memory.name(statement.cost());
+        statement
     }
 
     /// A statement that is new to it. `own`: its PREPARE, if that is known.
@@ -469,22 +571,28 @@ impl<S: Socket> Client<S> {
                 || (encoding(&settings) == encoding(now)
                     && encoding(now).is_some_and(|name| !is_unsafe_encoding(&name)))
         };
+        let effects = own.as_ref().map(|text| {
+            let options = backend.reading.with(|name| settings.get(name));
+            let reported = |name: &[u8]| backend.parameters.get(name).is_some();
+            Effects::of_text(text, options, reported)
+        });
         let moves = certain
+            && effects.as_ref().is_some_and(only_prepares)
             && shown.name.is_ascii()
             && shown.types.is_ascii()
             && memory.has_room_for_names()
             && own.as_ref().is_some_and(|text| {
                 let options = backend.reading.with(|name| settings.get(name));
-                readable(text)
-                    && prepare_in(text, &shown.name, options) == Some(text)
-                    && only_prepares(&Effects::of_text(text, options, |name| {
-                        backend.parameters.get(name).is_some()
-                    }))
+                readable(text) && prepare_in(text, &shown.name, options) == Some(text)
             });
+        let effects = effects.filter(|effects| !only_prepares(effects));
+        let effects = effects.map(|effects| Box::new(effects.of_executing()));
         // Of what does not move, the text is of no use.
         let text = own.filter(|_| moves).unwrap_or_default();
         let Shown { name, types, .. } = shown;
-        let statement = SqlStatement { name, text, types, settings, moves, memory };
+        let parsed = None;
+        let statement =
+            SqlStatement { name, text, parsed, types, settings, moves, effects, memory };
         statement.memory.name(statement.cost());
         statement
     }
@@ -494,7 +602,6 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Makes the backend's statements of SQL's PREPARE the client's, ahead of its transaction.
     #[inline]
     pub(super) fn open_sql_statements(&mut self) -> Result<(), Halt> {
-        self.backend.bringing = false;
         if self.backend.by_sql.is_none() && self.client.sql_statements().is_empty() {
             return Ok(());
         }

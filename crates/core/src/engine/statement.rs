@@ -105,6 +105,8 @@ pub struct Statement {
     pub basis: Basis,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
+    /// What it gives depends on other things of its client's: no two share it.
+    is_private: bool,
     /// A server has prepared it.
     proven: AtomicBool,
     /// A server had something to say of it (a warning): each client that prepares it hears that.
@@ -114,9 +116,15 @@ pub struct Statement {
 impl Statement {
     /// Whether it is the one of this text and types, prepared under these settings.
     fn is(&self, body: &[u8], basis: Basis, settings: &Settings, custom: bool) -> bool {
-        *self.body == *body
+        !self.is_private
+            && *self.body == *body
             && self.basis == basis
             && have_same_key(&self.settings, settings, custom)
+    }
+
+    /// Its text.
+    pub(super) fn text(&self) -> &[u8] {
+        crate::wire::frame::take_string(&self.body).map_or(&self.body, |(text, _)| text)
     }
 
     /// Whether a server had something to say when it prepared it.
@@ -132,6 +140,11 @@ impl Statement {
 }
 
 impl Unnamed {
+    /// Its text.
+    pub(super) fn text(&self) -> &[u8] {
+        crate::wire::frame::take_string(&self.body).map_or(&self.body, |(text, _)| text)
+    }
+
     /// See [`Statement::reads_no_settings`].
     pub(super) fn reads_no_settings(&self) -> bool {
         reads_no_settings(&self.body)
@@ -173,6 +186,19 @@ fn reads_no_settings(body: &[u8]) -> bool {
     let word = text.trim_ascii_start();
     let end = word.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(word.len());
     plain && COMMANDS.iter().any(|command| word[..end].eq_ignore_ascii_case(command))
+}
+
+/// Whether the columns of its rows are those of another statement or cursor, of this name in the
+/// session: the server notes them at its Parse (`UtilityTupleDescriptor`, utility.c).
+fn is_private(body: &[u8], effects: &super::effects::Effects) -> bool {
+    const FETCH: &[u8] = b"fetch";
+    let mut text = body.trim_ascii_start();
+    while let Some(comment) = text.strip_prefix(b"/*") {
+        let end = memchr::memmem::find(comment, b"*/").map_or(comment.len(), |end| end + 2);
+        text = comment[end..].trim_ascii_start();
+    }
+    let fetches = text.get(..FETCH.len()).is_some_and(|word| word.eq_ignore_ascii_case(FETCH));
+    fetches || effects.may_mention || !effects.mentions.is_empty()
 }
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
@@ -414,6 +440,7 @@ impl StatementTable {
             body: body.into(),
             settings: settings.clone(),
             basis,
+            is_private: is_private(body, &effects),
             effects,
             proven: AtomicBool::new(false),
             noted: AtomicBool::new(false),

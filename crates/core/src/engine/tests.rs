@@ -11,6 +11,7 @@ mod handing_over;
 mod harness;
 mod limits;
 mod moving;
+mod own_names;
 mod pipelines;
 mod preparing;
 mod reading;

@@ -6,9 +6,12 @@
 //! the framing.
 
 mod aborted;
+mod own_names;
 mod portal;
 mod prepared;
 mod sequences;
+
+pub(super) use own_names::OwnNames;
 
 use super::backend::Backend;
 use super::client::{Client, Deallocated};
@@ -101,6 +104,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold_for_sql_statements()
             };
         }
+        self.backend.bringing = false;
         self.client.since = now;
         if self.backend.unsynced {
             return Ok(());
@@ -128,6 +132,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                     return self.wait();
                 }
             }
+        }
+        if self.client.has_missed_names() {
+            self.bring_missed_names()?;
         }
         self.open_sql_statements()?;
         self.open_sequences()?;
@@ -452,6 +459,11 @@ impl<S: Socket> Turn<'_, '_, S> {
                     {
                         return Ok(());
                     }
+                }
+                if self.bring_own_names(text, &effects)? {
+                    return Ok(());
+                }
+                if effects.unusual.is_some() {
                     let start = &self.client.record.start;
                     // By itself, it only warns: with more behind it, it would not.
                     let warns = findings.as_ref().is_some_and(sets_a_local_default)

@@ -46,6 +46,14 @@ pub const PARTS: [(Part, &str); 4] = [
 /// Told in place of the statements of PREPARE, where these are too many or too long.
 pub const MORE: &[u8] = b"more";
 
+/// What ends the part about statements of PREPARE, and what stands ahead of that, around names, where
+/// statements of the protocol are asked for as well.
+pub const PARSED: (&str, &str, &str) = (
+    " WHERE from_sql)",
+    " WHERE from_sql OR name OPERATOR(pg_catalog.=) ANY(ARRAY[",
+    "]::pg_catalog.text[]))",
+);
+
 /// The parts that can be asked for.
 pub const ASKED: PartSet = PartSet::of(&[PARTS[0].0, PARTS[1].0, PARTS[2].0, PARTS[3].0]);
 
@@ -68,6 +76,9 @@ pub struct Question {
     parts: PartSet,
     names: Vec<Box<[u8]>>,
     exact: bool,
+    /// Names of statements that the protocol has prepared, and of which it is asked as of those of
+    /// PREPARE.
+    parsed: Vec<Box<[u8]>>,
 }
 
 /// A statement of SQL's PREPARE, as the server shows it.
@@ -105,7 +116,13 @@ impl Question {
     /// setting that has been reset, or whose SET was rolled back, has no value then.
     pub fn new(parts: PartSet, names: Vec<Box<[u8]>>, exact: bool) -> Question {
         debug_assert!(names.len() <= NAMES_MAX);
-        Question { parts: parts.intersection(ASKED), names, exact }
+        Question { parts: parts.intersection(ASKED), names, exact, parsed: Vec::new() }
+    }
+
+    /// The same, about these statements of the protocol, too.
+    #[must_use]
+    pub fn with_parsed(self, parsed: Vec<Box<[u8]>>) -> Question {
+        Question { parsed, ..self }
     }
 
     /// The parts that it is about.
@@ -132,9 +149,15 @@ impl Question {
                 out.push(b',');
             }
         };
-        for (_, expression) in PARTS.iter().filter(|(part, _)| self.parts.contains(*part)) {
+        for (part, expression) in PARTS.iter().filter(|(part, _)| self.parts.contains(*part)) {
             comma(out);
-            out.extend_from_slice(expression.as_bytes());
+            match expression.strip_suffix(PARSED.0) {
+                Some(start) if *part == Part::SqlStatement && !self.parsed.is_empty() => {
+                    out.extend_from_slice(start.as_bytes());
+                    self.write_parsed(out);
+                }
+                _ => out.extend_from_slice(expression.as_bytes()),
+            }
         }
         for name in &self.names {
             comma(out);
@@ -151,6 +174,17 @@ impl Question {
                 out.extend_from_slice(b" END");
             }
         }
+    }
+
+    fn write_parsed(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(PARSED.1.as_bytes());
+        for (number, name) in self.parsed.iter().enumerate() {
+            if number > 0 {
+                out.push(b',');
+            }
+            write_string(name, out);
+        }
+        out.extend_from_slice(PARSED.2.as_bytes());
     }
 
     /// Reads the body of the one DataRow. `None` if it is not an answer to this, or a value is too

@@ -106,7 +106,7 @@ impl Session {
                 let declared: Vec<_> = types.iter().copied().map(Some).collect();
                 let mut prepared = Prepared::new(self, Some((**body).clone()), &declared)?;
                 self.prepared += 1;
-                prepared.from_sql = Some((self.prepared, text.clone()));
+                (prepared.sent, prepared.from_sql) = ((self.prepared, text.clone()), true);
                 self.add_statement(name, prepared)?;
                 Ok("PREPARE".to_owned())
             }

@@ -7,8 +7,6 @@
 //! (`RevalidateCachedQuery` in `plancache.c`). This is what makes a statement that is shared by
 //! its text alone answer wrongly.
 
-use hawser_core::session::part::Part;
-
 use super::error::PgError;
 use super::session::Session;
 use super::settings::zone_seconds;
@@ -51,8 +49,9 @@ pub(super) struct Prepared {
     pub(super) parsed: Option<Parsed>,
     pub(super) params: Vec<Type>,
     pub(super) analysis: Analysis,
-    /// Of SQL's PREPARE: which of them, and its text.
-    pub(super) from_sql: Option<(u64, String)>,
+    /// Which of all it is, and its text: that of the PREPARE, if it is SQL's.
+    pub(super) sent: (u64, String),
+    pub(super) from_sql: bool,
 }
 
 /// A portal or cursor.
@@ -104,7 +103,7 @@ impl Prepared {
             .collect();
         let statement = parsed.as_ref().map(|parsed| &parsed.statement);
         let analysis = Analysis::of(session, statement, &params)?;
-        Ok(Self { parsed, params, analysis, from_sql: None })
+        Ok(Self { parsed, params, analysis, sent: (0, String::new()), from_sql: false })
     }
 
     /// Makes the analysis fit the present search path.
@@ -342,7 +341,7 @@ fn scalar_column(scalar: &Scalar, params: &[Type]) -> (&'static str, Type) {
         Scalar::TryLock(_) => ("pg_try_advisory_lock", Type::Bool),
         Scalar::Unlock(_) => ("pg_advisory_unlock", Type::Bool),
         Scalar::UnlockAll => ("pg_advisory_unlock_all", Type::Void),
-        Scalar::Holds(Part::SqlStatement) => ("case", Type::Text),
+        Scalar::Statements(_) => ("case", Type::Text),
         Scalar::Holds(_) => ("exists", Type::Bool),
         Scalar::SetInSession(_) => ("case", Type::Text),
         Scalar::Sleep(_) => ("pg_sleep", Type::Void),

@@ -35,7 +35,7 @@ impl Session {
         let process = cluster.processes.get(&self.process);
         let channels = process.into_iter().flat_map(|process| &process.listens);
         list(&mut text, "listen", channels.map(|channel| escaped(channel)).collect());
-        let statements = self.statements.iter().filter(|(_, prepared)| prepared.from_sql.is_some());
+        let statements = self.statements.iter().filter(|(_, prepared)| prepared.from_sql);
         list(&mut text, "statements", statements.map(|(name, _)| escaped(name)).collect());
         let set = self.now.settings.set_in_session();
         let set = set.map(|(name, value)| format!("{}:{}", escaped(name), escaped(value)));

@@ -125,6 +125,8 @@ pub enum Scalar {
     DaysBetween(String, String),
     /// Whether any of a part of the session is there, in the words in which a pooler asks.
     Holds(Part),
+    /// The statements of SQL's PREPARE, and those of these names.
+    Statements(Vec<String>),
     /// A setting's value, if it is another than the one that RESET gives.
     SetInSession(String),
     /// A function whose name and arguments do not show what it does to the session.

@@ -323,8 +323,9 @@ pub(super) fn is_clean(pool: &PoolRef<Stream>, servers: &Servers) -> Result<(), 
         }
         let temporary = model.temporary_tables();
         let portals = model.portals();
-        let own =
-            model.statements().into_iter().find(|name| !name.is_empty() && name.starts_with("ps"));
+        let unknown =
+            |name: &String| name.starts_with("ps") && !idle.has_statement_of_last_client(name);
+        let own = model.statements().into_iter().find(unknown);
         if !temporary.is_empty() || !portals.is_empty() || own.is_some() {
             return Err(format!("{id} is idle with {temporary:?} {portals:?} {own:?}"));
         }

@@ -6,6 +6,7 @@ use super::super::Socket;
 use super::super::expect::Expect;
 use super::super::replay::is_stale_or_lost;
 use super::super::restore::{Longer, count_back};
+use super::super::turn::OwnNames;
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
@@ -32,6 +33,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if owed == Expect::MadePrepare {
             self.backend.prepare_refused(body);
+            self.own_name_refused(body);
             return Ok(Fate::Skip);
         }
         self.backend.fail_within();
@@ -226,6 +228,21 @@ impl<S: Socket> Relay<'_, S> {
         match self.backend.longer_parse.take_if(|(serial, _)| Some(*serial) == parse) {
             Some((_, longer)) => Ok(in_own_text(body, &longer, relayed)),
             None => Ok(Fate::Pass),
+        }
+    }
+
+    /// The server knows a statement of the protocol by its client's own name no more than before.
+    fn own_name_refused(&mut self, error: &[u8]) {
+        if self.backend.expected.get(1) == Some(&Expect::CloseKnown { told: false }) {
+            self.backend.expected.remove(1);
+            if let Some((name, statement)) = self.backend.closing.pop_front()
+                && let Some(client) = &mut self.client
+            {
+                client.rename_closed(name, statement);
+            }
+        }
+        if matches!(self.backend.own_names, OwnNames::UnderWay) {
+            self.backend.own_names = OwnNames::Refused(error.into());
         }
     }
 

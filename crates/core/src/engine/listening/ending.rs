@@ -54,7 +54,7 @@ impl<S: Socket> Engine<S> {
             // By far the most often; and there may be thousands of channels.
             match listening.channels.is_empty() {
                 true => self.release_answer(host, slot, now),
-                false => self.wait_for_hub(host, slot, Stage::Fencing, Ask::default()),
+                false => self.fence(host, slot, Ask::default()),
             }
             return;
         }
@@ -112,7 +112,7 @@ impl<S: Socket> Engine<S> {
             self.ask_hub(host, &pool, ask);
             self.release_answer(host, slot, now);
         } else {
-            self.wait_for_hub(host, slot, Stage::Fencing, ask);
+            self.fence(host, slot, ask);
         }
     }
 
@@ -209,6 +209,14 @@ impl<S: Socket> Engine<S> {
                 }
                 if marked {
                     self.has_left(host, slot, now);
+                }
+            }
+            Stage::Returning { marked, .. } => {
+                if let Some(listening) = client.listening() {
+                    listening.stage = Stage::Returning { answered: true, marked };
+                }
+                if marked {
+                    self.has_returned(host, slot, now);
                 }
             }
             _ => {}
@@ -369,7 +377,7 @@ impl<S: Socket> Engine<S> {
         if after.is_empty() {
             self.release_answer(host, slot, now);
         } else {
-            self.wait_for_hub(host, slot, Stage::Fencing, Ask::default());
+            self.fence(host, slot, Ask::default());
         }
     }
 }

@@ -18,6 +18,12 @@ impl<S: Socket> Client<S> {
     pub(in crate::engine) fn overhears(&mut self, body: &[u8], process: u32) -> bool {
         let keeps_natively = self.pins.contains(Part::Listen);
         let Some(listening) = self.listening() else { return false };
+        if matches!(listening.stage, Stage::Returning { .. }) {
+            if let Some(notification) = Notification::read(body) {
+                listening.overhear_returning(notification, process);
+            }
+            return true;
+        }
         if keeps_natively {
             // Of a channel that it has here it hears here.
             return Notification::read(body)
@@ -27,7 +33,7 @@ impl<S: Socket> Client<S> {
             Stage::AtRest | Stage::Ahead => !listening.pending.is_empty(),
             Stage::Asking | Stage::Joining => true,
             Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.overheard_all,
-            Stage::Cleaning | Stage::Fencing => false,
+            Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Returning { .. } => false,
         };
         let Some(notification) = Notification::read(body).filter(|_| hears) else { return true };
         let is_marker = !listening.joining.contains(&notification.channel)
@@ -73,7 +79,8 @@ impl<S: Socket> Engine<S> {
                 && client.backend.as_ref().is_some_and(|b| b.process == notification.process);
             let Some(listening) = client.listening() else { continue };
             let behind = matches!(listening.stage, Stage::Leaving { marked: true, .. });
-            if !behind && listening.ignores(&notification.channel) {
+            let returned = matches!(listening.stage, Stage::Returning { marked: true, .. });
+            if returned || (!behind && listening.ignores(&notification.channel)) {
                 continue;
             }
             notified += 1;

@@ -116,7 +116,8 @@ impl<S: Socket> Engine<S> {
             }
             Stage::Joining => self.mark_and_leave(host, ticket, marker, now),
             Stage::Ahead => self.joined_ahead(host, ticket.slot, Some(marker.clone()), now),
-            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } => {}
+            Stage::TakingOver => self.return_to_backend(host, ticket, marker, now),
+            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } | Stage::Returning { .. } => {}
         }
     }
 
@@ -129,17 +130,27 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
-        let Stage::Leaving { answered, marked: false } = stage else { return };
+        let (Stage::Leaving { answered, marked: false }
+        | Stage::Returning { answered, marked: false }) = stage
+        else {
+            return;
+        };
         let Some(backend) = &mut client.backend else { return };
         if backend.process != process {
             return; // nobody else's counts
         }
         backend.notifies_unheard = false;
+        let returns = matches!(stage, Stage::Returning { .. });
         if let Some(listening) = client.listening() {
-            listening.stage = Stage::Leaving { answered, marked: true };
+            listening.stage = match returns {
+                true => Stage::Returning { answered, marked: true },
+                false => Stage::Leaving { answered, marked: true },
+            };
         }
-        if answered {
-            self.has_left(host, ticket.slot, now);
+        match (answered, returns) {
+            (false, _) => {}
+            (true, true) => self.has_returned(host, ticket.slot, now),
+            (true, false) => self.has_left(host, ticket.slot, now),
         }
     }
 
@@ -154,8 +165,10 @@ impl<S: Socket> Engine<S> {
         let Some((client, stage)) = self.waiting_with(ticket) else { return };
         match stage {
             // Its own notifications have not come: it must not take the transaction for ended.
-            Stage::Cleaning | Stage::Fencing | Stage::Ahead if lost => {}
-            Stage::Cleaning | Stage::Fencing => self.release_answer(host, ticket.slot, now),
+            Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Ahead if lost => {}
+            Stage::Cleaning | Stage::Fencing | Stage::TakingOver => {
+                self.release_answer(host, ticket.slot, now);
+            }
             Stage::Ahead => self.joined_ahead(host, ticket.slot, None, now),
             Stage::Joining => {
                 // Its own backend listens.
@@ -167,7 +180,7 @@ impl<S: Socket> Engine<S> {
                 }
                 self.keep_to_listen(host, ticket.slot, &after, now);
             }
-            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } => {}
+            Stage::AtRest | Stage::Asking | Stage::Leaving { .. } | Stage::Returning { .. } => {}
         }
     }
 
@@ -209,6 +222,14 @@ impl<S: Socket> Engine<S> {
                 }
                 if answered {
                     self.has_left(host, slot, now);
+                }
+            }
+            if let Stage::Returning { answered, marked: false } = stage {
+                if let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) {
+                    listening.stage = Stage::Returning { answered, marked: true };
+                }
+                if answered {
+                    self.has_returned(host, slot, now);
                 }
             }
             self.give_notifications(host, slot, now);

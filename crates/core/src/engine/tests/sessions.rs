@@ -799,7 +799,6 @@ fn pg_prepared_statements_never_shows_what_others_have_prepared() {
         (query("DO LANGUAGE plperl 'anything'"), "QQ"),
         (query(&format!("SELECT '{}'; {CATALOG}", "x".repeat(20_000))), "QQ"),
         (look(""), "PPBECCBES"),
-        (look("c"), "PPBECCCPBES"),
     ] {
         let (mut world, client, server) = world_with_a_secret();
         world.send(&client, &sent);
@@ -807,11 +806,7 @@ fn pg_prepared_statements_never_shows_what_others_have_prepared() {
         assert_eq!(self::kinds(&bytes), kinds);
         let text = String::from_utf8_lossy(&bytes);
         assert!(text.contains("DEALLOCATE ALL"), "{kinds}");
-        let answer = match kinds {
-            "QQ" => "CICI",
-            "PPBECCBES" => "112C332CI",
-            _ => "112C33312CI",
-        };
+        let answer = if kinds == "QQ" { "CICI" } else { "112C332CI" };
         world.send(&server, &answers(answer));
         assert!(["CZ", "12CZ"].contains(&client.kinds().as_str()), "{kinds}");
         world.send(&client, &query(CATALOG));
@@ -822,13 +817,28 @@ fn pg_prepared_statements_never_shows_what_others_have_prepared() {
 }
 
 #[test]
+fn a_look_by_a_named_statement_shows_that_alone_and_by_its_own_name() {
+    let (mut world, client, server) = world_with_a_secret();
+    let look = [parse("c", CATALOG), bind("c"), execute(), sync()].concat();
+    world.send(&client, &look);
+    let bytes = server.received();
+    // Its own name, and the shared ones of both are closed.
+    assert_eq!(kinds(&bytes), "PPCCBES");
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains(&format!("c\0{CATALOG}\0")), "{text}");
+    assert_eq!(text.matches("hw").count(), 3, "one Parse and two Closes: {text}");
+    world.send(&server, &answers("11332CI"));
+    assert_eq!((client.kinds(), server.kinds()), ("12CZ".into(), "Q".into()), "which are left");
+}
+
+#[test]
 fn within_a_transaction_what_others_have_prepared_is_taken_off_once() {
     let (mut world, client, server) = world_with_a_secret();
     let again = [bind("c"), execute(), sync()].concat();
     world.send(&client, &query("BEGIN"));
     world.send(&server, &answers("CT"));
     world.send(&client, &[parse("c", CATALOG), again.clone()].concat());
-    world.send(&server, &answers("112C33312CT"));
+    world.send(&server, &answers("11332CT"));
     server.received();
     world.send(&client, &again);
     assert_eq!(server.kinds(), "BES", "nothing else can have come meanwhile");

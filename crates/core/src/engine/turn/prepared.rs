@@ -11,7 +11,7 @@ use super::super::statement::{Statement, Unnamed};
 use super::super::{Socket, limits, restore};
 use super::sequences::draws_nothing;
 use super::{Turn, aborted};
-use crate::session::part::{Part, PartSet};
+use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, is_plain, scan};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -98,6 +98,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             let effects =
                 if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) };
+            self.bring_own_names_of(text, &effects)?;
             if effects.reads_sequences {
                 self.before_sequences()?; // its Bind comes within the pipeline
             }
@@ -136,6 +137,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         // Any query ahead may set what this Parse reads, be it within a function.
         self.hold()?;
+        let own_name = self.may_be_own(name);
         if in_doubt {
             // What others with the same text share is read for certain.
             let certain = self.effects_of(text);
@@ -159,6 +161,18 @@ impl<S: Socket> Turn<'_, '_, S> {
             let looks = effects.pins.contains(Part::SessionCatalog);
             return self.parse_unshared("prepared_statements_memory is full", looks);
         };
+        self.bring_own_names_of(text, &statement.effects)?;
+        if own_name {
+            // The server knows whether it is taken, and by what, and will know this one by it.
+            self.note_own(name, &statement);
+            match &own {
+                Some(body) => self.pass_parse(name, body)?,
+                None => self.pass(),
+            }
+            self.backend.expect(malformed);
+            self.stats.server_parses.add(1);
+            return Ok(());
+        }
         let named = ClientStatement {
             statement: statement.clone(),
             serial: self.serial,
@@ -324,6 +338,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.hold_for_name(name)?;
         self.client.bound = None;
         if name.is_empty() {
+            if let Some(unnamed) = &self.client.unnamed
+                && unnamed.effects.may_name_statements()
+            {
+                let unnamed = unnamed.clone();
+                self.bring_own_names_of(unnamed.text(), &unnamed.effects)?;
+            }
             self.bring_unnamed()?;
             if let Some(unnamed) = &self.client.unnamed {
                 let unusual = unnamed.effects.unusual.clone();
@@ -338,8 +358,20 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::Bind { statement: 0 });
             return Ok(());
         }
-        let Some(named) = self.client.statement(name) else {
+        let mut named = self.client.statement(name);
+        if let Some(one) = named
+            && one.statement.effects.may_name_statements()
+        {
+            let statement = one.statement.clone();
+            self.bring_own_names_of(statement.text(), &statement.effects)?;
+            named = self.client.statement(name); // itself, perhaps
+        }
+        let Some(named) = named else {
             // The server knows it, or says that there is none.
+            let own = self.own_statements(name);
+            if !own.is_empty() {
+                return self.bind_own(portal, name, &own);
+            }
             self.bind_native(portal, name)?;
             self.pass();
             self.backend.expect(Expect::Bind { statement: 0 });
@@ -386,6 +418,42 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, &statement.name);
         })?;
         self.backend.expect(Expect::Bind { statement: statement.id });
+        Ok(())
+    }
+
+    /// The server knows the statement by its client's own name.
+    fn bind_own(&mut self, portal: &[u8], name: &[u8], all: &[Arc<Statement>]) -> Result<(), Halt> {
+        for statement in all {
+            let effects = &statement.effects;
+            if !effects.prepares.is_empty() {
+                self.hold()?;
+            }
+            if let Some(unusual) = &effects.unusual {
+                self.hold()?;
+                self.hold_for_listener(unusual)?;
+            }
+            self.bring_own_names_of(statement.text(), effects)?;
+        }
+        for statement in all.iter().filter(|statement| !statement.effects.is_none()) {
+            self.before(&statement.effects, true)?;
+        }
+        let unusual = all.last().and_then(|statement| statement.effects.unusual.as_deref());
+        if self.binds_deallocate(portal, unusual)? {
+            return self.bind_instead(portal, name);
+        }
+        self.client.note_portal(portal, unusual)?;
+        self.pass();
+        self.backend.expect(Expect::Bind { statement: 0 });
+        Ok(())
+    }
+
+    /// See [`Self::bring_own_names`]: of a message of a pipeline. (In place of a DEALLOCATE by itself, a
+    /// stand-in is bound.)
+    fn bring_own_names_of(&mut self, text: &[u8], effects: &Effects) -> Result<(), Halt> {
+        let unusual = effects.unusual.as_ref();
+        if unusual.is_none_or(|unusual| unusual.deallocates.is_none()) {
+            self.bring_own_names(text, effects)?;
+        }
         Ok(())
     }
 
@@ -511,10 +579,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.client.unnamed_serial = 0;
                 self.backend.unnamed = None;
                 self.backend.unnamed_since = self.backend.pipeline;
-            } else if self.client.has_sql_statement(significant(name)) {
-                self.client.pins.insert(Part::SqlStatement);
-                self.backend.doubt(PartSet::of(&[Part::SqlStatement]));
-                self.backend.note_sql(&[], &self.client.desired, true, false);
+            } else {
+                self.close_own(name);
             }
         }
         self.pass();

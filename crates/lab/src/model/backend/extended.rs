@@ -46,7 +46,9 @@ impl ModelBackend {
         {
             return Err(PgError::aborted());
         }
-        let prepared = Prepared::new(session, parsed, &declared)?;
+        let mut prepared = Prepared::new(session, parsed, &declared)?;
+        session.prepared += 1;
+        prepared.sent = (session.prepared, text);
         session.add_statement(&name, prepared)?;
         self.send(&Body::new().message(b'1'));
         Ok(())

@@ -317,9 +317,6 @@ impl Generator {
     /// A prepared statement again, perhaps through a portal that is read in parts.
     fn named(&mut self, session: &ModelBackend) {
         let mut known = session.statements();
-        if self.behaviour.mix.poolable {
-            known.retain(|name| !name.starts_with("sq"));
-        }
         if !self.behaviour.foresees_outcomes && !self.awaited {
             known.retain(|name| !name.is_empty());
         }

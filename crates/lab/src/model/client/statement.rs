@@ -40,8 +40,7 @@ pub struct Mix {
     pub notifications: u32,
     /// PREPARE, EXECUTE, DEALLOCATE.
     pub sql_prepared: u32,
-    /// What a pooler cannot do is left out: SQL's prepared statements have names of their own, never
-    /// those of the protocol's.
+    /// What is not for a pooler is left out.
     pub poolable: bool,
     /// DECLARE, FETCH, CLOSE.
     pub cursors: u32,
@@ -208,7 +207,13 @@ impl Statements {
     pub(super) fn several(&mut self, count: u64, session: &ModelBackend) -> String {
         let mut texts = Vec::new();
         while texts.len() < usize::try_from(count).unwrap_or(1) {
-            texts.push(self.simple(session));
+            let text = self.simple(session);
+            // Behind the end of a failed transaction in the same text, nothing can be prepared ahead.
+            let names =
+                ["EXECUTE", "DEALLOCATE", "PREPARE"].iter().any(|word| text.starts_with(word));
+            if !(names && self.mix.poolable && session.block() == Block::Failed) {
+                texts.push(text);
+            }
         }
         texts.join("; ")
     }
@@ -423,7 +428,8 @@ impl Statements {
 
     fn prepared(&mut self, session: &ModelBackend) -> String {
         let mut known = session.statements();
-        let prefix = if self.mix.poolable { "sq" } else { "ps" };
+        // The protocol's have these, too.
+        let prefix = "ps";
         known.retain(|name| name.starts_with(prefix));
         let name = if known.is_empty() || self.rng.percent(10) {
             format!("{prefix}{}", self.rng.below(4))

@@ -94,7 +94,7 @@ impl Session {
                 let own = self.defaults.get(name);
                 self.setting(name).filter(|value| own != Some(value)).map(str::to_owned)
             }
-            Scalar::Holds(Part::SqlStatement) => self.shown_statements(),
+            Scalar::Statements(names) => self.shown_statements(names),
             Scalar::Holds(part) => truth(self.holds(cluster, *part)),
             Scalar::NoNumber(_) => unreachable!("planning has failed"),
             Scalar::Sleep(_) => nothing,
@@ -132,8 +132,9 @@ impl Session {
         self.scalar(cluster, &plain, &[], notices)
     }
 
-    /// Names, texts and types of the statements of SQL's PREPARE, as an array of arrays.
-    fn shown_statements(&self) -> Datum {
+    /// Names, texts and types of the statements of SQL's PREPARE, and of those of these names, as an
+    /// array of arrays.
+    fn shown_statements(&self, names: &[String]) -> Datum {
         let quoted = |text: &str| {
             let escaped = text.replace('\\', "\\\\").replace('"', "\\\"");
             format!("\"{escaped}\"")
@@ -141,12 +142,13 @@ impl Session {
         let mut all: Vec<_> = self
             .statements
             .iter()
-            .filter_map(|(name, prepared)| Some((prepared.from_sql.as_ref()?, name, prepared)))
+            .filter(|(name, prepared)| prepared.from_sql || names.contains(name))
             .collect();
-        all.sort_by_key(|((order, _), ..)| *order);
+        all.sort_by_key(|(_, prepared)| prepared.sent.0);
         let rows: Vec<String> = all
             .iter()
-            .map(|((_, text), name, prepared)| {
+            .map(|(name, prepared)| {
+                let text = &prepared.sent.1;
                 let types: Vec<&str> = prepared.params.iter().map(|kind| kind.name()).collect();
                 format!("{{{},{},{}}}", quoted(name), quoted(text), quoted(&types.join(",")))
             })

@@ -1,9 +1,19 @@
 //! The one query of a pooler's own about a session, word by word: the model knows no catalogs.
 
-use hawser_core::session::question::{COMMENT, PARTS, SET_IN_SESSION, SETTING};
+use hawser_core::session::part::Part;
+use hawser_core::session::question::{COMMENT, PARSED, PARTS, SET_IN_SESSION, SETTING};
 
 use super::{Parsed, Scalar, Select, Statement};
 use crate::model::error::PgError;
+
+/// The part about statements of PREPARE, with names of others.
+fn statements_by_name(rest: &str) -> Option<(Vec<String>, &str)> {
+    let mut expressions = PARTS.iter().filter(|(part, _)| *part == Part::SqlStatement);
+    let start = expressions.next()?.1.strip_suffix(PARSED.0)?;
+    let (names, after) = rest.strip_prefix(start)?.strip_prefix(PARSED.1)?.split_once(PARSED.2)?;
+    let names = names.split(',').map(|name| name.trim_matches('\'').to_owned());
+    Some((names.collect(), after))
+}
 
 /// The query, if it is one.
 pub(super) fn parse(text: &str) -> Option<Result<Vec<Parsed>, PgError>> {
@@ -12,7 +22,13 @@ pub(super) fn parse(text: &str) -> Option<Result<Vec<Parsed>, PgError>> {
     loop {
         let part = PARTS.iter().find_map(|(part, words)| Some((*part, rest.strip_prefix(words)?)));
         if let Some((part, after)) = part {
-            row.push(Scalar::Holds(part));
+            row.push(match part {
+                Part::SqlStatement => Scalar::Statements(Vec::new()),
+                part => Scalar::Holds(part),
+            });
+            rest = after;
+        } else if let Some((names, after)) = statements_by_name(rest) {
+            row.push(Scalar::Statements(names));
             rest = after;
         } else if let Some((name, after)) = rest
             .strip_prefix(SET_IN_SESSION.0)

@@ -1,0 +1,130 @@
+//! A client's own backend takes over all that it listens on.
+//!
+//! # Model
+//! ```text
+//!   the client's backend        hears                 [ all of its channels, from that LISTEN on .......
+//!   the listening connection    hears  those that it had before, in the order of the commits .. marker
+//! ```
+//! Where a LISTEN keeps its client's backend, that hears the channel, and the listening connection
+//! those that the client had before: there is no order between the two. So at the end of that
+//! transaction the backend is sent a LISTEN for the others, too, and then the marker: up to the marker
+//! counts what the listening connection has heard of them, behind it what the backend hears.
+//!
+//! # Limits
+//! * between the client's COMMIT and the marker, before it is answered, there is no such order
+//! * not of more than [`CHANNELS_A_QUERY_MAX`] channels: the server looks through all for each LISTEN
+//! * not where a query of ours would take an unnamed statement away, nor for names that are not ASCII
+//!   under another `client_encoding`, nor on a standby
+
+use std::collections::BTreeSet;
+
+use super::{Listening, Stage, Waiting};
+use crate::engine::client::Client;
+use crate::engine::table::Engine;
+use crate::engine::{Host, Socket};
+use crate::ids::Slot;
+use crate::listen::hub::CHANNELS_A_QUERY_MAX;
+use crate::listen::{Ask, Channel, Notification, Ticket};
+use crate::session::part::Part;
+use crate::time::Time;
+
+impl<S: Socket> Client<S> {
+    /// Whether its backend, which it keeps to listen, can take over what else it listens on.
+    fn can_take_over(&self) -> bool {
+        let by_name = [Part::UnnamedStatement, Part::ProtocolStatement];
+        let by_name = by_name.iter().any(|part| self.pins.contains(*part));
+        let other_encoding = self.desired.get(b"client_encoding").is_some();
+        let extra = self.extra.as_ref();
+        let Some(listening) = extra.and_then(|extra| extra.listening.as_ref()) else {
+            return false;
+        };
+        let mut channels = listening.channels.iter();
+        let standby = self.backend.as_ref().is_none_or(|backend| {
+            backend.parameters.get(b"in_hot_standby").is_some_and(|value| value == b"on")
+        });
+        self.pins.contains(Part::Listen)
+            && !by_name
+            && !standby
+            && listening.channels.len() <= CHANNELS_A_QUERY_MAX
+            && (!other_encoding || channels.all(|channel| channel.as_bytes().is_ascii()))
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// The transaction of a client with channels is over: its answer waits until what it has notified
+    /// has come; where its backend is to listen on all of them, until that does.
+    pub(super) fn fence<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ask: Ask) {
+        let takes_over = self.clients.get(slot).is_some_and(Client::can_take_over);
+        let stage = if takes_over { Stage::TakingOver } else { Stage::Fencing };
+        self.wait_for_hub(host, slot, stage, ask);
+    }
+
+    /// The listening connection has come up to the end of the transaction: the backend listens.
+    pub(super) fn return_to_backend<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        ticket: Ticket,
+        marker: &Channel,
+        now: Time,
+    ) {
+        let Some(listening) = self.clients.get_mut(ticket.slot).and_then(Client::listening) else {
+            return;
+        };
+        let mut listens = Vec::new();
+        for channel in listening.channels.iter().chain([marker]) {
+            listens.extend_from_slice(b"LISTEN ");
+            channel.write_quoted(&mut listens);
+            listens.push(b';');
+        }
+        listening.stage = Stage::Returning { answered: false, marked: false };
+        listening.overheard_all = false;
+        let mut mark = b"NOTIFY ".to_vec();
+        marker.write_quoted(&mut mark);
+        mark.extend_from_slice(format!(",'{}'", ticket.write(self.id)).as_bytes());
+        let mut end = b"UNLISTEN ".to_vec();
+        marker.write_quoted(&mut end);
+        self.send_made(host, ticket.slot, &[&listens, &mark, &end], now);
+    }
+
+    /// The backend listens on all, and the listening connection has come to the marker.
+    pub(super) fn has_returned<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let own = self.process_of(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let process = client.backend.as_ref().map_or(0, |backend| backend.process);
+        let pool = client.pool;
+        let Some(listening) = client.listening() else { return };
+        // These count, though the listening connection ends listening.
+        let mut queue = std::mem::take(&mut listening.queue);
+        queue.iter_mut().for_each(|waiting| waiting.channel = None);
+        for notification in std::mem::take(&mut listening.overheard) {
+            let message = match notification.process == process {
+                true => notification.message_from(own),
+                false => notification.message,
+            };
+            queue.push_back(Waiting { message, channel: None });
+        }
+        listening.queue = queue;
+        listening.count_queued();
+        let ask = self.change_channels(slot, &BTreeSet::new());
+        let pool = self.pools[pool as usize].pool.clone();
+        self.ask_hub(host, &pool, ask);
+        self.release_answer(host, slot, now);
+    }
+}
+
+impl Listening {
+    /// The backend has heard a notification while it takes over. What it hears of channels that the
+    /// listening connection is still on, it has from that, up to the marker.
+    pub(super) fn overhear_returning(&mut self, notification: Notification, process: u32) {
+        let ticket = Ticket::read(notification.payload());
+        let is_marker = notification.process == process
+            && ticket.is_some_and(|(_, ticket)| ticket.serial == self.serial)
+            && !self.channels.contains(&notification.channel);
+        if is_marker && !self.overheard_all {
+            self.overheard_all = true;
+        } else if self.overheard_all || !self.channels.contains(&notification.channel) {
+            self.queued_bytes += notification.message.len();
+            self.overheard.push(notification);
+        }
+    }
+}

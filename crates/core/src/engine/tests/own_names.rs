@@ -1,0 +1,165 @@
+//! Statements of the protocol that SQL names.
+
+use super::harness::*;
+
+/// What the server tells of `p`, the protocol's.
+fn told_p() -> Vec<u8> {
+    value("{{p,\"SELECT 1\",\"\"}}")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// A client with a statement of the protocol called `p`, which the server has under another name.
+fn client_with_p(world: &mut World) -> (Peer, Peer) {
+    let (client, server) = world.client_with("p", "SELECT 1");
+    server.received();
+    client.received();
+    (client, server)
+}
+
+/// The client of [`client_with_p`], whose `p` the server knows by that name.
+fn client_with_own_p(world: &mut World) -> (Peer, Peer) {
+    let (client, server) = client_with_p(world);
+    world.send(&client, &query("EXECUTE p"));
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "the query waits");
+    world.send(&server, &answers("1I"));
+    assert_eq!(server.received(), query("EXECUTE p"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(client.kinds(), "CZ", "of the Parse it hears nothing");
+    let asked = text(&server.received());
+    assert!(asked.contains("from_sql OR name OPERATOR(pg_catalog.=) ANY(ARRAY['p']"), "{asked}");
+    world.send(&server, &told_p());
+    assert_eq!(world.idle_backends(), 1, "it pins nobody");
+    client.received();
+    (client, server)
+}
+
+#[test]
+fn execute_finds_it_and_it_moves() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_own_p(&mut world);
+    // It is there still, for both.
+    world.send(&client, &[bind("p"), execute(), sync()].concat());
+    assert_eq!(server.received(), [bind("p"), execute(), sync()].concat());
+    world.send(&server, &answers("2CI"));
+    let other = world.client();
+    world.send(&other, &query("SELECT 1"));
+    assert_eq!(server.received(), [query("DEALLOCATE \"p\""), query("SELECT 1")].concat());
+    world.send(&server, &answers("CICI"));
+    world.send(&client, &query("EXECUTE p"));
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    assert_eq!(server.received(), query("EXECUTE p"));
+}
+
+#[test]
+fn what_the_server_refuses_to_prepare_is_the_answer_of_the_query() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("EXECUTE p"));
+    server.received();
+    let gone = message(b'E', b"SERROR\0VERROR\0C42P01\0Mrelation \"t\" does not exist\0\0");
+    world.send(&server, &[&gone[..], &answers("I")].concat());
+    assert_eq!(client.received(), [gone, answers("I")].concat());
+    // It is there as before.
+    assert_eq!(world.names_of(world.slot_of(&client)), [b"p".to_vec()]);
+}
+
+#[test]
+fn in_a_pipeline_it_is_a_part_of_that_and_comes_back_if_ignored() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    let run = [parse("", "SELECT 1/0"), bind(""), execute()].concat();
+    let own = [parse("", "EXECUTE p"), bind(""), execute(), sync()].concat();
+    world.send(&client, &[&run[..], &own].concat());
+    assert_eq!(server.received(), [run, parse("p", "SELECT 1"), own].concat());
+    let failed = message(b'E', b"SERROR\0VERROR\0C22012\0Mdivision by zero\0\0");
+    world.send(&server, &[answers("12"), failed, answers("I")].concat());
+    assert_eq!(client.kinds(), "12EZ");
+    assert_eq!(world.names_of(world.slot_of(&client)), [b"p".to_vec()]);
+}
+
+#[test]
+fn a_name_that_the_other_has_given_is_taken() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("PREPARE p AS SELECT 2"));
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    assert_eq!(server.received(), query("PREPARE p AS SELECT 2"), "for the server to refuse");
+    let taken = message(b'E', b"SERROR\0VERROR\0C42P05\0Mit is there\0\0");
+    world.send(&server, &[taken, answers("I")].concat());
+    world.send(&server, &told_p());
+    server.received();
+    assert_eq!(client.kinds(), "EZ");
+    // The other way round: the server has it by that name.
+    world.send(&client, &[parse("p", "SELECT 3"), sync()].concat());
+    assert_eq!(server.received(), [parse("p", "SELECT 3"), sync()].concat());
+}
+
+#[test]
+fn deallocate_among_others_and_close_take_it_from_both() {
+    for end in [query("SELECT 2; DEALLOCATE p"), [message(b'C', b"Sp\0"), sync()].concat()] {
+        let mut world = World::new(1);
+        let (client, server) = client_with_own_p(&mut world);
+        world.send(&client, &end);
+        assert_eq!(server.received(), end);
+        let answer = if end[0] == b'Q' { "CCI" } else { "3I" };
+        world.send(&server, &answers(answer));
+        world.send(&server, &told_prepared(&[]));
+        assert_eq!(world.idle_backends(), 1);
+        server.received();
+        world.send(&client, &[bind("p"), execute(), sync()].concat());
+        assert_eq!(server.received(), [bind("p"), execute(), sync()].concat(), "for it to refuse");
+    }
+}
+
+#[test]
+fn a_function_misses_one_once() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("SELECT f()"));
+    server.received();
+    let missing = b"SERROR\0VERROR\0C26000\0Mprepared statement \"p\" does not exist\0\0";
+    world.send(&server, &[message(b'E', missing), answers("I")].concat());
+    world.send(&client, &query("SELECT f()"));
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    assert_eq!(server.received(), query("SELECT f()"));
+}
+
+#[test]
+fn statements_that_execute_are_shared_with_nobody() {
+    let mut world = World::new(2);
+    let mut names = Vec::new();
+    for _ in 0..2 {
+        let client = world.client();
+        world.send(&client, &[parse("s", "EXECUTE p"), sync()].concat());
+        let server = world.servers[0].clone();
+        let sent = server.received();
+        let name = sent[5..].split(|byte| *byte == 0).next().unwrap().to_vec();
+        names.push(name);
+        world.send(&server, &answers("1I"));
+    }
+    assert_ne!(names[0], names[1]);
+}
+
+#[test]
+fn what_executing_does_to_the_session_is_noted_each_time() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("PREPARE l AS SELECT pg_advisory_lock(1)"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    server.received();
+    let told = "{{l,\"PREPARE l AS SELECT pg_advisory_lock(1)\",\"\"}}";
+    let columns = [&[0, 2][..], &[0, 0, 0, 1], b"f", &(told.len() as u32).to_be_bytes()];
+    let row = message(b'D', &[columns.concat(), told.into()].concat());
+    world.send(&server, &[row, answers("CI")].concat());
+    world.send(&client, &query("EXECUTE l"));
+    server.received();
+    world.send(&server, &answers("CI"));
+    assert!(text(&server.received()).contains("pg_locks"), "asked for again");
+}

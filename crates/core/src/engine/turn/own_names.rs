@@ -1,0 +1,248 @@
+//! Statements of the protocol that SQL names: brought to the server under their client's own names.
+//!
+//! # Model
+//! Clients share statements of the protocol under names of ours, by which no SQL finds them. Ahead of a
+//! text that may name some of the client's (EXECUTE, DEALLOCATE among others, a PREPARE that would find
+//! the name taken), or that looks at the list of all, these are prepared under the client's own names.
+//! From then on they are statements as those of SQL's PREPARE ([`super::super::sql_statement`]): they
+//! move as these do, SQL and the protocol find them by the same name, and the server is asked behind the
+//! transaction which are left.
+//!
+//! # Order
+//! Of a pipeline's messages it is a part. Ahead of a Query it is one of its own, and the Query waits
+//! for the outcome: where the server refuses to prepare it (its table is gone), that is the Query's
+//! answer.
+//!
+//! # Limits
+//! * what a function executes is not known: the first time it fails, and from then on the statement
+//!   has its own name
+//! * in a transaction that has failed nothing can be prepared
+//! * `fidelity = "classic"`: not done
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::Socket;
+use super::super::client::{ClientStatement, significant};
+use super::super::effects::Effects;
+use super::super::expect::Expect;
+use super::super::from_client::Halt;
+use super::super::statement::Statement;
+use super::Turn;
+use crate::session::part::{Part, PartSet};
+use crate::wire::frame::HEADER_BYTES;
+use crate::wire::{TransactionStatus, backend as kind, build, frontend};
+
+/// What has come of names that a Query waits for.
+#[derive(Debug, Default)]
+pub(in crate::engine) enum OwnNames {
+    /// It waits for none.
+    #[default]
+    No,
+    /// They are under way.
+    UnderWay,
+    /// The server has refused one, with this error.
+    Refused(Box<[u8]>),
+}
+
+/// Whether a text may show the list of prepared statements.
+fn shows_statements(text: &[u8], effects: &Effects) -> bool {
+    const LIST: &[u8] = b"pg_prepared_statement";
+    effects.pins.contains(Part::SessionCatalog)
+        && text.windows(LIST.len()).any(|word| word.eq_ignore_ascii_case(LIST))
+}
+
+/// All in a text that may be a name: its words, also those within strings, and what stands between
+/// double quotes.
+fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let ends = |byte: &u8| !(byte.is_ascii_alphanumeric() || *byte == b'_' || *byte >= 0x80);
+    let quoted = text.split(|byte| *byte == b'"');
+    text.split(ends).chain(quoted).filter(|word| !word.is_empty())
+}
+
+/// Each name of a prepared statement that a text may mean.
+fn for_each_name(text: &[u8], effects: &Effects, mut each: impl FnMut(&[u8])) {
+    if effects.may_mention {
+        for word in words(text) {
+            each(word);
+            if word.iter().any(u8::is_ascii_uppercase) {
+                each(&word.to_ascii_lowercase());
+            }
+        }
+    }
+    effects.mentions.iter().for_each(|name| each(name));
+}
+
+impl<S: Socket> Turn<'_, '_, S> {
+    /// The client's own names of statements of the protocol that a text may mean, in the order in which
+    /// they were given.
+    fn own_names_in(&self, text: &[u8], effects: &Effects) -> Vec<Box<[u8]>> {
+        let mut found = BTreeSet::new();
+        let mut look_up = |name: &[u8]| {
+            if let Some(named) = self.client.statement(name) {
+                found.insert((named.serial, Box::<[u8]>::from(significant(name))));
+            }
+        };
+        if shows_statements(text, effects) {
+            let all = self.client.statements.iter().flat_map(|names| names.keys());
+            all.for_each(|name| look_up(name));
+        } else {
+            for_each_name(text, effects, look_up);
+        }
+        found.into_iter().map(|(_, name)| name).collect()
+    }
+
+    /// What the message at hand executes by name has effects of its own.
+    fn undergo_executed(&mut self, text: &[u8], effects: &Effects) -> Result<(), Halt> {
+        let mut executed = Vec::new();
+        for_each_name(text, effects, |name| {
+            let own = self.own_statements(name).into_iter().map(|own| own.effects.clone());
+            executed.extend(own.chain(self.client.effects_of_sql_statement(significant(name))));
+        });
+        executed.retain(|effects| !effects.is_none());
+        for effects in &executed {
+            if let Some(unusual) = &effects.unusual {
+                self.hold()?;
+                self.hold_for_listener(unusual)?;
+            }
+        }
+        for effects in &executed {
+            self.before(effects, false)?;
+        }
+        Ok(())
+    }
+
+    /// Sees to it that the server knows statements of the protocol by the names by which this text, of
+    /// the message at hand, may mean them. Whether the message is answered with that.
+    pub(super) fn bring_own_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
+        if !effects.may_name_statements() || self.client.is_native() {
+            return Ok(false);
+        }
+        if let OwnNames::Refused(error) = std::mem::take(&mut self.backend.own_names) {
+            self.answer_refused(&error)?;
+            return Ok(true);
+        }
+        let names = self.own_names_in(text, effects);
+        if names.is_empty() || self.client.exclusive || self.backend.is_classic() {
+            return self.without_more_names(text, effects);
+        }
+        self.hold()?;
+        // Behind other messages of its pipeline, which may end that, it fails as they would.
+        if self.backend.status == TransactionStatus::Failed && !self.backend.unsynced {
+            return self.without_more_names(text, effects);
+        }
+        self.passage.cut(self.backend)?;
+        if self.header.kind == frontend::QUERY && !self.backend.unsynced {
+            self.bring_ahead(&names);
+            self.backend.own_names = OwnNames::UnderWay;
+            return self.wait().map(|()| false);
+        }
+        for name in names {
+            let Some(named) = self.rename_as_own(&name) else { continue };
+            self.backend.prepare_own(&name, &named.statement, &mut self.passage.out);
+            self.backend.closing.push_back((name, named));
+            self.backend.expect(Expect::CloseKnown { told: false });
+        }
+        self.without_more_names(text, effects)
+    }
+
+    /// All is there by its name. (What a Parse executes it executes behind its Bind.)
+    fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
+        let executes = self.header.kind != frontend::PARSE;
+        let has_any = self.backend.doubt.is_some() || !self.client.sql_statements().is_empty();
+        if executes && has_any {
+            self.undergo_executed(text, effects)?;
+        }
+        Ok(false)
+    }
+
+    /// The same of those that a function has missed, ahead of a transaction.
+    pub(super) fn bring_missed_names(&mut self) -> Result<(), Halt> {
+        if self.backend.status != TransactionStatus::Idle || self.backend.is_classic() {
+            return Ok(());
+        }
+        let mut names = self.client.take_missed_names();
+        names.retain(|name| self.client.statement(name).is_some());
+        if names.is_empty() {
+            return Ok(());
+        }
+        self.passage.cut(self.backend)?;
+        self.bring_ahead(&names);
+        self.wait()
+    }
+
+    fn bring_ahead(&mut self, names: &[Box<[u8]>]) {
+        for name in names {
+            let Some(named) = self.rename_as_own(name) else { continue };
+            let start = &self.client.record.start;
+            let out = &mut self.passage.out;
+            self.backend.prepare_own_ahead(name, &named.statement, start, out);
+            self.backend.closing.push_back((name.clone(), named));
+        }
+        self.backend.bringing = true;
+    }
+
+    /// The server is to know a statement by its client's own name, and it is no longer ours to translate.
+    fn rename_as_own(&mut self, name: &[u8]) -> Option<ClientStatement> {
+        let (_, mut named) = self.client.take_statement(name)?;
+        named.pipeline = self.backend.pipeline;
+        self.note_own(name, &named.statement);
+        Some(named)
+    }
+
+    /// A statement is about to be prepared under its client's own name.
+    pub(super) fn note_own(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        self.client.pins.insert(Part::SqlStatement);
+        self.backend.note_parsed(significant(name), statement);
+        self.backend.replay.forget();
+    }
+
+    /// The server could not prepare what the Query at hand names.
+    fn answer_refused(&mut self, error: &[u8]) -> Result<(), Halt> {
+        let mut answer = Vec::with_capacity(error.len() + 16);
+        build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
+        build::ready_for_query(&mut answer, self.backend.status);
+        self.client.reply(&answer);
+        self.passage.cut(self.backend)?;
+        self.passage.skip(HEADER_BYTES + self.body.len());
+        Ok(())
+    }
+
+    /// Whether the server may know a statement by this name of the client's.
+    pub(super) fn may_be_own(&self, name: &[u8]) -> bool {
+        let name = significant(name);
+        self.client.has_sql_statement(name) || self.backend.may_have_named(name)
+    }
+
+    /// The statements of the protocol of which the server may know one by this name of the client's:
+    /// which of its Parses have failed is not kept.
+    pub(super) fn own_statements(&self, name: &[u8]) -> Vec<Arc<Statement>> {
+        let name = significant(name);
+        let known = self.client.sql_statements().iter().find(|known| *known.name == *name);
+        let known = known.and_then(|known| known.parsed.as_ref());
+        known.into_iter().chain(self.backend.noted_as_parsed(name)).cloned().collect()
+    }
+
+    /// A Close takes away what the server may know by this name.
+    pub(super) fn close_own(&mut self, name: &[u8]) {
+        if self.may_be_own(name) {
+            self.client.pins.insert(Part::SqlStatement);
+            self.backend.doubt(PartSet::of(&[Part::SqlStatement]));
+            self.backend.note_sql(&[], &self.client.desired, true, false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_wherever_they_stand() {
+        let text = br#"DO $x$ BEGIN EXECUTE 'EXECUTE "a b"(1)'; EXECUTE format('%s S_1', 'execute'); END $x$"#;
+        for name in [&b"a b"[..], b"S_1", b"x"] {
+            assert!(words(text).any(|word| word == name), "{}", name.escape_ascii());
+        }
+        assert!(!words(text).any(|word| word == b"S_"));
+    }
+}
