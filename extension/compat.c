@@ -5,6 +5,7 @@
 
 #include "compat.h"
 
+#include "access/xact.h"
 #include "access/xlog.h"
 #include "catalog/pg_database.h"
 #include "catalog/pg_proc.h"
@@ -416,5 +417,18 @@ no_such_process(void)
 	return "PID %d is not a PostgreSQL server process";
 #else
 	return "PID %d is not a PostgreSQL backend process";
+#endif
+}
+
+/*
+ * 14 tells its client what is reported before it loads
+ * session_preload_libraries: what those define has to be marked.
+ */
+void
+report_from_the_start(const char *name)
+{
+#if PG_VERSION_NUM < 150000
+	if (MyProcPort != NULL && !IsTransactionState())
+		SetConfigOption(name, "", PGC_INTERNAL, PGC_S_OVERRIDE);
 #endif
 }

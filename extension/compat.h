@@ -34,6 +34,9 @@ extern Setting *settings_find(const char *name);
 /* User (advisory) locks of this process, as the shared table has them. */
 extern int	user_locks_held(void);
 
+/* What is reported is known to the client from its session's start. */
+extern void report_from_the_start(const char *name);
+
 /* Others' rows of the table of backends; NULL past the last. */
 extern PgBackendStatus *backend_status(int index);
 

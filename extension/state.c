@@ -370,7 +370,10 @@ state_report_to_client(void)
 	Setting    *setting = settings_find(STATE_NAME);
 
 	if (setting != NULL)
+	{
 		setting->flags |= GUC_REPORT;
+		report_from_the_start(STATE_NAME);
+	}
 }
 
 void
