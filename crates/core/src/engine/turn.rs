@@ -387,7 +387,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// The effects of a text, with those that the configuration tells of.
-    fn with_variables(&self, text: &[u8], effects: Effects) -> Effects {
+    pub(super) fn with_variables(&self, text: &[u8], effects: Effects) -> Effects {
         if self.backend.may_keep_variables(text) { effects.and_keeps_variables() } else { effects }
     }
 

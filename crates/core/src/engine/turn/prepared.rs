@@ -89,15 +89,19 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         let in_doubt = self.is_in_doubt(text);
-        let own = self.in_place_of_nulls(rest);
+        let plain = self.scan_options() == ScanOptions::default() && is_plain(text);
+        let own = if plain { None } else { self.in_place_of_nulls(rest) };
         let rest = own.as_deref().unwrap_or(rest);
         let text = frame::take_string(rest).map_or(text, |(text, _)| text);
         if name.is_empty() {
             if in_doubt {
                 self.hold()?;
             }
-            let effects =
-                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) };
+            let effects = match (plain, in_doubt) {
+                (true, _) => self.with_variables(text, Effects::default()),
+                (false, true) => self.effects_in_doubt(text),
+                (false, false) => self.effects_of(text),
+            };
             self.bring_own_names_of(text, &effects)?;
             if effects.reads_sequences {
                 self.before_sequences()?; // its Bind comes within the pipeline
@@ -222,10 +226,13 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// The body of a Parse, behind the name, in which the client's start values stand in place of
     /// the NULLs of set_config(). `None` if it stays as it is.
     fn in_place_of_nulls(&mut self, rest: &[u8]) -> Option<Vec<u8>> {
+        if !self.client.has_start_values() || !self.is_whole() {
+            return None;
+        }
         let (text, types) = frame::take_string(rest)?;
         let options = self.scan_options();
         let plain = options == ScanOptions::default() && is_plain(text);
-        if plain || !self.client.has_start_values() || !self.is_whole() || self.is_in_doubt(text) {
+        if plain || self.is_in_doubt(text) {
             return None;
         }
         let findings = scan(text, options);
