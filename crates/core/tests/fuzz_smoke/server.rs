@@ -45,6 +45,8 @@ struct Prepared {
 struct Portal {
     statement: Prepared,
     parameter: String,
+    /// What a statement of the pooler's sets: names and values, NULL for the session's own.
+    sets: Vec<(String, Option<String>)>,
     rows_sent: u32,
     done: bool,
 }
@@ -93,6 +95,9 @@ fn fail<T>(code: &'static str) -> Result<T, Failure> {
 }
 
 const BAD_MESSAGE: &str = "08P01";
+
+/// Begins the statement by which the pooler sets what is bound to it.
+const BOUND_SETTINGS: &str = "SELECT pg_catalog.set_config($1,$2,false)";
 
 impl Session {
     /// A session whose client asked for these start values.
@@ -617,7 +622,9 @@ impl Session {
         if !portal.is_empty() && self.portals.contains_key(portal) {
             return fail("42P03");
         }
-        let new = Portal { statement, parameter, rows_sent: 0, done: false };
+        let sets =
+            if statement.text.starts_with(BOUND_SETTINGS) { bound_pairs(rest) } else { Vec::new() };
+        let new = Portal { statement, parameter, sets, rows_sent: 0, done: false };
         self.portals.insert(portal.to_vec(), new);
         self.message(b'2', |_| ());
         Ok(())
@@ -659,7 +666,10 @@ impl Session {
         if std::mem::take(&mut self.interrupted) {
             return fail("57014");
         }
-        let Portal { statement, parameter, rows_sent, done } = portal;
+        let Portal { statement, parameter, sets, rows_sent, done } = portal;
+        for (name, value) in sets {
+            self.set(&name, value.as_deref().unwrap_or("DEFAULT"), false)?;
+        }
         if statement.text.is_empty() {
             self.message(b'I', |_| ());
             return Ok(());
@@ -739,6 +749,25 @@ fn is_known(text: &str) -> bool {
         ["SET", _, "TO", value] => *value != "DEFAULT",
         _ => false,
     }
+}
+
+/// Pairs of parameters behind the names in a Bind.
+fn bound_pairs(body: &[u8]) -> Vec<(String, Option<String>)> {
+    let Some((formats, rest)) = take_u16(body) else { return Vec::new() };
+    let Some((count, mut rest)) = rest.get(2 * usize::from(formats)..).and_then(take_u16) else {
+        return Vec::new();
+    };
+    let mut values = Vec::new();
+    for _ in 0..count {
+        let Some((length, after)) = rest.split_first_chunk() else { return Vec::new() };
+        let length = usize::try_from(i32::from_be_bytes(*length)).ok();
+        let Some((value, after)) = after.split_at_checked(length.unwrap_or(0)) else {
+            return Vec::new();
+        };
+        values.push(length.map(|_| String::from_utf8_lossy(value).into_owned()));
+        rest = after;
+    }
+    values.chunks(2).map(|pair| (pair[0].clone().unwrap_or_default(), pair[1].clone())).collect()
 }
 
 /// The first parameter of a Bind, text or empty; `None` if the message is malformed.
