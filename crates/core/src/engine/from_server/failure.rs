@@ -126,7 +126,10 @@ impl<S: Socket> Relay<'_, S> {
             touches_unnamed |= next.displaces_unnamed()
                 || matches!(
                     next,
-                    Expect::MadeParse { statement: 0 } | Expect::Made | Expect::Close
+                    Expect::MadeParse { statement: 0 }
+                        | Expect::Made
+                        | Expect::Close
+                        | Expect::Query
                 );
             let ignored = !std::mem::replace(&mut is_first, false);
             if next.displaces_unnamed() {

@@ -78,16 +78,37 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// they were given.
     fn own_names_in(&self, text: &[u8], effects: &Effects) -> Vec<Box<[u8]>> {
         let mut found = BTreeSet::new();
-        let mut look_up = |name: &[u8]| {
-            if let Some(named) = self.client.statement(name) {
-                found.insert((named.serial, Box::<[u8]>::from(significant(name))));
+        let mut shows = shows_statements(text, effects);
+        // What is executed may execute another in turn, or look at the list.
+        let mut seen = BTreeSet::new();
+        let mut pending = Vec::new();
+        let known = |name: &[u8]| self.client.statement(name).is_some() || self.may_be_own(name);
+        let mut note = |name: &[u8], pending: &mut Vec<Box<[u8]>>| {
+            if known(name) && seen.insert(Box::<[u8]>::from(significant(name))) {
+                pending.push(significant(name).into());
             }
         };
-        if shows_statements(text, effects) {
+        for_each_name(text, effects, |name| note(name, &mut pending));
+        while let Some(name) = pending.pop() {
+            let by_sql = self.client.effects_of_sql_statement(&name);
+            shows |= by_sql.is_some_and(|effects| effects.pins.contains(Part::SessionCatalog));
+            let mut executed = self.own_statements(&name);
+            if let Some(named) = self.client.statement(&name) {
+                executed.push(named.statement.clone());
+                found.insert((named.serial, name));
+            }
+            for statement in executed {
+                shows |= shows_statements(statement.text(), &statement.effects);
+                let mentions = |name: &[u8]| note(name, &mut pending);
+                for_each_name(statement.text(), &statement.effects, mentions);
+            }
+        }
+        if shows {
             let all = self.client.statements.iter().flat_map(|names| names.keys());
-            all.for_each(|name| look_up(name));
-        } else {
-            for_each_name(text, effects, look_up);
+            found.extend(all.filter_map(|name| {
+                let named = self.client.statement(name)?;
+                Some((named.serial, Box::<[u8]>::from(significant(name))))
+            }));
         }
         found.into_iter().map(|(_, name)| name).collect()
     }
