@@ -258,7 +258,7 @@ def copied(env, name, port, seconds):
     """Bytes of a COPY that a plain client has had, and when: [(seconds, bytes)]."""
     # Two of them: the rows of one are all made before the first is sent.
     statement = "copy (select repeat('x', 999) from generate_series(1, 1000) a, generate_series(1, 100000) b) to stdout"
-    psql = [str(env.cluster.bin / "psql"), "-Xq", f"host=10.77.0.2 port={port} user=app_trust dbname=app sslmode=disable", "-c", statement]
+    psql = [env.program_path("psql"), "-Xq", f"host=10.77.0.2 port={port} user=app_trust dbname=app sslmode=disable", "-c", statement]
     process = subprocess.Popen([os.environ["HAWSER"], "lab", "run", name, "--accept-unfaithful", "--", *psql],
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd="/", start_new_session=True)
     began, points, total = time.monotonic(), [(0.0, 0)], 0

@@ -14,7 +14,10 @@ CREATE = """
 def prepared(env):
     if env.server().attempt("select 1 from pg_available_extensions where name = 'plperl'").rows != [("1",)]:
         raise Skip("the server has no PL/Perl (Debian: postgresql-plperl-15)")
-    env.server().execute(CREATE)
+    created = env.server().attempt(CREATE)
+    if created.sqlstate == "58P01":
+        raise Skip(f"the server cannot load PL/Perl: {created.errors[0]['M']}")
+    equal(created.errors, [])
 
 
 def test_each_client_has_its_own_to_its_end(env):

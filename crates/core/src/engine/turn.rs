@@ -545,12 +545,13 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// other clients'. Once is enough: the client keeps the backend then.
     fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
         let looks = effects.pins.contains(Part::SessionCatalog);
-        if looks && !self.client.pins.contains(Part::SessionCatalog) {
-            self.clear_catalog()?;
-            if !self.backend.is_classic() {
-                self.client.pins.insert(Part::SessionCatalog);
-                self.backend.doubt(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
-            }
+        let looked = self.client.pins.contains(Part::SessionCatalog);
+        if looks && (!looked || !self.backend.unsynced) {
+            self.clear_catalog()?; // of its own shared ones, too, once it keeps the backend
+        }
+        if looks && !looked && !self.backend.is_classic() {
+            self.client.pins.insert(Part::SessionCatalog);
+            self.backend.doubt(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
         }
         if looks {
             self.before_channels()?;

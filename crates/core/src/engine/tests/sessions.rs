@@ -186,8 +186,8 @@ fn deallocate_by_the_extended_protocol_is_answered_by_the_server_in_its_turn() {
     for (outcome, gone) in [("E", false), ("C", true)] {
         world.send(&client, &deallocate);
         let sent = server.received();
-        assert_eq!(kinds(&sent), "PCPCPBES", "another goes in its place");
-        world.send(&server, &answers("131312"));
+        assert_eq!(kinds(&sent), "PCPCPBCES", "another goes in its place, and no list shows it");
+        world.send(&server, &answers("1313123"));
         world.send(&server, &answers(outcome));
         world.send(&server, &answers("I"));
         assert_eq!(client.kinds(), format!("12{outcome}Z"));
