@@ -14,10 +14,10 @@ BUILD_LIMIT_S = 300
 
 
 class Extension:
-    """library, and the file with the secret that the server and a pooler share."""
+    """module, and the file with the secret that the server and a pooler share."""
 
     def __init__(self, cluster):
-        self.library = os.path.join(cluster.directory, "hawser.so")
+        self.module = os.path.join(cluster.directory, "hawser.so")
         self.secret = os.path.join(cluster.directory, "server.secret")
         self._build(cluster)
         with open(self.secret, "w") as out:
@@ -37,12 +37,12 @@ class Extension:
             raise Unavailable(f"the extension cannot be built: {error}") from error
         if done.returncode != 0:
             raise Unavailable(f"the extension cannot be built: {done.stderr.strip()[-300:]}")
-        shutil.copy(os.path.join(work, "hawser.so"), self.library)
+        shutil.copy(os.path.join(work, "hawser.so"), self.module)
 
     def settings(self):
         """For the server's configuration."""
         return {
-            "shared_preload_libraries": self.library,
+            "shared_preload_libraries": self.module,
             "hawser.secret_file": self.secret,
             "hawser.pooler_role": POOLER_ROLE,
         }
@@ -51,5 +51,5 @@ class Extension:
         """What CREATE EXTENSION does, and the pooler's role."""
         with open(os.path.join(SOURCE, "hawser--0.1.0.sql")) as script:
             lines = [line for line in script if not line.startswith("\\")]
-        cluster.psql("".join(lines).replace("MODULE_PATHNAME", self.library))
+        cluster.psql("".join(lines).replace("MODULE_PATHNAME", self.module))
         cluster.psql(f"CREATE ROLE {POOLER_ROLE} LOGIN")

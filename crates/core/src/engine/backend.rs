@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::client::{ClientStatement, significant};
 use super::doubt::Doubt;
+use super::effects::Effects;
 use super::exact::Exact;
 use super::expect::Expect;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
@@ -527,6 +528,11 @@ impl<S: Socket> Backend<S> {
     /// state STARTED"). PostgreSQL 18 does that; 15 and 17 do not.
     pub(super) fn is_left_started_by_mixed_pipelines(&self) -> bool {
         self.parameters.major_version() >= 18
+    }
+
+    /// The effects of a text, with those that the configuration tells of.
+    pub(super) fn with_variables(&self, text: &[u8], effects: Effects) -> Effects {
+        if self.may_keep_variables(text) { effects.and_keeps_variables() } else { effects }
     }
 
     /// Whether a text may call a function behind which no other client may come.

@@ -209,19 +209,12 @@ impl<S: Socket> Backend<S> {
         if self.statements.touch(statement.id) {
             return false;
         }
-        let other_settings =
-            !self.depend_alike(&statement.settings) && !statement.reads_no_settings();
-        let before = self.applied.clone();
-        let within = self.unsynced;
-        if other_settings {
-            self.set_within_pipeline(&statement.settings, within, out);
-        }
-        self.note_prepared(statement, out);
-        build::parse(out, &statement.name, &statement.body);
-        self.expect(Expect::MadeParse { statement: statement.id });
-        if other_settings {
-            self.set_within_pipeline(&before, within, out);
-        }
+        let other_settings = self.must_set_for(statement);
+        self.prepare_under(&statement.settings, other_settings, out, |backend, out| {
+            backend.note_prepared(statement, out);
+            build::parse(out, &statement.name, &statement.body);
+            backend.expect(Expect::MadeParse { statement: statement.id });
+        });
         true
     }
 
@@ -230,20 +223,38 @@ impl<S: Socket> Backend<S> {
         self.pool.statements.depend_alike(&self.applied, settings)
     }
 
-    /// Appends a Parse of a statement under its client's own name, as part of the client's pipeline.
-    pub(super) fn prepare_own(&mut self, name: &[u8], statement: &Statement, out: &mut Vec<u8>) {
-        let other_settings =
-            !self.depend_alike(&statement.settings) && !statement.reads_no_settings();
+    /// Whether the settings in force are not those under which a statement is to be prepared.
+    fn must_set_for(&self, statement: &Statement) -> bool {
+        !self.depend_alike(&statement.settings) && !statement.reads_no_settings()
+    }
+
+    /// Appends a Parse of ours as part of the client's pipeline; where they are `other_settings` than
+    /// those in force, with these around it.
+    fn prepare_under(
+        &mut self,
+        settings: &Settings,
+        other_settings: bool,
+        out: &mut Vec<u8>,
+        parse: impl FnOnce(&mut Self, &mut Vec<u8>),
+    ) {
         let before = self.applied.clone();
         let within = self.unsynced;
         if other_settings {
-            self.set_within_pipeline(&statement.settings, within, out);
+            self.set_within_pipeline(settings, within, out);
         }
-        build::parse(out, name, &statement.body);
-        self.expect(Expect::MadeParse { statement: 0 });
+        parse(self, out);
         if other_settings {
             self.set_within_pipeline(&before, within, out);
         }
+    }
+
+    /// Appends a Parse of a statement under its client's own name, as part of the client's pipeline.
+    pub(super) fn prepare_own(&mut self, name: &[u8], statement: &Statement, out: &mut Vec<u8>) {
+        let other_settings = self.must_set_for(statement);
+        self.prepare_under(&statement.settings, other_settings, out, |backend, out| {
+            build::parse(out, name, &statement.body);
+            backend.expect(Expect::MadeParse { statement: 0 });
+        });
     }
 
     /// The same ahead of a Query, which has to wait for the outcome.
@@ -254,8 +265,7 @@ impl<S: Socket> Backend<S> {
         start: &Settings,
         out: &mut Vec<u8>,
     ) {
-        let other_settings =
-            !self.depend_alike(&statement.settings) && !statement.reads_no_settings();
+        let other_settings = self.must_set_for(statement);
         let before = self.applied.clone();
         if other_settings {
             self.set_ahead(&statement.settings, start, out);
@@ -289,16 +299,10 @@ impl<S: Socket> Backend<S> {
     /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
     pub(super) fn prepare_unnamed(&mut self, unnamed: &Unnamed, out: &mut Vec<u8>) {
         let other_settings = !self.depend_alike(&unnamed.settings) && !unnamed.reads_no_settings();
-        let before = self.applied.clone();
-        let within = self.unsynced;
-        if other_settings {
-            self.set_within_pipeline(&unnamed.settings, within, out);
-        }
-        build::parse(out, b"", &unnamed.body);
-        self.expect(Expect::MadeParse { statement: 0 });
-        if other_settings {
-            self.set_within_pipeline(&before, within, out);
-        }
+        self.prepare_under(&unnamed.settings, other_settings, out, |backend, out| {
+            build::parse(out, b"", &unnamed.body);
+            backend.expect(Expect::MadeParse { statement: 0 });
+        });
     }
 
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it

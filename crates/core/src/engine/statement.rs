@@ -31,6 +31,7 @@ use siphasher::sip::SipHasher13;
 
 use crate::pool::Basis;
 use crate::session::settings::Settings;
+use crate::wire::frame;
 
 /// A hasher for keys that come from outside: SipHash under a secret of the process.
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +125,7 @@ impl Statement {
 
     /// Its text.
     pub(super) fn text(&self) -> &[u8] {
-        crate::wire::frame::take_string(&self.body).map_or(&self.body, |(text, _)| text)
+        text_of(&self.body)
     }
 
     /// Whether a server had something to say when it prepared it.
@@ -142,7 +143,7 @@ impl Statement {
 impl Unnamed {
     /// Its text.
     pub(super) fn text(&self) -> &[u8] {
-        crate::wire::frame::take_string(&self.body).map_or(&self.body, |(text, _)| text)
+        text_of(&self.body)
     }
 
     /// See [`Statement::reads_no_settings`].
@@ -180,12 +181,22 @@ const COMMANDS: [&[u8]; 25] = [
     b"vacuum",
 ];
 
+/// The text in the body of a Parse, behind the name.
+pub(super) fn text_of(body: &[u8]) -> &[u8] {
+    frame::take_string(body).map_or(body, |(text, _)| text)
+}
+
+/// Whether the first word of a text is one of these.
+pub(super) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
+    let text = text.trim_ascii_start();
+    let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    words.iter().any(|word| text[..length].eq_ignore_ascii_case(word))
+}
+
 fn reads_no_settings(body: &[u8]) -> bool {
-    let text = &body[..body.iter().position(|byte| *byte == 0).unwrap_or(body.len())];
+    let text = text_of(body);
     let plain = text.iter().all(|byte| byte.is_ascii() && !b"'\\$&".contains(byte));
-    let word = text.trim_ascii_start();
-    let end = word.iter().position(|byte| !byte.is_ascii_alphabetic()).unwrap_or(word.len());
-    plain && COMMANDS.iter().any(|command| word[..end].eq_ignore_ascii_case(command))
+    plain && begins_with_any(text, &COMMANDS)
 }
 
 /// Whether the columns of its rows are those of another statement or cursor, of this name in the

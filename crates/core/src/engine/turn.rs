@@ -18,6 +18,7 @@ use super::client::{Client, Deallocated};
 use super::effects::{Effects, Unusual};
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
+use super::statement::begins_with_any;
 use super::{Socket, limits, restore};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, ScanOptions, Scanner, SetValue, Verb, is_plain, scan};
@@ -164,9 +165,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         };
         const ENDING: [&[u8]; 5] = [b"abort", b"commit", b"end", b"prepare", b"rollback"];
         text.map(<[u8]>::trim_ascii_start).is_some_and(|text| {
-            let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-            let word = &text[..length];
-            length > 0 && !ENDING.iter().any(|ending| word.eq_ignore_ascii_case(ending))
+            text.first().is_some_and(u8::is_ascii_alphabetic) && !begins_with_any(text, &ENDING)
         })
     }
 
@@ -383,12 +382,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     fn effects_of(&self, text: &[u8]) -> Effects {
         let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
         let effects = Effects::of_text(text, self.scan_options(), reported);
-        self.with_variables(text, effects)
-    }
-
-    /// The effects of a text, with those that the configuration tells of.
-    pub(super) fn with_variables(&self, text: &[u8], effects: Effects) -> Effects {
-        if self.backend.may_keep_variables(text) { effects.and_keeps_variables() } else { effects }
+        self.backend.with_variables(text, effects)
     }
 
     /// What a text does whose reading is in doubt: all that it may do in any.
@@ -399,7 +393,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
             Effects::of(&scan(text, options), reported)
         });
-        self.with_variables(text, one.either(other))
+        self.backend.with_variables(text, one.either(other))
     }
 
     /// What the text of a Query does, and what was found in it if that is known for certain.
@@ -416,7 +410,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let findings = scan(text, options);
         let effects = Effects::of(&findings, |name| self.backend.parameters.get(name).is_some());
-        Ok(Some((self.with_variables(text, effects), Some(findings))))
+        Ok(Some((self.backend.with_variables(text, effects), Some(findings))))
     }
 
     fn query(&mut self) -> Result<(), Halt> {

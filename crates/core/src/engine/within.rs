@@ -23,6 +23,7 @@
 use super::backend::Backend;
 use super::client::{Client, significant};
 use super::expect::Expect;
+use super::statement::begins_with_any;
 use super::turn::Turn;
 use super::{Socket, limits};
 use crate::session::scan::{ScanOptions, is_plain};
@@ -49,9 +50,7 @@ fn goes_within(change: &Change<'_>) -> bool {
 /// Whether a text is a statement that needs no transaction of its own, by its first word.
 fn reads_or_writes_rows(text: &[u8]) -> bool {
     const WORDS: [&[u8]; 6] = [b"select", b"insert", b"update", b"delete", b"values", b"with"];
-    let text = text.trim_ascii_start();
-    let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    WORDS.iter().any(|word| text[..length].eq_ignore_ascii_case(word))
+    begins_with_any(text, &WORDS)
 }
 
 impl<S: Socket> Client<S> {

@@ -9,14 +9,14 @@ use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::message::PoolMode;
 use super::super::restore::KEPT_BY_RESET_ALL;
-use super::super::statement::Unnamed;
+use super::super::statement::{Unnamed, text_of};
 use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
 use crate::session::settings::{Settings, SettingsBuilder, is_custom};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
-use crate::wire::{TransactionStatus, build, frame};
+use crate::wire::{TransactionStatus, build};
 
 impl<S: Socket> Relay<'_, S> {
     /// The server has come to the end of a query or pipeline.
@@ -205,10 +205,10 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
 impl<S: Socket> Backend<S> {
     /// What the text in the body of a Parse does under these settings.
     pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
-        let text = frame::take_string(body).map_or(body, |(text, _)| text);
+        let text = text_of(body);
         let options = self.reading.with(|name| settings.get(name));
         let effects = Effects::of_text(text, options, |name| self.parameters.get(name).is_some());
-        if self.may_keep_variables(text) { effects.and_keeps_variables() } else { effects }
+        self.with_variables(text, effects)
     }
 }
 

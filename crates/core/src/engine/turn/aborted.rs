@@ -8,7 +8,7 @@
 
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
-use super::super::statement::Statement;
+use super::super::statement::{Statement, begins_with_any};
 use super::Turn;
 use crate::engine::Socket;
 use crate::wire::{TransactionStatus, build, frame};
@@ -49,10 +49,7 @@ const ROWLESS: [&[u8]; 25] = [
 /// parameters.
 fn is_bare(body: &[u8]) -> bool {
     let Some((text, types)) = frame::take_string(body) else { return false };
-    let text = text.trim_ascii();
-    let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let word = &text[..length];
-    types == [0, 0] && ROWLESS.iter().any(|known| word.eq_ignore_ascii_case(known))
+    types == [0, 0] && begins_with_any(text, &ROWLESS)
 }
 
 impl<S: Socket> Turn<'_, '_, S> {

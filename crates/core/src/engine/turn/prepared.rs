@@ -23,11 +23,6 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
     Some((what, frame::take_string(name)?.0))
 }
 
-/// The text in the body of a Parse, behind the name.
-fn text_of(body: &[u8]) -> &[u8] {
-    frame::take_string(body).map_or(body, |(text, _)| text)
-}
-
 impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn parse(&mut self) -> Result<(), Halt> {
         self.stats.client_parses.add(1);
@@ -98,7 +93,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold()?;
             }
             let effects = match (plain, in_doubt) {
-                (true, _) => self.with_variables(text, Effects::default()),
+                (true, _) => self.backend.with_variables(text, Effects::default()),
                 (false, true) => self.effects_in_doubt(text),
                 (false, false) => self.effects_of(text),
             };
@@ -418,7 +413,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.note_portal(portal, unusual)?;
         if !self.backend.drawn {
             // Here, where the text need not be looked for again.
-            self.backend.drawn = !draws_nothing(text_of(&statement.body));
+            self.backend.drawn = !draws_nothing(statement.text());
         }
         self.pass_with(old, |out| {
             build::string(out, portal);

@@ -16,6 +16,7 @@
 use super::super::from_client::Halt;
 use super::Turn;
 use crate::engine::Socket;
+use crate::engine::statement::begins_with_any;
 use crate::wire::{TransactionStatus, frame, frontend};
 
 /// Commands that run no function of anybody's, by their first words.
@@ -39,12 +40,8 @@ pub(super) fn draws_nothing(text: &[u8]) -> bool {
     loop {
         rest = rest.trim_ascii_start();
         // Most texts end here, at their first word.
-        if !matches!(rest.first(), None | Some(b';')) {
-            let length = rest.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-            let word = &rest[..length];
-            if !DRAW_NOTHING.iter().any(|known| word.eq_ignore_ascii_case(known)) {
-                return false;
-            }
+        if !matches!(rest.first(), None | Some(b';')) && !begins_with_any(rest, &DRAW_NOTHING) {
+            return false;
         }
         match memchr::memchr(b';', rest) {
             None => return true,
