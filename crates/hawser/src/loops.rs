@@ -76,8 +76,11 @@ impl<S: Socket> Loops<S> {
 
     /// Sends a message to a loop.
     pub fn send(&self, to: LoopId, message: ToLoop<S>) {
-        if let Some(place) = self.places.get(usize::from(to.0)) {
-            place.mailbox.send(message);
+        let Some(place) = self.places.get(usize::from(to.0)) else { return };
+        match message {
+            // A place in a table that nothing happens at any more: no reason to wake anybody.
+            ToLoop::Departed(_) => place.mailbox.leave(message),
+            _ => place.mailbox.send(message),
         }
     }
 
@@ -114,8 +117,9 @@ impl<S: Socket> Loops<S> {
 
     /// A moment, as the loops count time.
     pub fn time_of(&self, moment: Instant) -> Time {
-        let micros = moment.saturating_duration_since(self.started).as_micros();
-        Time::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+        let passed = moment.saturating_duration_since(self.started);
+        // In 64 bits (`as_micros` counts in 128): they last for half a million years.
+        Time::from_micros(passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros()))
     }
 }
 

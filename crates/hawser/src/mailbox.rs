@@ -15,14 +15,17 @@
 //!   there. A sender that locks later therefore sees it, and one that locked earlier has left
 //!   something there, so that the receiver does not rest
 //! * one rest costs at most one wake-up, whoever and how many the senders are
+//! * what is left for a receiver that rests ([`Mailbox::leave`]) wakes it not, and is there when
+//!   anything else does
 //! * messages of one sender come in its order
 //!
 //! # Cost
 //! A send to a loop that is awake is a lock and a push (some 20 ns); the write to the eventfd
-//! (about 0.5 us, and an event in the other loop) is paid only where a loop sleeps.
+//! (about 0.5 us, and an event in the other loop) is paid only where a loop sleeps. A turn takes the
+//! lock once, and a second time only where something has come in between.
 //!
 //! # Why not a lock-free queue
-//! Each turn of a loop takes the lock twice, and the lock is held for a push or a swap. What such
+//! Each turn of a loop takes the lock once or twice, and the lock is held for a push or a swap. What such
 //! a queue would save is not measurable beside one system call, and the rest protocol would need
 //! fences of its own.
 

@@ -91,8 +91,10 @@ impl Epoll {
     /// # Errors
     /// As epoll_wait(2).
     pub fn wait(&self, events: &mut Events, timeout: Duration) -> io::Result<()> {
-        let millis = timeout.as_nanos().div_ceil(1_000_000);
-        let millis = u64::try_from(millis).unwrap_or(u64::MAX).min(i32::MAX as u64);
+        // In 64 bits: `as_nanos` counts in 128, and this is done at each wait.
+        let beyond = u64::from(timeout.subsec_nanos().div_ceil(1_000_000));
+        let millis = timeout.as_secs().saturating_mul(1000).saturating_add(beyond);
+        let millis = millis.min(i32::MAX as u64);
         let timeout = Timespec {
             tv_sec: (millis / 1000).cast_signed(),
             tv_nsec: ((millis % 1000) * 1_000_000).cast_signed(),

@@ -496,15 +496,12 @@ impl<S: Socket> Engine<S> {
     ) -> Result<(), Halt> {
         let Some(client) = self.clients.get(slot) else { return Ok(()) };
         let listens = client.listens();
+        if (listens || client.backend.as_ref().is_some_and(|backend| backend.shared))
+            && self.must_wait_for_backend(host, slot, listens)?
+        {
+            return Err(Halt::Full);
+        }
         let (id, process) = (self.client_id(slot), self.process_of(slot));
-        if client.backend.as_ref().is_some_and(|backend| backend.shared) && self.hand_over(slot)? {
-            return Err(Halt::Full);
-        }
-        if listens && self.clean_backend(host, slot) {
-            return Err(Halt::Full);
-        }
-        let hash_key = self.hash_key;
-        let serial = self.next_serial;
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
         client.held = false;
@@ -523,20 +520,26 @@ impl<S: Socket> Engine<S> {
         if let Some(told) = &mut backend.told {
             told.is_now(id, process);
         }
-        let pool = client.pool as usize;
-        let settings = &self.pools[pool].settings;
+        let view = &self.pools[client.pool as usize];
+        let settings = &view.settings;
         let timeouts_matter =
             !settings.query_timeout.is_zero() || !settings.transaction_timeout.is_zero();
-        let stats = self.pools[pool].pool.stats.of(self.id);
-        let mut turn =
-            Turn { client, backend: &mut backend, passage, header, body, hash_key, serial, stats };
+        let mut turn = Turn {
+            client: &mut *client,
+            backend: &mut backend,
+            passage,
+            header,
+            body,
+            hash_key: self.hash_key,
+            serial: self.next_serial,
+            stats: view.pool.stats.of(self.id),
+        };
         let result = turn.open(now).and_then(|()| turn.message());
-        self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
+        self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         if backend.sending_rest > 0 {
             backend.sending = header.total();
             backend.sending_since = now;
         }
-        let Some(client) = self.clients.get_mut(slot) else { return result };
         client.backend = Some(backend);
         if client.listens() {
             self.join_ahead(host, slot);
@@ -545,6 +548,18 @@ impl<S: Socket> Engine<S> {
             self.rearm(slot, now);
         }
         result
+    }
+
+    /// Whether a client's backend has to be handed over to it first, or its listening set right.
+    fn must_wait_for_backend<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        listens: bool,
+    ) -> Result<bool, Halt> {
+        let client = self.clients.get(slot);
+        let shared = client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| b.shared));
+        Ok((shared && self.hand_over(slot)?) || (listens && self.clean_backend(host, slot)))
     }
 
     /// Goes on with the scan of a Query that streams.

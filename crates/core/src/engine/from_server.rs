@@ -267,6 +267,7 @@ impl<S: Socket> Relay<'_, S> {
         }
     }
 
+    #[inline] // once for each message of the server
     fn message(
         &mut self,
         message: u8,

@@ -29,6 +29,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use siphasher::sip::SipHasher13;
 
+use super::turn::sequences::draws_nothing;
 use crate::pool::Basis;
 use crate::session::settings::Settings;
 use crate::wire::frame;
@@ -106,6 +107,8 @@ pub struct Statement {
     pub basis: Basis,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
+    /// It draws nothing from sequences: looked for once, and not at each Bind.
+    pub(super) draws_nothing: bool,
     /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
     /// A server has prepared it.
@@ -451,6 +454,7 @@ impl StatementTable {
             body: body.into(),
             settings: settings.clone(),
             basis,
+            draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
             effects,
             proven: AtomicBool::new(false),

@@ -9,7 +9,7 @@ mod aborted;
 mod own_names;
 mod portal;
 mod prepared;
-mod sequences;
+pub(super) mod sequences;
 
 pub(super) use own_names::OwnNames;
 

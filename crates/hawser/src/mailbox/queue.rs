@@ -13,6 +13,9 @@ pub trait Wake {
 #[derive(Debug)]
 pub struct Mailbox<T, W> {
     messages: Mutex<Vec<T>>,
+    /// There are messages. Changed under the lock alone, and read without it by the receiver, who
+    /// asks once a turn and mostly finds none.
+    filled: AtomicBool,
     /// The receiver sleeps, or is about to. Set under the lock; cleared by anybody.
     resting: AtomicBool,
     wake: W,
@@ -21,7 +24,12 @@ pub struct Mailbox<T, W> {
 impl<T, W: Wake> Mailbox<T, W> {
     /// An empty one, whose receiver does not rest.
     pub fn new(wake: W) -> Self {
-        Self { messages: Mutex::new(Vec::new()), resting: AtomicBool::new(false), wake }
+        Self {
+            messages: Mutex::new(Vec::new()),
+            filled: AtomicBool::new(false),
+            resting: AtomicBool::new(false),
+            wake,
+        }
     }
 
     /// Wakes the receiver whether it rests or not: for what is told by other means than a message.
@@ -36,8 +44,15 @@ impl<T, W: Wake> Mailbox<T, W> {
 
     /// Puts a message in, and wakes the receiver if it rests. Never waits.
     pub fn send(&self, message: T) {
-        self.lock().push(message);
+        self.leave(message);
         self.wake_if_resting();
+    }
+
+    /// Puts a message in that can wait until the receiver wakes for something else.
+    pub fn leave(&self, message: T) {
+        let mut messages = self.lock();
+        messages.push(message);
+        self.filled.store(true, Ordering::Release);
     }
 
     /// The plain load keeps the flag's cache line shared while the receiver is awake. It may be
@@ -54,9 +69,14 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.resting.store(false, Ordering::Relaxed);
     }
 
-    /// Moves all messages behind those in `into`.
+    /// Moves all messages behind those in `into`. One that is being put in meanwhile may stay: it
+    /// keeps [`Mailbox::try_rest`] from resting.
     pub fn take(&self, into: &mut Vec<T>) {
+        if !self.filled.load(Ordering::Acquire) {
+            return;
+        }
         let mut messages = self.lock();
+        self.filled.store(false, Ordering::Relaxed);
         if into.is_empty() {
             std::mem::swap(&mut *messages, into);
         } else {
@@ -75,6 +95,7 @@ impl<T, W: Wake> Mailbox<T, W> {
             self.resting.store(true, Ordering::Relaxed);
             return true;
         }
+        self.filled.store(false, Ordering::Relaxed);
         if into.is_empty() {
             std::mem::swap(&mut *messages, into);
         } else {

@@ -9,7 +9,6 @@ use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::statement::{Statement, Unnamed};
 use super::super::{Socket, limits, restore};
-use super::sequences::draws_nothing;
 use super::{Turn, aborted};
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, is_plain, scan};
@@ -411,10 +410,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        if !self.backend.drawn {
-            // Here, where the text need not be looked for again.
-            self.backend.drawn = !draws_nothing(statement.text());
-        }
+        self.backend.drawn |= !statement.draws_nothing;
         self.pass_with(old, |out| {
             build::string(out, portal);
             build::string(out, &statement.name);

@@ -35,7 +35,7 @@ const DRAW_NOTHING: [&[u8]; 10] = [
 
 /// Whether a text is commands that certainly draw from no sequence. What stands behind a semicolon
 /// of a quoted text is taken for one more.
-pub(super) fn draws_nothing(text: &[u8]) -> bool {
+pub(in crate::engine) fn draws_nothing(text: &[u8]) -> bool {
     let mut rest = text;
     loop {
         rest = rest.trim_ascii_start();
