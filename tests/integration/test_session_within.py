@@ -132,3 +132,32 @@ def test_deallocate_all_takes_nothing_that_is_needed(env):
     one.execute("create or replace function forgets() returns void language plpgsql as $$ begin execute 'deallocate all'; end $$")
     two.execute("select forgets()")
     equal(one.exchange(run("own"), m.SYNC).rows, [("of 0", "t0")])
+
+
+def test_each_has_its_own_search_path(env):
+    paths = ["s0", "s1, public", '"we""ird"', '"$user", s2', '""']
+    schemas = ["s0", "s1", '"we""ird"', "s2"]
+    one = env.connect()
+    for n, schema in enumerate(schemas):
+        one.execute(f"create schema if not exists {schema}; create table if not exists {schema}.here (a text);"
+                    f" truncate {schema}.here; insert into {schema}.here values ('{n}')")  # fmt: skip
+    clients = []
+    for n, path in enumerate(paths):
+        client = env.connect(application_name=f"of {n}")
+        client.execute("set search_path to " + ("''" if path == '""' else path))
+        equal(client.rows("show search_path"), [(path,)])
+        clients.append(client)
+    for client in clients[:-1]:
+        equal(client.exchange(m.parse("select a, current_setting('search_path') from here", "q"), m.SYNC).kinds, "1Z")
+    for _ in range(8):  # beyond the plans that are made for one execution
+        for n, client in enumerate(clients[:-1]):
+            equal(client.exchange(run("q"), m.SYNC).rows, [(str(n), paths[n])])
+        result = clients[-1].exchange(m.parse("select a from here"), run(""), m.SYNC)
+        equal(result.errors[0]["C"], "42P01")  # and what is set with it is taken back
+    # One that a rollback takes back, and one for a transaction.
+    clients[0].execute("begin; set search_path to s1; rollback")
+    equal(clients[1].exchange(run("q"), m.SYNC).rows, [("1", paths[1])])
+    equal(clients[0].exchange(run("q"), m.SYNC).rows, [("0", paths[0])])
+    clients[0].execute("reset search_path")
+    equal(clients[1].exchange(run("q"), m.SYNC).rows, [("1", paths[1])])
+    equal(clients[0].rows("show search_path"), one.rows("show search_path"))

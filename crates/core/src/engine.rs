@@ -109,6 +109,8 @@ pub mod limits {
     pub const WITHIN_MESSAGES_MAX: usize = 64;
     /// Settings that may.
     pub const WITHIN_SETTINGS_MAX: usize = 8;
+    /// Paths for which a pool has statements of its own that bring settings.
+    pub const WITHIN_PATHS_MAX: usize = 128;
     /// Queries and pipelines that a client may send without ever letting its backend come to
     /// rest, while others wait for one.
     pub const UNBROKEN_QUERIES_MAX: u32 = 512;

@@ -27,6 +27,7 @@ mod likeness;
 mod names;
 mod pins;
 mod reporting;
+mod setters;
 mod shared;
 mod stats;
 

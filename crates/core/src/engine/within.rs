@@ -16,9 +16,9 @@
 //! settings are as before. What comes behind it waits until that is known.
 //!
 //! # Which
-//! Those that differ from client to client: `application_name`, and custom names. Others may have to
-//! be in force when the transaction begins (`default_transaction_isolation`, `statement_timeout`), and
-//! with another `search_path` the server plans the statement that sets it anew.
+//! Those that differ from client to client: `application_name`, `search_path` and custom names. Others
+//! may have to be in force when the transaction begins (`default_transaction_isolation`,
+//! `statement_timeout`).
 
 use super::backend::Backend;
 use super::client::{Client, significant};
@@ -44,7 +44,7 @@ pub(super) struct Within {
 
 /// Whether a setting may be set by the transaction that is to run under it.
 fn goes_within(change: &Change<'_>) -> bool {
-    change.name() == b"application_name" || is_custom(change.name())
+    matches!(change.name(), b"application_name" | b"search_path") || is_custom(change.name())
 }
 
 /// Whether a text is a statement that needs no transaction of its own, by its first word.
@@ -137,7 +137,8 @@ impl<S: Socket> Backend<S> {
         {
             return false;
         }
-        let Some(setter) = self.pool.setter(changes.len()) else { return false };
+        let path = before.get(b"search_path").unwrap_or_default();
+        let Some(setter) = self.pool.setter(changes.len(), path) else { return false };
         self.define(&changes);
         if !self.statements.touch(setter.id) {
             self.note_prepared(&setter, out);

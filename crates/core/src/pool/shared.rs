@@ -5,16 +5,17 @@
 //! says so) or another lock.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use super::basis::{Bases, Basis};
 use super::names::{CustomNames, KnownNames};
 use super::pins::PinCount;
 use super::reporting::ReportingCount;
+use super::setters::Setters;
 use super::{Limits, Pool, PoolStats};
+use crate::engine::ListenLost;
 use crate::engine::statement::{Keyed, Statement, StatementMemory, StatementTable};
-use crate::engine::{ListenLost, limits};
 use crate::ids::PoolId;
 use crate::session::functions::FunctionNames;
 use crate::session::settings::{Interner, Mark, Settings};
@@ -195,8 +196,7 @@ pub struct SharedPool<B> {
     distrusted_in: AtomicU32,
     /// A client has asked for currval or lastval.
     reads_sequences: AtomicBool,
-    /// Statements that bring one setting, two and so on.
-    setters: [OnceLock<Arc<Statement>>; limits::WITHIN_SETTINGS_MAX],
+    setters: Setters,
     shared_by_users: bool,
 }
 
@@ -251,7 +251,7 @@ impl<B> SharedPool<B> {
             last_error: Mutex::new(None),
             distrusted_in: AtomicU32::new(0),
             reads_sequences: AtomicBool::new(false),
-            setters: Default::default(),
+            setters: Setters::new(Keyed(hash_key)),
             shared_by_users: false,
         }
     }
@@ -317,22 +317,10 @@ impl<B> SharedPool<B> {
         self.reads_sequences.load(Ordering::Relaxed)
     }
 
-    /// The statement of ours that brings so many settings; `None` if it is none, or too many. Its
-    /// parameters are names and values in turns.
-    pub fn setter(&self, settings: usize) -> Option<Arc<Statement>> {
-        const TEXT_TYPE: u32 = 25;
-        let place = self.setters.get(settings.checked_sub(1)?)?;
-        let statement = place.get_or_init(|| {
-            let calls: Vec<String> = (0..settings)
-                .map(|n| format!("pg_catalog.set_config(${},${},false)", 2 * n + 1, 2 * n + 2))
-                .collect();
-            let mut body = format!("SELECT {}\0", calls.join(",")).into_bytes();
-            let parameters = 2 * settings;
-            body.extend_from_slice(&(parameters as u16).to_be_bytes());
-            body.extend((0..parameters).flat_map(|_| TEXT_TYPE.to_be_bytes()));
-            self.statements.apart(&body)
-        });
-        Some(statement.clone())
+    /// The statement of ours that brings so many settings where this `search_path` is in force;
+    /// `None` if they are none, or too many. Its parameters are names and values in turns.
+    pub fn setter(&self, settings: usize, path: &[u8]) -> Option<Arc<Statement>> {
+        self.setters.get(&self.statements, settings, path)
     }
 
     /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).

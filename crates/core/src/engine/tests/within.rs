@@ -186,3 +186,37 @@ fn a_client_that_leaves_in_the_middle_leaves_the_settings_of_before() {
     world.send(&two, &run("s"));
     assert_eq!(server.kinds(), "BES");
 }
+
+#[test]
+fn each_search_path_has_a_statement_of_ours_that_sets_the_next() {
+    let mut world = World::new(1);
+    let mut clients: Vec<Peer> = Vec::new();
+    let paths = ["a", "b", "c"];
+    for path in paths {
+        let client = client_of(&mut world, &[("search_path", path)]);
+        world.send(&client, &[parse("s", "SELECT 1"), run("s")].concat());
+        let server = world.servers[0].clone();
+        // The statement that sets it, for the path before, and the client's own.
+        world.send(&server, &[answers("12DC"), answers("12CI")].concat());
+        assert_eq!(client.kinds(), "12CZ", "{path}");
+        clients.push(client);
+    }
+    let server = world.servers[0].clone();
+    server.received();
+    // From the last to the first for the first time, and then in the order that is known.
+    for (at, sent, told) in
+        [(0, "PBEBES", "12DC2CI"), (1, "BEBES", "2DC2CI"), (2, "BEBES", "2DC2CI")]
+    {
+        world.send(&clients[at], &run("s"));
+        let received = server.received();
+        assert_eq!(kinds(&received), sent);
+        let bound = [b"\0\x02\0\0\0\x0bsearch_path\0\0\0\x01", paths[at].as_bytes()].concat();
+        assert!(
+            received.windows(bound.len()).any(|part| part == bound),
+            "{}",
+            received.escape_ascii()
+        );
+        world.send(&server, &answers(told));
+        assert_eq!(clients[at].kinds(), "2CZ");
+    }
+}
