@@ -7,9 +7,11 @@ import os
 import pathlib
 import signal
 import subprocess
+import tempfile
 import time
 
-from harness.suite import Skip, limit, pooler_only
+from harness.suite import Skip, equal, limit, pooler_only
+from integration.test_mptcp import needs_mptcp
 
 WRONG, ABSENT, NO_KERNEL, TAKEN, UNFAITHFUL, NO_RIGHTS, LACKS = 65, 69, 72, 73, 75, 77, 78
 KERNEL = pathlib.Path(os.environ.get("HAWSER_LAB_KERNEL") or pathlib.Path(__file__).resolve().parents[2] / ".run/lab-kernel/linux")
@@ -336,3 +338,60 @@ def test_the_kernels_queues_are_as_asked_where_it_has_netem(env):
     found = json.loads(run.stdout)
     assert len(found["checks"]) >= 20 and all(check["is_right"] for check in found["checks"]), found
     assert {"Mbit/s", "ms", "%", "packets"} == {check["unit"] for check in found["checks"]}
+
+
+@needs_mptcp
+@limit(240)
+def test_a_report_compares_the_ways_and_draws_each_subflow(env):
+    with tempfile.TemporaryDirectory() as directory:
+        page, runs = pathlib.Path(directory, "report.html"), pathlib.Path(directory, "runs.json")
+        short = ("--only", "copy-out,rsync", "--share", "10", "--rounds", "1", "--accept-unfaithful")
+        done = lab("run", "per-flow", "--report", page, "--report-json", runs, *short, seconds=200, check=None)
+        runs = json.loads(runs.read_text())
+        for run in runs["runs"]:
+            if run["failed"] == "rsync is not installed":
+                continue
+            assert run["failed"] is None, run
+        equal(done.returncode, 1 if any(run["failed"] for run in runs["runs"]) else 0, done.stderr)
+        assert runs["server"].startswith("PostgreSQL "), runs["server"]
+        took = {run["way"]: run["figures"][0][1] for run in runs["runs"] if run["case"] == "copy-out"}
+        # 5 MB over one limit of 10 Mbit/s take 4.2 s; the path manager's five flows have two limits or more.
+        assert took["plain"] > 4 and took["kernel"] < took["plain"] / 1.3, took
+        assert "| COPY out of an 82 MB table, s |" in done.stdout, done.stdout
+        text = page.read_text()
+        assert "<h2>copy-out, manage: rate of each subflow, and of all</h2>" in text, text
+        assert text.count("<polyline") >= 4, "several subflows, and all"
+        assert about(f"report-{os.getpid()}-1") is None
+
+
+@needs_mptcp
+@limit(120)
+def test_a_report_without_postgresql_says_so_and_sends_itself(env):
+    with tempfile.TemporaryDirectory() as directory:
+        page = pathlib.Path(directory, "report.html")
+        # /usr/lib/postgresql is looked into, too: an empty directory hides it, in a mount namespace of its own.
+        hide = "for d in /usr/lib/postgresql /usr/local/pgsql; do [ -d $d ] && mount -t tmpfs none $d; done; exec \"$@\""
+        words = [os.environ["HAWSER"], "lab", "run", "per-flow", "--report", page, "--only", "copy-out,copy-in", "--share", "5",
+                 "--rounds", "1", "--accept-unfaithful"]
+        done = subprocess.run(["unshare", "--mount", "sh", "-c", hide, "sh", *map(str, words)], capture_output=True, text=True, timeout=100,
+                              env={**os.environ, "PG_BIN": "", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+        equal(done.returncode, 1, done.stderr)
+        assert "a sender of Hawser's own in place of PostgreSQL (no PostgreSQL server is installed" in done.stdout, done.stdout
+        assert "3 of 6 runs failed" in done.stderr and "copy-out, manage, round 1: " in done.stderr, done.stderr
+
+
+@needs_mptcp
+@limit(60)
+def test_a_report_that_is_interrupted_leaves_nothing(env):
+    with tempfile.TemporaryDirectory() as directory:
+        os.chmod(directory, 0o755)
+        words = [os.environ["HAWSER"], "lab", "run", "per-flow", "--report", "/dev/null", "--only", "copy-out", "--rounds", "1"]
+        process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": directory})
+        name = f"report-{process.pid}-1"
+        wait_until(lambda: about(name), "a network is up", 30)
+        assert os.listdir(directory), "its files are here"
+        process.terminate()
+        equal(process.wait(30), 130)
+        assert "interrupted" in process.stderr.read()
+        assert about(name) is None
+        equal(os.listdir(directory), [], "what is left")

@@ -12,6 +12,7 @@ pub mod dial;
 pub mod extension;
 pub mod import;
 pub mod lab_kernel;
+pub mod lab_report;
 pub mod limits;
 pub mod logging;
 pub mod login;

@@ -20,14 +20,14 @@ const TOP: f64 = 32.0;
 const RIGHT: f64 = 848.0;
 const BOTTOM: f64 = 24.0;
 /// Told apart by those who see no red or green, too (Okabe and Ito, 2008).
-const COLOURS: [&str; 8] =
+pub(crate) const COLOURS: [&str; 8] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999933"];
 /// Of lines whose colour another has already: up to 24 are told apart.
 const DASHES: [&str; 3] = ["", " stroke-dasharray=\"7 3\"", " stroke-dasharray=\"2 3\""];
 /// Names side by side below a plot.
 const NAMES: usize = 6;
 
-const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;\
+pub(crate) const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;max-width:960px;margin:2em auto;padding:0 1em;\
 color:#1b1b1b;background:#fff}table{border-collapse:collapse;width:100%}th,td{padding:.3em .6em;\
 text-align:right;border-bottom:1px solid #ddd}td,th{white-space:nowrap}th:first-child,td:first-child,td.words,th.words{text-align:left}td.words,\
 th.words{white-space:normal}\
@@ -254,7 +254,7 @@ fn middle(outcome: &Outcome) -> Option<(&str, &[u64])> {
 }
 
 /// The next round number, so that a plot's axis ends at one; 0.1 at least.
-fn rounded_up(mbit: f64) -> f64 {
+pub(crate) fn rounded_up(mbit: f64) -> f64 {
     let power = 10_f64.powf(mbit.max(0.1).log10().floor());
     [1.0, 2.0, 4.0, 5.0, 8.0, 10.0]
         .into_iter()
@@ -264,7 +264,7 @@ fn rounded_up(mbit: f64) -> f64 {
 }
 
 /// For HTML text and attributes.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in text.chars() {
         match c {

@@ -7,6 +7,7 @@
 //! faithful and its figures are worth nothing, 77 the rights are missing, 78 this machine's kernel
 //! lacks what was asked of it. They are those of sysexits.h.
 
+mod compare;
 mod kernel;
 
 use std::ffi::OsString;
@@ -27,6 +28,7 @@ use hawser_lab::wan::parse::parse;
 
 use super::print;
 use crate::lab_kernel::inside;
+use crate::lab_report::carry;
 
 const DESCRIPTION_WRONG: u8 = 65;
 const ABSENT: u8 = 69;
@@ -68,6 +70,20 @@ enum LabCommand {
     Show(Show),
     /// Prove rate, delay, loss and limits on this machine, within 2 %.
     Selftest(Selftest),
+    /// The sender of `run --report` where there is no PostgreSQL.
+    #[command(hide = true)]
+    Send {
+        /// Where it listens.
+        port: u16,
+        /// What each connection gets.
+        bytes: u64,
+    },
+    /// Its receiver.
+    #[command(hide = true)]
+    Take {
+        /// Where the sender is.
+        from: std::net::SocketAddr,
+    },
     /// The only program of the kernel of `--kernel`.
     #[command(hide = true)]
     Inside {
@@ -106,17 +122,22 @@ struct Run {
     /// On which host [default: the first].
     #[arg(long, value_name = "HOST")]
     on: Option<String>,
-    /// Say on standard error what the network did meanwhile.
-    #[arg(long)]
-    report: bool,
+    /// With a command: say on standard error, or write to FILE, what the network did meanwhile. Without
+    /// one: compare plain TCP, the kernel's path manager and `mptcp manage` over a description, by
+    /// PostgreSQL's programs and rsync; the table goes to standard output, the page with a plot of each
+    /// subflow's rate to FILE [default: NAME-report.html].
+    #[arg(long, value_name = "FILE", num_args = 0..=1)]
+    report: Option<Option<PathBuf>>,
     /// Write the same to a file, as JSON.
     #[arg(long, value_name = "FILE")]
     report_json: Option<PathBuf>,
+    #[command(flatten)]
+    compare: compare::Options,
     /// Only warn where packets left too late.
     #[arg(long)]
     accept_unfaithful: bool,
     /// The command and its arguments.
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required_unless_present = "report", value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
@@ -213,7 +234,10 @@ pub(super) fn run(arguments: &Lab) -> ExitCode {
         (Some(command), _) => match command {
             LabCommand::Up(arguments) if arguments.foreground => up_here(arguments),
             LabCommand::Up(arguments) => up(arguments),
+            LabCommand::Run(arguments) if arguments.command.is_empty() => compare::run(arguments),
             LabCommand::Run(arguments) => return run_inside(arguments),
+            LabCommand::Send { port, bytes } => carry::send(*port, *bytes).map_err(failed),
+            LabCommand::Take { from } => carry::take(*from).map_err(failed),
             LabCommand::Down(arguments) => down(arguments),
             LabCommand::List(format) => list(format.json),
             LabCommand::Report(arguments) => report(arguments),
@@ -335,13 +359,19 @@ fn text_of(about: &About) -> String {
 }
 
 fn run_inside(arguments: &Run) -> ExitCode {
-    let Run { name, on, report, report_json, accept_unfaithful, command } = arguments;
+    let Run { name, on, report, report_json, accept_unfaithful, command, .. } = arguments;
     let ended = match errand::run(name, on.as_deref(), command) {
         Ok(ended) => ended,
         Err(error) => return say(&error.into()),
     };
-    if *report {
-        eprint!("{}", ended.report);
+    match report {
+        None => {}
+        Some(None) => eprint!("{}", ended.report),
+        Some(Some(path)) => {
+            if let Err(error) = std::fs::write(path, ended.report.to_string()) {
+                return say(&failed(format!("{}: {error}", path.display())));
+            }
+        }
     }
     if let Some(path) = report_json
         && let Err(error) = write_json(path, &ended.report)

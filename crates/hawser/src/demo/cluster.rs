@@ -6,6 +6,7 @@
 //!               start failed half-way
 //! # Why root becomes another user  initdb and postgres refuse to run as root
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -57,7 +58,7 @@ impl fmt::Display for ClusterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoBinaries => f.write_str(
-                "no PostgreSQL server is installed here (looked for initdb in PATH, /usr/lib/postgresql, \
+                "no PostgreSQL server is installed here (looked for initdb in PG_BIN, PATH, /usr/lib/postgresql, \
                  /usr/pgsql-* and /usr/local): apt-get install postgresql, or dnf install postgresql-server",
             ),
             Self::NoUser => write!(
@@ -102,6 +103,16 @@ impl Cluster {
     /// # Errors
     /// See [`ClusterError`]; nothing is left behind.
     pub fn start(connections: u32) -> Result<Self, ClusterError> {
+        let mut cluster = Self::new()?;
+        cluster.launch(connections, &[])?;
+        Ok(cluster)
+    }
+
+    /// Makes one that does not run yet.
+    ///
+    /// # Errors
+    /// See [`ClusterError`]; nothing is left behind.
+    pub fn new() -> Result<Self, ClusterError> {
         let binaries = find_binaries().ok_or(ClusterError::NoBinaries)?;
         let account = account()?;
         let directory = make_directory(account.as_ref())?;
@@ -109,7 +120,6 @@ impl Cluster {
         let mut cluster =
             Self { binaries, account, directory, version: String::new(), postmaster: None };
         cluster.initialise()?;
-        cluster.launch(connections)?;
         Ok(cluster)
     }
 
@@ -128,7 +138,8 @@ impl Cluster {
         &self.version
     }
 
-    fn data(&self) -> PathBuf {
+    /// Where its files are.
+    pub fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
 
@@ -136,8 +147,32 @@ impl Cluster {
         self.directory.join("log")
     }
 
+    /// One of PostgreSQL's programs: that of the server's version, or else the one in PATH.
+    pub fn program(&self, name: &str) -> PathBuf {
+        let beside = self.binaries.join(name);
+        if is_program(&beside) { beside } else { PathBuf::from(name) }
+    }
+
+    /// What starts the server in the foreground, for a program that starts it elsewhere. Its user is
+    /// changed by setpriv(1): whoever starts it may need rights that the server must not have.
+    pub fn words(&self) -> Vec<OsString> {
+        let mut words: Vec<OsString> = Vec::new();
+        if let Some(Account { uid, gid, .. }) = &self.account {
+            let (user, group) = (format!("--reuid={uid}"), format!("--regid={gid}"));
+            words.extend(["setpriv".into(), user.into(), group.into(), "--clear-groups".into()]);
+        }
+        words.extend([self.program("postgres").into(), "-D".into(), self.data().into()]);
+        words
+    }
+
+    /// Whether it takes connections, by the last line of its file (src/include/utils/pidfile.h).
+    pub fn is_ready(&self) -> bool {
+        let state = fs::read_to_string(self.data().join("postmaster.pid")).unwrap_or_default();
+        state.lines().nth(7).is_some_and(|line| line.trim() == "ready")
+    }
+
     fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(self.binaries.join(program));
+        let mut command = Command::new(self.program(program));
         if let Some(account) = &self.account {
             // It also drops our supplementary groups.
             command.uid(account.uid).gid(account.gid);
@@ -152,7 +187,15 @@ impl Cluster {
         command
     }
 
-    fn output(&self, program: &'static str, arguments: &[&str]) -> Result<Output, ClusterError> {
+    /// Runs one of its programs to its end.
+    ///
+    /// # Errors
+    /// It could not be run, or failed.
+    pub fn output(
+        &self,
+        program: &'static str,
+        arguments: &[&str],
+    ) -> Result<Output, ClusterError> {
         let output = self
             .command(program)
             .args(arguments)
@@ -188,7 +231,11 @@ impl Cluster {
         self.output("initdb", &arguments).map(drop)
     }
 
-    fn launch(&mut self, connections: u32) -> Result<(), ClusterError> {
+    /// Starts it, on its unix socket alone.
+    ///
+    /// # Errors
+    /// See [`ClusterError`].
+    pub fn launch(&mut self, connections: u32, more: &[&str]) -> Result<(), ClusterError> {
         let log = fs::File::create(self.log()).map_err(system("make the server's log"))?;
         let settings = [
             "listen_addresses=".to_owned(),
@@ -202,18 +249,15 @@ impl Cluster {
         ];
         let mut command = self.command("postgres");
         command.arg("-D").arg(self.data());
-        for setting in settings {
+        for setting in settings.iter().map(String::as_str).chain(more.iter().copied()) {
             command.arg("-c").arg(setting);
         }
         let out = log.try_clone().map_err(system("make the server's log"))?;
         let child = command.stdout(out).stderr(log).spawn().map_err(system("run postgres"))?;
         self.postmaster = Some(child);
         let began = Instant::now();
-        // Its last line says whether it takes connections (src/include/utils/pidfile.h).
-        let pid_file = self.data().join("postmaster.pid");
         loop {
-            let state = fs::read_to_string(&pid_file).unwrap_or_default();
-            if state.lines().nth(7).is_some_and(|line| line.trim() == "ready") {
+            if self.is_ready() {
                 return Ok(());
             }
             let ended = self
@@ -229,13 +273,21 @@ impl Cluster {
         }
     }
 
-    fn stop(&mut self) {
-        let Some(mut child) = self.postmaster.take() else { return };
+    /// Ends it, whoever has started it: `fast` writes a checkpoint, `immediate` does not.
+    ///
+    /// # Errors
+    /// It does not run, or not as this one.
+    pub fn end(&self, mode: &str) -> Result<(), ClusterError> {
         let data = self.data().display().to_string();
         let wait = STOP_WAIT.as_secs().to_string();
-        let stop =
-            ["stop", "--pgdata", &data, "--mode", "immediate", "--timeout", &wait, "--silent"];
-        if self.output("pg_ctl", &stop).is_err() {
+        let stop = ["stop", "--pgdata", &data, "--mode", mode, "--timeout", &wait, "--silent"];
+        self.output("pg_ctl", &stop).map(drop)
+    }
+
+    /// Ends what [`Cluster::launch`] has started.
+    pub fn stop(&mut self, mode: &str) {
+        let Some(mut child) = self.postmaster.take() else { return };
+        if self.end(mode).is_err() {
             // Its children see it go, and end.
             let _ = child.kill();
         }
@@ -245,7 +297,7 @@ impl Cluster {
 
 impl Drop for Cluster {
     fn drop(&mut self) {
-        self.stop();
+        self.stop("immediate");
         if let Err(error) = fs::remove_dir_all(&self.directory) {
             let directory = self.directory.display();
             eprintln!("hawser: could not remove {directory}: {error}");
@@ -292,9 +344,11 @@ fn make_directory(account: Option<&Account>) -> Result<PathBuf, ClusterError> {
     Ok(directory)
 }
 
-/// The directory of PostgreSQL's server programs: of several versions the newest.
+/// The directory of PostgreSQL's server programs: PG_BIN, or that of PATH, or of several versions the
+/// newest.
 fn find_binaries() -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
+    let asked = std::env::var_os("PG_BIN").map(PathBuf::from);
     let mut versions: Vec<(u32, PathBuf)> = Vec::new();
     for (parent, prefix, rest) in [
         ("/usr/lib/postgresql", "", "bin"),
@@ -312,7 +366,8 @@ fn find_binaries() -> Option<PathBuf> {
     versions.sort_by_key(|(version, _)| std::cmp::Reverse(*version));
     let known = versions.into_iter().map(|(_, directory)| directory);
     let more = ["/usr/local/pgsql/bin", "/usr/local/bin"].map(PathBuf::from);
-    std::env::split_paths(&path).chain(known).chain(more).find(|directory| {
+    let named = asked.into_iter().chain(std::env::split_paths(&path));
+    named.chain(known).chain(more).find(|directory| {
         ["initdb", "postgres", "pg_ctl"].iter().all(|program| is_program(&directory.join(program)))
     })
 }
