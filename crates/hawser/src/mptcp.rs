@@ -16,6 +16,7 @@
 //! * [`cgroup`]: all programs of a control group, without a supervisor
 //! * [`manage`]: opens, replaces and closes subflows while connections last
 //! * [`keeper`]: that within `hawser serve`
+//! * [`others`]: other programs that manage
 //! * [`usage`]: MPTCP of the pooler itself, on both of its sides
 //!
 //! # Limits
@@ -27,6 +28,7 @@ pub mod command;
 pub mod keeper;
 pub mod look;
 pub mod manage;
+pub mod others;
 pub mod plan;
 pub mod programs;
 pub mod reason;

@@ -17,6 +17,7 @@ use hawser_sys::mptcp::socket::{self, Unsupported};
 use hawser_sys::netlink::NetlinkError;
 
 use super::command::PORTS_DEFAULT;
+use super::others;
 use super::plan::{self, Address, Plan, PlanError};
 use super::record::{self, Record};
 use crate::unit::{self, Unit};
@@ -62,8 +63,8 @@ pub struct Options {
 pub enum ApplyError {
     /// There is no MPTCP.
     Unsupported(Unsupported),
-    /// The path manager is in userspace: endpoints would have no effect.
-    Userspace,
+    /// The path manager is in userspace: endpoints would have no effect. Who manages, if that is known.
+    Userspace(Option<&'static str>),
     /// An address is none of this machine's.
     NotOurs(IpAddr),
     /// It cannot be planned.
@@ -88,10 +89,15 @@ impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsupported(reason) => reason.fmt(f),
-            Self::Userspace => f.write_str(
-                "the path manager is in userspace (another program, as mptcpd, manages, or has \
-                 managed): endpoints have no effect then. sysctl net.mptcp.path_manager = kernel \
-                 puts it back",
+            Self::Userspace(Some(who)) => write!(
+                f,
+                "the path manager is in userspace, and {who} manages: endpoints have no effect then. \
+                 End that one, and sysctl net.mptcp.path_manager = kernel puts it back"
+            ),
+            Self::Userspace(None) => f.write_str(
+                "the path manager is in userspace (`hawser mptcp manage` or another program manages, \
+                 or has managed): endpoints have no effect then. Where none does any more, sysctl \
+                 net.mptcp.path_manager = kernel puts it back",
             ),
             Self::NotOurs(address) => {
                 write!(f, "{address} is no address of this machine that is up")
@@ -116,7 +122,7 @@ impl std::error::Error for ApplyError {
             Self::Plan(error) => Some(error),
             Self::Netlink { source, .. } => Some(source),
             Self::File { source, .. } => Some(source),
-            Self::Userspace | Self::NotOurs(_) => None,
+            Self::Userspace(_) | Self::NotOurs(_) => None,
         }
     }
 }
@@ -142,7 +148,7 @@ pub fn setup(request: &Request, options: &Options) -> Result<Vec<String>, ApplyE
         Err(other) => return Err(ApplyError::Unsupported(other)),
     };
     if kernel::sysctls().path_manager.as_deref() == Some("userspace") {
-        return Err(ApplyError::Userspace);
+        return Err(ApplyError::Userspace(others::rival()));
     }
     let mut manager = PathManager::open().map_err(netlink("asking the path manager"))?;
     let endpoints = manager.endpoints().map_err(netlink("reading endpoints"))?;
@@ -155,6 +161,7 @@ pub fn setup(request: &Request, options: &Options) -> Result<Vec<String>, ApplyE
     let version = Version::parse(&kernel::release());
     let warning = |need| version.and_then(|version| version.warning(need));
     lines.extend(warning(Need::Endpoints));
+    lines.extend(others::lines(&others::running()));
     let wish = match request {
         Request::Server { ports, first_port } => {
             let ports = ports.unwrap_or_else(|| default_ports(&addresses));

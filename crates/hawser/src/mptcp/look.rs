@@ -10,6 +10,7 @@ use hawser_sys::mptcp::{event, socket};
 use hawser_sys::netlink::NetlinkError;
 
 use super::cgroup::{self, Listed};
+use super::others::{self, Other};
 use super::programs::{self, Program};
 
 /// All that there is.
@@ -27,6 +28,8 @@ pub struct Look {
     pub manager: Result<(Vec<Endpoint>, Limits), NetlinkError>,
     /// Whether anybody hears events, where that can be told.
     pub events_heard: Option<bool>,
+    /// Other programs that manage here.
+    pub others: Vec<Other>,
     /// Connections and subflows, or why they cannot be read.
     pub sockets: Result<Dump, NetlinkError>,
     /// The programs that have them, by inode.
@@ -58,6 +61,7 @@ pub fn look() -> Look {
         sysctls: kernel::sysctls(),
         manager,
         events_heard: event::is_listened_to(),
+        others: others::running(),
         programs: programs::find(&inodes),
         cgroups: cgroup::list(),
         sockets,

@@ -7,7 +7,6 @@
 //! ```
 //! * [`connection`]: one connection: its addresses, its looks, its actions
 //! * [`guard`]: the kernel's setting while this runs, put back whatever ends it
-//! * [`others`]: other programs that manage
 //!
 //! # Invariants
 //! * nothing is remembered that sock_diag does not say, but for announced addresses: a manager that
@@ -38,13 +37,12 @@ use hawser_sys::mptcp::subflow::Manager;
 use hawser_sys::netlink::NetlinkError;
 use hawser_sys::process::{catch_signals, descriptor_of_process, next_signal, wait_at_most};
 
-use super::programs;
+use super::{others, programs};
 use connection::{Managed, Refused};
 use guard::{Guard, GuardError};
 
 pub mod connection;
 pub mod guard;
-pub mod others;
 
 /// Between two looks while anything is sent.
 const LOOK_APART: Duration = Duration::from_millis(100);

@@ -16,6 +16,7 @@ use serde::Serialize;
 
 use super::cgroup::Listed;
 use super::look::Look;
+use super::others;
 use super::programs::Program;
 use super::reason::{Facts, why_single};
 
@@ -162,6 +163,7 @@ impl Report {
                     .to_owned(),
             );
         }
+        notes.extend(others::lines(&now.others));
         let cgroups = now.cgroups.as_deref().unwrap_or_else(|error| {
             notes.push(format!("programs by cgroup cannot be read: {error}"));
             &[]

@@ -25,8 +25,7 @@ use hawser_sys::mptcp::event;
 use hawser_sys::mptcp::kernel;
 use hawser_sys::process::{descriptor_of_process, lock_file, wait_for, withdraw};
 
-use super::others;
-use crate::mptcp::record;
+use crate::mptcp::{others, record};
 
 /// Where the bound is, what the kernel has (tcp(7): no bound), and what a manager sets.
 const UNSENT: &str = "/proc/sys/net/ipv4/tcp_notsent_lowat";
@@ -49,6 +48,8 @@ pub enum GuardError {
     Taken(PathBuf),
     /// Another program does.
     Other(String),
+    /// Another program would, once the path manager is in userspace.
+    Rival(&'static str),
     /// It cannot be read or written.
     File {
         /// What was to be done.
@@ -72,6 +73,11 @@ impl fmt::Display for GuardError {
                 "the path manager is in userspace already, and {who} listens to its events: one \
                  program can manage; end that one first"
             ),
+            Self::Rival(who) => write!(
+                f,
+                "{who} runs here, and would open and close the subflows of the same connections once \
+                 the path manager is in userspace: one program can manage; end that one first"
+            ),
             Self::File { step, source } if source.kind() == io::ErrorKind::PermissionDenied => {
                 write!(f, "{step}: {source}. It needs root")
             }
@@ -84,7 +90,7 @@ impl std::error::Error for GuardError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Self::File { source, .. } => Some(source),
-            Self::Taken(_) | Self::Other(_) => None,
+            Self::Taken(_) | Self::Other(_) | Self::Rival(_) => None,
         }
     }
 }
@@ -114,6 +120,9 @@ impl Guard {
         let is_userspace = found.as_deref() == Some(USERSPACE);
         if is_userspace && event::listeners() > Some(1) {
             return Err(GuardError::Other(others::who()));
+        }
+        if let Some(rival) = others::rival() {
+            return Err(GuardError::Rival(rival));
         }
         // Userspace, and nobody there: what a manager left that was killed with its watchdog.
         let before = found.filter(|_| !is_userspace).unwrap_or_else(|| KERNEL.to_owned());
