@@ -386,3 +386,22 @@ def test_deallocate_all_by_the_extended_protocol(env):
     equal(client.exchange(m.parse("deallocate all", "d"), m.bind("d"), m.execute(), m.bind("s"), m.SYNC).sqlstate, "26000")
     equal(run(other, "s").value, "kept")
     equal(run(client, "d").sqlstate, "26000")
+
+
+def test_errors_name_it_as_its_client_does(env):
+    clients = [env.connect() for _ in range(2)]
+    for number, client in enumerate(clients):
+        prepare(client, f"of {number}", "select 1")
+        fails = m.bind(f"of {number}", values=["too many"])
+        expected = f'bind message supplies 1 parameters, but prepared statement "of {number}" requires 0'
+        for result in (client.exchange(fails, m.SYNC), client.exchange(fails, m.close_statement(f"of {number}"), m.SYNC),
+                       client.exchange(m.parse("select 2", f"new of {number}"), m.bind(f"of {number}"), m.execute(), fails, m.SYNC)):
+            equal([error["M"] for error in result.errors], [expected])
+        # A function takes it away, and the client is told of that by its own name.
+        client.execute("create or replace function takes_all() returns void language plpgsql as $$ begin execute 'deallocate all'; end $$")
+        client.execute("begin")
+        run(client, f"of {number}")
+        client.execute("select takes_all()")
+        result = run(client, f"of {number}")
+        equal((result.sqlstate, result.errors[0]["M"]), ("26000", f'prepared statement "of {number}" does not exist'))
+        client.execute("rollback")

@@ -47,6 +47,10 @@ impl ClientStatements {
         self.names.keys()
     }
 
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&Name, &ClientStatement)> {
+        self.names.iter()
+    }
+
     pub(super) fn values(&self) -> impl Iterator<Item = &ClientStatement> {
         self.names.values()
     }

@@ -647,15 +647,14 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Whether the message at hand, which may begin a transaction, ends it as well, and nothing in it
     /// tells of prepared statements.
     fn does_without_sql_statements(&self) -> bool {
-        const PARTS: [u8; 5] = [
-            frontend::PARSE,
-            frontend::BIND,
-            frontend::DESCRIBE,
-            frontend::CLOSE,
-            frontend::FUNCTION_CALL,
-        ];
         if self.header.kind != frontend::QUERY {
-            return !PARTS.contains(&self.header.kind);
+            // An Execute, too, has others behind it in its pipeline, though it only fails there.
+            return match self.header.kind {
+                frontend::SYNC | frontend::FLUSH => self.header.body == 0,
+                kind => {
+                    [frontend::COPY_DATA, frontend::COPY_DONE, frontend::COPY_FAIL].contains(&kind)
+                }
+            };
         }
         let kept = self.client.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
         let Some((text, [])) = frame::take_string(self.body) else { return false };

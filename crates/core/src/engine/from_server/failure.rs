@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::super::Socket;
+use super::super::client::significant;
 use super::super::expect::Expect;
 use super::super::replay::is_stale_or_lost;
 use super::super::restore::{Longer, count_back};
@@ -230,8 +231,35 @@ impl<S: Socket> Relay<'_, S> {
         }
         match self.backend.longer_parse.take_if(|(serial, _)| Some(*serial) == parse) {
             Some((_, longer)) => Ok(in_own_text(body, &longer, relayed)),
-            None => Ok(Fate::Pass),
+            None => Ok(self.under_own_name(owed, body, relayed)),
         }
+    }
+
+    /// An error that has our name of a statement in it, with the client's in its place: ours is for
+    /// no client to know.
+    fn under_own_name(&self, owed: Expect, body: &[u8], relayed: &Relayed) -> Fate {
+        let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }) = owed
+        else {
+            return Fate::Pass;
+        };
+        let names = self.client.iter().flat_map(|client| client.statements.iter());
+        let names = names.flat_map(|names| names.pairs());
+        let closing = self.backend.closing.iter().map(|(name, named)| (name, named));
+        let named = names.chain(closing).filter(|(_, named)| named.statement.id == statement);
+        let Some((own, named)) = named.min_by_key(|(_, named)| named.serial) else {
+            return Fate::Pass;
+        };
+        let known = &*named.statement.name;
+        let Some(at) = memchr::memmem::find(body, known).filter(|_| relayed.whole) else {
+            return Fate::Pass;
+        };
+        let mut error = Vec::new();
+        build::message(&mut error, kind::ERROR, |out| {
+            out.extend_from_slice(&body[..at]);
+            out.extend_from_slice(significant(own));
+            out.extend_from_slice(&body[at + known.len()..]);
+        });
+        Fate::Replace(error.into())
     }
 
     /// The server knows a statement of the protocol by its client's own name no more than before.

@@ -11,6 +11,7 @@ use crate::pool::ServerParameters;
 use crate::session::part::Part;
 use crate::session::report::NAME;
 use crate::session::settings::SettingsBuilder;
+use crate::wire::build;
 use crate::wire::frame::{self, HEADER_BYTES};
 
 /// Settings that a server may begin to report within one query: an extension that it loads makes some.
@@ -96,6 +97,16 @@ impl<S: Socket> Relay<'_, S> {
                 }
                 backend.applied = backend.pool.interner().share(settings.build());
             }
+        }
+        if fixed
+            && backend.expected.front() == Some(&Expect::MadeSync)
+            && let Some(extra) = self.client.as_mut().and_then(|client| client.extra.as_mut())
+            && extra.discarding.is_some()
+            && backend.has_come_to(extra.settles_in)
+        {
+            // The pipeline ends here for the server alone.
+            build::parameter_status(&mut extra.untold_identity, name, value);
+            return Ok(Fate::Skip);
         }
         let ours = backend.expected.front().is_some_and(|e| e.is_made())
             || backend.has_set_within(name, value);

@@ -110,7 +110,11 @@ impl<S: Socket> Relay<'_, S> {
             settings_changed(client, self.backend);
         }
         if client.extra.is_some() && !later {
-            let told = settle_extra(client, self.backend, owed != Expect::MadeSync);
+            let own = owed != Expect::MadeSync;
+            let identity = client.extra.as_mut().filter(|_| own);
+            let mut told =
+                identity.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_identity));
+            told.extend(settle_extra(client, self.backend, own));
             if !told.is_empty() {
                 self.report(&told, at, run, relayed);
             }

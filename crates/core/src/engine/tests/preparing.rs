@@ -105,6 +105,24 @@ fn a_plain_query_does_without_and_what_follows_it_does_not() {
 }
 
 #[test]
+fn a_pipeline_does_not_do_without_though_it_begins_with_an_execute() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    another_in_between(&mut world, &server);
+    world.send(&client, &[execute(), message(b'C', b"Sp\0"), sync()].concat());
+    assert_eq!(server.received(), query("PREPARE p AS SELECT 1"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.kinds(), "ECS");
+    world.send(&server, &answers("EI"));
+    let asked = text(&server.received());
+    assert!(asked.contains("pg_prepared_statements"), "the Close may have been ignored: {asked}");
+    world.send(&server, &told_prepared(&["p"]));
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &query("EXECUTE p"));
+    assert_eq!(server.received(), query("EXECUTE p"));
+}
+
+#[test]
 fn a_function_misses_one_once() {
     let mut world = World::new(1);
     let (client, server) = client_with_p(&mut world);
