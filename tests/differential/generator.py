@@ -64,6 +64,10 @@ SHOW = (
     "select name, setting from pg_settings where name in ('TimeZone', 'DateStyle', 'work_mem', 'search_path', 'application_name', 'statement_timeout') order by 1",
     "select current_setting('my.a', true), current_setting('my.b', true), current_setting('your.c', true)",
 )
+# Of a PREPARE its own text alone, and of set_config() none of its value: what stands around the one, and for a NULL in the
+# other, is not always shown as on a direct connection (docs/session-state.md, "Statements of PREPARE").
+LIST = ("select name, regexp_replace(case when from_sql then substring(statement from '(?i)prepare ' || name || '[^;]*') else statement end, "
+        "'(set_config[(][^,]*), [^,]*', '\\1'), parameter_types, from_sql from pg_prepared_statements order by name")
 
 
 def quoted(text):
@@ -148,7 +152,7 @@ class Generator:
         ])
 
     def statement_views(self):
-        return "select name, statement, parameter_types, from_sql from pg_prepared_statements order by name"
+        return LIST
 
     def temporary(self):
         number = self.rng.randrange(3)

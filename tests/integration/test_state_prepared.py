@@ -405,3 +405,28 @@ def test_errors_name_it_as_its_client_does(env):
         result = run(client, f"of {number}")
         equal((result.sqlstate, result.errors[0]["M"]), ("26000", f'prepared statement "of {number}" does not exist'))
         client.execute("rollback")
+
+
+def test_what_the_server_alone_knows_outlasts_queries_of_hawsers(env):
+    """Statements that are not shared: too long to be looked at, or sharing is off."""
+    long = "/*" + "x" * 20_000 + "*/"
+    for settings in ({}, {"max_prepared_statements": 0}):
+        with env.pooler_with(pool_size=1 + bool(settings), idle_transaction_reserve=0, max_pinned=0, **settings) as target:
+            other, client = env.connect(target), env.connect(target)
+            other.execute("create sequence if not exists counted")
+            prepare(other, "of another", "select 'of another'")
+            other.value("select nextval('counted')")
+            prepare(client, "named", f"select 'named' {long}")
+            prepare(client, "", f"select 'unnamed' {long}")
+            equal(client.attempt("select 1").sqlstate, None)  # it takes the unnamed one away
+            prepare(client, "", f"select 'unnamed' {long}")
+            call = client.exchange(m.parse("select currval('counted')", "asks"), m.bind("asks"), m.execute(), m.SYNC)
+            equal((call.sqlstate, call.rows), ("55000", []))
+            equal((run(client, "").value, run(client, "named").value), ("unnamed", "named"))
+            listed = client.exchange(m.parse("select name from pg_prepared_statements order by name", "list"), m.bind("list"), m.execute(), m.SYNC)
+            equal(listed.rows, [("asks",), ("list",), ("named",)])
+            equal((run(client, "").value, run(client, "named").value), ("unnamed", "named"))
+            prepare(client, "listens", "listen heard_here")
+            equal(run(client, "listens").sqlstate, None)
+            heard = client.exchange(m.run("select pg_notify('heard_here', 'itself')"), m.SYNC).messages
+            equal([message.notification() for message in heard if message.kind == "A"], [(client.pid, "heard_here", "itself")])

@@ -142,14 +142,19 @@ impl<S: Socket> Backend<S> {
 
     /// Appends what keeps currval and lastval from answering with another client's values: they
     /// give the server's own error instead. About 1 us on the server. Once for each lending, or once
-    /// more behind an error in a pipeline, which the server may have ignored it for.
-    pub(super) fn discard_sequences(&mut self, out: &mut Vec<u8>) {
+    /// more behind an error in a pipeline, which the server may have ignored it for. `beside`: the
+    /// server alone knows its client's unnamed statement, which a query of ours would take away.
+    pub(super) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
         if self.sequences_discarded {
             return;
         }
         if self.unsynced {
             self.run_within_pipeline(DISCARD_SEQUENCES.to_vec(), out);
+        } else if beside {
+            self.run_within_pipeline(DISCARD_SEQUENCES.to_vec(), out);
+            out.extend_from_slice(&build::SYNC);
+            self.expect(Expect::MadeSync);
         } else {
             self.made_query(DISCARD_SEQUENCES, out);
             self.drawn_before = false;
@@ -164,7 +169,7 @@ impl<S: Socket> Backend<S> {
 
     /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
     /// the texts of others, with the literals in them. Those that it still needs are prepared again.
-    /// `keeps`: the client has statements of SQL's PREPARE there, which stay.
+    /// `keeps`: the client has statements there that are not shared, and stay.
     pub(super) fn deallocate_all(&mut self, keeps: bool, out: &mut Vec<u8>) {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
         let alone = !self.unsynced;

@@ -570,7 +570,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.hold()?;
         self.passage.cut(self.backend)?;
-        let keeps = self.client.pins.contains(Part::SqlStatement)
+        let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
+        let keeps = own.iter().any(|part| self.client.pins.contains(*part))
             || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
         self.backend.replay.forget();

@@ -599,7 +599,8 @@ impl Session {
         if !text.is_empty() && !is_known(&text) {
             return fail("42601");
         }
-        if self.status == b'E' && !ends_transaction(&text) {
+        // (An empty text can be prepared in a failed transaction, too: `exec_parse_message`.)
+        if self.status == b'E' && !text.is_empty() && !ends_transaction(&text) {
             return fail("25P02");
         }
         if !name.is_empty() && self.statements.contains_key(name) {

@@ -872,3 +872,17 @@ fn a_client_of_session_mode_finds_no_statements_of_others() {
     assert_eq!(world.servers[0].kinds(), "", "there are none");
     assert_eq!(client.kinds(), "KZ");
 }
+
+#[test]
+fn the_unnamed_statement_is_there_behind_a_function_called_by_its_oid() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &[parse("", "SELECT 1"), bind(""), execute(), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12CI"));
+    server.received();
+    world.send(&client, &[message(b'F', &[0; 12]), bind(""), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "QF");
+    world.send(&server, &answers("CIVI"));
+    assert_eq!(server.kinds(), "PBES");
+}

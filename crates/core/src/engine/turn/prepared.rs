@@ -27,17 +27,17 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.stats.client_parses.add(1);
         if self.client.is_native() || self.backend.shares_nothing() {
             let name_and_rest = frame::take_string(self.body);
+            let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
+            let effects = text.map(|(text, _)| self.effects_of_unshared(text));
+            if let Some(effects) = effects.as_ref().filter(|_| !self.client.is_native()) {
+                self.before_unshared(effects)?;
+            }
             match name_and_rest.and_then(|(name, rest)| Some((name, self.in_place_of_nulls(rest)?)))
             {
                 Some((name, body)) => self.pass_parse(name, &body)?,
                 None => self.pass(),
             }
             self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
-            let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
-            let effects = text.map(|(text, _)| {
-                let in_doubt = self.is_in_doubt(text);
-                if in_doubt { self.effects_in_doubt(text) } else { self.effects_of(text) }
-            });
             if let Some(effects) = &effects {
                 self.backend.note_names(effects);
             }
@@ -130,7 +130,19 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.pins.contains(Part::ProtocolStatement) {
             // Long statements have gone to this server under the client's own names: it knows
             // whether this name is one of them.
-            self.malformed(malformed);
+            let effects = self.effects_of_unshared(text);
+            self.before_unshared(&effects)?;
+            self.backend.note_names(&effects);
+            self.backend.rereading |= effects.rereads;
+            if self.client.has_start_values() {
+                self.client.note_native_statement(name, effects.unusual.as_deref())?;
+            }
+            match &own {
+                Some(body) => self.pass_parse(name, body)?,
+                None => self.pass(),
+            }
+            self.backend.expect(malformed);
+            self.stats.server_parses.add(1);
             return Ok(());
         }
         // Any query ahead may set what this Parse reads, be it within a function.
@@ -139,7 +151,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         if in_doubt {
             // What others with the same text share is read for certain.
             let certain = self.effects_of(text);
-            if self.effects_in_doubt(text) != certain {
+            let uncertain = self.effects_in_doubt(text);
+            if uncertain != certain {
+                self.before_unshared(&uncertain)?;
                 return self
                     .parse_unshared("a statement was prepared that may be read in two ways", true);
             }
@@ -156,8 +170,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             if effects.listens() {
                 self.client.pins.insert(Part::Listen); // it is not looked at when it is executed
             }
-            let looks = effects.pins.contains(Part::SessionCatalog);
-            return self.parse_unshared("prepared_statements_memory is full", looks);
+            self.before_unshared(&effects)?;
+            return self.parse_unshared("prepared_statements_memory is full", false);
         };
         self.bring_own_names_of(text, &statement.effects)?;
         if own_name {
@@ -254,6 +268,26 @@ impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn reads_utf8(&self) -> bool {
         let encoding = self.client.desired.get(b"client_encoding");
         encoding.or(self.backend.parameters.get(b"client_encoding")) == Some(b"UTF8")
+    }
+
+    /// What a text does that is not looked at again when it is executed.
+    fn effects_of_unshared(&self, text: &[u8]) -> Effects {
+        if self.is_in_doubt(text) { self.effects_in_doubt(text) } else { self.effects_of(text) }
+    }
+
+    /// The Parse at hand goes to this backend alone, where its client stays, and is not looked at again:
+    /// what it must not find there of others is taken away now.
+    fn before_unshared(&mut self, effects: &Effects) -> Result<(), Halt> {
+        if effects.pins.contains(Part::SessionCatalog) {
+            self.clear_catalog()?;
+        }
+        if effects.reads_sequences {
+            self.before_sequences()?;
+        }
+        if effects.listens() {
+            self.client.pins.insert(Part::Listen);
+        }
+        Ok(())
     }
 
     /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the

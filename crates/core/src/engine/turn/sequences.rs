@@ -17,6 +17,7 @@ use super::super::from_client::Halt;
 use super::Turn;
 use crate::engine::Socket;
 use crate::engine::statement::begins_with_any;
+use crate::session::part::Part;
 use crate::wire::{TransactionStatus, frame, frontend};
 
 /// Commands that run no function of anybody's, by their first words.
@@ -84,7 +85,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.unsynced {
             if !self.backend.drawn && self.backend.status != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
-                self.backend.discard_sequences(&mut self.passage.out);
+                self.discard_sequences();
                 self.backend.replay.forget();
             }
             return Ok(());
@@ -94,9 +95,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         let at_start = self.backend.status == TransactionStatus::Idle || !self.backend.drawn;
         if at_start && !fails && !self.backend.owes_client() {
             self.passage.cut(self.backend)?;
-            self.backend.discard_sequences(&mut self.passage.out);
+            self.discard_sequences();
         }
         Ok(())
+    }
+
+    fn discard_sequences(&mut self) {
+        let beside = self.client.pins.contains(Part::UnnamedStatement);
+        self.backend.discard_sequences(beside, &mut self.passage.out);
     }
 
     /// A transaction may begin: takes away what currval and lastval must not answer in it.
@@ -115,7 +121,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             Some(true) => self.backend.sequences_discarded = false,
         }
         self.passage.cut(self.backend)?;
-        self.backend.discard_sequences(&mut self.passage.out);
+        self.discard_sequences();
         Ok(())
     }
 
