@@ -242,8 +242,15 @@ impl<S: Socket> Relay<'_, S> {
         else {
             return Fate::Pass;
         };
-        let names = self.client.iter().flat_map(|client| client.statements.iter());
-        let names = names.flat_map(|names| names.pairs());
+        // (Those that a DISCARD ALL takes away are put aside from its Bind on.)
+        let Some(client) = &self.client else { return Fate::Pass };
+        let forgotten = client.extra.as_ref().and_then(|extra| extra.forgotten.as_ref());
+        let names = client
+            .statements
+            .as_deref()
+            .into_iter()
+            .chain(forgotten)
+            .flat_map(|names| names.pairs());
         let closing = self.backend.closing.iter().map(|(name, named)| (name, named));
         let named = names.chain(closing).filter(|(_, named)| named.statement.id == statement);
         let Some((own, named)) = named.min_by_key(|(_, named)| named.serial) else {
