@@ -101,7 +101,7 @@ impl Default for PoolSettings {
             server_lifetime: Duration::from_secs(3600),
             server_idle_timeout: Duration::from_secs(600),
             server_max_transactions: 0,
-            max_prepared_statements: 200,
+            max_prepared_statements: 500,
             server_reset_query: b"DISCARD ALL"[..].into(),
             max_packet_size: usize::MAX,
             listen_lost: ListenLost::Disconnect,
