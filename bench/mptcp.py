@@ -6,7 +6,8 @@
     python3 bench/mptcp.py --list
 
 Each run has a network of its own, with a seed of its own: flows are hashed to other limits. The server is
-PostgreSQL under `hawser mptcp run`. Times and rates are the receiver's. A case is one of three ways:
+PostgreSQL under `hawser mptcp run`. Times and rates are the receiver's, rates those of TCP payload. A case is one of
+three ways:
 
     plain    the client as it is: one TCP flow
     kernel   the client under `hawser mptcp run`, both ends set up by `hawser mptcp setup`: five subflows
@@ -33,6 +34,9 @@ from plot import BOTTOM, GRID, HEIGHT, LEFT, RIGHT, TOP, WIDTH, COLOURS, step_of
 
 CEILING = 75.3  # Mbit/s: 8 classes of 10 Mbit/s, less headers
 WAYS = ("plain", "kernel", "manage")
+# psql writes rows; on the wire each is a CopyData message, with a type and a length before it. The ceiling is of TCP
+# payload, so are the rates.
+PAYLOAD_PER_ROW_BYTE = (ROW_BYTES + 5) / ROW_BYTES
 
 
 class Laboratory:
@@ -121,7 +125,7 @@ def copy_out(lab, times=1):
     statement = f"copy (select t from bulk, generate_series(1, {times})) to stdout"
     points = received(lab.client("psql", "-Xq", lab.conninfo("dbname=postgres"), "-c", statement))
     assert points[-1][1] == TABLE_BYTES * times, points[-1]
-    return points
+    return [(seconds, total * PAYLOAD_PER_ROW_BYTE) for seconds, total in points]
 
 
 def case_copy_out(lab):
@@ -267,7 +271,7 @@ def write_report(results, out):
                 lines.append(f"| {case} | {way} | **{shown(median(values), 2)}** {unit} | {', '.join(shown(v, 2) for v in values)}{wrong} | {late} |")
         if not good:
             lines.append(f"| {case} | {way} | all failed | {runs[0]['error'][:200]} | |")
-    lines += ["", f"The ceiling of `per-flow` is {CEILING} Mbit/s: 49.8 MB in 5.3 s.", ""]
+    lines += ["", f"The ceiling of `per-flow` is {CEILING} Mbit/s: 49.8 MB of rows, which are 52.3 MB of payload, in 5.6 s.", ""]
     for plot in sorted(out.glob("mptcp-*.svg")):
         lines += [f"![{plot.stem}]({plot.name})", ""]
     (out / "mptcp.md").write_text("\n".join(lines))

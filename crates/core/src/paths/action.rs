@@ -35,6 +35,8 @@ pub struct Flow {
     pub bytes: u64,
     /// Whether bytes are under way that the peer has not acknowledged.
     pub unacked: bool,
+    /// Bytes that it was given and the peer has not acknowledged, sent or not.
+    pub held: u64,
     /// Whether it is to carry data only where no other does.
     pub backup: bool,
     /// Its smallest round trip of late.

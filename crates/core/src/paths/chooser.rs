@@ -2,22 +2,32 @@
 //!
 //! # Model
 //! Worth it is a connection that has carried [`BULK_BYTES`] without a pause: what has gone on for a
-//! while goes on for as long again, and a search costs a second or two. Then
+//! while goes on for as long again, and a search costs seconds. Then
 //! ```text
-//!   dial a batch of min(enough(limits) - dials, 6), the first of 10, settle, measure: [`search`]
+//!   dial a batch: 10 at first, then 6, or 4 once a limit was missed with a chance below 1/2;
+//!   settle, measure: [`search`]
 //!   pause, settle, measure: [`super::trial`]; what is needless rests, who is left is known
 //!   limits = known flows; dial again if that asks for more
 //! ```
-//! What is needless rests, paused. Of such flows two dozen or more are closed, all at once: a sender that
-//! loses a subflow sends again all that the peer has not acknowledged (net/mptcp/protocol.c,
-//! __mptcp_retransmit_pending_data()). That is ten megabytes while flows share limits, for then most of
-//! what arrives must wait for what the slowest of them hold; it is one when only known flows have carried
-//! for a while.
+//! What is needless rests, paused. It is closed at the first pause of the program's, after two minutes,
+//! or where 48 rest, all at once: a sender that loses a subflow sends again all that the peer has not
+//! acknowledged (net/mptcp/protocol.c, __mptcp_retransmit_pending_data()). That is ten megabytes while
+//! flows share limits, for then most of what arrives must wait for what the slowest of them hold; it is
+//! four when only known flows have carried for a while.
 //!
 //! More flows at once find limits sooner, but each that shares loses segments, and all wait for those:
-//! 30 flows into 8 limits were slower than 12. For the same reason a batch that has found nothing is
-//! followed by a rest, in which known flows alone carry data, and the longer the less likely it is that
-//! a limit was missed: 0.3 s and 25 round trips times 0.25 / [`missed`], between 1 and 10 times.
+//! 30 flows into 8 limits were slower than 12. For the same reason a search rests before each further
+//! batch, in which known flows alone carry data, until what has been carried so far makes it worth it:
+//! ```text
+//!   what a batch costs        0.009 s of the whole for each dial, about
+//!   what it brings            1 / limits of the whole, with the chance that a limit was missed times the
+//!                             chance that it is met now, for as long as the connection has been bulky:
+//!                             what has gone on for a while goes on for as long again
+//! ```
+//! but 15 s at most, and 0.3 s and 25 round trips at least where a batch has found nothing.
+//!
+//! A flow that carries 500 Mbit/s is limited by its hosts as a rule: there each further flow costs, and
+//! two are tried in place of ten.
 //!
 //! # Invariants
 //! * at most [`FLOWS_MAX`] flows, [`BATCH_MAX`] of them being dialled
@@ -43,6 +53,17 @@ mod search;
 pub const FLOWS_MAX: usize = 64;
 /// Dials at once.
 pub const BATCH_MAX: u32 = 6;
+/// Dials at once where so many limits are known that most dials meet one of them: what shares a limit
+/// holds the whole up.
+pub const BATCH_LATE: u32 = 4;
+/// Namely where a limit was missed with a smaller chance than this.
+const LATE: f64 = 0.5;
+/// From so many known flows on a gain that is no new flow's is measured again.
+const KNOWN_MANY: usize = 5;
+/// One flow that carries so much, in bytes a second, is limited by its hosts as a rule. Then so many
+/// dials are enough to say that further ones do not pay: each costs the whole.
+const FAST: f64 = 62.5e6;
+const DIALS_FAST: u32 = 2;
 /// Dials at once where there is one flow yet: as many as tell whether there is one limit.
 pub const BATCH_FIRST: u32 = 10;
 /// A connection that has carried so much without a pause is bulky.
@@ -56,10 +77,12 @@ const SEARCH_AGAIN: Duration = Duration::from_secs(30);
 const SEARCH_AGAIN_MAX: Duration = Duration::from_secs(300);
 /// Dials of a search that time has caused, at most.
 const SEARCH_DIALS: u32 = 2 * BATCH_MAX;
-/// A limit that was missed with this chance or more is sought without a longer rest.
-const LIKELY: f64 = 0.25;
-/// How many times as long as the shortest the longest rest is.
-const RESTS_MAX: f64 = 10.0;
+/// What a dial costs, in seconds of the whole.
+const DIAL_COSTS: f64 = 0.009;
+/// So long is rested at most: then the rests of a search cost a few parts in a thousand.
+const REST_MAX: Duration = Duration::from_secs(15);
+/// What rests is closed after so long, or at the first pause.
+const CLOSE_AFTER: Duration = Duration::from_secs(120);
 /// What is left when a third of the rate is lost.
 const LOST: f64 = 0.67;
 /// So many slices in a row must have lost it.
@@ -118,6 +141,8 @@ pub struct Chooser {
     limits: u32,
     /// What is paused in the next trial, where the last was too much.
     half: Option<Vec<FlowId>>,
+    /// Whether a gain was measured again.
+    confirmed: bool,
     /// Trials in a row that have said nothing.
     unclear: u32,
     /// Flows that are being closed: they count no more.
@@ -133,6 +158,8 @@ pub struct Chooser {
     /// Whether a known flow has gone since.
     lost_limit: bool,
     searched: bool,
+    /// Since when it has carried much.
+    bulky_at: Time,
     search_at: Time,
     search_again: Duration,
     had: BTreeSet<PairId>,
@@ -165,6 +192,7 @@ impl Chooser {
             dials: 0,
             limits: 1,
             half: None,
+            confirmed: false,
             unclear: 0,
             closing: BTreeSet::new(),
             known: BTreeSet::new(),
@@ -174,6 +202,7 @@ impl Chooser {
             settled_at: Time::ZERO,
             lost_limit: false,
             searched: false,
+            bulky_at: Time::ZERO,
             search_at: Time::ZERO,
             search_again: SEARCH_AGAIN,
             had: BTreeSet::new(),
@@ -320,7 +349,26 @@ impl Chooser {
     /// What a batch adds. Where much is known, flows that share limits cost the more the longer they do.
     fn gauge(&self, look: &Look<'_>) -> Measurement {
         let measurement = Measurement::new(look, measure(look));
-        if self.known.len() > 2 { measurement.lengthened_once() } else { measurement }
+        match self.known.len() {
+            ..KNOWN_MANY => measurement.lengthened_once(),
+            _ => measurement.never_lengthened(),
+        }
+    }
+
+    /// Dials after which no more are worth it.
+    fn enough(&self) -> u32 {
+        if self.limits <= 1 && self.alone >= FAST { DIALS_FAST } else { enough(self.limits) }
+    }
+
+    /// Dials at once.
+    fn batch(&self, look: &Look<'_>) -> u32 {
+        if look.flows.len() <= 1 {
+            BATCH_FIRST
+        } else if missed(self.limits, self.dials) < LATE {
+            BATCH_LATE
+        } else {
+            BATCH_MAX
+        }
     }
 
     /// The mark moves on as long as there are pauses.
@@ -339,6 +387,7 @@ impl Chooser {
             self.phase = Phase::Watching(mark);
             return;
         }
+        self.bulky_at = mark.at;
         if self.searched && (now < self.search_at || !self.lost.is_empty()) {
             self.settled = total;
             self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
@@ -365,8 +414,11 @@ impl Chooser {
         }
     }
 
+    /// The search has ended; what rests is closed where nothing was found, for nothing waits there.
     fn settle(&mut self, rate: f64, look: &Look<'_>, actions: &mut Vec<Action>) {
-        self.close_retired(look, actions);
+        if self.known.len() <= 1 {
+            self.close_retired(look, actions);
+        }
         let gained = self.settled == 0.0 || rate > self.settled * 1.1;
         self.search_again = match (self.searched, gained) {
             (false, _) | (true, true) => SEARCH_AGAIN,
@@ -378,6 +430,19 @@ impl Chooser {
         self.settled = rate;
         self.search_at = look.now.after(self.search_again);
         self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
+    }
+
+    /// Known flows alone carry data for a while: until what has been carried so far is worth as much as
+    /// another batch costs.
+    fn rest(&mut self, least: Duration, look: &Look<'_>, actions: &mut Vec<Action>) {
+        let known = self.known.len() as u32;
+        self.limits = known.max(1);
+        if self.dials == 0 || self.dials >= self.enough() {
+            return self.search_on(look, actions);
+        }
+        let worth = self.bulky_at.after(worth_after(known, self.dials, self.batch(look)));
+        let rest = worth.since(look.now).clamp(least, REST_MAX);
+        self.phase = Phase::Resting(look.now.after(rest));
     }
 
     fn settled(&mut self, mark: Mark, low: u32, look: &Look<'_>, actions: &mut Vec<Action>) {
@@ -394,10 +459,13 @@ impl Chooser {
         } else if low >= LOW_SLICES && !searched_lately && self.lost.is_empty() {
             self.search(0, &rates, look, actions);
         } else if (look.now >= self.search_at || self.lost_limit) && self.lost.is_empty() {
+            let again = self.enough().saturating_sub(SEARCH_DIALS);
             self.lost_limit = false;
-            let dials = enough(self.limits).saturating_sub(SEARCH_DIALS);
-            self.search_beside(dials, &rates, look, actions);
+            self.search_beside(again, &rates, look, actions);
         } else {
+            if look.now.since(self.bulky_at) >= CLOSE_AFTER {
+                self.close_retired(look, actions);
+            }
             self.phase = Phase::Settled { mark: Mark::new(look), low };
         }
     }
@@ -419,9 +487,15 @@ fn settle_dials(look: &Look<'_>) -> Duration {
     Duration::from_millis(300) + round_trip(look) * 8
 }
 
-/// How long is rested after a batch that has found nothing.
-fn rest(look: &Look<'_>, found: u32, dials: u32) -> Duration {
-    settle_pause(look).mul_f64((LIKELY / missed(found, dials)).clamp(1.0, RESTS_MAX))
+/// How long a connection must have been bulky for a further batch to be worth it: it goes on for as long
+/// again, and a limit is a share of it that is lost with the chance that one was missed and is hit now.
+fn worth_after(found: u32, dials: u32, batch: u32) -> Duration {
+    let found_f = f64::from(found.max(1));
+    let missed = missed(found, dials);
+    let hit = 1.0 - (found_f / (found_f + 1.0)).powf(f64::from(batch));
+    Duration::from_secs_f64(
+        DIAL_COSTS * f64::from(batch) * found_f * (1.0 + missed) / (missed * hit),
+    )
 }
 
 /// Until what was under way on paused flows has come, and the others have taken up what they left:

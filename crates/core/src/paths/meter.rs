@@ -45,6 +45,13 @@ impl Measurement {
         self
     }
 
+    /// It is never made longer.
+    #[must_use]
+    pub fn never_lengthened(mut self) -> Self {
+        self.lengthened = LENGTHENED_MAX;
+        self
+    }
+
     /// Takes a look in; the rates, once it is over.
     pub fn look(&mut self, look: &Look<'_>) -> Option<Rates> {
         let now = look.now;
@@ -158,6 +165,7 @@ mod tests {
             open: true,
             bytes,
             unacked: false,
+            held: 0,
             backup: false,
             rtt: Duration::ZERO,
         };

@@ -13,20 +13,28 @@
 //!             acknowledged, at most one flow has bytes under way at any look, and the connection
 //!             has sent again
 //!   then      one flow is ended: one that carries nothing anyhow, else the one that has carried least
+//!   lost      for 100 ms (4 round trips): less than 64 KiB of what waits was acknowledged, and every flow
+//!             has delivered what it held when that began: none has what is missing; 512 KiB at least,
+//!             and eight times what was acknowledged
 //! ```
+//! The second is seen while the window is not full yet, and everything goes on but what is read.
 //! A peer whose program does not read may look like this as well. So the pause until the next such ending
 //! doubles, from 1 s, and after four of them none follows until 4 MiB have been acknowledged.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::super::action::{Flow, Look, PairId, Unacked};
+use super::super::action::{Flow, FlowId, Look, PairId, Unacked};
 use super::endings::PROGRESS;
 use super::round_trip;
 use crate::time::Time;
 
 /// So long it must crawl; 8 round trips at least.
 const CRAWLS: Duration = Duration::from_millis(500);
+/// So long nothing may come of what waits, where no flow has it; 4 round trips at least.
+const LOST: Duration = Duration::from_millis(100);
+/// So much flows must carry meanwhile, and eight times what was acknowledged.
+const CARRIED_MIN: u64 = 512 << 10;
 /// So much must wait.
 const WAITING_MIN: u64 = 256 << 10;
 /// Until a flow is ended for the same reason again, at first.
@@ -35,10 +43,22 @@ const PAUSE: Duration = Duration::from_secs(1);
 const ENDED_MAX: u32 = 4;
 const GOES_ON: u64 = 4 << 20;
 
+/// A moment from which nothing was acknowledged.
+#[derive(Clone, Debug)]
+struct Waits {
+    from: u64,
+    since: Time,
+    /// What all flows had carried.
+    carried: u64,
+    /// Flows that have not delivered yet what they held then, and at how many bytes they have.
+    holding: BTreeMap<FlowId, u64>,
+}
+
 /// What is seen of it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Crawl {
     began: Option<(Unacked, Time)>,
+    waits: Option<Waits>,
     /// How many flows were ended for it, up to which byte, and until when no other is.
     ended: u32,
     ended_at: u64,
@@ -51,27 +71,27 @@ impl Crawl {
         let now = look.now;
         let open = || look.flows.iter().filter(|flow| flow.open);
         let Some(unacked) = look.unacked else {
-            self.began = None;
+            (self.began, self.waits) = (None, None);
             return None;
         };
+        let is_lost = self.is_lost(look, unacked);
         if unacked.from.wrapping_sub(self.ended_at) >= GOES_ON {
             self.ended = 0;
         }
-        let began = self.began.filter(|(first, _)| {
+        let mut began = self.began.filter(|(first, _)| {
             unacked.from.wrapping_sub(first.from) < PROGRESS
                 && unacked.bytes >= WAITING_MIN
                 && open().filter(|flow| flow.unacked).count() <= 1
         });
-        let Some((first, since)) = began else {
-            self.began = Some((unacked, now));
-            return None;
-        };
+        let (first, since) = *began.get_or_insert((unacked, now));
+        self.began = began;
         let enough = CRAWLS.max(round_trip(look) * 8);
         let may = now >= self.not_before && self.ended < ENDED_MAX;
-        if now.since(since) < enough || unacked.resent == first.resent || !may {
+        let crawls = now.since(since) >= enough && unacked.resent != first.resent;
+        if !(crawls || is_lost) || !may {
             return None;
         }
-        self.began = None;
+        (self.began, self.waits) = (None, None);
         self.not_before = now.after(PAUSE * 2u32.pow(self.ended));
         (self.ended, self.ended_at) = (self.ended + 1, unacked.from);
         let mut of: BTreeMap<PairId, usize> = BTreeMap::new();
@@ -80,5 +100,34 @@ impl Crawl {
         }
         let alone = |flow: &Flow| of.get(&flow.pair).is_none_or(|flows| *flows <= 1);
         open().min_by_key(|flow| (alone(flow), !flow.backup, flow.bytes))
+    }
+
+    /// Whether no flow has the first byte that waits. Bytes are sent in order, so where a flow holds any
+    /// at all, that byte was given to one.
+    fn is_lost(&mut self, look: &Look<'_>, unacked: Unacked) -> bool {
+        let now = look.now;
+        let stays = |waits: &&mut Waits| unacked.from.wrapping_sub(waits.from) < PROGRESS;
+        let carried = look.flows.iter().map(|flow| flow.bytes).sum();
+        let Some(waits) = self.waits.as_mut().filter(stays) else {
+            let held = |flow: &Flow| (flow.id, flow.bytes + flow.held);
+            let holding: BTreeMap<FlowId, u64> =
+                look.flows.iter().filter(|flow| flow.held > 0).map(held).collect();
+            let waits = Waits { from: unacked.from, since: now, carried, holding };
+            self.waits = Some(waits).filter(|waits| !waits.holding.is_empty());
+            return false;
+        };
+        let bytes: BTreeMap<FlowId, u64> =
+            look.flows.iter().map(|flow| (flow.id, flow.bytes)).collect();
+        if waits.holding.keys().any(|flow| !bytes.contains_key(flow)) {
+            // At the end of a flow all is sent again.
+            self.waits = None;
+            return false;
+        }
+        waits.holding.retain(|flow, until| bytes[flow] < *until);
+        let came = unacked.from.wrapping_sub(waits.from);
+        waits.holding.is_empty()
+            && carried.saturating_sub(waits.carried) >= CARRIED_MIN.max(came * 8)
+            && unacked.bytes >= WAITING_MIN
+            && now.since(waits.since) >= LOST.max(round_trip(look) * 4)
     }
 }

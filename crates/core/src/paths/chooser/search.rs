@@ -6,33 +6,51 @@
 //!   unknown     the others that carry data: those dialled last
 //!   depressed   known flows that carry less than they did: somebody shares their limit
 //!
-//!   dialled, measured:  no gain for the whole       all unknown ones are needless
-//!                       nobody is depressed         an unknown one with a whole limit's rate is known
+//!   dialled, measured:  an unknown one that carries a whole limit's rate is known, if nobody is depressed,
+//!                       or known ones are alike and what they have lost is what the other unknown carry
+//!                       no gain for the whole       all unknown ones rest
 //!                       otherwise                   some of the unknown are paused (super::super::trial):
-//!                                                   for each depressed flow the one whose rate is
-//!                                                   nearest to what that one lost, otherwise the
-//!                                                   slowest, flows - total / fastest of them
+//!                                                   those that together carry what the depressed have
+//!                                                   lost, and of the others those that together with a
+//!                                                   faster one carry what a limit lets through
 //!   weighed:            needless                    they rest until the search ends
+//!                       needed                      who was not paused may be known now, as above
 //!                       needed, one                 it is known: nobody else uses its limit
-//!                       needed, several             half of them, drawn, is paused next
+//!                       needed, several             half of them, drawn, is paused next, or others are,
+//!                                                   where somebody has come to be known
 //! ```
+//! The gain is what the unknown carry less what the depressed have lost. What all known flows have lost
+//! alike is nobody's: while flows share limits, all wait for what they hold now and then.
 //! Limits may be unequal, and used by other programs, so no rate is that of "one limit": what counts
 //! is who is depressed by whom. Nothing else is concluded from rates but which flows to try first.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::super::action::{Action, Flow, FlowId, Look, PairId};
-use super::super::draws::enough;
 use super::super::meter::{Mark, Rates};
 use super::super::trial::{CANDIDATE, DEPRESSED, Trial, Verdict};
-use super::{BATCH_FIRST, BATCH_MAX, Chooser, FLOWS_MAX, Phase, rest, settle_dials, settle_pause};
+use super::{Chooser, FLOWS_MAX, KNOWN_MANY, Phase, settle_dials, settle_pause};
 
 /// What new flows must add to the whole to be worth a trial.
 const GAIN: f64 = 0.06;
+/// A flow shares with none that has lost less than its rate divided by this.
+const LOST_TO: f64 = 1.5;
+/// Below so many known flows the rates of others say nothing while one is depressed.
+const KNOWN_TO_TELL: usize = 3;
+/// Known flows are alike of which each carries so much of what the fastest does.
+const ALIKE: f64 = 0.8;
+/// Where no two known flows keep so much, foreign flows may be the reason.
+const ALL_SLOWER: f64 = 0.92;
+/// What at least is left of a rate when the whole stutters.
+const STUTTERS: f64 = 0.8;
+/// What may be left of what is sought, and how much more a flow may carry than is sought.
+const FILLED: f64 = 0.2;
+const FITS: f64 = 1.35;
 /// How much of what was measured last is taken into what a known flow carries.
 const REFRESHED: f64 = 0.3;
 /// So many rest at most before they are closed.
-const RESTING_MAX: usize = 24;
+const RESTING_MAX: usize = 48;
 /// Trials that are compared with one measurement.
 const TRIALS_OF_ONE: u32 = 4;
 /// So many trials in a row may say nothing.
@@ -91,20 +109,26 @@ impl Chooser {
             }
         }
         self.refresh_base(rates);
-        let gain = rates.total() - self.base.total();
-        if gain >= rates.total() * GAIN {
+        let known = self.known.len();
+        self.accept(rates, look);
+        let found = self.known.len() > known;
+        let new: f64 = self.unknown(look).into_iter().map(|flow| rates.of(flow)).sum();
+        let lost: f64 = self.depressed(rates).into_iter().map(|(_, lost)| lost).sum();
+        let gain = new - lost;
+        let gains = gain >= rates.total() * GAIN;
+        if gains && !found && known >= KNOWN_MANY && !self.confirmed {
+            self.confirmed = true;
+            self.phase = Phase::Gauging(self.gauge(look), 0);
+            return;
+        }
+        if gains {
             return self.prune(rates, 0, look, actions);
         }
         for flow in self.unknown(look) {
             self.retired.insert(flow);
             actions.push(Action::Pause(flow));
         }
-        let known = self.known.len() as u32;
-        if known <= 1 && self.dials >= enough(known) {
-            return self.search_on(look, actions);
-        }
-        let until = look.now.after(rest(look, known, self.dials));
-        self.phase = Phase::Resting(until);
+        self.rest(settle_pause(look), look, actions);
     }
 
     /// Only known flows have carried data for a while.
@@ -122,8 +146,9 @@ impl Chooser {
     fn refresh_base(&mut self, rates: &Rates) {
         let depressed: BTreeSet<FlowId> =
             self.depressed(rates).into_iter().map(|(flow, _)| flow).collect();
+        let stutter = self.stutter(rates);
         for flow in self.known.difference(&depressed) {
-            let (old, new) = (self.base.of(*flow), rates.of(*flow));
+            let (old, new) = (self.base.of(*flow), rates.of(*flow) / stutter);
             self.base.set(*flow, old + (new - old) * REFRESHED);
         }
     }
@@ -133,7 +158,7 @@ impl Chooser {
     }
 
     /// What is known stays; more is dialled, if it is worth it.
-    fn search_on(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
+    pub(super) fn search_on(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
         self.limits = self.known.len().max(1) as u32;
         self.before = self.base.total();
         if !self.dial(look, actions) {
@@ -144,8 +169,7 @@ impl Chooser {
 
     /// Dials the next batch, if more dials are worth it and there is room.
     fn dial(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) -> bool {
-        let batch = if look.flows.len() <= 1 { BATCH_FIRST } else { BATCH_MAX };
-        let wanted = enough(self.limits).saturating_sub(self.dials).min(batch);
+        let wanted = self.enough().saturating_sub(self.dials).min(self.batch(look));
         if wanted as usize + look.flows.len() > FLOWS_MAX {
             self.close_retired(look, actions);
         }
@@ -173,6 +197,7 @@ impl Chooser {
             actions.push(Action::Dial(*pair));
         }
         self.dials += count;
+        self.confirmed = false;
         if count > 0 {
             self.phase = Phase::Dialling(now.after(settle_dials(look)));
         }
@@ -182,64 +207,85 @@ impl Chooser {
     /// Pauses some of those that may share another's limit; goes on where there are none. `age` is how
     /// many trials were compared with `rates`.
     fn prune(&mut self, rates: &Rates, age: u32, look: &Look<'_>, actions: &mut Vec<Action>) {
+        self.accept(rates, look);
         let depressed = self.depressed(rates);
-        let mut unknown = self.unknown(look);
-        if depressed.is_empty() {
-            let whole = self.top * CANDIDATE;
-            for flow in unknown.extract_if(.., |flow| rates.of(*flow) >= whole) {
-                self.known.insert(flow);
-                self.base.set(flow, rates.of(flow));
-            }
-        }
+        let unknown = self.unknown(look);
         let by_rate = (rates.total() / self.top.max(1.0)).round() as usize;
         self.limits = by_rate.max(self.known.len()).max(1) as u32;
         if unknown.is_empty() {
             self.half = None;
             self.set_base(rates);
-            return self.search_on(look, actions);
+            return self.rest(Duration::ZERO, look, actions);
         }
         let half: Vec<FlowId> = self.half.take().unwrap_or_default();
         let half: Vec<FlowId> = half.into_iter().filter(|flow| unknown.contains(flow)).collect();
-        let paused =
-            if half.is_empty() { self.suspects(rates, &depressed, unknown, look) } else { half };
+        let paused = if half.is_empty() { self.suspects(rates, &depressed, unknown) } else { half };
         actions.extend(paused.iter().map(|flow| Action::Pause(*flow)));
         let trial = Trial { paused, before: rates.clone(), age };
         self.phase = Phase::Trying(trial, look.now.after(settle_pause(look)));
     }
 
+    /// An unknown flow with a whole limit's rate is known, if nobody is depressed; also where known flows
+    /// are alike, none has lost as much, and what the others carry is what was lost. Beside foreign flows
+    /// who shares takes more than known ones lose, and those are not alike.
+    fn accept(&mut self, rates: &Rates, look: &Look<'_>) {
+        let depressed = self.depressed(rates);
+        let most = depressed.first().map_or(0.0, |(_, loss)| *loss);
+        let lost: f64 = depressed.iter().map(|(_, loss)| loss).sum();
+        let whole = (self.top * CANDIDATE).max(most * LOST_TO);
+        let (fast, slow): (Vec<_>, Vec<_>) =
+            self.unknown(look).into_iter().partition(|flow| rates.of(*flow) >= whole);
+        let slow: f64 = slow.into_iter().map(|flow| rates.of(flow)).sum();
+        let explained = slow <= lost * FITS && slow >= lost / FITS;
+        let alike = self.known.iter().all(|flow| self.base.of(*flow) >= self.top * ALIKE);
+        let tells = self.known.len() >= KNOWN_TO_TELL && alike;
+        if self.stutter(rates) < ALL_SLOWER || lost > 0.0 && !(tells && explained) {
+            return;
+        }
+        for flow in fast {
+            self.known.insert(flow);
+            self.base.set(flow, rates.of(flow));
+        }
+    }
+
+    /// What is left of the rates of known flows that nobody depresses: while some flows share limits,
+    /// all wait for what they hold now and then.
+    fn stutter(&self, rates: &Rates) -> f64 {
+        let share = |flow: &FlowId| rates.of(*flow) / self.base.of(*flow).max(1.0);
+        let mut shares: Vec<f64> = self.known.iter().map(share).collect();
+        shares.sort_by(|a, b| b.total_cmp(a));
+        if shares.len() >= KNOWN_TO_TELL { shares[1].clamp(STUTTERS, 1.0) } else { 1.0 }
+    }
+
     /// Known flows that carry less than they did, and how much less; who has lost most comes first.
     fn depressed(&self, rates: &Rates) -> Vec<(FlowId, f64)> {
-        let loss = |flow: &FlowId| (*flow, self.base.of(*flow) - rates.of(*flow));
+        let stutter = self.stutter(rates);
+        let loss = |flow: &FlowId| (*flow, self.base.of(*flow) * stutter - rates.of(*flow));
         let is_depressed = |(flow, loss): &(FlowId, f64)| *loss > self.base.of(*flow) * DEPRESSED;
         let mut depressed: Vec<_> = self.known.iter().map(loss).filter(is_depressed).collect();
         depressed.sort_by(|a, b| b.1.total_cmp(&a.1));
         depressed
     }
 
-    /// Of the unknown flows, those that are tried first.
+    /// Of the unknown flows, those that are tried first: such as together carry what the depressed have
+    /// lost; of the others such as together with a faster one carry what a limit lets through.
     fn suspects(
         &self,
         rates: &Rates,
         depressed: &[(FlowId, f64)],
         mut unknown: Vec<FlowId>,
-        look: &Look<'_>,
     ) -> Vec<FlowId> {
+        unknown.sort_by(|a, b| rates.of(*b).total_cmp(&rates.of(*a)));
+        let slowest = unknown.last().copied();
         let mut suspects = Vec::new();
         for (_, loss) in depressed {
-            let off = |flow: &FlowId| (rates.of(*flow) - loss).abs();
-            let nearest =
-                (0..unknown.len()).min_by(|a, b| off(&unknown[*a]).total_cmp(&off(&unknown[*b])));
-            suspects.extend(nearest.map(|at| unknown.remove(at)));
+            suspects.extend(that_carry(*loss, &mut unknown, rates));
         }
-        // Where it is known who is depressed, that says more than the number of limits by rate.
-        let first = self.known.len() <= look.pairs.len();
-        if first || suspects.is_empty() {
-            let by_rate = (rates.total() / self.top.max(1.0)).round() as usize;
-            let surplus = self.active(look).count().saturating_sub(by_rate).max(1);
-            unknown.sort_by(|a, b| rates.of(*a).total_cmp(&rates.of(*b)));
-            suspects.extend(unknown.into_iter().take(surplus.saturating_sub(suspects.len())));
+        while !unknown.is_empty() {
+            let kept = unknown.remove(0);
+            suspects.extend(that_carry(self.top - rates.of(kept), &mut unknown, rates));
         }
-        suspects
+        if suspects.is_empty() { slowest.into_iter().collect() } else { suspects }
     }
 
     /// Of each pair the flow that carries most.
@@ -281,11 +327,18 @@ impl Chooser {
             self.phase = Phase::Dialling(look.now.after(settle_pause(look)));
             return;
         }
+        let known = self.known.len();
+        if known >= KNOWN_TO_TELL {
+            self.accept(after, look);
+        }
+        let accepted = self.known.len() > known;
         match trial.paused.as_slice() {
             [alone] => {
                 self.known.insert(*alone);
                 self.base.set(*alone, trial.before.of(*alone));
             }
+            // Some who were not paused are known now: that says more.
+            _ if accepted => {}
             several => self.half = Some(self.draw.some(several, several.len() / 2)),
         }
         if trial.age + 1 < TRIALS_OF_ONE {
@@ -294,4 +347,20 @@ impl Chooser {
             self.phase = Phase::Dialling(look.now.after(settle_pause(look)));
         }
     }
+}
+
+/// Takes those out of `flows` that together carry `wanted`, as nearly as one after another tells.
+fn that_carry(wanted: f64, flows: &mut Vec<FlowId>, rates: &Rates) -> Vec<FlowId> {
+    let (mut left, mut taken) = (wanted, Vec::new());
+    while left > wanted * FILLED {
+        let off = |flow: &FlowId| (rates.of(*flow) - left).abs();
+        let fits = |at: &usize| rates.of(flows[*at]) <= left * FITS;
+        let nearest = (0..flows.len())
+            .filter(fits)
+            .min_by(|a, b| off(&flows[*a]).total_cmp(&off(&flows[*b])));
+        let Some(at) = nearest else { break };
+        left -= rates.of(flows[at]);
+        taken.push(flows.remove(at));
+    }
+    taken
 }

@@ -203,6 +203,7 @@ impl Managed {
             open,
             bytes: info.bytes_received.saturating_add(info.bytes_acked),
             unacked: info.unacked > 0,
+            held: subflow.socket.unacked.into(),
             backup: subflow.flags.backup(),
             rtt: Duration::from_micros(rtt.into()),
         })
