@@ -86,6 +86,15 @@ class Machine:
             if process.poll() is None:
                 process.kill()
             process.wait()
+        # What outlives its starter: a server below `mptcp run`, whose second supervisor takes over from one that is killed.
+        for _ in range(50):
+            left = ip("netns", "pids", self.name).split()
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            if not left:
+                break
+            time.sleep(0.02)
         # What is remembered of a namespace would otherwise stay until the machine stops.
         subprocess.run(["ip", "netns", "exec", self.name, binary(), "mptcp", "undo"], capture_output=True, timeout=20)
         ip("netns", "del", self.name)
