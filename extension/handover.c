@@ -40,7 +40,11 @@
 #define FLAG_USER 1
 #define FLAG_TLS 2
 #define FLAG_ALONE 4
-#define FLAGS_ALL (FLAG_USER | FLAG_TLS | FLAG_ALONE)
+#define FLAG_TRANSPORT 8
+#define FLAGS_ALL HAND_OVER_FLAGS
+/* what stands behind FLAG_TRANSPORT */
+#define OVER_MPTCP 1
+#define FELL_BACK 2
 
 PG_FUNCTION_INFO_V1(hawser_hand_over);
 
@@ -156,6 +160,16 @@ parse(bytea *argument, HandOver *out)
 		read_string(&message, out->tls.ssl_client_dn, NAMEDATALEN);
 		read_string(&message, out->tls.ssl_client_serial, NAMEDATALEN);
 		read_string(&message, out->tls.ssl_issuer_dn, NAMEDATALEN);
+	}
+	if (out->flags & FLAG_TRANSPORT)
+	{
+		int			kind = pq_getmsgbyte(&message);
+
+		out->client.has_transport = true;
+		out->client.mptcp = (kind & OVER_MPTCP) != 0;
+		out->client.fallback = (kind & FELL_BACK) != 0;
+		out->client.subflows = pq_getmsgbyte(&message);
+		out->client.token = pq_getmsgint(&message, 4);
 	}
 	pq_getmsgend(&message);
 	out->client.pid = MyProcPid;

@@ -91,9 +91,9 @@ class Pooler:
         oid = self.client.value("select 'hawser.hand_over(bytea)'::pg_catalog.regprocedure::pg_catalog.oid")
         self.function = int(oid)
 
-    def body(self, client=FIRST_ID + 7, user=None, address=("10.1.2.3", 4711), tls=None, alone=False, number=None):
+    def body(self, client=FIRST_ID + 7, user=None, address=("10.1.2.3", 4711), tls=None, alone=False, number=None, transport=None):
         self.number += 1
-        flags = (1 if user else 0) | (2 if tls else 0) | (4 if alone else 0)
+        flags = (1 if user else 0) | (2 if tls else 0) | (4 if alone else 0) | (8 if transport else 0)
         out = struct.pack("!BBQQI", 1, flags, self.number if number is None else number, POOLER, client)
         if address is None:
             out += struct.pack("!BH", 0, 0)
@@ -108,6 +108,8 @@ class Pooler:
         if tls:
             version, cipher, bits, subject, serial, issuer = tls
             out += struct.pack("!H", bits) + b"".join(text(part.encode()) for part in (version, cipher, subject, serial, issuer))
+        if transport:
+            out += struct.pack("!BBI", *transport)
         return out
 
     def sign(self, body):
@@ -558,6 +560,24 @@ def clients_at_work_are_in_the_view(server):
         wait_for(lambda: owner.value("select count(*) from hawser.hawser_sessions") == "0")
 
 
+def the_transport_is_what_the_pooler_has_told(server):
+    columns = "pid, mptcp, fallback, subflows, local_token, remote_token, bytes_sent, subflow_rates, pooler"
+    token = 0xFEDC_BA98
+    with Pooler(server) as pooler:
+        equal(pooler.value("show hawser.hand_over_flags"), "15")
+        for transport, expected in (((1, 5, token), ["t", "f", "5", str(token), None]), ((3, 1, 0), ["t", "t", "1", "0", None]),
+                                    ((0, 0, 0), ["f", None, None, None, None]), (None, [None] * 5)):
+            pooler.hand_over(user="alice", client=FIRST_ID + 9, transport=transport, tls=("TLSv1.3", "A", 256, "", "", ""))
+            sql = f"select {columns} from hawser.pg_stat_mptcp where pooler is not null"
+            row = [str(FIRST_ID + 9), *expected, None, None, f"{POOLER:016x}"]
+            equal(pooler.rows(sql), [row])
+            for user, seen in (("watcher", [row]), ("postgres", [row]), ("carol", [])):
+                with server.target.connect(user, "postgres") as client:
+                    equal((user, [list(one) for one in client.rows(sql)]), (user, seen))
+        pooler.release()
+        equal(pooler.rows("select pid from hawser.pg_stat_mptcp where pooler is not null"), [])
+
+
 def many_hand_overs_take_no_memory(server):
     """100,000 hand-overs between three users: the process is not larger at the end than after the first thousands."""
     def resident(pid):
@@ -585,6 +605,7 @@ TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, t
          a_statement_is_no_hand_over, a_client_that_calls_it_is_cut_off, nothing_of_it_can_be_read_or_set, arguments_are_in_no_log,
          the_process_id_of_a_client_can_be_cancelled, rights_are_those_of_the_server, the_servers_own_ids_are_as_ever,
          a_schema_of_the_name_alone_is_nothing, the_next_client_is_never_cancelled, clients_at_work_are_in_the_view,
+         the_transport_is_what_the_pooler_has_told,
          many_hand_overs_take_no_memory]
 
 

@@ -16,6 +16,7 @@ extern PGDLLEXPORT void _PG_init(void);
 
 bool		hawser_report = false;
 static bool hawser_hand_over_wanted = false;
+static int	hand_over_flags = HAND_OVER_FLAGS;
 static char *challenge_variable = NULL; /* the parameter's own value: of no meaning */
 static char *secret_file = NULL;
 
@@ -92,6 +93,12 @@ _PG_init(void)
 							 "Given at the start of a session, by a pooler.",
 							 &hawser_hand_over_wanted, false, PGC_BACKEND, GUC_NOT_IN_SAMPLE,
 							 NULL, hand_over_assigned, NULL);
+	DefineCustomIntVariable("hawser.hand_over_flags",
+							"What a message that hands this session over may have.",
+							NULL, &hand_over_flags, HAND_OVER_FLAGS, HAND_OVER_FLAGS, HAND_OVER_FLAGS,
+							PGC_INTERNAL,
+							GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							NULL, NULL, NULL);
 	track_install();
 	signals_install();
 	if (process_shared_preload_libraries_in_progress)

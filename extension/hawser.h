@@ -88,6 +88,9 @@ extern void pooler_register(void);
 
 extern char *pooler_socket_directory(void);
 
+/* handover.c: the flags that its messages may have; poolers ask for them */
+#define HAND_OVER_FLAGS 15
+
 /* slots.c: a client, as a backend that serves it knows it */
 typedef struct Client
 {
@@ -97,6 +100,11 @@ typedef struct Client
 	Oid			role;
 	SockAddr	address;		/* salen 0: not told */
 	SockAddr	own_address;	/* of the pooler's connection */
+	bool		has_transport;	/* the rest was told, as it was at the hand-over */
+	bool		mptcp;
+	bool		fallback;
+	int			subflows;
+	uint32		token;			/* at the pooler's end */
 } Client;
 
 extern void slots_install(void);

@@ -10,7 +10,8 @@
  *             right for a backend in mid-COPY, which could not answer itself.
  *             A pooler on this host names its clients with both ends of their
  *             connections (clients.c); whether one is MPTCP is for it to say,
- *             for it may be in another network namespace.
+ *             for it may be in another network namespace. One elsewhere tells
+ *             of the clients that backends serve at each hand-over (handover.c).
  * Invariants  A role sees rows of sessions whose pg_stat_activity it sees in
  *             full: its own, or all with pg_read_all_stats (pg_monitor has it).
  * Sources     include/uapi/linux/inet_diag.h, mptcp.h; net/mptcp/mptcp_diag.c
@@ -459,9 +460,20 @@ hawser_mptcp_backends(PG_FUNCTION_ARGS)
 	{
 		const ClientRow *row = lfirst(cell);
 
-		/* of poolers elsewhere only those are known that a backend serves, and not their transport */
-		if (row->socket != NULL &&
-			(sees_all || (OidIsValid(row->role) && has_privs_of_role(GetUserId(), row->role))))
+		if (!sees_all && !(OidIsValid(row->role) && has_privs_of_role(GetUserId(), row->role)))
+			continue;
+		/* of poolers elsewhere only those are known that a backend serves, with what was told with it */
+		if (row->socket == NULL)
+		{
+			Connection	far = {0};
+
+			far.fallback = row->client.fallback;
+			far.subflows = row->client.subflows;
+			far.token = row->client.token;
+			put_row(rows, columns, (int) row->id, row->client.has_transport, row->client.mptcp,
+					row->client.mptcp ? &far : NULL, row->pooler);
+		}
+		else
 			put_row(rows, columns, (int) row->id, true, row->mptcp,
 					row->mptcp ? connection_of(&dump, &row->address.addr, row->own_port) : NULL, row->pooler);
 	}

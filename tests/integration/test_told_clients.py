@@ -4,13 +4,16 @@ The extension is built from extension/ and preloaded by its path, as in test_sha
 """
 
 import contextlib
+import json
+import socket
 import subprocess
 import threading
 
 from harness import messages as m
 from harness import pooler as poolers
 from harness.suite import equal, limit, pooler_only, until
-from harness.wire import ServerError
+from harness.wire import Connection, ServerError
+from integration.test_mptcp import IPPROTO_MPTCP, needs_mptcp
 from integration.test_shared_users import HBA, SECRET, WHO, connect, refused, secret_file, server
 
 SETTINGS = {}
@@ -200,3 +203,28 @@ def test_what_is_missing_is_said(env):
             raise AssertionError("logged in")
         except ServerError as error:
             assert "shared_preload_libraries" in error.message, error
+
+
+@needs_mptcp
+@limit(120)
+def test_a_client_over_mptcp_of_a_pooler_elsewhere_is_in_pg_stat_mptcp(env):
+    # Its control socket is where the server does not ask: the server knows what it is told, as of a pooler on another host.
+    with telling(env, pool_size=2, mptcp=True) as target:
+        connected = socket.socket(socket.AF_INET, socket.SOCK_STREAM, IPPROTO_MPTCP)
+        connected.connect(("127.0.0.1", target.port))
+        with contextlib.closing(connected), connect(env, target, "ann") as plain:
+            client = Connection(connected)
+            client.send(m.startup({"user": "ann", "database": "shared"}))
+            client.login()
+            for one in (client, plain):
+                one.execute("begin")
+            status = json.loads(subprocess.run([poolers.binary(), "mptcp", "status", "--json"], capture_output=True, text=True, timeout=20, check=True).stdout)
+            own = connected.getsockname()[1]
+            [token] = [one["token"] for one in status["connections"] if one["remote"] == f"127.0.0.1:{own}" and not one["dialled"]]
+            columns = "mptcp, fallback, subflows, local_token, remote_token, bytes_sent, pooler is not null"
+            with env.cluster.superuser("shared") as owner:
+                seen = {one.pid: owner.rows(f"select {columns} from hawser.pg_stat_mptcp where pid = {one.pid}") for one in (client, plain)}
+            equal(seen[client.pid], [("t", "f", "1", str(int(token, 16)), None, None, "t")])
+            equal(seen[plain.pid], [("f", None, None, None, None, None, "t")])
+            for one in (client, plain):
+                one.execute("commit")

@@ -65,7 +65,8 @@ use kept::Kept;
 pub use backend::{Backend, BackendSeed};
 pub use events::PROCESS_ID_FIRST;
 pub use message::{
-    CancelKey, ClientAbout, ClientSecret, ListenLost, NewClient, PeerAddress, PoolMode, ToLoop,
+    CancelKey, ClientAbout, ClientSecret, ListenLost, Mptcp, NewClient, PeerAddress, PoolMode,
+    ToLoop,
 };
 
 /// Bounds of what one connection may occupy.
@@ -167,6 +168,10 @@ pub trait Socket: Send {
     /// Whether the connection is encrypted.
     fn is_encrypted(&self) -> bool {
         false
+    }
+    /// What there is of MPTCP in it now; `None` if it is none.
+    fn mptcp(&self) -> Option<Mptcp> {
+        None
     }
 }
 

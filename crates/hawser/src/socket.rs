@@ -22,7 +22,7 @@ use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-use hawser_core::engine::Socket;
+use hawser_core::engine::{Mptcp, Socket};
 use hawser_sys::mptcp::watch::Watched;
 use hawser_sys::stream as sys;
 
@@ -273,6 +273,29 @@ impl Socket for Conn {
 
     fn is_encrypted(&self) -> bool {
         matches!(self, Self::Tls(_))
+    }
+
+    fn mptcp(&self) -> Option<Mptcp> {
+        let fd = match self {
+            Self::Plain(fd) => fd,
+            Self::Tls(tls) => &tls.fd,
+        };
+        // Of others nothing is asked.
+        if !fd.is_watched() {
+            return None;
+        }
+        let info = hawser_sys::mptcp::socket::info(fd.as_fd());
+        Some(match info {
+            Ok(info) => Mptcp {
+                fell_back: info.is_fallback(),
+                subflows: info
+                    .volume
+                    .map_or(info.subflows_further.saturating_add(1), |all| all.subflows_total),
+                token: info.token.0,
+            },
+            // After a fallback the kernel has nothing more to say of it.
+            Err(_) => Mptcp { fell_back: true, subflows: 1, token: 0 },
+        })
     }
 }
 

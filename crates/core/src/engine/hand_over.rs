@@ -40,7 +40,7 @@ use super::backend::Backend;
 use super::client::Client;
 use super::expect::Expect;
 use super::from_client::Halt;
-use super::message::{ClientAbout, PeerAddress, PoolMode, PoolRef};
+use super::message::{ClientAbout, Mptcp, PeerAddress, PoolMode, PoolRef};
 use super::table::Engine;
 use super::{Host, Socket};
 use crate::ids::{ClientId, Slot};
@@ -59,6 +59,10 @@ const VERSION: u8 = 1;
 const FLAG_USER: u8 = 1;
 const FLAG_TLS: u8 = 2;
 const FLAG_ALONE: u8 = 4;
+const FLAG_TRANSPORT: u8 = 8;
+/// What stands behind [`FLAG_TRANSPORT`].
+const OVER_MPTCP: u8 = 1;
+const FELL_BACK: u8 = 2;
 /// The longest text in a message (NAMEDATALEN - 1).
 const TEXT_BYTES_MAX: usize = 63;
 /// Settings that a server may report for one hand-over.
@@ -75,6 +79,8 @@ pub struct HandOverKey {
     pub pooler: u64,
     /// Messages that have been sent.
     pub sent: u64,
+    /// Whether the extension takes what a client's transport is: one of an earlier version does not.
+    pub takes_transport: bool,
 }
 
 impl std::fmt::Debug for HandOverKey {
@@ -150,11 +156,14 @@ impl HandOverKey {
         process: u32,
         user: Option<&str>,
         about: &ClientAbout,
+        mptcp: Option<Mptcp>,
         out: &mut Vec<u8>,
     ) {
         let tls = about.tls();
+        let takes_transport = self.takes_transport;
         let flags = if user.is_some() { FLAG_USER | FLAG_ALONE } else { 0 };
         let flags = flags | if tls.is_empty() { 0 } else { FLAG_TLS };
+        let flags = flags | if takes_transport { FLAG_TRANSPORT } else { 0 };
         let rest = |out: &mut Vec<u8>| {
             if let Some(user) = user {
                 text(out, user);
@@ -167,6 +176,13 @@ impl HandOverKey {
                 text(out, &cipher.replace("TLS13_", "TLS_"));
                 // Subject, serial number and issuer of a certificate are not kept.
                 out.extend_from_slice(&[0; 6]);
+            }
+            if takes_transport {
+                let kind = mptcp
+                    .map_or(0, |mptcp| OVER_MPTCP | if mptcp.fell_back { FELL_BACK } else { 0 });
+                out.extend_from_slice(&[kind, mptcp.map_or(0, |mptcp| mptcp.subflows)]);
+                let token = mptcp.map_or(0, |mptcp| mptcp.token);
+                out.extend_from_slice(&token.to_be_bytes());
             }
         };
         self.write(flags, process, Some(&about.peer), rest, out);
@@ -276,6 +292,7 @@ impl<S: Socket> Backend<S> {
         client: ClientId,
         process: u32,
         about: &ClientAbout,
+        mptcp: Option<Mptcp>,
     ) -> Result<bool, Halt> {
         if self.is_handed_to(client) {
             return Ok(false);
@@ -290,7 +307,7 @@ impl<S: Socket> Backend<S> {
             return Err(Halt::BackendLost("it could not be handed over to its client"));
         };
         let mut out = Vec::with_capacity(256);
-        hand_over.key.write_to(process, Some(user), about, &mut out);
+        hand_over.key.write_to(process, Some(user), about, mptcp, &mut out);
         let under_way = UnderWay {
             client,
             user: user.into(),
@@ -467,7 +484,8 @@ impl<S: Socket> Engine<S> {
         if backend.is_handed_to(id) {
             return Ok(false);
         }
-        let under_way = backend.hand_over_to(id, process, &client.record.about)?;
+        let under_way =
+            backend.hand_over_to(id, process, &client.record.about, client.socket.mptcp())?;
         client.held = under_way;
         Ok(under_way)
     }

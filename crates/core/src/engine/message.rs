@@ -85,6 +85,17 @@ impl PeerAddress {
     }
 }
 
+/// A connection over Multipath TCP, at one moment.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mptcp {
+    /// It goes on as plain TCP: the peer, or something between, does not speak it.
+    pub fell_back: bool,
+    /// Subflows at work.
+    pub subflows: u8,
+    /// Its number at this end.
+    pub token: u32,
+}
+
 /// Who a client is: for SHOW, logs and limits.
 #[derive(Clone, Debug)]
 pub struct ClientAbout {

@@ -16,7 +16,7 @@ use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
 use super::hand_over::HandOverKey;
-use super::message::ClientAbout;
+use super::message::{ClientAbout, Mptcp};
 use crate::ids::ClientId;
 use crate::session::settings::SettingsBuilder;
 
@@ -56,10 +56,10 @@ impl Told {
 
 impl<S: Socket> Backend<S> {
     /// Appends what tells the server of the client whose message follows.
-    pub(super) fn tell(&mut self, about: &ClientAbout, out: &mut Vec<u8>) {
+    pub(super) fn tell(&mut self, about: &ClientAbout, mptcp: Option<Mptcp>, out: &mut Vec<u8>) {
         let Some(told) = &mut self.told else { return };
         let Some(process) = told.due.take() else { return };
-        told.key.write_to(process, None, about, out);
+        told.key.write_to(process, None, about, mptcp, out);
         self.expect(Expect::Told);
         if self.applied.get(b"role").is_some()
             || self.applied.get(b"session_authorization").is_some()

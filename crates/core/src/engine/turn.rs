@@ -118,7 +118,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if self.backend.told.as_ref().is_some_and(|told| told.is_due()) {
             self.passage.cut(self.backend)?;
-            self.backend.tell(&self.client.record.about, &mut self.passage.out);
+            let mptcp = self.client.socket.mptcp();
+            self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
         }
         if self.backend.applied != self.client.desired {
             self.passage.cut(self.backend)?;

@@ -27,9 +27,12 @@ const SECRET_BYTES_MIN: usize = 32;
 const SECRET_BYTES_MAX: usize = 1024;
 const CHALLENGE_BYTES: usize = 16;
 
-/// Number and pooler's role, in one row.
+/// Number, pooler's role, and what the messages may have (NULL of an earlier extension), in one row.
 const ASKED: &str = "SELECT 'hawser.hand_over(bytea)'::pg_catalog.regprocedure::pg_catalog.oid, \
-     pg_catalog.current_setting('hawser.pooler_role', true)";
+     pg_catalog.current_setting('hawser.pooler_role', true), \
+     pg_catalog.current_setting('hawser.hand_over_flags', true)";
+/// The flag of what a client's transport is, of those that the extension takes.
+const FLAG_TRANSPORT: u32 = 8;
 
 /// The secret that is the server's, too. Never printed.
 #[derive(PartialEq, Eq)]
@@ -159,8 +162,14 @@ pub async fn begin(
             ));
         }
     }
-    let mut key =
-        HandOverKey { key: secret.key(&challenge), function, pooler: pooler_number(), sent: 0 };
+    let flags = text(2).and_then(|flags| flags.parse().ok()).unwrap_or(0);
+    let mut key = HandOverKey {
+        key: secret.key(&challenge),
+        function,
+        pooler: pooler_number(),
+        sent: 0,
+        takes_transport: flags & FLAG_TRANSPORT != 0,
+    };
     key.write_to_nobody(talk.out());
     talk.send().await?;
     let mut answered = false;

@@ -68,6 +68,11 @@ impl Watched {
         Self { fd, lists: Some(Box::new(Lists { watch: Some((watch, key)), flow: None })) }
     }
 
+    /// Whether it is an MPTCP socket that is looked at.
+    pub fn is_watched(&self) -> bool {
+        self.lists.as_ref().is_some_and(|lists| lists.watch.is_some())
+    }
+
     /// The same, whose congestion control may change from now on.
     #[must_use]
     pub fn tuned(mut self, flows: &Arc<flows::Flows>) -> Self {

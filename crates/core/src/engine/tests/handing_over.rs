@@ -37,11 +37,12 @@ fn user_of(call: &[u8]) -> String {
     let mut hash = SipHasher24::new_with_key(&[7; 16]);
     hash.write(message);
     assert_eq!(mac, hash.finish().to_le_bytes());
-    assert_eq!(message[..2], [1, 5], "version; alone, with a user");
+    assert_eq!(message[..2], [1, 13], "version; alone, with a user and the transport");
     assert_eq!(message[10..18], 9u64.to_be_bytes(), "the pooler");
     assert!(u32::from_be_bytes(message[18..22].try_into().unwrap()) > 0x40_0000, "the client");
     assert_eq!(message[22..25], [1, 0, 0], "over a unix socket");
     let length = usize::from(u16::from_be_bytes([message[25], message[26]]));
+    assert_eq!(message[27 + length..], [0; 6], "not over MPTCP");
     String::from_utf8(message[27..27 + length].to_vec()).unwrap()
 }
 

@@ -231,7 +231,7 @@ pub(super) struct World {
 
 /// What hands servers over to clients.
 pub(super) fn key() -> HandOverKey {
-    HandOverKey { key: [7; 16], function: 4242, pooler: 9, sent: 1 }
+    HandOverKey { key: [7; 16], function: 4242, pooler: 9, sent: 1, takes_transport: true }
 }
 
 impl World {

@@ -5,7 +5,9 @@ use std::hash::Hasher;
 use siphasher::sip::SipHasher24;
 
 use super::harness::*;
-use crate::engine::PoolMode;
+use crate::engine::hand_over::HandOverKey;
+use crate::engine::{ClientAbout, Mptcp, PeerAddress, PoolMode};
+use crate::time::Time;
 use crate::wire::frame::{Framed, HEADER_BYTES, header};
 
 /// What a server has been sent since the last look: texts of queries, `->` and the number of each
@@ -32,8 +34,8 @@ fn client_of(call: &[u8]) -> u32 {
     let mut hash = SipHasher24::new_with_key(&[7; 16]);
     hash.write(message);
     assert_eq!(mac, hash.finish().to_le_bytes());
-    assert_eq!(message[..2], [1, 0], "version; no user, and something behind it");
-    assert_eq!(message[22..], [1, 0, 0], "over a unix socket");
+    assert_eq!(message[..2], [1, 8], "version; no user, something behind it, and the transport");
+    assert_eq!(message[22..], [1, 0, 0, 0, 0, 0, 0, 0, 0], "over a unix socket, without MPTCP");
     u32::from_be_bytes(message[18..22].try_into().unwrap()) - 0x40_0000
 }
 
@@ -46,6 +48,23 @@ fn world(size: u32) -> World {
 /// The server has taken note.
 fn noted() -> Vec<u8> {
     [message(b'V', &[0xff; 4]), answers("I")].concat()
+}
+
+#[test]
+fn the_transport_is_told_where_the_extension_takes_it() {
+    let about = ClientAbout::new(PeerAddress::Unix, None, "", Time::ZERO);
+    let transport = |takes_transport, mptcp| {
+        let mut out = Vec::new();
+        HandOverKey { takes_transport, ..key() }.write_to(7, None, &about, mptcp, &mut out);
+        let message = &out[HEADER_BYTES + 14..out.len() - 2 - 8];
+        (message[1], message[25..].to_vec())
+    };
+    let mptcp = Mptcp { fell_back: false, subflows: 5, token: 0x0102_0304 };
+    assert_eq!(transport(true, None), (8, vec![0; 6]));
+    assert_eq!(transport(true, Some(mptcp)), (8, vec![1, 5, 1, 2, 3, 4]));
+    let fell_back = Mptcp { fell_back: true, subflows: 1, token: 0 };
+    assert_eq!(transport(true, Some(fell_back)), (8, vec![3, 1, 0, 0, 0, 0]));
+    assert_eq!(transport(false, Some(mptcp)), (0, vec![]), "an earlier one would end the session");
 }
 
 #[test]

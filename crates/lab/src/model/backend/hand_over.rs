@@ -13,7 +13,13 @@ const ALONE_WITH_USER: u8 = 1 | 4;
 /// What the pooler is to know of each session.
 #[must_use]
 pub fn key() -> HandOverKey {
-    HandOverKey { key: *b"a simulated key!", function: catalog::HAND_OVER, pooler: 1, sent: 0 }
+    HandOverKey {
+        key: *b"a simulated key!",
+        function: catalog::HAND_OVER,
+        pooler: 1,
+        sent: 0,
+        takes_transport: false,
+    }
 }
 
 fn refused() -> PgError {
