@@ -169,6 +169,21 @@ def test_a_function_that_resets_gives_back_the_clients_own_start_value(env):
 
 @pooler_only
 @limit(180)
+def test_so_does_what_the_server_reports_and_the_client_is_told(env):
+    with reporting(env, pool_size=1) as target:
+        client, other = env.connect(target, datestyle="German, DMY", timezone="Asia/Tokyo"), env.connect(target)
+        for name, shown in (("datestyle", ("German, DMY", "Asia/Tokyo")), ("all", ("German, DMY", "Asia/Tokyo"))):
+            client.execute("set timezone to 'America/New_York'")
+            client.execute("set timezone to 'Asia/Tokyo'")
+            client.execute(f"select exact.resets('{name}')")
+            equal((client.parameters["DateStyle"], client.parameters["TimeZone"]), shown, f"told behind RESET {name}")
+            equal((client.value("show datestyle"), client.value("show timezone")), shown, f"in force behind RESET {name}")
+            other.execute("set datestyle to 'SQL, MDY'")
+            equal((client.value("show datestyle"), client.value("show timezone")), shown)
+
+
+@pooler_only
+@limit(180)
 def test_state_of_functions_pins_while_it_is_there(env):
     with reporting(env) as target:
         for make, part, use, end in (

@@ -31,11 +31,12 @@ use super::client::Client;
 use super::doubt::PASSING;
 use super::turn::OwnNames;
 use crate::ids::ClientId;
-use crate::pool::Reporting;
+use crate::pool::{Reporting, ServerParameters};
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::NAMES_MAX;
 use crate::session::report::{COVERED, Report, ReportError, SetTo};
 use crate::session::settings::{Settings, SettingsBuilder, can_move, is_custom, is_for_superusers};
+use crate::wire::build;
 
 /// What a server has reported of a session.
 #[derive(Debug)]
@@ -105,6 +106,8 @@ struct Told {
     stays: PartSet,
     /// Those whose values are known.
     applied: Option<(Settings, Settings)>,
+    /// What the client is told of those that go back to its own start values.
+    restored: Vec<u8>,
 }
 
 /// What a report tells of beside the settings that the backend is known to have.
@@ -254,9 +257,10 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> Client<S> {
-    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one.
+    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one. What
+    /// it is to be told of its settings.
     #[inline]
-    pub(super) fn heed_report(&mut self, backend: &mut Backend<S>) {
+    pub(super) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
         if let Some(exact) = &backend.exact
             && (exact.fresh
                 || exact.asks
@@ -264,13 +268,15 @@ impl<S: Socket> Client<S> {
                 || backend.doubt.is_some()
                 || !self.pins.is_empty())
         {
-            self.settle_report(backend);
+            return self.settle_report(backend);
         }
+        Vec::new()
     }
 
     #[cold]
-    fn settle_report(&mut self, backend: &mut Backend<S>) {
-        let Some(mut exact) = backend.exact.take() else { return };
+    fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
+        let mut told = Vec::new();
+        let Some(mut exact) = backend.exact.take() else { return told };
         backend.note_reported_names(&mut exact);
         let held = exact.report.parts.minus(exact.nobodys.parts);
         let mut pinning = Policy::pooler().pinning(held);
@@ -295,7 +301,7 @@ impl<S: Socket> Client<S> {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
             self.lose(backend, &exact, pinning.union(sql));
         } else {
-            self.hold_what_is_reported(backend, &mut exact, pinning);
+            told = self.hold_what_is_reported(backend, &mut exact, pinning);
             if draws && self.reads_sequences && !exact.asked {
                 self.pins.insert(Part::SequenceValue);
             }
@@ -303,6 +309,7 @@ impl<S: Socket> Client<S> {
         exact.fresh = false;
         exact.since = backend.pipeline;
         backend.exact = Some(exact);
+        told
     }
 
     /// What pins is lost, and no other client finds it.
@@ -328,7 +335,7 @@ impl<S: Socket> Client<S> {
         backend: &mut Backend<S>,
         exact: &mut Exact,
         pinning: PartSet,
-    ) {
+    ) -> Vec<u8> {
         let mut doubt = backend.doubt.take();
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
@@ -375,6 +382,7 @@ impl<S: Socket> Client<S> {
         if backend.settings_in_doubt() {
             self.pins.insert(Part::Setting);
         }
+        told.restored
     }
 
     /// Whether the server is to be asked for its statements of PREPARE: of these a report has the
@@ -486,6 +494,18 @@ impl<S: Socket> Client<S> {
             applied.set(name, b"");
             desired.set(name, start.get(name).unwrap_or_default());
             changed = true;
+        }
+        // Of those that the server reports it has told the value alone.
+        let settable = backend.parameters.pairs.iter().map(|(name, _)| &**name);
+        for name in settable.filter(|name| exact.fresh && !ServerParameters::is_fixed(name)) {
+            if let Some(value) = start.get(name)
+                && self.desired.get(name).is_none()
+                && report.setting(&name.to_ascii_lowercase()).is_none()
+            {
+                desired.set(name, value);
+                changed = true;
+                build::parameter_status(&mut told.restored, name, value);
+            }
         }
         told.applied = changed.then(|| (applied.build(), desired.build()));
         told

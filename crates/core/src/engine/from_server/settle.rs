@@ -135,8 +135,12 @@ impl<S: Socket> Relay<'_, S> {
             && self.backend.expected.is_empty()
             && !self.backend.unsynced
         {
-            client.heed_report(self.backend);
+            let told = client.heed_report(self.backend);
+            if !told.is_empty() && owed != Expect::MadeSync {
+                self.report(&told, at, run, relayed);
+            }
         }
+        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         if owed == Expect::MadeSync {
             return Ok(Fate::Skip);
         }

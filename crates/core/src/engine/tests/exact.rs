@@ -113,6 +113,42 @@ fn a_setting_of_a_function_moves_with_its_value() {
 }
 
 #[test]
+fn so_does_what_the_server_reports_and_the_client_is_told() {
+    let mut world = exact(1);
+    world.own = vec![("TimeZone", "UTC")];
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    let set = |state: &str, zone: &str| {
+        [answers("C"), report(state), parameter("TimeZone", zone), answers("I")].concat()
+    };
+    world.send(&server, &[set("1 set=TimeZone:Asia/Tokyo", "Asia/Tokyo"), answers("CI")].concat());
+    client.received();
+    server.received();
+    for (state, zone) in [("1", "Asia/Tokyo"), ("1 set=TimeZone:UTC", "UTC")] {
+        world.send(&client, &query("SELECT f()"));
+        world.send(&server, &set(state, "UTC"));
+        let told = String::from_utf8_lossy(&client.received()).into_owned();
+        let last = told.rfind("TimeZone").map(|at| told[at + 9..].to_owned());
+        assert!(last.is_some_and(|last| last.starts_with(zone)), "{told:?}");
+        server.received();
+        world.send(&client, &query("SHOW TimeZone"));
+        assert_eq!(
+            text(&server).contains("SET \"timezone\" TO 'Asia/Tokyo'"),
+            zone != "UTC",
+            "{state}"
+        );
+        let again = if zone == "UTC" {
+            answers("CI")
+        } else {
+            [set("1 set=TimeZone:Asia/Tokyo", zone), answers("CI")].concat()
+        };
+        world.send(&server, &again);
+        client.received();
+    }
+}
+
+#[test]
 fn what_a_function_resets_goes_back_to_the_clients_own_start_value() {
     let mut world = exact(1);
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("work_mem", "8MB")]);

@@ -4,7 +4,8 @@
 //! There a server prepares nothing but an empty text, and what ends the transaction. But it goes on
 //! to describe statements that give no rows (`exec_describe_statement_message`, postgres.c), and to
 //! say that a name is taken (`StorePreparedStatement`, prepare.c): of statements that it has. A
-//! backend that lacks one gets an empty text in its place.
+//! backend that lacks one gets an empty text in its place. (Behind what may have ended that transaction
+//! in the same pipeline, too: the answers are the same there.)
 
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
@@ -56,8 +57,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Whether the server lacks a statement, and is in no state to prepare it.
     pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
         self.backend.status == TransactionStatus::Failed
-            && !self.backend.owes_client()
-            && !self.backend.unsynced
+            && !self.backend.owes_client_ready()
             && !self.backend.statements.touch(statement.id)
     }
 
