@@ -31,7 +31,7 @@ use super::client::Client;
 use super::doubt::PASSING;
 use super::turn::OwnNames;
 use crate::ids::ClientId;
-use crate::pool::{Reporting, ServerParameters};
+use crate::pool::Reporting;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::NAMES_MAX;
 use crate::session::report::{COVERED, Report, ReportError, SetTo};
@@ -57,6 +57,9 @@ pub(super) struct Exact {
     untold: bool,
     /// Who has the backend, or had it last.
     holder: Option<ClientId>,
+    /// Settings that the server reports, which in this transaction have come to its own value: by a
+    /// RESET, or by a SET that the report tells of.
+    came_to_own: Vec<Box<[u8]>>,
     /// Whose value currval and lastval would give.
     drawn_by: Option<ClientId>,
     /// In this transaction they are asked for.
@@ -78,6 +81,7 @@ impl Exact {
             stays: false,
             untold: false,
             holder: None,
+            came_to_own: Vec::new(),
             drawn_by: None,
             asks: false,
             asked: false,
@@ -205,6 +209,16 @@ impl<S: Socket> Backend<S> {
         if let Some(exact) = &mut self.exact {
             exact.holder = Some(client);
             exact.asks = false;
+            exact.came_to_own.clear();
+        }
+    }
+
+    /// A client's transaction has given a setting the server's own value, or another.
+    pub(super) fn note_reported_value(&mut self, name: &[u8], is_own: bool) {
+        let Some(exact) = &mut self.exact else { return };
+        exact.came_to_own.retain(|other| **other != *name);
+        if is_own {
+            exact.came_to_own.push(name.into());
         }
     }
 
@@ -308,6 +322,7 @@ impl<S: Socket> Client<S> {
         }
         exact.fresh = false;
         exact.since = backend.pipeline;
+        exact.came_to_own.clear();
         backend.exact = Some(exact);
         told
     }
@@ -496,8 +511,7 @@ impl<S: Socket> Client<S> {
             changed = true;
         }
         // Of those that the server reports it has told the value alone.
-        let settable = backend.parameters.pairs.iter().map(|(name, _)| &**name);
-        for name in settable.filter(|name| exact.fresh && !ServerParameters::is_fixed(name)) {
+        for name in exact.came_to_own.iter().filter(|_| exact.fresh) {
             if let Some(value) = start.get(name)
                 && self.desired.get(name).is_none()
                 && report.setting(&name.to_ascii_lowercase()).is_none()

@@ -96,6 +96,10 @@ impl<S: Socket> Relay<'_, S> {
                     settings.set(name, value);
                 }
                 backend.applied = backend.pool.interner().share(settings.build());
+                let ours = backend.expected.front().is_some_and(|owed| owed.is_made());
+                if !ours && !backend.has_set_within(name, value) {
+                    backend.note_reported_value(name, own);
+                }
             }
         }
         if fixed

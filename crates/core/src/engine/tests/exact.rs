@@ -149,6 +149,36 @@ fn so_does_what_the_server_reports_and_the_client_is_told() {
 }
 
 #[test]
+fn what_a_client_has_set_to_the_servers_own_value_stays_on_every_server_connection() {
+    let mut world = exact(1);
+    world.own = vec![("TimeZone", "UTC")];
+    let other = world.client();
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("TimeZone", "Asia/Tokyo")]);
+    world.send(&client, &query("SET TimeZone TO 'UTC'"));
+    let server = world.servers[0].clone();
+    let brought = report("1 set=TimeZone:Asia/Tokyo");
+    let set = report("1 set=TimeZone:UTC");
+    world.send(
+        &server,
+        &[answers("C"), brought, parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat(),
+    );
+    world.send(&server, &[answers("C"), set, parameter("TimeZone", "UTC"), answers("I")].concat());
+    // That server connection is reset for another's sake; nothing of the kind is in force there.
+    world.send(&other, &query("SELECT 1"));
+    world.send(&server, &[answers("C"), report("1"), answers("I")].concat());
+    client.received();
+    for state in ["1 set=work_mem:5MB", "1"] {
+        world.send(&client, &query("SELECT f()"));
+        world.send(&server, &[answers("C"), report(state), answers("I")].concat());
+        let told = String::from_utf8_lossy(&client.received()).into_owned();
+        assert!(!told.contains("Asia/Tokyo"), "{told:?}");
+        server.received();
+    }
+    world.send(&client, &query("SHOW TimeZone"));
+    assert!(!text(&server).contains("Tokyo"));
+}
+
+#[test]
 fn what_a_function_resets_goes_back_to_the_clients_own_start_value() {
     let mut world = exact(1);
     let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("work_mem", "8MB")]);
