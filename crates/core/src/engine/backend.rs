@@ -255,6 +255,8 @@ pub struct Backend<S: Socket> {
     pub(super) within: Option<Box<Within>>,
     /// And that is statements of the protocol under its own names.
     pub(super) own_names: OwnNames,
+    /// The Query that waits for them begins with the ROLLBACK that has gone ahead of it.
+    pub(super) rolled_back: bool,
     /// What its server reports of the session, if it does.
     pub(super) exact: Option<Box<Exact>>,
     /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
@@ -361,6 +363,7 @@ impl<S: Socket> Backend<S> {
             stateful,
             within: None,
             own_names: OwnNames::No,
+            rolled_back: false,
             exact,
             shared,
             hand_over,

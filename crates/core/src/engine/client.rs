@@ -87,9 +87,9 @@ pub(super) struct Extra {
     /// A pipeline that a Sync of ours has ended changed what the server reports: what the client
     /// has been told before, and what it is due with the end of its own.
     pub(super) untold: Option<(Settings, Vec<u8>)>,
-    /// Who the session is, as the server has reported it behind a DISCARD ALL in such a pipeline: the
-    /// client is due it with the end of its own.
-    pub(super) untold_identity: Vec<u8>,
+    /// What the server has reported behind a ROLLBACK that went ahead of its Query, or, of who the
+    /// session is, behind a DISCARD ALL in such a pipeline: the client is due it with the end of its own.
+    pub(super) untold_reports: Vec<u8>,
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
@@ -231,7 +231,7 @@ impl<S: Socket> Client<S> {
     /// What it is due with the end of its pipeline, where no server sends it.
     pub(super) fn take_untold(&mut self) -> Vec<u8> {
         let Some(extra) = &mut self.extra else { return Vec::new() };
-        let mut told = std::mem::take(&mut extra.untold_identity);
+        let mut told = std::mem::take(&mut extra.untold_reports);
         told.extend(extra.untold.take().into_iter().flat_map(|(_, told)| told));
         told
     }
@@ -269,7 +269,7 @@ impl<S: Socket> Client<S> {
             && !extra.forgetting
             && extra.discarding.is_none()
             && extra.untold.is_none()
-            && extra.untold_identity.is_empty()
+            && extra.untold_reports.is_empty()
             && extra.native_statements.is_empty()
             && extra.unusual_portals.is_empty()
             && !extra.unlistening

@@ -206,6 +206,7 @@ impl<S: Socket> Backend<S> {
     /// This client has it from now on.
     pub(super) fn is_lent_to(&mut self, client: ClientId) {
         self.own_names = OwnNames::No;
+        self.rolled_back = false;
         if let Some(exact) = &mut self.exact {
             exact.holder = Some(client);
             exact.asks = false;

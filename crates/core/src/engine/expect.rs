@@ -97,6 +97,9 @@ pub(super) enum Expect {
     /// Made by us: a simple query that prepares a statement of SQL's PREPARE or takes one away,
     /// which the server may refuse (see [`super::sql_statement`]).
     MadePrepare,
+    /// Made by us: a ROLLBACK with which the client's Query begins that waits for it (see
+    /// [`super::turn`]).
+    MadeRollback,
     /// Made by us: Bind and Execute of a statement that brings settings within the client's pipeline
     /// (see [`super::within`]).
     MadeSettings {
@@ -134,7 +137,12 @@ impl Expect {
     pub(super) fn is_query_of_ours(self) -> bool {
         matches!(
             self,
-            Self::MadeQuery | Self::MadeQuestion | Self::MadePrepare | Self::HandOver | Self::Told
+            Self::MadeQuery
+                | Self::MadeQuestion
+                | Self::MadePrepare
+                | Self::MadeRollback
+                | Self::HandOver
+                | Self::Told
         )
     }
 
@@ -156,6 +164,7 @@ impl Expect {
                 | Self::HandOver
                 | Self::Told
                 | Self::MadePrepare
+                | Self::MadeRollback
                 | Self::MadeSettings { .. }
                 | Self::MadeDescribe
                 | Self::MadeSync

@@ -368,6 +368,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.fence_passed |= self.backend.syncs_in_doubt > 0;
         let (completes, fate) = match (owed, message) {
+            (Expect::MadeRollback, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
             (
                 Expect::MadeQuery,
                 kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,

@@ -65,6 +65,15 @@ pub(super) struct Replacement {
     literal: Vec<u8>,
 }
 
+impl Replacement {
+    /// A word in place of one that is not longer.
+    pub(super) fn of_word(range: Range<usize>, word: &[u8]) -> Self {
+        let mut literal = word.to_vec();
+        literal.resize(literal.len().max(range.len()), b' ');
+        Self { range, literal }
+    }
+}
+
 /// Where a text is longer than the client's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Longer {

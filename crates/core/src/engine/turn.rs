@@ -478,6 +478,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     }
                 }
                 self.before(&effects, restored)?;
+                self.begin_again(text, &mut replacements)?;
             }
         } else {
             // What it has further on is not known until it has gone.

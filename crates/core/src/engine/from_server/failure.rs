@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::super::Socket;
 use super::super::client::significant;
 use super::super::expect::Expect;
+use super::super::names::ClientStatements;
 use super::super::replay::is_stale_or_lost;
 use super::super::restore::{Longer, count_back};
 use super::super::turn::OwnNames;
@@ -78,7 +79,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             Expect::Call | Expect::Sync => return Ok(Fate::Pass),
             Expect::MadeSettings { .. } if healing => {}
-            Expect::MadeQuery | Expect::MadeSettings { .. } => {
+            Expect::MadeQuery | Expect::MadeRollback | Expect::MadeSettings { .. } => {
                 relayed.made_query_failed = true;
                 self.backend.spoiled.get_or_insert("a session's settings could not be applied");
                 if self.client.is_some() {
@@ -250,7 +251,7 @@ impl<S: Socket> Relay<'_, S> {
             .as_deref()
             .into_iter()
             .chain(forgotten)
-            .flat_map(|names| names.pairs());
+            .flat_map(ClientStatements::pairs);
         let closing = self.backend.closing.iter().map(|(name, named)| (name, named));
         let named = names.chain(closing).filter(|(_, named)| named.statement.id == statement);
         let Some((own, named)) = named.min_by_key(|(_, named)| named.serial) else {

@@ -102,14 +102,19 @@ impl<S: Socket> Relay<'_, S> {
                 }
             }
         }
-        if fixed
-            && backend.expected.front() == Some(&Expect::MadeSync)
-            && let Some(extra) = self.client.as_mut().and_then(|client| client.extra.as_mut())
-            && extra.discarding.is_some()
-            && backend.has_come_to(extra.settles_in)
-        {
-            // The pipeline ends here for the server alone.
-            build::parameter_status(&mut extra.untold_identity, name, value);
+        let waits = match backend.expected.front() {
+            Some(Expect::MadeRollback) => true,
+            Some(Expect::MadeSync) if fixed => {
+                let extra = self.client.as_ref().and_then(|client| client.extra.as_ref());
+                extra.is_some_and(|extra| {
+                    extra.discarding.is_some() && backend.has_come_to(extra.settles_in)
+                })
+            }
+            _ => false,
+        };
+        if waits && let Some(client) = &mut self.client {
+            // The query, or pipeline, ends here for the server alone.
+            build::parameter_status(&mut client.extra().untold_reports, name, value);
             return Ok(Fate::Skip);
         }
         let ours = backend.expected.front().is_some_and(|e| e.is_made())

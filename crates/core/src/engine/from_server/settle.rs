@@ -74,6 +74,15 @@ impl<S: Socket> Relay<'_, S> {
             relayed.heal = true;
             return Ok(Fate::Skip);
         }
+        if owed == Expect::MadeRollback {
+            self.backend.retries_sql = true;
+            self.backend.transactions += 1;
+            if let Some(client) = &mut self.client {
+                client.desired = self.backend.applied.clone();
+                client.extra().unusual_portals.clear();
+            }
+            return Ok(Fate::Skip);
+        }
         if self.backend.expected.is_empty() {
             self.backend.since = now;
             if status == TransactionStatus::Idle && !self.backend.unsynced {
@@ -111,9 +120,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         if client.extra.is_some() && !later {
             let own = owed != Expect::MadeSync;
-            let identity = client.extra.as_mut().filter(|_| own);
-            let mut told =
-                identity.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_identity));
+            let reports = client.extra.as_mut().filter(|_| own);
+            let mut told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
             told.extend(settle_extra(client, self.backend, own));
             if !told.is_empty() {
                 self.report(&told, at, run, relayed);

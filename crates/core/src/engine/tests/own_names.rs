@@ -163,3 +163,67 @@ fn what_executing_does_to_the_session_is_noted_each_time() {
     world.send(&server, &answers("CI"));
     assert!(text(&server.received()).contains("pg_locks"), "asked for again");
 }
+
+#[test]
+fn a_query_that_ends_a_failed_transaction_finds_them_behind_that() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("BEGIN; SELECT 1/0"));
+    world.send(&server, &answers("CEF"));
+    client.received();
+    server.received();
+    let text = query("ROLLBACK; EXECUTE p");
+    let other = world.client();
+    world.send(&other, &query("SELECT 2"));
+    world.send(&client, &text);
+    assert_eq!(server.received(), query("ROLLBACK"));
+    let zone = parameter("TimeZone", "UTC");
+    world.send(&server, &[answers("C"), zone.clone(), answers("I")].concat());
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "nobody else has it");
+    assert_eq!(client.kinds(), "");
+    world.send(&server, &answers("1I"));
+    assert_eq!(server.received(), [query("BEGIN"), text].concat());
+    world.send(&server, &answers("CTCDCI"));
+    assert_eq!(client.kinds(), "CDCSZ", "of what went ahead it hears what the server reports");
+    world.send(&server, &told_p());
+    assert!(text_has(&server.received(), "SELECT 2"));
+}
+
+#[test]
+fn where_the_server_refuses_one_there_the_rollback_has_been_all_the_same() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("BEGIN; SELECT 1/0"));
+    world.send(&server, &answers("CEF"));
+    client.received();
+    world.send(&client, &query("end ; EXECUTE p"));
+    world.send(&server, &answers("CI"));
+    world.send(&server, &answers("EI"));
+    assert_eq!(client.kinds(), "CEZ");
+    // It is as it was for what comes next.
+    server.received();
+    world.send(&client, &query("SELECT 3"));
+    assert!(text_has(&server.received(), "SELECT 3"));
+}
+
+#[test]
+fn a_client_that_leaves_behind_such_a_rollback_leaves_nothing() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("BEGIN; SELECT 1/0"));
+    world.send(&server, &answers("CEF"));
+    world.send(&client, &query("COMMIT; EXECUTE p"));
+    world.close(&client);
+    server.received();
+    world.send(&server, &answers("CI"));
+    let other = world.client();
+    world.send(&other, &query("BEGIN; SELECT 2"));
+    world.send(&server, &answers("CI"));
+    let sent = server.received();
+    assert!(sent.ends_with(&query("BEGIN; SELECT 2")), "{}", sent.escape_ascii());
+    assert!(!sent.windows(5).any(|w| w == b"EXECU"));
+}
+
+fn text_has(bytes: &[u8], part: &str) -> bool {
+    text(bytes).contains(part)
+}

@@ -13,13 +13,17 @@
 //! for the outcome: where the server refuses to prepare it (its table is gone), that is the Query's
 //! answer.
 //!
+//! A Query that begins with the ROLLBACK (or COMMIT) of a transaction that has failed, in which nothing can be
+//! prepared, has that ROLLBACK sent ahead, and then, right ahead of itself, a BEGIN for its own.
+//!
 //! # Limits
 //! * what a function executes is not known: the first time it fails, and from then on the statement
 //!   has its own name
-//! * in a transaction that has failed nothing can be prepared
+//! * in a transaction that has failed nothing can be prepared for a Query that ends it otherwise
 //! * `fidelity = "classic"`: not done
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::Socket;
@@ -27,6 +31,7 @@ use super::super::client::{ClientStatement, significant};
 use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
+use super::super::restore::Replacement;
 use super::super::statement::Statement;
 use super::Turn;
 use crate::session::part::{Part, PartSet};
@@ -50,6 +55,19 @@ fn shows_statements(text: &[u8], effects: &Effects) -> bool {
     const LIST: &[u8] = b"pg_prepared_statement";
     effects.pins.contains(Part::SessionCatalog)
         && text.windows(LIST.len()).any(|word| word.eq_ignore_ascii_case(LIST))
+}
+
+/// The first word of a text that begins with a plain ROLLBACK or COMMIT, either of which takes back a
+/// transaction that has failed, and has more behind it.
+fn rolls_back_first(text: &[u8]) -> Option<Range<usize>> {
+    const ENDS: [&[u8]; 4] = [b"rollback", b"abort", b"commit", b"end"];
+    let first = &text[..memchr::memchr(b';', text)?];
+    let mut words = first.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
+    let is_one_of = |word: &[u8], of: &[&[u8]]| of.iter().any(|one| word.eq_ignore_ascii_case(one));
+    let word = words.next().filter(|word| is_one_of(word, &ENDS))?;
+    let plain = words.next().is_none_or(|word| is_one_of(word, &[b"work", b"transaction"]));
+    let start = first.len() - first.trim_ascii_start().len();
+    (plain && words.next().is_none()).then_some(start..start + word.len())
 }
 
 /// All in a text that may be a name: its words, also those within strings, and what stands between
@@ -150,6 +168,13 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.hold()?;
         // Behind other messages of its pipeline, which may end that, it fails as they would.
         if self.backend.status == TransactionStatus::Failed && !self.backend.unsynced {
+            if self.header.kind == frontend::QUERY
+                && rolls_back_first(text).is_some()
+                && !self.client.is_unsettled()
+                && !self.client.listens()
+            {
+                return self.roll_back_ahead();
+            }
             return self.without_more_names(text, effects);
         }
         self.passage.cut(self.backend)?;
@@ -165,6 +190,37 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::CloseKnown { told: false });
         }
         self.without_more_names(text, effects)
+    }
+
+    /// Ends the transaction that has failed, ahead of the Query that would.
+    fn roll_back_ahead(&mut self) -> Result<bool, Halt> {
+        self.passage.cut(self.backend)?;
+        build::query(&mut self.passage.out, b"ROLLBACK");
+        self.backend.expect(Expect::MadeRollback);
+        self.backend.unnamed = None;
+        self.backend.replay.forget();
+        (self.backend.bringing, self.backend.rolled_back) = (true, true);
+        self.wait().map(|()| false)
+    }
+
+    /// The Query at hand goes to the server: where its ROLLBACK has gone ahead, it needs a transaction
+    /// block for that again.
+    pub(super) fn begin_again(
+        &mut self,
+        text: &[u8],
+        replacements: &mut Vec<Replacement>,
+    ) -> Result<(), Halt> {
+        if !std::mem::take(&mut self.backend.rolled_back) {
+            return Ok(());
+        }
+        self.passage.cut(self.backend)?;
+        self.backend.made_query(b"BEGIN", &mut self.passage.out);
+        if let Some(word) = rolls_back_first(text) {
+            // Of a COMMIT it would be said that it has committed.
+            const ROLLBACK: &[u8] = b"ROLLBACK";
+            replacements.insert(0, Replacement::of_word(word, ROLLBACK));
+        }
+        Ok(())
     }
 
     /// All is there by its name. (What a Parse executes it executes behind its Bind.)
@@ -220,8 +276,12 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// The server could not prepare what the Query at hand names.
     fn answer_refused(&mut self, error: &[u8]) -> Result<(), Halt> {
-        let mut answer = Vec::with_capacity(error.len() + 16);
+        let mut answer = Vec::with_capacity(error.len() + 32);
+        if std::mem::take(&mut self.backend.rolled_back) {
+            build::command_complete(&mut answer, b"ROLLBACK");
+        }
         build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
+        answer.append(&mut self.client.take_untold());
         build::ready_for_query(&mut answer, self.backend.status);
         self.client.reply(&answer);
         self.passage.cut(self.backend)?;
@@ -257,6 +317,26 @@ impl<S: Socket> Turn<'_, '_, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_plain_rollback_and_more() {
+        for text in
+            ["rollback; execute p", " ABORT\nwork ;x", "Rollback Transaction;", "rollback;;"]
+        {
+            assert!(rolls_back_first(text.as_bytes()).is_some(), "{text}");
+        }
+        assert_eq!(rolls_back_first(b" \nend;x"), Some(2..5));
+        for text in [
+            "rollback",
+            "rollback to a; x",
+            "rollback and chain; x",
+            "commit prepared; x",
+            "/**/rollback; x",
+            "; rollback",
+        ] {
+            assert!(rolls_back_first(text.as_bytes()).is_none(), "{text}");
+        }
+    }
 
     #[test]
     fn names_are_found_wherever_they_stand() {
