@@ -212,3 +212,14 @@ fn the_unnamed_statement_behind_a_pipelined_set_was_prepared_again_under_old_set
 fn a_set_local_ends_with_its_transaction_when_a_statement_is_prepared_again_in_it() {
     kept("1c0000 000000 00002f 000000 000068 0000d3 000030 0c0000 001f00 000002");
 }
+
+/// DISCARD SEQUENCES as a query of ours took away what only the server knew.
+#[test]
+fn the_unnamed_statement_that_is_not_shared_was_gone_behind_a_function_call() {
+    kept("000b00 000000 000034 000097 0000e5");
+}
+
+#[test]
+fn a_taken_name_in_a_failed_transaction_is_judged_behind_the_text() {
+    kept("000000 000000 0000ed 000001 0000cc 0000f8");
+}

@@ -244,6 +244,12 @@ impl<S: Socket> Relay<'_, S> {
             return Fate::Pass;
         };
         // (Those that a DISCARD ALL takes away are put aside from its Bind on.)
+        // Another number of parameters, or it is not there: no other error has its name. (Those come
+        // often, and there may be many names.)
+        let code = crate::wire::error::field(body, b'C');
+        if code.is_none_or(|code| ![&b"08P01"[..], b"26000"].contains(&code)) {
+            return Fate::Pass;
+        }
         let Some(client) = &self.client else { return Fate::Pass };
         let forgotten = client.extra.as_ref().and_then(|extra| extra.forgotten.as_ref());
         let names = client
