@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run demo test regress bench lab-kernel check extension extension-check fmt clean
+.PHONY: help run demo test regress bench lab-kernel bpf-kernel check extension extension-check fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +27,9 @@ bench: ## direct, PgBouncer and Hawser in turns; ARGS are for bench/run.py
 
 lab-kernel: ## the kernel of `hawser lab --kernel`: all congestion control algorithms, in virtual time
 	@scripts/lab_kernel.sh
+
+bpf-kernel: ## the kernel in which the tests of `hawser mptcp cgroup` run where this one forbids BPF
+	@scripts/bpf_kernel.sh
 
 check: ## formatting, clippy and the workspace's own rules, without a test
 	@scripts/setup.sh build && . scripts/env.sh && cargo fmt --all --check && \

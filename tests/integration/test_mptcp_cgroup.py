@@ -10,6 +10,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -154,7 +155,7 @@ def test_a_cgroup_that_has_gone_is_dropped_and_all_are_removed_at_once(env):
 @limit(150)
 def test_a_long_lived_postgresql_and_psql_talk_mptcp(env):
     programs = found_server()
-    data = pathlib.Path(env.directory) / "by-cgroup"
+    data = pathlib.Path(env.directory) / f"by-cgroup-{next(NUMBERS)}"
     data.mkdir()
     shutil.chown(data, "postgres", "postgres")
     user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
@@ -171,7 +172,8 @@ def test_a_long_lived_postgresql_and_psql_talk_mptcp(env):
             kernel.inside(server, *user, programs / "postgres", "-D", data, "-p", "7433", "-c", "listen_addresses=*",
                           "-c", f"unix_socket_directories={data}", "-c", "fsync=off", cgroup=served),
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/")
-        stack.callback(lambda: (postgres.terminate(), postgres.wait(30)))
+        # At once: its backend is in pg_sleep(), and does not see that the client has gone.
+        stack.callback(lambda: (postgres.send_signal(signal.SIGQUIT), postgres.wait(30)))
         ready = [programs / "pg_isready", "-h", data, "-p", "7433"]
         until(lambda: subprocess.run(ready, capture_output=True).returncode == 0, "ready", 60)
         psql = ["psql", "-Xq", "host=10.77.0.1 port=7433 user=postgres dbname=postgres", "-c", "select pg_sleep(60)"]
