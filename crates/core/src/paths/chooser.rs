@@ -262,6 +262,7 @@ impl Chooser {
         }
         self.end_what_is_dead(look, &mut actions);
         if self.role == Role::Dials {
+            self.abandon_trial(look, &mut actions);
             self.dial_what_is_lost(look, &mut actions);
             let from = self.state();
             self.step(look, &mut actions);

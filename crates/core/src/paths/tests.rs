@@ -257,6 +257,47 @@ fn a_line_on_which_flows_rest_is_dialled_again_when_it_returns() {
     }
 }
 
+/// What a trial has paused is all that the line has then: it waited for the trial's end, ten seconds.
+#[test]
+fn a_line_that_is_cut_in_a_trial_is_dialled_again_when_it_returns() {
+    let (fibre, dsl) = (PairId(0), PairId(1));
+    let mut tried = 0;
+    for seed in 0..15 {
+        let mut network = Network::new(&[48.0, 9.5], seed);
+        network.classes = BTreeMap::from([(fibre, 0..1), (dsl, 1..2)]);
+        network.flows.values_mut().next().unwrap().class = 0;
+        network.round_trips.insert(dsl, Duration::from_millis(80));
+        network.noise = 0.25;
+        let rests = |network: &Network| {
+            let of_fibre = |s: &Strand| s.pair == fibre && s.paused;
+            network.chooser.state() == State::Pruning && network.flows.values().any(of_fibre)
+        };
+        for _ in 0..300 {
+            if rests(&network) {
+                break;
+            }
+            network.tick();
+        }
+        if !rests(&network) {
+            continue;
+        }
+        tried += 1;
+        let cut = network.now;
+        network.flows.retain(|_, strand| strand.pair == dsl || strand.paused);
+        while network.now.since(cut) < Duration::from_secs(5) {
+            network.tick();
+            let dialled = |s: &&mut Strand| s.pair == fibre && !s.paused;
+            network.flows.values_mut().filter(dialled).for_each(|s| {
+                s.opens = Time::from_micros(u64::MAX);
+            });
+        }
+        network.run(3);
+        let rate = network.rate(2);
+        assert!(rate > 0.85 * 57.5, "seed {seed}: {rate} after its return, {:?}", network.events);
+    }
+    assert!(tried >= 8, "{tried}");
+}
+
 #[test]
 fn a_sender_ends_a_dead_flow_over_a_living_one_and_never_the_last() {
     let flow = |id, bytes, unacked| Flow {

@@ -4,8 +4,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::action::{Action, Flow, Look, PairId, Reason, Role, State};
-use super::{Chooser, LostPair, Phase, round_trip};
+use super::super::action::{Action, Flow, FlowId, Look, PairId, Reason, Role, State};
+use super::{Chooser, LostPair, Phase, round_trip, settle_pause};
 use crate::time::Time;
 
 /// Between two dials of a pair that is lost, at first and after [`LOST_LONG`].
@@ -55,6 +55,21 @@ impl Chooser {
             close(flow, Reason::Crawls, actions);
         }
         self.closing.extend(closing);
+    }
+
+    /// A flow has gone since a trial began: its measurement says nothing, and what is paused may be all
+    /// that a pair of addresses has left.
+    pub(super) fn abandon_trial(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
+        let (Phase::Trying(trial, _) | Phase::Weighing(trial, ..)) = &self.phase else { return };
+        let here =
+            |id: FlowId| look.flows.iter().any(|flow| flow.id == id) && !self.closing.contains(&id);
+        if trial.before.flows().all(here) {
+            return;
+        }
+        let left = trial.paused.iter().filter(|flow| here(**flow));
+        actions.extend(left.map(|flow| Action::Resume(*flow)));
+        self.half = None;
+        self.phase = Phase::Dialling(look.now.after(settle_pause(look)));
     }
 
     /// At the end that receives: nothing comes over it, and it is to carry data.
