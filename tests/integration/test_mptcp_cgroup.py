@@ -77,8 +77,8 @@ class Kernel:
     def hawser(self, machine, *words, **how):
         return self.run(machine, binary(), "mptcp", *words, **how)
 
-    def sockets(self, machine, cgroup=None):
-        return json.loads(self.run(machine, sys.executable, "-c", ASK, cgroup=cgroup))
+    def sockets(self, machine, cgroup=None, environment=()):
+        return json.loads(self.run(machine, "env", *environment, sys.executable, "-c", ASK, cgroup=cgroup))
 
     def add(self, machine, cgroup):
         """Adds it; skips where nobody may."""
@@ -127,6 +127,23 @@ def test_sockets_of_a_cgroup_and_of_those_below_it_are_mptcp_and_all_others_are_
         equal(kernel.sockets(here, other), TCP)
         equal(kernel.run(here, "ls", "/sys/fs/bpf").replace("maps.debug\n", "").replace("progs.debug\n", ""), "")
         assert "nothing to do" in kernel.hawser(here, "cgroup", "remove", cgroup)
+
+
+@needs_mptcp
+@limit(120)
+def test_pgmptcp_0_in_the_environment_of_a_program_turns_it_off(env):
+    with contextlib.ExitStack() as stack:
+        here, _ = stack.enter_context(two_machines())
+        kernel = Kernel(stack)
+        cgroup = kernel.cgroup()
+        kernel.add(here, cgroup)
+        # Pieces of 64 bytes are read: what is in a longer text, wherever, is none.
+        for environment, expected in ((["PGMPTCP=0"], TCP), (["PGMPTCP=1"], MPTCP), (["PGMPTCP="], MPTCP), (["PGMPTCP=00"], MPTCP), (["XPGMPTCP=0"], MPTCP),
+                                      (["-i", *(f"V{n}={'x' * n}" for n in range(130)), "PGMPTCP=0"], TCP),
+                                      (["-i", *(f"LONG{n}={'x' * n}PGMPTCP=0" for n in range(130))], MPTCP),
+                                      (["-i", f"A={'x' * 15000}", "PGMPTCP=0"], TCP)):
+            equal(kernel.sockets(here, cgroup, environment), expected, str(environment)[:80])
+        kernel.hawser(here, "cgroup", "remove", cgroup)
 
 
 @needs_mptcp

@@ -25,8 +25,12 @@ const TYPE_BYTES: usize = 12;
 /// `struct btf_member`.
 const MEMBER_BYTES: usize = 12;
 
+/// Structures without a name within each other that are looked into.
+const NESTED_MAX: u32 = 4;
+
 // BTF_KIND_*
 const STRUCT: u32 = 4;
+const UNION: u32 = 5;
 const FUNCTION: u32 = 12;
 
 /// Reads the running kernel's.
@@ -100,17 +104,32 @@ impl<'a> Btf<'a> {
         functions.find(|(_, one)| self.is_named(one.name, name)).map(|(number, _)| number)
     }
 
-    /// Where a member of a structure is, in bytes.
+    /// Where a member of a structure is, in bytes; also one of a structure without a name within it.
     pub fn member(self, structure: &str, member: &str) -> Option<u32> {
         let structures = self.types().filter(|(_, one)| one.kind == STRUCT);
         let mut named = structures.filter(|(_, one)| self.is_named(one.name, structure));
-        named.find_map(|(_, one)| {
-            let found = one
-                .body
-                .chunks_exact(MEMBER_BYTES)
-                .find(|entry| u32_at(entry, 0).is_some_and(|name| self.is_named(name, member)))?;
-            let bits = u32_at(found, 8)? & if one.flag { 0xff_ffff } else { u32::MAX };
+        named.find_map(|(_, one)| self.member_of(one, member, NESTED_MAX))
+    }
+
+    fn member_of(self, one: Type<'a>, member: &str, levels: u32) -> Option<u32> {
+        let entries = || one.body.chunks_exact(MEMBER_BYTES);
+        let offset = |entry: &[u8]| {
+            let bits = u32_at(entry, 8)? & if one.flag { 0xff_ffff } else { u32::MAX };
             (bits % 8 == 0).then_some(bits / 8)
+        };
+        let is_it =
+            |entry: &&[u8]| u32_at(entry, 0).is_some_and(|name| self.is_named(name, member));
+        if let Some(found) = entries().find(is_it) {
+            return offset(found);
+        }
+        let levels = levels.checked_sub(1)?;
+        entries().filter(|entry| u32_at(entry, 0) == Some(0)).find_map(|entry| {
+            let number = u32_at(entry, 4)?;
+            let (_, within) = self.types().find(|(of, _)| *of == number)?;
+            if !matches!(within.kind, STRUCT | UNION) {
+                return None;
+            }
+            offset(entry)?.checked_add(self.member_of(within, member, levels)?)
         })
     }
 }
@@ -174,6 +193,11 @@ mod tests {
             ("net", STRUCT << 24 | 2, &[1, 1, 0, u32::MAX, 1, 320]),
             ("bits", STRUCT << 24 | 1 << 31 | 1, &[u32::MAX, 1, 8 << 24 | 16]),
             ("odd", STRUCT << 24 | 1, &[u32::MAX, 1, 3]),
+            ("", UNION << 24 | 1, &[u32::MAX, 1, 64]),
+            ("mm", STRUCT << 24 | 2, &[1, 1, 0, 0, 7, 128]),
+            // Without a name, and itself.
+            ("", STRUCT << 24 | 1, &[0, 9, 0]),
+            ("round", STRUCT << 24 | 1, &[0, 9, 0]),
         ])
     }
 
@@ -188,6 +212,8 @@ mod tests {
         assert_eq!(btf.member("bits", "member"), Some(2));
         assert_eq!(btf.member("odd", "member"), None);
         assert_eq!(btf.member("net", "other"), None);
+        assert_eq!(btf.member("mm", "member"), Some(24), "16 and 8 within");
+        assert_eq!(btf.member("round", "member"), None);
     }
 
     #[test]

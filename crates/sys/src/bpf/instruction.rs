@@ -12,6 +12,8 @@ pub enum Register {
     R3 = 3,
     R6 = 6,
     R7 = 7,
+    R8 = 8,
+    R9 = 9,
     R10 = 10,
 }
 
@@ -83,6 +85,22 @@ impl Assembly {
         self.push(0x54, to, 0, 0, mask);
     }
 
+    /// `to += from`, 64 bits.
+    pub fn add_register(&mut self, to: Register, from: Register) {
+        self.push(0x0f, to, from as u8, 0, 0);
+    }
+
+    /// `to` is this number.
+    pub fn set_64(&mut self, to: Register, value: u64) {
+        self.push(0x18, to, 0, 0, value as u32 as i32);
+        self.push(0, Register::R0, 0, 0, (value >> 32) as u32 as i32);
+    }
+
+    /// `to = *(u16 *)(from + offset)`.
+    pub fn load_16(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(0x69, to, from as u8, offset, 0);
+    }
+
     /// `to = *(u64 *)(from + offset)`.
     pub fn load(&mut self, to: Register, from: Register, offset: i16) {
         self.push(0x79, to, from as u8, offset, 0);
@@ -122,6 +140,28 @@ impl Assembly {
     /// Goes there if all 64 bits are this.
     pub fn if_equal(&mut self, register: Register, value: i32, label: Label) {
         self.jump(0x15, register, value, label);
+    }
+
+    /// Goes there unless both are the same.
+    pub fn unless_same(&mut self, register: Register, other: Register, label: Label) {
+        self.jumps.push((self.instructions.len(), label));
+        self.push(0x5d, register, other as u8, 0, 0);
+    }
+
+    /// Goes there unless the first is less than the other, without signs.
+    pub fn unless_below(&mut self, register: Register, other: Register, label: Label) {
+        self.jumps.push((self.instructions.len(), label));
+        self.push(0x3d, register, other as u8, 0, 0);
+    }
+
+    /// Goes there if it is less, with signs.
+    pub fn if_less_signed(&mut self, register: Register, value: i32, label: Label) {
+        self.jump(0xc5, register, value, label);
+    }
+
+    /// Goes there if it is more, without signs.
+    pub fn if_above(&mut self, register: Register, value: i32, label: Label) {
+        self.jump(0x25, register, value, label);
     }
 
     /// Goes there if it is less, without signs.

@@ -15,6 +15,8 @@
 //! * only AF_INET and AF_INET6, SOCK_STREAM, and protocol 0 or IPPROTO_TCP are touched, of threads in
 //!   a listed cgroup *and* its listed network namespace: elsewhere MPTCP may be off, and socket()
 //!   would fail
+//! * a program that was started with PGMPTCP=0 in its environment is left alone; of that 256 pieces
+//!   of 63 bytes are read, and what cannot be read turns nothing off
 //! * 0 is returned for all others, so that the next program, or the function itself, decides
 //! * what is not whole, for somebody was killed between two pins, is made anew
 //!
@@ -52,6 +54,11 @@ const MAP: &str = "cgroups";
 const MAP_LOOKUP_ELEM: i32 = 1;
 const GET_CURRENT_ANCESTOR_CGROUP_ID: i32 = 123;
 const GET_CURRENT_TASK_BTF: i32 = 158;
+const PROBE_READ_USER_STR: i32 = 114;
+
+/// An environment is read in pieces of so much, and so many at most: 16 KiB.
+const PIECE_BYTES: i32 = 64;
+const PIECES_MAX: i32 = 256;
 
 /// A cgroup's number, which is its directory's inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -194,6 +201,15 @@ struct Kernel {
     proxy: i16,
     network: i16,
     cookie: i16,
+    environment: Option<Environment>,
+}
+
+/// `task_struct.mm`, `mm_struct.env_start`, `mm_struct.env_end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Environment {
+    memory: i16,
+    begin: i16,
+    end: i16,
 }
 
 impl Kernel {
@@ -208,6 +224,7 @@ impl Kernel {
             proxy: member("task_struct", "nsproxy", "task_struct.nsproxy")?,
             network: member("nsproxy", "net_ns", "nsproxy.net_ns")?,
             cookie: member("net", "net_cookie", "net.net_cookie")?,
+            environment: environment(btf),
         })
     }
 
@@ -215,6 +232,7 @@ impl Kernel {
     fn program(self, map: i32) -> Option<Vec<Instruction>> {
         let mut a = Assembly::default();
         let [of_family, of_protocol, up, next, as_it_is] = [(); 5].map(|()| a.label());
+        let [text, some, short, advanced, mptcp] = [(); 5].map(|()| a.label());
         a.load(R2, R1, 0);
         a.if_equal_32(R2, libc::AF_INET, of_family);
         a.unless_equal_32(R2, libc::AF_INET6, as_it_is);
@@ -245,6 +263,51 @@ impl Kernel {
         a.add(R2, -16);
         a.call(MAP_LOOKUP_ELEM);
         a.if_equal(R0, 0, next);
+        a.copy(R8, R0);
+        if let Some(Environment { memory, begin, end }) = self.environment {
+            // As `run`: PGMPTCP=0 turns it off. What cannot be read does not.
+            a.call(GET_CURRENT_TASK_BTF);
+            a.load(R1, R0, memory);
+            a.if_equal(R1, 0, mptcp);
+            a.load(R6, R1, begin);
+            a.load(R7, R1, end);
+            a.set(R9, 0);
+            // Whether what is read next is the beginning of a text.
+            a.set(R1, 1);
+            a.store(R10, -24, R1);
+            a.put(text);
+            a.unless_below(R6, R7, mptcp);
+            a.copy(R1, R10);
+            a.add(R1, -24 - PIECE_BYTES);
+            a.set(R2, PIECE_BYTES);
+            a.copy(R3, R6);
+            a.call(PROBE_READ_USER_STR);
+            a.if_less_signed(R0, 0, mptcp);
+            a.if_above(R0, 0, some);
+            // Of a text without a character, not even its end is counted (strncpy_from_user_nofault).
+            a.set(R0, 1);
+            a.put(some);
+            a.load(R1, R10, -24);
+            a.if_equal(R1, 0, advanced);
+            a.load(R1, R10, -24 - PIECE_BYTES as i16);
+            a.set_64(R2, u64::from_ne_bytes(*b"PGMPTCP="));
+            a.unless_same(R1, R2, advanced);
+            a.load_16(R1, R10, -24 - PIECE_BYTES as i16 + 8);
+            a.if_equal(R1, i32::from(u16::from_ne_bytes(*b"0\0")), as_it_is);
+            a.put(advanced);
+            a.set(R1, 1);
+            a.if_less(R0, PIECE_BYTES, short);
+            // As much as there is room for: its last byte, a zero, is none of the text's.
+            a.set(R1, 0);
+            a.add(R0, -1);
+            a.put(short);
+            a.store(R10, -24, R1);
+            a.add_register(R6, R0);
+            a.add(R9, 1);
+            a.if_less(R9, PIECES_MAX, text);
+        }
+        a.put(mptcp);
+        a.copy(R0, R8);
         a.set(R1, 1);
         a.atomic_add(R0, 0, R1);
         a.set(R0, PROTOCOL);
@@ -257,6 +320,16 @@ impl Kernel {
         a.exit();
         a.finish()
     }
+}
+
+/// Where environments are, in a kernel that says it.
+fn environment(btf: Btf<'_>) -> Option<Environment> {
+    let member = |structure, name| i16::try_from(btf.member(structure, name)?).ok();
+    Some(Environment {
+        memory: member("task_struct", "mm")?,
+        begin: member("mm_struct", "env_start")?,
+        end: member("mm_struct", "env_end")?,
+    })
 }
 
 /// The program at work, and its map.
@@ -398,184 +471,4 @@ fn remove_pins(directory: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use super::*;
-
-    const KERNEL: Kernel = Kernel { function: 1, proxy: 1840, network: 40, cookie: 4160 };
-    const NAMESPACE: u64 = 77;
-
-    /// Runs the program as the kernel does: `path` are the cgroups of the thread, from the root.
-    struct Machine<'a> {
-        arguments: [u64; 3],
-        namespace: u64,
-        path: &'a [u64],
-        map: BTreeMap<[u64; 2], u64>,
-    }
-
-    /// Addresses in it.
-    const ARGUMENTS: u64 = 0x1000;
-    const TASK: u64 = 0x10_0000;
-    const PROXY: u64 = 0x20_0000;
-    const NETWORK: u64 = 0x30_0000;
-    const STACK_END: u64 = 0x40_0000;
-    const ELEMENT: u64 = 0x50_0000;
-
-    impl Machine<'_> {
-        fn run(&mut self) -> u64 {
-            let program = KERNEL.program(9).unwrap();
-            let (mut registers, mut stack, mut found) = ([0u64; 11], [0u64; 2], None);
-            registers[1] = ARGUMENTS;
-            registers[10] = STACK_END;
-            let mut at = 0;
-            for _ in 0..10_000 {
-                let Instruction { code, registers: pair, offset, immediate } = program[at];
-                let (to, from) = (usize::from(pair & 0xf), usize::from(pair >> 4));
-                let value = immediate as i64 as u64;
-                at += 1;
-                let holds = match code {
-                    0x95 => return registers[0],
-                    0xbf => return_none(|| registers[to] = registers[from]),
-                    0xb7 => return_none(|| registers[to] = value),
-                    0x07 => return_none(|| registers[to] = registers[to].wrapping_add(value)),
-                    0x54 => return_none(|| registers[to] &= u64::from(immediate as u32)),
-                    0x79 => {
-                        let place = registers[from].wrapping_add(offset as i64 as u64);
-                        registers[to] = self.word(place);
-                        false
-                    }
-                    0x7b => {
-                        let place = registers[to].wrapping_add(offset as i64 as u64);
-                        stack[((place - (STACK_END - 16)) / 8) as usize] = registers[from];
-                        false
-                    }
-                    0xdb => {
-                        assert_eq!(registers[to], ELEMENT);
-                        *self.map.get_mut(&found.unwrap()).unwrap() += registers[from];
-                        false
-                    }
-                    0x18 => {
-                        assert_eq!((from, immediate), (1, 9));
-                        at += 1;
-                        false
-                    }
-                    0x85 => {
-                        registers[0] = match immediate {
-                            GET_CURRENT_TASK_BTF => TASK,
-                            GET_CURRENT_ANCESTOR_CGROUP_ID => {
-                                self.path.get(registers[1] as usize).copied().unwrap_or(0)
-                            }
-                            MAP_LOOKUP_ELEM => {
-                                assert_eq!(registers[2], STACK_END - 16);
-                                found = self.map.contains_key(&stack).then_some(stack);
-                                if found.is_some() { ELEMENT } else { 0 }
-                            }
-                            helper => panic!("{helper}"),
-                        };
-                        registers[1..6].fill(0xdead);
-                        false
-                    }
-                    0x16 => registers[to] as u32 == immediate as u32,
-                    0x56 => registers[to] as u32 != immediate as u32,
-                    0x15 => registers[to] == value,
-                    0xa5 => registers[to] < value,
-                    code => panic!("{code:#x}"),
-                };
-                if holds {
-                    at = at.wrapping_add_signed(offset.into());
-                }
-            }
-            panic!("it does not end")
-        }
-
-        fn word(&self, place: u64) -> u64 {
-            match place {
-                ARGUMENTS..TASK => self.arguments[((place - ARGUMENTS) / 8) as usize],
-                _ if place == TASK + 1840 => PROXY,
-                _ if place == PROXY + 40 => NETWORK,
-                _ if place == NETWORK + 4160 => self.namespace,
-                _ => panic!("{place:#x}"),
-            }
-        }
-    }
-
-    fn return_none(step: impl FnOnce()) -> bool {
-        step();
-        false
-    }
-
-    fn asked(arguments: [i32; 3], namespace: u64, path: &[u64]) -> (u64, u64) {
-        let arguments = arguments.map(|number| u64::from(number as u32));
-        let map = BTreeMap::from([([5, NAMESPACE], 0)]);
-        let mut machine = Machine { arguments, namespace, path, map };
-        let result = machine.run();
-        (result, machine.map[&[5, NAMESPACE]])
-    }
-
-    #[test]
-    fn tcp_sockets_of_the_cgroup_and_what_is_below_it_are_mptcp_ones() {
-        for family in [libc::AF_INET, libc::AF_INET6] {
-            for flags in [0, libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK] {
-                for protocol in [0, libc::IPPROTO_TCP] {
-                    for path in [&[1, 5][..], &[1, 5, 9], &[1, 2, 3, 5]] {
-                        let kind = libc::SOCK_STREAM | flags;
-                        assert_eq!(asked([family, kind, protocol], NAMESPACE, path), (262, 1));
-                    }
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn all_others_are_as_they_are() {
-        let (inet, unix) = (libc::AF_INET, libc::AF_UNIX);
-        let (stream, datagram) = (libc::SOCK_STREAM, libc::SOCK_DGRAM);
-        let path = [1, 5];
-        for arguments in [
-            [unix, stream, 0],
-            [libc::AF_NETLINK, libc::SOCK_RAW, 0],
-            [inet, datagram, 0],
-            [inet, datagram, libc::IPPROTO_TCP],
-            [inet, stream, libc::IPPROTO_SCTP],
-            [inet, stream, PROTOCOL],
-            [inet, libc::SOCK_RAW, libc::IPPROTO_TCP],
-        ] {
-            assert_eq!(asked(arguments, NAMESPACE, &path), (0, 0), "{arguments:?}");
-        }
-        let tcp = [inet, stream, 0];
-        assert_eq!(asked(tcp, NAMESPACE + 1, &path), (0, 0));
-        assert_eq!(asked(tcp, NAMESPACE, &[1, 6, 7]), (0, 0));
-        assert_eq!(asked(tcp, NAMESPACE, &[1]), (0, 0));
-    }
-
-    #[test]
-    fn a_cgroup_at_the_last_level_is_found_and_one_below_it_not() {
-        let mut path: Vec<u64> = (100..100 + LEVELS_MAX as u64 - 1).collect();
-        path.push(5);
-        let tcp = [libc::AF_INET, libc::SOCK_STREAM, 0];
-        assert_eq!(asked(tcp, NAMESPACE, &path), (262, 1));
-        path.insert(0, 99);
-        assert_eq!(asked(tcp, NAMESPACE, &path), (0, 0));
-    }
-
-    #[test]
-    fn errors_say_what_to_do() {
-        let text = CgroupError::NoFileSystem("/sys/fs/bpf".into()).to_string();
-        assert!(text.contains("mount -t bpf bpf /sys/fs/bpf"), "{text}");
-        let refused = CgroupError::Refused {
-            step: "loading",
-            source: io::Error::from_raw_os_error(ENOTSUPP),
-            log: String::new(),
-        };
-        assert!(refused.to_string().contains("DIRECT_CALLS"), "{refused}");
-        assert!(CgroupError::Kernel.to_string().contains("6.6"));
-        let denied = failed("x")(io::Error::from_raw_os_error(libc::EPERM)).to_string();
-        assert!(denied.contains("CAP_BPF"), "{denied}");
-    }
-
-    #[test]
-    fn nothing_pinned_is_no_error() {
-        assert!(Conversion::find(Path::new("/nonexistent/hawser-mptcp")).unwrap().is_none());
-    }
-}
+mod tests;
