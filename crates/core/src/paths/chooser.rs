@@ -26,8 +26,8 @@
 //! ```
 //! but 15 s at most, and 0.3 s and 25 round trips at least where a batch has found nothing.
 //!
-//! A flow that carries 500 Mbit/s is limited by its hosts as a rule: there each further flow costs, and
-//! two are tried in place of ten.
+//! A flow that carries 250 Mbit/s is limited by its hosts as a rule: there each further flow costs, and
+//! two are tried in place of ten. Hosts that are busy vary: so these must gain a third.
 //!
 //! # Invariants
 //! * at most [`FLOWS_MAX`] flows, [`BATCH_MAX`] of them being dialled
@@ -62,8 +62,11 @@ const LATE: f64 = 0.5;
 const KNOWN_MANY: usize = 5;
 /// One flow that carries so much, in bytes a second, is limited by its hosts as a rule. Then so many
 /// dials are enough to say that further ones do not pay: each costs the whole.
-const FAST: f64 = 62.5e6;
+const FAST: f64 = 31.25e6;
 const DIALS_FAST: u32 = 2;
+/// What new flows must add to the whole to be worth a trial, and beside a fast one.
+const GAIN: f64 = 0.06;
+const GAIN_FAST: f64 = 0.33;
 /// Dials at once where there is one flow yet: as many as tell whether there is one limit.
 pub const BATCH_FIRST: u32 = 10;
 /// A connection that has carried so much without a pause is bulky.
@@ -158,6 +161,8 @@ pub struct Chooser {
     /// Whether a known flow has gone since.
     lost_limit: bool,
     searched: bool,
+    /// Whether what it carries alone is measured after it has begun.
+    is_up: bool,
     /// Since when it has carried much.
     bulky_at: Time,
     search_at: Time,
@@ -202,6 +207,7 @@ impl Chooser {
             settled_at: Time::ZERO,
             lost_limit: false,
             searched: false,
+            is_up: false,
             bulky_at: Time::ZERO,
             search_at: Time::ZERO,
             search_again: SEARCH_AGAIN,
@@ -361,6 +367,11 @@ impl Chooser {
         if self.limits <= 1 && self.alone >= FAST { DIALS_FAST } else { enough(self.limits) }
     }
 
+    /// What new flows must add to the whole to be worth a trial.
+    fn least_gain(&self) -> f64 {
+        if self.limits <= 1 && self.alone >= FAST { GAIN_FAST } else { GAIN }
+    }
+
     /// Dials at once.
     fn batch(&self, look: &Look<'_>) -> u32 {
         if look.flows.len() <= 1 {
@@ -381,6 +392,7 @@ impl Chooser {
         let bytes = total * gone.as_secs_f64();
         if total < BUSY_BYTES_S as f64 && gone > Duration::ZERO {
             self.close_retired(look, actions);
+            self.is_up = false;
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
@@ -389,6 +401,11 @@ impl Chooser {
             return;
         }
         self.bulky_at = mark.at;
+        // What is fast has begun slowly: what it carries alone is measured once more.
+        if total >= FAST && !std::mem::replace(&mut self.is_up, true) {
+            self.phase = Phase::Watching(Mark::new(look));
+            return;
+        }
         if self.searched && (now < self.search_at || !self.lost.is_empty()) {
             self.settled = total;
             self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };

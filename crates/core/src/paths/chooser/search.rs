@@ -32,8 +32,6 @@ use super::super::meter::{Mark, Rates};
 use super::super::trial::{CANDIDATE, DEPRESSED, Trial, Verdict};
 use super::{Chooser, FLOWS_MAX, KNOWN_MANY, Phase, settle_dials, settle_pause};
 
-/// What new flows must add to the whole to be worth a trial.
-const GAIN: f64 = 0.06;
 /// A flow shares with none that has lost less than its rate divided by this.
 const LOST_TO: f64 = 1.5;
 /// Below so many known flows the rates of others say nothing while one is depressed.
@@ -115,7 +113,7 @@ impl Chooser {
         let new: f64 = self.unknown(look).into_iter().map(|flow| rates.of(flow)).sum();
         let lost: f64 = self.depressed(rates).into_iter().map(|(_, lost)| lost).sum();
         let gain = new - lost;
-        let gains = gain >= rates.total() * GAIN;
+        let gains = gain >= rates.total() * self.least_gain();
         if gains && !found && known >= KNOWN_MANY && !self.confirmed {
             self.confirmed = true;
             self.phase = Phase::Gauging(self.gauge(look), 0);
