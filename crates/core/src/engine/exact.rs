@@ -508,7 +508,10 @@ impl<S: Socket> Client<S> {
         }) {
             // It was set and taken back, and is no longer unheard of.
             applied.set(name, b"");
-            desired.set(name, start.get(name).unwrap_or_default());
+            if self.desired.get(name).is_none() {
+                // (Otherwise by us, in a pipeline that has failed: the client still wants it.)
+                desired.set(name, start.get(name).unwrap_or_default());
+            }
             changed = true;
         }
         // Of those that the server reports it has told the value alone.

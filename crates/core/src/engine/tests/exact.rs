@@ -149,6 +149,22 @@ fn so_does_what_the_server_reports_and_the_client_is_told() {
 }
 
 #[test]
+fn a_custom_name_that_a_failed_pipeline_has_taken_back_is_still_the_clients() {
+    let mut world = exact(1);
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, &[("my.user", "1")]);
+    let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+    world.send(&client, &pipeline);
+    let server = world.servers[0].clone();
+    assert_eq!(kinds(&server.received()), "PBEPBES");
+    // The server has the name from now on, and no value.
+    world.send(&server, &[answers("12DCE"), report("1 names=my.user"), answers("I")].concat());
+    assert_eq!(client.kinds(), "EZ");
+    world.send(&client, &query("SHOW my.user"));
+    let sent = text(&server);
+    assert!(sent.contains(r#"SET "my"."user" TO '1'"#), "{sent}");
+}
+
+#[test]
 fn what_a_client_has_set_to_the_servers_own_value_stays_on_every_server_connection() {
     let mut world = exact(1);
     world.own = vec![("TimeZone", "UTC")];
