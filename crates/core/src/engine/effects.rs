@@ -62,6 +62,8 @@ pub struct Effects {
     pub prepares: Vec<Box<[u8]>>,
     /// Names of prepared statements that it gives, takes away or executes.
     pub mentions: Vec<Box<[u8]>>,
+    /// Those of them that it executes.
+    pub executes: Vec<Box<[u8]>>,
     /// It may do so with names that are not known.
     pub may_mention: bool,
     /// Some of these are prepared under settings that others in the text may have set.
@@ -141,6 +143,7 @@ impl Effects {
             local_path: true,
             prepares: Vec::new(),
             mentions: Vec::new(),
+            executes: Vec::new(),
             may_mention: true,
             sets_beside: true,
             watches: true,
@@ -161,6 +164,7 @@ impl Effects {
         self.pins.remove(Part::SqlStatement);
         self.prepares.clear();
         self.mentions.clear();
+        self.executes.clear();
         self
     }
 
@@ -203,6 +207,7 @@ impl Effects {
             local_path: true,
             prepares: Vec::new(),
             mentions: Vec::new(),
+            executes: Vec::new(),
             may_mention: true,
             sets_beside: true,
             watches: true,
@@ -257,6 +262,9 @@ impl Effects {
             | Verb::Deallocate(OneOrAll::One(name)) = &statement.verb
             {
                 effects.mentions.push(name.as_bytes().into());
+            }
+            if let Verb::Execute(name) = &statement.verb {
+                effects.executes.push(name.as_bytes().into());
             }
             match &statement.verb {
                 Verb::Prepare(name) => effects.prepares.push(name.as_bytes().into()),

@@ -227,3 +227,22 @@ fn a_client_that_leaves_behind_such_a_rollback_leaves_nothing() {
 fn text_has(bytes: &[u8], part: &str) -> bool {
     text(bytes).contains(part)
 }
+
+#[test]
+fn what_is_deallocated_is_not_executed() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("q", "SELECT 1");
+    world.send(&client, &[parse("p", "DISCARD ALL"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    world.send(&client, &query("BEGIN"));
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT 1; DEALLOCATE p; SELECT 2"));
+    world.send(&server, &answers("1T"));
+    world.send(&server, &answers("CCCT"));
+    client.received();
+    server.received();
+    world.send(&client, &[parse("q", "SELECT 3"), sync()].concat());
+    world.send(&server, &answers("UT"));
+    let told = text(&client.received());
+    assert!(told.contains("prepared statement \"q\" already exists"), "{told}");
+}

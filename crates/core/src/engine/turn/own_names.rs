@@ -79,7 +79,12 @@ fn words(text: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// Each name of a prepared statement that a text may mean.
-fn for_each_name(text: &[u8], effects: &Effects, mut each: impl FnMut(&[u8])) {
+fn for_each_name(text: &[u8], effects: &Effects, each: impl FnMut(&[u8])) {
+    for_each_of(text, effects, &effects.mentions, each);
+}
+
+/// Calls `each` with these names, and with all that may be such where a text does not show which.
+fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: impl FnMut(&[u8])) {
     if effects.may_mention {
         for word in words(text) {
             each(word);
@@ -88,7 +93,7 @@ fn for_each_name(text: &[u8], effects: &Effects, mut each: impl FnMut(&[u8])) {
             }
         }
     }
-    effects.mentions.iter().for_each(|name| each(name));
+    known.iter().for_each(|name| each(name));
 }
 
 impl<S: Socket> Turn<'_, '_, S> {
@@ -134,7 +139,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// What the message at hand executes by name has effects of its own.
     fn undergo_executed(&mut self, text: &[u8], effects: &Effects) -> Result<(), Halt> {
         let mut executed = Vec::new();
-        for_each_name(text, effects, |name| {
+        for_each_of(text, effects, &effects.executes, |name| {
             let own = self.own_statements(name).into_iter().map(|own| own.effects.clone());
             executed.extend(own.chain(self.client.effects_of_sql_statement(significant(name))));
         });
