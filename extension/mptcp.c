@@ -402,7 +402,8 @@ put_row(Tuplestorestate *rows, TupleDesc columns, int pid, bool known, bool mptc
 		values[2] = BoolGetDatum(c->fallback);
 		values[3] = Int32GetDatum(c->subflows);
 		values[4] = Int64GetDatum((int64) c->token);
-		nulls[2] = nulls[3] = nulls[4] = false;
+		nulls[2] = nulls[3] = false;
+		nulls[4] = c->token == 0;	/* what a pooler could not tell */
 		values[5] = Int64GetDatum((int64) c->remote_token);
 		nulls[5] = !c->has_remote_token;
 		values[6] = Int64GetDatum((int64) c->sent);

@@ -77,6 +77,8 @@ pub struct Options {
 pub enum ReportError {
     /// There is no MPTCP.
     Unsupported(Unsupported),
+    /// Who is not root can set no path manager up.
+    NotRoot,
     /// The network did not come up.
     Up {
         /// As `lab up` ends.
@@ -99,6 +101,9 @@ impl fmt::Display for ReportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unsupported(reason) => reason.fmt(f),
+            Self::NotRoot => f.write_str(
+                "the comparison needs root: it sets the kernel's path manager and `hawser mptcp manage` up",
+            ),
             Self::Up { said, .. } => f.write_str(said),
             Self::Interrupted => f.write_str("interrupted: nothing was written"),
             Self::System { what, source } => write!(f, "could not {what}: {source}"),
@@ -111,7 +116,7 @@ impl std::error::Error for ReportError {
         match self {
             Self::Unsupported(error) => Some(error),
             Self::System { source, .. } => Some(source),
-            Self::Up { .. } | Self::Interrupted => None,
+            Self::NotRoot | Self::Up { .. } | Self::Interrupted => None,
         }
     }
 }
@@ -208,6 +213,9 @@ impl Report {
 /// See [`ReportError`]; a run that fails is in the report.
 pub fn run(options: &Options) -> Result<Report, ReportError> {
     socket::probe().map_err(ReportError::Unsupported)?;
+    if !hawser_sys::process::is_superuser() {
+        return Err(ReportError::NotRoot);
+    }
     let system = |what| move |source| ReportError::System { what, source };
     let signals = catch_signals(&ENDED_BY).map_err(system("wait for signals"))?;
     let work = Work::new(options, signals)?;
@@ -499,7 +507,12 @@ impl<'a> Work<'a> {
         let from = format!("{}:{PORT}", network.far());
         // The listener is there a moment later; nothing says so from outside.
         std::thread::sleep(std::time::Duration::from_millis(500));
-        timed(network, &Network::own(&["lab", "take", &from])?, None, None)
+        let done = timed(network, &Network::own(&["lab", "take", &from])?, None, None)?;
+        let came = done.points.0.last().map_or(0, |(_, bytes)| *bytes);
+        if came.to_string() != bytes {
+            return Err(Broken::Failed(format!("{came} bytes came of {bytes}")));
+        }
+        Ok(done)
     }
 
     fn rsync(&self, network: &mut Network<'_>) -> Result<Done, Broken> {
@@ -588,11 +601,12 @@ pub fn write(report: &Report, file: &Path, json: Option<&Path>) -> Result<(), St
         let path = path.display().to_string();
         move |error: io::Error| format!("{path}: {error}")
     };
+    // First what needs no file: it has taken long to measure.
+    print(&page::table(report));
     fs::write(file, page::page(report)).map_err(failed(file))?;
     if let Some(path) = json {
         let text = serde_json::to_string_pretty(report).map_err(|error| error.to_string())? + "\n";
         fs::write(path, text).map_err(failed(path))?;
     }
-    print(&page::table(report));
     Ok(())
 }

@@ -33,6 +33,8 @@ pub struct Flow {
     pub open: bool,
     /// Bytes received, and bytes sent that the peer has acknowledged.
     pub bytes: u64,
+    /// Bytes sent alone that the peer has acknowledged.
+    pub acked: u64,
     /// Whether bytes are under way that the peer has not acknowledged.
     pub unacked: bool,
     /// Bytes that it was given and the peer has not acknowledged, sent or not.

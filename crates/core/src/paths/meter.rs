@@ -164,6 +164,7 @@ mod tests {
             pair: PairId(0),
             open: true,
             bytes,
+            acked: bytes,
             unacked: false,
             held: 0,
             backup: false,

@@ -305,6 +305,7 @@ fn a_sender_ends_a_dead_flow_over_a_living_one_and_never_the_last() {
         pair: PAIR,
         open: true,
         bytes,
+        acked: bytes,
         unacked,
         held: 0,
         backup: false,
@@ -346,6 +347,7 @@ fn a_flow_that_holds_the_gap_is_ended() {
             pair: PAIR,
             open: true,
             bytes: 5_000,
+            acked: 5_000,
             unacked,
             held: 0,
             backup: false,
@@ -375,6 +377,7 @@ fn crawling(chooser: &mut Chooser, ticks: u64, unacked: impl Fn(u64) -> Unacked)
             open: true,
             // Over the seventh a piece is sent again now and then.
             bytes: 5_000 + id + if *id == 7 { resent } else { 0 },
+            acked: 5_000,
             unacked: *id == 7 && resent > 0 && tick % 3 == 0,
             held: 0,
             backup: *id == 9,
@@ -421,6 +424,16 @@ fn a_peer_that_does_not_read_loses_no_flow() {
 /// Eight flows of 9.4 Mbit/s that hold 400 KB each, of which the first delivers what it held within
 /// `drains` ticks, and a ninth that rests.
 fn waiting(ticks: u64, drains: u64, from: impl Fn(u64) -> u64) -> Vec<(u64, Action)> {
+    both_ways(ticks, drains, from, false)
+}
+
+/// The same; or all that they carry comes from the peer.
+fn both_ways(
+    ticks: u64,
+    drains: u64,
+    from: impl Fn(u64) -> u64,
+    from_peer: bool,
+) -> Vec<(u64, Action)> {
     let mut chooser = Chooser::new(Role::Accepts, 1);
     let mut ended = Vec::new();
     for tick in 0..ticks {
@@ -430,7 +443,9 @@ fn waiting(ticks: u64, drains: u64, from: impl Fn(u64) -> u64) -> Vec<(u64, Acti
             let (bytes, held) = if id == 8 { (5_000, 0) } else { (bytes, 400_000) };
             let rtt = Duration::from_millis(20);
             let (unacked, backup) = (held > 0, id == 8);
-            Flow { id: FlowId(id), pair: PAIR, open: true, bytes, unacked, held, backup, rtt }
+            let acked = if from_peer { 1_000_000 } else { bytes };
+            let (id, pair, open) = (FlowId(id), PAIR, true);
+            Flow { id, pair, open, bytes, acked, unacked, held, backup, rtt }
         };
         let flows: Vec<Flow> = (0..9).map(flow).collect();
         let unacked = Some(Unacked { from: from(tick), bytes: 4 << 20, resent: 0 });
@@ -455,6 +470,8 @@ fn bytes_that_no_flow_has_are_sent_again_before_the_window_is_full() {
     // The first flow may hold what is missing, as long as it has not delivered what it held.
     let ended = waiting(40, 8, |_| 7);
     assert!(matches!(ended[..], [(8, _)]), "{ended:?}");
+    // What the peer sends meanwhile is no sign of what it has taken.
+    assert_eq!(both_ways(100, 0, |_| 7, true), []);
     // What goes on is left alone.
     assert_eq!(waiting(100, 0, |tick| tick * 8 * 117_500), []);
     assert_eq!(waiting(100, 0, |tick| tick / 4 * 4 * 8 * 117_500), []);

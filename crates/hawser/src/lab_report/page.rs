@@ -95,7 +95,11 @@ fn row(report: &Report, case: Case, measure: Measure) -> Row {
         _ => "-".to_owned(),
     };
     let goal = case.goal(measure);
+    // A run that failed has reached nothing.
+    let failed = |run: &&Run| run.case == case && run.way == Way::Manage && run.failed.is_some();
+    let all_ended_well = !report.runs.iter().any(|run| failed(&run));
     let met = match (report.share, (goal.met)(&figures)) {
+        (100, Some(true)) if !all_ended_well => "no",
         (100, Some(true)) => "yes",
         (100, Some(false)) => "no",
         // A part of the work does not compare.

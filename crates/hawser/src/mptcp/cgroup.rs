@@ -10,8 +10,7 @@
 //! one at each start of a service) is dropped at the next change.
 //!
 //! # Limits
-//! As [`hawser_sys::mptcp::cgroup`]. PGMPTCP is not seen: a cgroup is in or out. An option that MPTCP
-//! refuses is refused to the program.
+//! As [`hawser_sys::mptcp::cgroup`]. An option that MPTCP refuses is refused to the program.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -107,23 +107,24 @@ impl Crawl {
     fn is_lost(&mut self, look: &Look<'_>, unacked: Unacked) -> bool {
         let now = look.now;
         let stays = |waits: &&mut Waits| unacked.from.wrapping_sub(waits.from) < PROGRESS;
-        let carried = look.flows.iter().map(|flow| flow.bytes).sum();
+        // What the peer sends says nothing of what it has taken.
+        let carried = look.flows.iter().map(|flow| flow.acked).sum();
         let Some(waits) = self.waits.as_mut().filter(stays) else {
-            let held = |flow: &Flow| (flow.id, flow.bytes + flow.held);
+            let held = |flow: &Flow| (flow.id, flow.acked + flow.held);
             let holding: BTreeMap<FlowId, u64> =
                 look.flows.iter().filter(|flow| flow.held > 0).map(held).collect();
             let waits = Waits { from: unacked.from, since: now, carried, holding };
             self.waits = Some(waits).filter(|waits| !waits.holding.is_empty());
             return false;
         };
-        let bytes: BTreeMap<FlowId, u64> =
-            look.flows.iter().map(|flow| (flow.id, flow.bytes)).collect();
-        if waits.holding.keys().any(|flow| !bytes.contains_key(flow)) {
+        let acked: BTreeMap<FlowId, u64> =
+            look.flows.iter().map(|flow| (flow.id, flow.acked)).collect();
+        if waits.holding.keys().any(|flow| !acked.contains_key(flow)) {
             // At the end of a flow all is sent again.
             self.waits = None;
             return false;
         }
-        waits.holding.retain(|flow, until| bytes[flow] < *until);
+        waits.holding.retain(|flow, until| acked[flow] < *until);
         let came = unacked.from.wrapping_sub(waits.from);
         waits.holding.is_empty()
             && carried.saturating_sub(waits.carried) >= CARRIED_MIN.max(came * 8)

@@ -188,6 +188,7 @@ impl Network {
             pair: s.pair,
             open: s.opens <= self.now,
             bytes: s.bytes as u64,
+            acked: s.bytes as u64,
             unacked: false,
             held: 0,
             backup: s.paused,

@@ -35,7 +35,7 @@ fn case() -> impl TypedValueParser<Value = Case> {
 impl From<ReportError> for Failure {
     fn from(error: ReportError) -> Self {
         let code = match &error {
-            ReportError::Unsupported(_) => LACKS,
+            ReportError::Unsupported(_) | ReportError::NotRoot => LACKS,
             ReportError::Up { code, .. } => *code,
             ReportError::Interrupted => 130,
             ReportError::System { .. } => 1,

@@ -202,6 +202,7 @@ impl Managed {
             pair: self.pair(subflow.socket.local.ip(), subflow.socket.remote),
             open,
             bytes: info.bytes_received.saturating_add(info.bytes_acked),
+            acked: info.bytes_acked,
             unacked: info.unacked > 0,
             held: subflow.socket.unacked.into(),
             backup: subflow.flags.backup(),
