@@ -221,37 +221,47 @@ fn two_lines_are_both_used_and_one_that_returns_is_dialled_again() {
     }
 }
 
+/// Two lines, of which the first is cut for five seconds while a flow rests on it and the chooser is at
+/// this; then three more seconds. `None`: it never came to that.
+fn cut_where_a_flow_rests(seed: u64, at: State) -> Option<Network> {
+    let (fibre, dsl) = (PairId(0), PairId(1));
+    let mut network = Network::new(&[48.0, 9.5], seed);
+    network.classes = BTreeMap::from([(fibre, 0..1), (dsl, 1..2)]);
+    network.flows.values_mut().next().unwrap().class = 0;
+    network.round_trips.insert(dsl, Duration::from_millis(80));
+    network.noise = 0.25;
+    let rests = |network: &Network| {
+        let of_fibre = |s: &Strand| s.pair == fibre && s.paused;
+        network.chooser.state() == at && network.flows.values().any(of_fibre)
+    };
+    for _ in 0..300 {
+        if rests(&network) {
+            break;
+        }
+        network.tick();
+    }
+    if !rests(&network) {
+        return None;
+    }
+    let cut = network.now;
+    network.flows.retain(|_, strand| strand.pair == dsl || strand.paused);
+    while network.now.since(cut) < Duration::from_secs(5) {
+        network.tick();
+        let dialled = |s: &&mut Strand| s.pair == fibre && !s.paused;
+        network.flows.values_mut().filter(dialled).for_each(|s| {
+            s.opens = Time::from_micros(u64::MAX);
+        });
+    }
+    network.run(3);
+    Some(network)
+}
+
 /// What rests on a line that is cut is open for minutes: nothing is sent over it.
 #[test]
 fn a_line_on_which_flows_rest_is_dialled_again_when_it_returns() {
-    let (fibre, dsl) = (PairId(0), PairId(1));
     for seed in 0..15 {
-        let mut network = Network::new(&[48.0, 9.5], seed);
-        network.classes = BTreeMap::from([(fibre, 0..1), (dsl, 1..2)]);
-        network.flows.values_mut().next().unwrap().class = 0;
-        network.round_trips.insert(dsl, Duration::from_millis(80));
-        network.noise = 0.25;
-        let rests = |network: &Network| {
-            let of_fibre = |s: &Strand| s.pair == fibre && s.paused;
-            network.chooser.state() == State::Dialling && network.flows.values().any(of_fibre)
-        };
-        for _ in 0..300 {
-            if rests(&network) {
-                break;
-            }
-            network.tick();
-        }
-        assert!(rests(&network), "seed {seed}: {:?}", network.events);
-        let cut = network.now;
-        network.flows.retain(|_, strand| strand.pair == dsl || strand.paused);
-        while network.now.since(cut) < Duration::from_secs(5) {
-            network.tick();
-            let dialled = |s: &&mut Strand| s.pair == fibre && !s.paused;
-            network.flows.values_mut().filter(dialled).for_each(|s| {
-                s.opens = Time::from_micros(u64::MAX);
-            });
-        }
-        network.run(3);
+        let network = cut_where_a_flow_rests(seed, State::Dialling);
+        let mut network = network.unwrap_or_else(|| panic!("seed {seed}: nothing rested"));
         let rate = network.rate(2);
         assert!(rate > 0.85 * 57.5, "seed {seed}: {rate} after its return, {:?}", network.events);
     }
@@ -260,38 +270,10 @@ fn a_line_on_which_flows_rest_is_dialled_again_when_it_returns() {
 /// What a trial has paused is all that the line has then: it waited for the trial's end, ten seconds.
 #[test]
 fn a_line_that_is_cut_in_a_trial_is_dialled_again_when_it_returns() {
-    let (fibre, dsl) = (PairId(0), PairId(1));
     let mut tried = 0;
     for seed in 0..15 {
-        let mut network = Network::new(&[48.0, 9.5], seed);
-        network.classes = BTreeMap::from([(fibre, 0..1), (dsl, 1..2)]);
-        network.flows.values_mut().next().unwrap().class = 0;
-        network.round_trips.insert(dsl, Duration::from_millis(80));
-        network.noise = 0.25;
-        let rests = |network: &Network| {
-            let of_fibre = |s: &Strand| s.pair == fibre && s.paused;
-            network.chooser.state() == State::Pruning && network.flows.values().any(of_fibre)
-        };
-        for _ in 0..300 {
-            if rests(&network) {
-                break;
-            }
-            network.tick();
-        }
-        if !rests(&network) {
-            continue;
-        }
+        let Some(mut network) = cut_where_a_flow_rests(seed, State::Pruning) else { continue };
         tried += 1;
-        let cut = network.now;
-        network.flows.retain(|_, strand| strand.pair == dsl || strand.paused);
-        while network.now.since(cut) < Duration::from_secs(5) {
-            network.tick();
-            let dialled = |s: &&mut Strand| s.pair == fibre && !s.paused;
-            network.flows.values_mut().filter(dialled).for_each(|s| {
-                s.opens = Time::from_micros(u64::MAX);
-            });
-        }
-        network.run(3);
         let rate = network.rate(2);
         assert!(rate > 0.85 * 57.5, "seed {seed}: {rate} after its return, {:?}", network.events);
     }

@@ -15,9 +15,9 @@ use super::transfer::Direction;
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 260.0;
 /// Room for the labels of its axes, and above them for their unit.
-const LEFT: f64 = 48.0;
+pub(crate) const LEFT: f64 = 48.0;
 const TOP: f64 = 32.0;
-const RIGHT: f64 = 848.0;
+pub(crate) const RIGHT: f64 = 848.0;
 const BOTTOM: f64 = 24.0;
 /// Told apart by those who see no red or green, too (Okabe and Ito, 2008).
 pub(crate) const COLOURS: [&str; 8] =
@@ -198,17 +198,7 @@ fn plot(text: &mut String, group: &[&Outcome], seconds: u32) {
          font-size=\"12\" font-family=\"inherit\"><text x=\"{:.1}\" y=\"14\" text-anchor=\"end\">Mbit/s</text>",
         LEFT - 6.0
     );
-    for part in 0..=4 {
-        let mbit = (top * f64::from(part) * 250.0).round() / 1e3;
-        let at = y(mbit);
-        let _ = write!(
-            text,
-            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mbit}</text>",
-            LEFT - 6.0,
-            at + 4.0,
-        );
-    }
+    rate_lines(text, top, y);
     for second in (0..=seconds).step_by((seconds as usize).div_ceil(15).max(1)) {
         let _ = write!(
             text,
@@ -251,6 +241,21 @@ fn middle(outcome: &Outcome) -> Option<(&str, &[u64])> {
     runs.sort_by(|a, b| a.steady.total_cmp(&b.steady));
     let run = runs.get(runs.len() / 2)?;
     Some((outcome.case.algorithm.as_str(), run.each_second.as_slice()))
+}
+
+/// The lines of a plot at quarters of its highest rate, and what they stand for.
+pub(crate) fn rate_lines(text: &mut String, top: f64, y: impl Fn(f64) -> f64) {
+    for part in 0..=4 {
+        let mbit = (top * f64::from(part) * 250.0).round() / 1e3;
+        let at = y(mbit);
+        let _ = write!(
+            text,
+            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
+             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mbit}</text>",
+            LEFT - 6.0,
+            at + 4.0,
+        );
+    }
 }
 
 /// The next round number, so that a plot's axis ends at one; 0.1 at least.

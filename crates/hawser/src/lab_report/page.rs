@@ -7,14 +7,12 @@ use std::fmt::Write as _;
 use super::case::{Case, Measure, Way, median};
 use super::rates::Rates;
 use super::{Report, Run};
-use crate::cc::page::{COLOURS, STYLE, escaped, rounded_up};
+use crate::cc::page::{COLOURS, LEFT, RIGHT, STYLE, escaped, rate_lines, rounded_up};
 
 /// Of a plot, in SVG units, and room for the labels of its axes.
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 48.0;
 const TOP: f64 = 32.0;
-const RIGHT: f64 = 848.0;
 const BOTTOM: f64 = 24.0;
 /// Labels of the time's axis.
 const LABELS: f64 = 12.0;
@@ -220,17 +218,7 @@ fn plot(text: &mut String, rates: &Rates) {
          font-size=\"12\" font-family=\"inherit\"><text x=\"{:.1}\" y=\"14\" text-anchor=\"end\">Mbit/s</text>",
         LEFT - 6.0
     );
-    for part in 0..=4 {
-        let mbit = (top * f64::from(part) * 250.0).round() / 1e3;
-        let at = y(mbit);
-        let _ = write!(
-            text,
-            "<line x1=\"{LEFT}\" y1=\"{at:.1}\" x2=\"{RIGHT}\" y2=\"{at:.1}\" stroke=\"#ddd\"/>\
-             <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{mbit}</text>",
-            LEFT - 6.0,
-            at + 4.0,
-        );
-    }
+    rate_lines(text, top, y);
     let apart = (end / LABELS).ceil();
     let mut second = 0.0;
     while second <= end {
