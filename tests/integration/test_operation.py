@@ -315,10 +315,16 @@ def test_check_names_what_cannot_be_known_of_a_database(env):
     try:
         lines = check()
         equal(len(lines), 2, lines)
-        assert all(line.startswith("warn") and "has not loaded the extension" in line for line in lines), lines
-        assert "what 2 functions do to the session is lost unless the statement's text shows it: census.makes, census.sets" in lines[0], lines
-        assert "1 function puts statements together" in lines[1], lines
+        assert all("has not loaded the extension" in line for line in lines), lines
+        assert lines[0].startswith("ok") and lines[1].startswith("warn"), lines
+        assert "what 2 functions do to the session is known by the source: census.makes, census.sets" in lines[0], lines
+        assert "1 function puts statements together (EXECUTE), of which only what stands in strings is known" in lines[1], lines
         with_plans = pooler.config.read_text()
+        pooler.config.write_text(with_plans.replace("[pool]\n", "[pool]\nfunction_census = false\n"))
+        lines = check()
+        assert all(line.startswith("warn") for line in lines), lines
+        assert "what 2 functions do to the session is lost unless the statement's text shows it: census.makes, census.sets" in lines[0], lines
+        assert "of which nothing is known" in lines[1], lines
         pooler.config.write_text(with_plans.replace("[pool]\n", "[pool]\ncustom_settings_in_plans = false\n"))
         assert "no IMMUTABLE function reads a setting by its words" in check()[-1], check()
         owner.execute("create function census.who() returns text immutable language sql as $$ select current_setting('my.user') $$")

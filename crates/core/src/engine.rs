@@ -28,6 +28,7 @@ mod again;
 mod answer;
 pub mod backend;
 mod bind;
+pub mod census;
 mod cleanup;
 pub mod client;
 mod doubt;

@@ -55,7 +55,7 @@ pub use registry::{
 };
 pub use server_url::{ServerUrl, ServerUrlError};
 pub use user::{PoolLimits, UserConfig};
-pub use value::{DURATION_MAX, FileMode, Limit, OptionalAddress, Password, Size, Timeout};
+pub use value::{DURATION_MAX, FileMode, InPlans, Limit, OptionalAddress, Password, Size, Timeout};
 
 use check::Check;
 use document::{Document, Places};

@@ -47,7 +47,7 @@ use crate::dial::enter::Credentials;
 use crate::limits::half_open::{Awaited, Network};
 use crate::limits::{ConnectionPermit, GaveWay};
 use crate::loops::Seat;
-use crate::pools::{PoolPlace, Wanted, enquiry, open};
+use crate::pools::{PoolPlace, Wanted, census, enquiry, open};
 use crate::process::random_bytes;
 use crate::service::{Phase, Service};
 use crate::socket::stream::{Link, Stream};
@@ -543,6 +543,7 @@ impl Login {
             }
         }
         let parameters = open::parameters(&service, &entry).await?;
+        census::wait(&service, &entry).await;
         let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
 
         let mut greeting = proved.last_message;

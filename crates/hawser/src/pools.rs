@@ -10,6 +10,7 @@
 //! * a pool that a client holds a place in is never removed
 //! * a replication connection has a pool of its own, which ends with it
 
+pub mod census;
 mod checked;
 pub mod enquiry;
 pub mod open;
@@ -590,7 +591,8 @@ fn settings(
             config::Fidelity::Classic => pool::Fidelity::Classic,
         },
         stateful_functions: limits.stateful_functions.clone(),
-        custom_settings_in_plans: limits.custom_settings_in_plans,
+        custom_settings_in_plans: limits.custom_settings_in_plans.promised(),
+        function_census: limits.function_census,
     };
     (settings, mode)
 }

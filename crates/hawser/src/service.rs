@@ -19,6 +19,7 @@ use crate::login::access::Access;
 use crate::login::admin::AdminConsole;
 use crate::loops::{Control, Loops};
 use crate::pools::Pools;
+use crate::pools::census::Censuses;
 use crate::pools::enquiry::Enquiries;
 use crate::process::random_bytes;
 use crate::resolve::clients::ClientNames;
@@ -45,6 +46,8 @@ pub struct Service {
     pub pools: Pools,
     /// Server connections of the control side itself.
     pub enquiries: Enquiries,
+    /// What functions do to sessions.
+    pub censuses: Censuses,
     /// Opens server connections.
     pub dialler: Dialler,
     /// Names of clients' addresses.
@@ -115,6 +118,7 @@ impl Service {
             limits: Arc::default(),
             pools,
             enquiries: Enquiries::default(),
+            censuses: Censuses::default(),
             dialler: Dialler::default(),
             client_names: ClientNames::default(),
             cancels: CancelGate::default(),

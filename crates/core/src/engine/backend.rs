@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use super::census::Functions;
 use super::client::{ClientStatement, significant};
 use super::doubt::Doubt;
 use super::effects::Effects;
@@ -21,7 +22,6 @@ use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
-use crate::session::functions::FunctionNames;
 use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -223,6 +223,8 @@ pub struct Backend<S: Socket> {
     pub(super) uncertain: bool,
     /// A statement is under way that may change what new sessions start with (ALTER ROLE).
     pub(super) start_values_at_stake: bool,
+    /// Statements behind which functions may do something else are under way.
+    pub(super) catalog_at_stake: bool,
     /// One has worked, in a transaction that has not ended.
     pub(super) start_values_changed: bool,
     /// A transaction has ended on it since all that was notified before had been heard: what comes
@@ -249,8 +251,9 @@ pub struct Backend<S: Socket> {
     pub(super) retries_sql: bool,
     /// Its client's message waits for what was sent ahead of it.
     pub(super) bringing: bool,
-    /// Functions whose calls no other client may come behind.
-    pub(super) stateful: Option<Arc<FunctionNames>>,
+    /// Functions that do something to sessions, if there are any, and which version of these.
+    pub(super) functions: Option<Box<Functions>>,
+    pub(super) functions_serial: u32,
     /// Settings under way within its client's pipeline.
     pub(super) within: Option<Box<Within>>,
     /// And that is statements of the protocol under its own names.
@@ -274,8 +277,8 @@ impl<S: Socket> Backend<S> {
         let keep = seed.pool.settings().max_prepared_statements;
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
         let exact = report.map(|report| Box::new(Exact::new(report, seed.pool.reporting.one())));
-        let stateful = seed.pool.settings().stateful_functions.clone();
-        let stateful = Some(stateful).filter(|names| !names.is_empty());
+        let (functions, functions_serial) =
+            (Functions::of(&seed.pool), seed.pool.functions_serial());
         let shared = seed.pool.is_shared_by_users();
         let (mut hand_over, mut told) = (None, None);
         match seed.hand_over {
@@ -348,6 +351,7 @@ impl<S: Socket> Backend<S> {
             longer_parse: None,
             uncertain: false,
             start_values_at_stake: false,
+            catalog_at_stake: false,
             start_values_changed: false,
             notifies_unheard: false,
             drawn: false,
@@ -360,7 +364,8 @@ impl<S: Socket> Backend<S> {
             by_sql: None,
             retries_sql: true,
             bringing: false,
-            stateful,
+            functions,
+            functions_serial,
             within: None,
             own_names: OwnNames::No,
             rolled_back: false,
@@ -533,15 +538,23 @@ impl<S: Socket> Backend<S> {
         self.parameters.major_version() >= 18
     }
 
-    /// The effects of a text, with those that the configuration tells of.
-    pub(super) fn with_variables(&self, text: &[u8], effects: Effects) -> Effects {
-        if self.may_keep_variables(text) { effects.and_keeps_variables() } else { effects }
+    /// The effects of a text, with those of the functions that it may call.
+    #[inline]
+    pub(super) fn with_functions(&self, text: &[u8], effects: Effects) -> Effects {
+        match &self.functions {
+            None => effects,
+            // A report has what functions do, and knows what the client could not do itself.
+            Some(functions) => functions.add_to(effects, text, self.exact.is_none()),
+        }
     }
 
-    /// Whether a text may call a function behind which no other client may come.
+    /// Functions, if any do something to sessions, may be others by now.
     #[inline]
-    pub(super) fn may_keep_variables(&self, text: &[u8]) -> bool {
-        self.stateful.as_ref().is_some_and(|names| names.stand_in(text))
+    pub(super) fn learn_functions(&mut self) {
+        let serial = self.pool.functions_serial();
+        if self.functions_serial != serial {
+            (self.functions, self.functions_serial) = (Functions::of(&self.pool), serial);
+        }
     }
 
     /// Whether its clients lose state that does not move. (It takes a lock: not for each message.)

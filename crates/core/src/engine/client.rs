@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::backend::Backend;
+use super::census::Reader;
 use super::effects::Unusual;
 use super::from_client::Halt;
 use super::kept::Kept;
@@ -104,6 +105,8 @@ pub(super) struct Extra {
     pub(super) listening: Option<Box<Listening>>,
     /// Scan of a Query that streams.
     pub(super) scanner: Option<Box<Scanner>>,
+    /// The same for what the functions do that its words reach.
+    pub(super) reader: Option<Box<Reader>>,
     /// Bytes still to come of a message that goes nowhere.
     pub(super) discard: usize,
     /// Its pipeline failed and its backend has been given back: what it sends goes nowhere until

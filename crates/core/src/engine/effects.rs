@@ -15,7 +15,7 @@ use crate::session::report::COVERED;
 use crate::session::scan::{
     Discard, Findings, OneOrAll, ScanOptions, SetValue, Verb, is_plain, scan,
 };
-use crate::session::settings::{can_move, is_custom};
+use crate::session::settings::{can_move, is_custom, is_for_superusers};
 
 /// Parts that move, once the server has told what there is to move.
 pub(super) const IN_DOUBT: PartSet =
@@ -71,6 +71,8 @@ pub struct Effects {
     /// It may show what is known of statements of PREPARE on that server connection alone: how often
     /// each was planned, and how.
     pub watches: bool,
+    /// What functions do may be something else behind it.
+    pub changes_catalog: bool,
     /// Anything of the following: the rest need not be looked at otherwise.
     pub unusual: Option<Box<Unusual>>,
 }
@@ -109,6 +111,7 @@ impl Effects {
             && !self.reads_sequences
             && !self.rereads
             && !self.local_path
+            && !self.changes_catalog
             && self.unusual.is_none()
     }
 
@@ -147,6 +150,7 @@ impl Effects {
             may_mention: true,
             sets_beside: true,
             watches: true,
+            changes_catalog: false,
             unusual: None,
         }
     }
@@ -157,6 +161,88 @@ impl Effects {
         self.pins.insert(Part::PlVariable);
         (self.spoils, self.spoils_unseen) = (true, true);
         self
+    }
+
+    /// Of the source of a function: what a call of it does. What it resets goes to the server's own start
+    /// values, and the server tells them.
+    pub(super) fn of_body(findings: &Findings, reported: impl Fn(&[u8]) -> bool) -> Self {
+        let mut effects = Self::of(findings, &reported);
+        if let Some(unusual) = effects.unusual.take() {
+            match &unusual.resetting {
+                Resetting::No => {}
+                Resetting::All => {
+                    effects.pins = effects.pins.union(PartSet::ANY_SETTING);
+                    effects.vague = true;
+                }
+                Resetting::Names(names) => {
+                    for name in names {
+                        let part = Part::of_setting(name, &reported);
+                        effects.pins = effects.pins.union(
+                            part.into_iter().filter(|part| IN_DOUBT.contains(*part)).collect(),
+                        );
+                        effects.name_setting(part, name);
+                    }
+                }
+            }
+            if unusual.named_channels.is_some() {
+                effects.pins.insert(Part::Listen);
+            }
+        }
+        // A SECURITY DEFINER function may set what its caller may not: it could not be brought anywhere.
+        let names = effects.names.len();
+        effects.names.retain(|name| !is_for_superusers(name));
+        if effects.names.len() < names {
+            (effects.vague, effects.spoils) = (true, true);
+        }
+        // Of statements of PREPARE the names are the server's to tell.
+        effects.prepares.clear();
+        effects.mentions.clear();
+        effects.executes.clear();
+        effects.may_mention = false;
+        effects.resets_by_null = false;
+        effects.changes_catalog = false;
+        if effects.is_none() {
+            return Self::default();
+        }
+        effects.several = true;
+        effects
+    }
+
+    /// Adds what others do. Whether that was more.
+    pub(super) fn absorb(&mut self, other: &Self) -> bool {
+        fn add(names: &mut Vec<Box<[u8]>>, more: &[Box<[u8]>]) -> bool {
+            let before = names.len();
+            for name in more {
+                if !names.contains(name) {
+                    names.push(name.clone());
+                }
+            }
+            names.len() > before
+        }
+        fn either(one: &mut bool, other: bool) -> bool {
+            other && !std::mem::replace(one, true)
+        }
+        let parts = (self.pins, self.ends);
+        self.pins = self.pins.union(other.pins);
+        self.ends = self.ends.union(other.ends);
+        let mut changed = parts != (self.pins, self.ends);
+        changed |= add(&mut self.names, &other.names);
+        changed |= add(&mut self.local_names, &other.local_names);
+        changed |= add(&mut self.prepares, &other.prepares);
+        changed |= add(&mut self.mentions, &other.mentions);
+        changed |= add(&mut self.executes, &other.executes);
+        changed |= either(&mut self.vague, other.vague);
+        changed |= either(&mut self.several, other.several);
+        changed |= either(&mut self.spoils, other.spoils);
+        changed |= either(&mut self.spoils_unseen, other.spoils_unseen);
+        changed |= either(&mut self.reads_sequences, other.reads_sequences);
+        changed |= either(&mut self.rereads, other.rereads);
+        changed |= either(&mut self.resets_by_null, other.resets_by_null);
+        changed |= either(&mut self.local_path, other.local_path);
+        changed |= either(&mut self.may_mention, other.may_mention);
+        changed |= either(&mut self.sets_beside, other.sets_beside);
+        changed |= either(&mut self.watches, other.watches);
+        changed
     }
 
     /// Of the PREPARE of a statement: what executing that does.
@@ -211,6 +297,7 @@ impl Effects {
             may_mention: true,
             sets_beside: true,
             watches: true,
+            changes_catalog: self.changes_catalog || other.changes_catalog,
             unusual,
         }
     }
@@ -227,6 +314,7 @@ impl Effects {
             rereads: findings.unsure || findings.rereads,
             resets_by_null: !findings.nulls.is_empty(),
             local_path: findings.local_path,
+            changes_catalog: findings.changes_catalog,
             may_mention: findings.unsure
                 || findings.truncated
                 || findings.flags.contains(Part::SqlStatement),

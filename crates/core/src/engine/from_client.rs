@@ -567,15 +567,22 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let extra = client.extra();
         let Some(scanner) = &mut extra.scanner else { return };
+        let read = if ended { &part[..part.len().saturating_sub(1)] } else { part };
+        scanner.feed(read);
+        if let Some(reader) = &mut extra.reader {
+            reader.feed(read);
+        }
         if !ended {
-            scanner.feed(part);
             return;
         }
-        scanner.feed(&part[..part.len().saturating_sub(1)]);
         let Some(scanner) = extra.scanner.take() else { return };
+        let reached = extra.reader.take().and_then(|reader| reader.finish());
         let findings = scanner.finish();
         let Some(mut backend) = client.backend.take() else { return };
-        let effects = Effects::of(&findings, |name| backend.parameters.get(name).is_some());
+        let mut effects = Effects::of(&findings, |name| backend.parameters.get(name).is_some());
+        if let Some(reached) = reached {
+            effects.absorb(&reached);
+        }
         client.undergo(&mut backend, &effects, false);
         if let Some(extra) = &mut client.extra {
             // Its end has been asked for already.

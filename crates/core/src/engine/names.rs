@@ -59,6 +59,10 @@ impl ClientStatements {
         self.names.values_mut()
     }
 
+    pub(super) fn get_mut(&mut self, name: &[u8]) -> Option<&mut ClientStatement> {
+        self.names.get_mut(name)
+    }
+
     pub(super) fn insert(&mut self, name: Name, statement: ClientStatement) {
         let cost = cost(&name);
         if self.names.insert(name, statement).is_none() {

@@ -574,7 +574,7 @@ impl<S: Socket> Client<S> {
         let effects = own.as_ref().map(|text| {
             let options = backend.reading.with(|name| settings.get(name));
             let reported = |name: &[u8]| backend.parameters.get(name).is_some();
-            Effects::of_text(text, options, reported)
+            backend.with_functions(text, Effects::of_text(text, options, reported))
         });
         let moves = certain
             && effects.as_ref().is_some_and(only_prepares)

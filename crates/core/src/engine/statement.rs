@@ -18,14 +18,14 @@
 //! Parse. Sharing by text alone gives wrong answers (trap 6).
 //!
 //! Custom settings are, too: the planner evaluates functions that are declared IMMUTABLE, and one that
-//! reads `my.user` all the same would show one client another's rows. Where the configuration says
-//! that there is none, clients that differ in custom settings alone share
-//! ([`StatementTable::keep_apart_by_custom_settings`]).
+//! reads `my.user` all the same would show one client another's rows. Where the configuration says, or
+//! the [`super::census`] of the database's functions, that there is none, clients that differ in
+//! custom settings alone share ([`StatementTable::keep_apart_by_custom_settings`]).
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use siphasher::sip::SipHasher13;
 
@@ -115,9 +115,18 @@ pub struct Statement {
     proven: AtomicBool,
     /// A server had something to say of it (a warning): each client that prepares it hears that.
     noted: AtomicBool,
+    /// What it does, or by whom it may be shared, is not what was thought when it was made: whoever
+    /// has it makes it anew before the next use.
+    superseded: AtomicBool,
 }
 
 impl Statement {
+    /// Whether it is to be made anew.
+    #[inline]
+    pub(super) fn is_superseded(&self) -> bool {
+        self.superseded.load(Ordering::Relaxed)
+    }
+
     /// Whether it is the one of this text and types, prepared under these settings.
     fn is(&self, body: &[u8], basis: Basis, settings: &Settings, custom: bool) -> bool {
         !self.is_private
@@ -127,7 +136,7 @@ impl Statement {
     }
 
     /// Its text.
-    pub(super) fn text(&self) -> &[u8] {
+    pub(crate) fn text(&self) -> &[u8] {
         text_of(&self.body)
     }
 
@@ -335,14 +344,50 @@ impl StatementTable {
     }
 
     /// Whether statements of clients that differ in custom settings alone are two. What was shared
-    /// before stays shared.
+    /// before is made anew.
     pub fn keep_apart_by_custom_settings(&self, apart: bool) {
+        if apart && !self.by_custom.swap(apart, Ordering::Relaxed) {
+            self.supersede(|_| true); // nobody's plans are anybody else's from here on
+        }
         self.by_custom.store(apart, Ordering::Relaxed);
+    }
+
+    /// Those of which this is true are shared no more; who has one makes it anew before its next use.
+    pub(crate) fn supersede(&self, is_another: impl Fn(&Statement) -> bool) {
+        let all: Vec<Arc<Statement>> = {
+            let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            inner.by_hash.values().flatten().map(|kept| kept.statement.clone()).collect()
+        };
+        // Looked at without the lock: there may be many.
+        let others: Vec<_> = all.into_iter().filter(|statement| is_another(statement)).collect();
+        if others.is_empty() {
+            return;
+        }
+        for statement in &others {
+            statement.superseded.store(true, Ordering::Relaxed);
+        }
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = inner.bytes;
+        inner.forget_superseded();
+        self.memory.changed(before, inner.bytes);
     }
 
     /// Whether these settings are equal as far as a statement depends on them.
     pub(super) fn depend_alike(&self, one: &Settings, other: &Settings) -> bool {
         have_same_key(one, other, self.by_custom.load(Ordering::Relaxed))
+    }
+
+    /// The statements, with the hash of this one; and whether it depends on custom settings.
+    fn locked_for(&self, body: &[u8], settings: &Settings) -> (MutexGuard<'_, Inner>, u64, bool) {
+        loop {
+            let custom = self.by_custom.load(Ordering::Relaxed);
+            let hash = self.hash(body, settings, custom);
+            let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+            // What is entered behind a change must not be as before it.
+            if self.by_custom.load(Ordering::Relaxed) == custom {
+                return (inner, hash, custom);
+            }
+        }
     }
 
     fn hash(&self, body: &[u8], settings: &Settings, custom: bool) -> u64 {
@@ -359,9 +404,7 @@ impl StatementTable {
         basis: Basis,
         settings: &Settings,
     ) -> Option<Arc<Statement>> {
-        let custom = self.by_custom.load(Ordering::Relaxed);
-        let hash = self.hash(body, settings, custom);
-        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (inner, hash, custom) = self.locked_for(body, settings);
         let statement = &inner
             .by_hash
             .get(&hash)?
@@ -381,9 +424,7 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Arc<Statement> {
-        let custom = self.by_custom.load(Ordering::Relaxed);
-        let hash = self.hash(body, settings, custom);
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut inner, hash, custom) = self.locked_for(body, settings);
         match inner.find(hash, body, basis, settings, custom) {
             Some(statement) => statement,
             None => self.insert(&mut inner, hash, body, basis, settings, effects()),
@@ -398,9 +439,7 @@ impl StatementTable {
         settings: &Settings,
         effects: impl FnOnce() -> super::effects::Effects,
     ) -> Option<Arc<Statement>> {
-        let custom = self.by_custom.load(Ordering::Relaxed);
-        let hash = self.hash(body, settings, custom);
-        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (mut inner, hash, custom) = self.locked_for(body, settings);
         if let Some(statement) = inner.find(hash, body, basis, settings, custom) {
             return Some(statement);
         }
@@ -459,6 +498,7 @@ impl StatementTable {
             effects,
             proven: AtomicBool::new(false),
             noted: AtomicBool::new(false),
+            superseded: AtomicBool::new(false),
         })
     }
 
@@ -510,6 +550,21 @@ impl Inner {
 
     /// Forgets what no client names, least recently used first, until `excess` bytes and a quarter
     /// of the table are free; so the cost of the sweep is spread over that many new statements.
+    fn forget_superseded(&mut self) {
+        let mut bytes = self.bytes;
+        self.by_hash.retain(|_, bucket| {
+            bucket.retain(|kept| {
+                let stays = !kept.statement.is_superseded();
+                if !stays {
+                    bytes -= kept.statement.body.len() + STATEMENT_OVERHEAD_BYTES;
+                }
+                stays
+            });
+            !bucket.is_empty()
+        });
+        self.bytes = bytes;
+    }
+
     fn forget_unused(&mut self, excess: usize) {
         let mut unused: Vec<(u64, usize)> = self
             .by_hash

@@ -3,6 +3,7 @@
 //! The simulation in the lab crate runs whole crowds; here stands what is easier to read as a
 //! script, above all the traps that other poolers fell into.
 
+mod census;
 mod direct;
 mod exact;
 mod faults;

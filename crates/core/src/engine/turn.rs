@@ -14,6 +14,7 @@ pub(super) mod sequences;
 pub(super) use own_names::OwnNames;
 
 use super::backend::Backend;
+use super::census::Functions;
 use super::client::{Client, Deallocated};
 use super::effects::{Effects, Unusual};
 use super::expect::Expect;
@@ -383,7 +384,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     fn effects_of(&self, text: &[u8]) -> Effects {
         let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
         let effects = Effects::of_text(text, self.scan_options(), reported);
-        self.backend.with_variables(text, effects)
+        self.backend.with_functions(text, effects)
     }
 
     /// What a text does whose reading is in doubt: all that it may do in any.
@@ -394,7 +395,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
             Effects::of(&scan(text, options), reported)
         });
-        self.backend.with_variables(text, one.either(other))
+        self.backend.with_functions(text, one.either(other))
     }
 
     /// What the text of a Query does, and what was found in it if that is known for certain.
@@ -406,12 +407,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let options = self.scan_options();
         let plain = options == ScanOptions::default() && is_plain(text);
-        if plain && !self.backend.may_keep_variables(text) {
+        if plain && self.backend.with_functions(text, Effects::default()).is_none() {
             return Ok(None);
         }
         let findings = scan(text, options);
         let effects = Effects::of(&findings, |name| self.backend.parameters.get(name).is_some());
-        Ok(Some((self.backend.with_variables(text, effects), Some(findings))))
+        Ok(Some((self.backend.with_functions(text, effects), Some(findings))))
     }
 
     fn query(&mut self) -> Result<(), Halt> {
@@ -488,11 +489,18 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold()?;
             }
             let mut scanner = Box::new(Scanner::new(self.scan_options()));
-            if in_doubt || self.backend.stateful.is_some() {
+            let functions = self.backend.functions.as_deref();
+            if in_doubt || functions.is_some_and(Functions::are_named) {
                 scanner.doubt();
             }
+            let told = self.backend.exact.is_some();
+            let mut reader = functions.filter(|_| !told).and_then(Functions::reader);
+            if let Some(reader) = &mut reader {
+                reader.feed(self.body);
+            }
             scanner.feed(self.body);
-            self.client.extra().scanner = Some(scanner);
+            let extra = self.client.extra();
+            (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
         }
         let unsynced = self.backend.unsynced;
         let mut unnaming = 0;

@@ -15,6 +15,7 @@ use super::reporting::ReportingCount;
 use super::setters::Setters;
 use super::{Limits, Pool, PoolStats};
 use crate::engine::ListenLost;
+use crate::engine::census::Census;
 use crate::engine::statement::{Keyed, Statement, StatementMemory, StatementTable};
 use crate::ids::PoolId;
 use crate::session::functions::FunctionNames;
@@ -72,8 +73,11 @@ pub struct PoolSettings {
     pub listen_lost: ListenLost,
     /// What becomes of session state that does not move.
     pub fidelity: Fidelity,
-    /// What a prepared statement does may depend on custom settings beyond what it reads while it runs.
-    pub custom_settings_in_plans: bool,
+    /// What a prepared statement does may depend on custom settings beyond what it reads while it runs;
+    /// `None`: where the census says so, and as long as there is none.
+    pub custom_settings_in_plans: Option<bool>,
+    /// The functions of the database are looked into: see [`Census`].
+    pub function_census: bool,
     /// Functions after which a session cannot be given to another client; of new backends.
     pub stateful_functions: Arc<FunctionNames>,
 }
@@ -106,7 +110,8 @@ impl Default for PoolSettings {
             max_packet_size: usize::MAX,
             listen_lost: ListenLost::Disconnect,
             fidelity: Fidelity::Full,
-            custom_settings_in_plans: true,
+            custom_settings_in_plans: None,
+            function_census: true,
             stateful_functions: Arc::default(),
         }
     }
@@ -197,6 +202,11 @@ pub struct SharedPool<B> {
     /// A client has asked for currval or lastval.
     reads_sequences: AtomicBool,
     setters: Setters,
+    census: RwLock<Option<Arc<Census>>>,
+    /// Changes with the census, and with the functions that the configuration names.
+    functions_serial: AtomicU32,
+    /// The census may not be true any more.
+    census_is_due: AtomicBool,
     shared_by_users: bool,
 }
 
@@ -231,7 +241,7 @@ impl<B> SharedPool<B> {
         memory: Arc<StatementMemory>,
     ) -> Self {
         let statements = StatementTable::new(hash_key, memory);
-        statements.keep_apart_by_custom_settings(settings.custom_settings_in_plans);
+        statements.keep_apart_by_custom_settings(settings.custom_settings_in_plans.unwrap_or(true));
         Self {
             id,
             database: database.to_owned(),
@@ -252,6 +262,9 @@ impl<B> SharedPool<B> {
             distrusted_in: AtomicU32::new(0),
             reads_sequences: AtomicBool::new(false),
             setters: Setters::new(Keyed(hash_key)),
+            census: RwLock::new(None),
+            functions_serial: AtomicU32::new(0),
+            census_is_due: AtomicBool::new(true),
             shared_by_users: false,
         }
     }
@@ -287,8 +300,66 @@ impl<B> SharedPool<B> {
 
     /// Puts another configuration in force. The bounds of the queue are the caller's to set.
     pub fn set_settings(&self, settings: PoolSettings) {
-        self.statements.keep_apart_by_custom_settings(settings.custom_settings_in_plans);
+        let census = settings.function_census;
         *unpoisoned(self.settings.write()) = Arc::new(settings);
+        if !census {
+            *unpoisoned(self.census.write()) = None;
+        }
+        self.functions_serial.fetch_add(1, Ordering::Release);
+        self.keep_statements_apart();
+    }
+
+    /// What is known of the functions of its database.
+    pub fn census(&self) -> Option<Arc<Census>> {
+        unpoisoned(self.census.read()).clone()
+    }
+
+    /// The census has been taken (again). Whether it says something new.
+    pub fn set_census(&self, census: &Arc<Census>) -> bool {
+        let before = {
+            let mut known = unpoisoned(self.census.write());
+            if known.as_ref() == Some(census) {
+                return false;
+            }
+            known.replace(census.clone())
+        };
+        self.functions_serial.fetch_add(1, Ordering::Release);
+        self.keep_statements_apart();
+        let empty = Arc::default();
+        let before = before.as_ref().unwrap_or(&empty);
+        if !(before.is_empty() && census.is_empty()) {
+            self.statements.supersede(|statement| {
+                before.of_text(statement.text()) != census.of_text(statement.text())
+            });
+        }
+        true
+    }
+
+    /// A statement has worked behind which functions may do something else.
+    pub fn expect_other_functions(&self) {
+        self.census_is_due.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether one has since the census was taken.
+    pub fn expects_other_functions(&self) -> bool {
+        self.census_is_due.load(Ordering::Relaxed)
+    }
+
+    /// The same; the caller takes it.
+    pub fn takes_census(&self) -> bool {
+        self.census_is_due.swap(false, Ordering::Relaxed)
+    }
+
+    fn keep_statements_apart(&self) {
+        let by_census = || self.census().is_none_or(|census| census.plans_read_settings());
+        let apart = self.settings().custom_settings_in_plans.unwrap_or_else(by_census);
+        self.statements.keep_apart_by_custom_settings(apart);
+    }
+
+    /// Changes with the census, and with what the configuration says of functions.
+    #[inline]
+    pub fn functions_serial(&self) -> u32 {
+        self.functions_serial.load(Ordering::Acquire)
     }
 
     /// Backends that were opened in an older epoch are closed once they are released.

@@ -11,7 +11,7 @@
 pub struct FunctionNames(Box<[Box<[u8]>]>);
 
 /// Whether a byte is part of a word: what a name without double quotes may have.
-fn is_of_a_word(byte: u8) -> bool {
+pub(crate) fn is_of_a_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$') || byte >= 0x80
 }
 

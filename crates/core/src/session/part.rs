@@ -356,6 +356,11 @@ pub const REPORTED: [&str; 6] = [
     "timezone",
 ];
 
+/// Whether every server reports this setting, given in lower case; some report more.
+pub fn is_reported(name: &[u8]) -> bool {
+    REPORTED.iter().any(|reported| reported.as_bytes() == name)
+}
+
 impl Part {
     /// Its row of [`TABLE`].
     pub fn row(self) -> &'static Row {

@@ -15,18 +15,21 @@
 //! # Why not a parser  PostgreSQL's own needs the whole text at once, allocates for each node and
 //!           knows one version's grammar; this pass is paid by each query.
 
+mod body;
 mod keyword;
 mod plain;
 mod verb;
 
 use std::ops::Range;
 
+use self::body::Body;
+pub use self::body::{scan_body, scan_foreign};
 use self::keyword::{Keyword, Word};
 pub use self::plain::is_plain;
 pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
 use self::verb::{Head, Kind};
 use super::canonical::is_unsafe_encoding;
-use super::part::{Part, PartSet, REPORTED};
+use super::part::{Part, PartSet, is_reported};
 use super::settings::is_custom;
 use super::token::{Lexer, NAME_BYTES_MAX, Sink};
 
@@ -115,6 +118,10 @@ pub struct Findings {
     pub local_path: bool,
     /// There are statements of note that are not listed. `flags` has the parts of their verbs.
     pub truncated: bool,
+    /// It has a statement that may make, change or drop a function, or what calls one.
+    pub changes_catalog: bool,
+    /// Of a function's source: it executes a text of which not even the beginning stands in it.
+    pub dynamic: bool,
     count: u32,
 }
 
@@ -240,6 +247,8 @@ struct Atomic {
 #[derive(Debug, Clone)]
 struct Finder {
     found: Findings,
+    /// What is read is a function's source.
+    body: Option<Body>,
     // The current statement.
     started: bool,
     start: usize,
@@ -272,6 +281,7 @@ impl Finder {
     fn new() -> Finder {
         Finder {
             found: Findings::default(),
+            body: None,
             started: false,
             start: 0,
             first: Word::None,
@@ -303,7 +313,13 @@ impl Finder {
     /// A token has come, with its row if it is a word of the table.
     #[inline]
     fn token(&mut self, keyword: Option<&'static Keyword>, kind: Kind, text: &[u8], start: usize) {
-        let word = keyword.map_or(Word::None, |keyword| keyword.word);
+        let mut word = keyword.map_or(Word::None, |keyword| keyword.word);
+        if self.body.is_some() {
+            match self.of_body(word, kind, text, start) {
+                Some(read) => word = read,
+                None => return,
+            }
+        }
         if !self.started {
             self.begin_statement(word, start);
         } else if self.heading {
@@ -339,6 +355,9 @@ impl Finder {
             Word::Set => Watch::TemporarySchema,
             _ => Watch::Nothing,
         };
+        if self.body.as_ref().is_some_and(Body::watches) {
+            self.watch = Watch::Everything;
+        }
     }
 
     fn end_statement(&mut self, mut end: usize) {
@@ -361,7 +380,12 @@ impl Finder {
             self.careful = false;
         }
         let verb = verb::read(self.first, &self.head, self.hold, end).unwrap_or_else(|| {
-            self.found.unsure = true;
+            match (&self.body, self.first) {
+                (None, _) => self.found.unsure = true,
+                (Some(_), Word::Set) => self.any_setting(),
+                // It may be a variable's name.
+                (Some(_), _) => self.found.dynamic = true,
+            }
             Verb::Other
         });
         if std::mem::take(&mut self.disguised)
@@ -374,6 +398,7 @@ impl Finder {
             Verb::ResetAll | Verb::Discard(Discard::All) | Verb::Execute(_) => true,
             _ => false,
         };
+        self.found.changes_catalog |= matches!(self.first, Word::Create | Word::Alter | Word::Drop);
         self.found.local_path |= matches!(
             &verb,
             Verb::Set { name, local: true, .. } if *name == *SEARCH_PATH
@@ -587,6 +612,7 @@ impl Finder {
         match self.watch {
             Watch::Nothing => {}
             Watch::TemporarySchema if self.first == Word::Set => self.disguised = true,
+            Watch::Everything if self.body.is_some() => self.found.dynamic = true,
             Watch::TemporarySchema | Watch::Everything => self.found.unsure = true,
         }
     }
@@ -594,10 +620,20 @@ impl Finder {
     /// The end of a word in a watched string.
     fn end_inner(&mut self) {
         let length = std::mem::take(&mut self.inner_length);
-        if length == 0 || length > NAME_BYTES_MAX {
+        if length == 0 {
             return;
         }
-        let Some(keyword) = keyword::lookup(&self.inner[..length]) else { return };
+        if length > NAME_BYTES_MAX {
+            self.is_executed(Word::None);
+            return;
+        }
+        let Some(keyword) = keyword::lookup(&self.inner[..length]) else {
+            self.is_executed(Word::None);
+            return;
+        };
+        if !self.is_executed(keyword.word) {
+            return;
+        }
         match (self.watch, keyword.word) {
             (_, Word::PgTemp) => self.flag(Part::TemporaryObject),
             (Watch::Everything, word) => match word {
@@ -619,11 +655,6 @@ impl Finder {
             _ => {}
         }
     }
-}
-
-/// What every server reports; the caller may know of more.
-fn is_reported(name: &[u8]) -> bool {
-    REPORTED.iter().any(|reported| reported.as_bytes() == name)
 }
 
 impl Sink for Finder {
@@ -648,6 +679,9 @@ impl Sink for Finder {
         }
         self.inner_length = 0;
         self.token(None, Kind::String, b"", start);
+        if let Some(body) = &mut self.body {
+            body.begins_string();
+        }
     }
 
     #[inline]
@@ -668,6 +702,9 @@ impl Sink for Finder {
                 self.inner_length = (self.inner_length + 1).min(NAME_BYTES_MAX + 1);
             } else {
                 self.end_inner();
+                if let Some(body) = &mut self.body {
+                    body.ends_word(byte);
+                }
             }
         }
     }

@@ -13,7 +13,7 @@ use hawser_core::session::report::Report;
 
 use super::{Grade, SERVER_WAIT};
 use crate::auth::secret::Secret;
-use crate::config::{Config, DatabaseConfig, Fidelity, Limit, PoolMode, ServerAddress};
+use crate::config::{Config, DatabaseConfig, Fidelity, InPlans, Limit, PoolMode, ServerAddress};
 use crate::dial::enter::Credentials;
 use crate::dial::{Dialler, Login};
 use crate::limits::Limits;
@@ -63,7 +63,8 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
     let dialler = Dialler::default();
     let mut found = Vec::new();
     for database in config.databases() {
-        let looks = database.fidelity == Fidelity::Full || !database.custom_settings_in_plans;
+        let looks = database.fidelity == Fidelity::Full
+            || database.custom_settings_in_plans == InPlans::Promised(false);
         if database.is_any() || !looks || is_native(database) {
             continue;
         }
@@ -93,9 +94,9 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
         {
             Ok(Ok(census)) => {
                 if database.fidelity == Fidelity::Full {
-                    found.extend(census.describe(name));
+                    found.extend(census.describe(name, database.function_census));
                 }
-                if !database.custom_settings_in_plans {
+                if database.custom_settings_in_plans == InPlans::Promised(false) {
                     found.push(census.describe_plans(name));
                 }
             }
@@ -173,7 +174,7 @@ async fn ask(
     };
     let named = &database.stateful_functions.names;
     let mut rows = talk.query(CENSUS).await.map_err(|error| error.to_string())?.rows;
-    if !database.custom_settings_in_plans {
+    if database.custom_settings_in_plans == InPlans::Promised(false) {
         rows.extend(talk.query(PLANNED).await.map_err(|error| error.to_string())?.rows);
     }
     talk.terminate().await;
@@ -216,7 +217,8 @@ impl Census {
         }
     }
 
-    fn describe(&self, name: &str) -> Vec<Found> {
+    /// `sources`: the pooler looks into functions' sources as well.
+    fn describe(&self, name: &str, sources: bool) -> Vec<Found> {
         let mut found = Vec::new();
         if !self.language.is_empty() {
             found.push((
@@ -243,10 +245,21 @@ impl Census {
             Some(Err(reason)) => format!("its extension `hawser` is not believed ({reason})"),
             None => "it has not loaded the extension `hawser`".to_owned(),
         };
+        if sources && !self.state.is_empty() {
+            found.push((
+                Grade::Ok,
+                format!(
+                    "database \"{name}\": {extension}; what {} do{} to the session is known by the source: {}",
+                    counted(self.state.len(), "functions"),
+                    if self.state.len() == 1 { "es" } else { "" },
+                    listed(&self.state)
+                ),
+            ));
+        }
         let mut warn = |text: String| {
             found.push((Grade::Warning, format!("database \"{name}\": {extension}, and {text}")));
         };
-        if !self.state.is_empty() {
+        if !sources && !self.state.is_empty() {
             warn(format!(
                 "what {} do{} to the session is lost unless the statement's text shows it: {}",
                 counted(self.state.len(), "functions"),
@@ -256,9 +269,10 @@ impl Census {
         }
         if self.dynamic > 0 {
             warn(format!(
-                "{} put{} statements together (EXECUTE), of which nothing is known",
+                "{} put{} statements together (EXECUTE), of which {} known",
                 counted(self.dynamic, "functions"),
-                if self.dynamic == 1 { "s" } else { "" }
+                if self.dynamic == 1 { "s" } else { "" },
+                if sources { "only what stands in strings is" } else { "nothing is" }
             ));
         }
         if found.is_empty() {

@@ -10,7 +10,7 @@ use super::choice::{
 };
 use super::group::ReloadConfig;
 use super::registry::DatabaseEntry;
-use super::value::{Functions, Limit, Password, Timeout};
+use super::value::{Functions, InPlans, Limit, Password, Timeout};
 
 /// The entry whose name matches what no other entry does.
 pub const ANY_DATABASE: &str = "*";
@@ -72,7 +72,9 @@ pub struct DatabaseConfig {
     /// Functions that keep something in variables of their language.
     pub stateful_functions: Functions,
     /// Whether plans may depend on custom settings.
-    pub custom_settings_in_plans: bool,
+    pub custom_settings_in_plans: InPlans,
+    /// Whether the functions of the database are looked into.
+    pub function_census: bool,
     /// Whether servers are asked to report what sessions hold.
     pub extension: ExtensionUse,
     /// Server connections for each user.
@@ -155,6 +157,7 @@ impl DatabaseConfig {
             custom_settings_in_plans: entry
                 .custom_settings_in_plans
                 .unwrap_or(pool.custom_settings_in_plans),
+            function_census: entry.function_census.unwrap_or(pool.function_census),
             extension: entry.extension.unwrap_or(pool.extension),
             pool_size,
             min_pool_size: entry.min_pool_size.unwrap_or(pool.min_pool_size).min(pool_size),

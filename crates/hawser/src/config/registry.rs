@@ -24,7 +24,8 @@ use super::choice::{
 use super::congestion::Congestion;
 use super::error::Rejected;
 use super::value::{
-    Context, FileMode, Functions, Limit, OptionalAddress, Password, Raw, SettingType, Size, Timeout,
+    Context, FileMode, Functions, InPlans, Limit, OptionalAddress, Password, Raw, SettingType,
+    Size, Timeout,
 };
 
 /// A table of the file.
@@ -529,16 +530,25 @@ settings! {
         /// of PL/Perl), with or without their schema: nothing else tells of that. A client whose
         /// statement has such a name as a word keeps its server connection to its end, and the connection
         /// is closed after it; so does one whose text is longer than 16 KiB, for that is not searched.
-        /// `hawser check` lists the functions in such languages. Counts for new server connections.
+        /// `hawser check` lists the functions in such languages.
         stateful_functions: Functions = "", example "[\"app.counts\"]";
         /// Whether a prepared statement may depend on custom settings (`my.user`) beyond what it reads
         /// while it runs: a function that reads one although it is declared IMMUTABLE is evaluated when
         /// the statement is planned, and its plan kept. Clients share prepared statements only with those
-        /// that have the same custom settings, therefore. `false` promises that there is no such function
-        /// (those that read one are STABLE, as `current_setting` is): clients that differ in nothing else
-        /// share them then, which saves most of what settings of their own cost. If the promise is broken,
-        /// a client may get what follows from another's setting; `hawser check` looks for such functions.
-        custom_settings_in_plans: bool = "true", example "false";
+        /// that have the same custom settings, then. `"auto"`: as the census says (`function_census`);
+        /// where there is no such function, clients that differ in nothing else share them, which saves
+        /// most of what settings of their own cost. `true` shares them never. `false` promises that there
+        /// is no such function (those that read a setting are STABLE, as `current_setting` is), those of
+        /// extensions and those in C included. If the promise is broken, a client may get what follows
+        /// from another's setting; `hawser check` looks for such functions.
+        custom_settings_in_plans: InPlans = "auto", example "false";
+        /// Look into the functions of the database, by their sources, for what they do to sessions: a
+        /// client keeps what a function has set, made or locked, also where a trigger calls it. Once for
+        /// each database, again behind CREATE, ALTER and DROP, and every 30 s if anything has changed;
+        /// where the server has the extension `hawser`, its reports count instead. Functions in C are not
+        /// looked into; those that EXECUTE what is not in their source cost a query to the server behind
+        /// each transaction that may call them.
+        function_census: bool = "true", example "false";
         /// Memory for the texts of all prepared statements of all clients together, and for the names
         /// that clients have given them. At the limit, those that no client names any more are
         /// forgotten; where that is not enough, a new statement is not shared, and its client keeps the
@@ -739,7 +749,9 @@ settings! {
         /// `stateful_functions` of this database.
         stateful_functions: Option<Functions> = "as in [pool]", example "[\"app.counts\"]";
         /// `custom_settings_in_plans` of this database.
-        custom_settings_in_plans: Option<bool> = "as in [pool]", example "false";
+        custom_settings_in_plans: Option<InPlans> = "as in [pool]", example "false";
+        /// `function_census` of this database.
+        function_census: Option<bool> = "as in [pool]", example "false";
         /// `extension` of this database.
         extension: Option<ExtensionUse> = "as in [pool]", example "\"off\"";
         /// `pool_size` of this database, for each user.

@@ -9,7 +9,7 @@ use super::choice::{Fidelity, PoolMode};
 use super::database::DatabaseConfig;
 use super::group::ReloadConfig;
 use super::registry::UserEntry;
-use super::value::{Limit, Password, Timeout};
+use super::value::{InPlans, Limit, Password, Timeout};
 
 /// One user with what it inherits from `[pool]`.
 #[derive(Clone, Debug, PartialEq)]
@@ -84,7 +84,9 @@ pub struct PoolLimits {
     /// Functions behind which a session is nobody else's.
     pub stateful_functions: Arc<FunctionNames>,
     /// Whether plans may depend on custom settings.
-    pub custom_settings_in_plans: bool,
+    pub custom_settings_in_plans: InPlans,
+    /// See [`DatabaseConfig::function_census`].
+    pub function_census: bool,
     /// Server connections.
     pub pool_size: u32,
     /// Kept open; at most `pool_size`.
@@ -132,6 +134,7 @@ impl PoolLimits {
             fidelity: database.fidelity,
             stateful_functions: database.stateful_functions.names.clone(),
             custom_settings_in_plans: database.custom_settings_in_plans,
+            function_census: database.function_census,
             pool_size,
             min_pool_size: database.min_pool_size.min(pool_size),
             reserve_pool_size: user.reserve_pool_size.unwrap_or(database.reserve_pool_size),

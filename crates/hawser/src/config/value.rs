@@ -579,6 +579,48 @@ pub struct Functions {
     pub names: Arc<FunctionNames>,
 }
 
+/// Whether plans may depend on custom settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum InPlans {
+    /// As the census of functions says.
+    #[default]
+    Auto,
+    /// As the configuration says.
+    Promised(bool),
+}
+
+impl InPlans {
+    /// What the configuration says, if it does.
+    #[must_use]
+    pub fn promised(self) -> Option<bool> {
+        match self {
+            Self::Auto => None,
+            Self::Promised(value) => Some(value),
+        }
+    }
+}
+
+impl SettingType for InPlans {
+    const KIND: &'static str = "true, false or \"auto\"";
+
+    fn parse(raw: &Raw<'_>, context: Context<'_>) -> Result<Self, Rejected> {
+        match raw {
+            Raw::String("auto") | Raw::Text("auto") => Ok(Self::Auto),
+            Raw::Boolean(_) | Raw::Text(_) => {
+                bool::parse(raw, context).map(Self::Promised).map_err(|_| raw.instead_of::<Self>())
+            }
+            _ => Err(raw.instead_of::<Self>()),
+        }
+    }
+
+    fn show(&self, setting: &Setting) -> String {
+        match self {
+            Self::Auto => "auto".to_owned(),
+            Self::Promised(value) => value.show(setting),
+        }
+    }
+}
+
 impl SettingType for Functions {
     const KIND: &'static str = "a list of functions";
     const FORM: Form = Form::List;

@@ -138,7 +138,7 @@ impl Enquiries {
 
 /// Asks on a line; opens it if it is not open, and once more if it has broken. Where no more server
 /// connections are allowed it waits for a place as long as its patience goes.
-async fn ask(
+pub(super) async fn ask(
     service: &Arc<Service>,
     route: &Route,
     patience: Duration,

@@ -42,6 +42,7 @@ pub async fn run(service: Arc<Service>) {
             look_after(&service, &entry);
             entry.pool.statements.make_room();
         }
+        super::census::refresh(&service);
         service.enquiries.close_idle();
         if pass.is_multiple_of(FILES_EVERY) {
             refresh_certificates(&service).await;

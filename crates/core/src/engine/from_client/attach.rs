@@ -78,6 +78,7 @@ impl<S: Socket> Engine<S> {
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
+        backend.learn_functions();
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
         backend.progress = now;
         backend.since = now;

@@ -32,6 +32,7 @@ impl<S: Socket> Client<S> {
         backend.local_path |= effects.local_path;
         backend.start_values_at_stake |=
             effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
+        backend.catalog_at_stake |= effects.changes_catalog;
         backend.note_names(effects);
         if self.is_native() {
             if effects.spoils {

@@ -97,9 +97,16 @@ impl<S: Socket> Relay<'_, S> {
             relayed.transactions += 1;
         }
         relayed.queries += 1;
-        if self.backend.start_values_at_stake && status == TransactionStatus::Idle {
+        if (self.backend.start_values_at_stake | self.backend.catalog_at_stake)
+            && status == TransactionStatus::Idle
+        {
             relayed.start_values_changed |= std::mem::take(&mut self.backend.start_values_changed);
-            self.backend.start_values_at_stake = !self.backend.expected.is_empty();
+            let more = !self.backend.expected.is_empty();
+            if self.backend.catalog_at_stake {
+                self.backend.pool.expect_other_functions();
+            }
+            self.backend.start_values_at_stake &= more;
+            self.backend.catalog_at_stake &= more;
         }
         if owed == Expect::Query {
             self.backend.longer.clear();
@@ -218,13 +225,36 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     }
 }
 
+impl<S: Socket> Client<S> {
+    /// Of a statement of its own it is not known any more what it does, or by whom it is shared.
+    #[cold]
+    pub(in crate::engine) fn make_anew(&mut self, name: &[u8], backend: &Backend<S>) {
+        let named = self.statements.as_mut().and_then(|names| names.get_mut(name));
+        let Some(named) = named else { return };
+        let before = named.statement.clone();
+        // Where those with other custom settings have shared it, it may have come with another's.
+        let mut settings = SettingsBuilder::from(&before.settings);
+        for (name, _) in before.settings.iter().filter(|(name, _)| is_custom(name)) {
+            settings.remove(name);
+        }
+        for (name, value) in self.desired.iter().filter(|(name, _)| is_custom(name)) {
+            settings.set(name, value);
+        }
+        let settings = backend.pool.interner().share(settings.build());
+        named.statement =
+            backend.pool.statements.intern(&before.body, before.basis, &settings, || {
+                backend.effects_of_body(&before.body, &settings)
+            });
+    }
+}
+
 impl<S: Socket> Backend<S> {
     /// What the text in the body of a Parse does under these settings.
     pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = text_of(body);
         let options = self.reading.with(|name| settings.get(name));
         let effects = Effects::of_text(text, options, |name| self.parameters.get(name).is_some());
-        self.with_variables(text, effects)
+        self.with_functions(text, effects)
     }
 }
 

@@ -57,7 +57,7 @@ fn they_go_ahead_of_a_pipeline_that_reads_or_writes_rows() {
 fn clients_that_differ_in_them_share_statements_only_where_that_is_promised_to_be_safe() {
     for (in_plans, sent) in [(true, "BEPBES"), (false, "BEBES")] {
         let mut world = World::new(1);
-        world.change_settings(|settings| settings.custom_settings_in_plans = in_plans);
+        world.change_settings(|settings| settings.custom_settings_in_plans = Some(in_plans));
         let one = client_of(&mut world, &[("my.user", "1")]);
         world.send(&one, &[parse("s", "SELECT 1"), run("s")].concat());
         let server = world.servers[0].clone();

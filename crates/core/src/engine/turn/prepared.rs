@@ -92,7 +92,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold()?;
             }
             let effects = match (plain, in_doubt) {
-                (true, _) => self.backend.with_variables(text, Effects::default()),
+                (true, _) => self.backend.with_functions(text, Effects::default()),
                 (false, true) => self.effects_in_doubt(text),
                 (false, false) => self.effects_of(text),
             };
@@ -394,6 +394,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         let mut named = self.client.statement(name);
+        if named.is_some_and(|one| one.statement.is_superseded()) {
+            self.client.make_anew(name, self.backend);
+            named = self.client.statement(name);
+        }
         if let Some(one) = named
             && one.statement.effects.may_name_statements()
         {

@@ -1,0 +1,487 @@
+//! What the functions of a database do to the sessions that call them, by their sources: a text does
+//! not show it.
+//!
+//! # Model
+//! The sources of all functions are scanned ([`scan_body`]). A function does what its source does, and
+//! what the functions do that its source names; so do triggers to those who write to their table, and
+//! what a view, a policy, a default or a constraint calls to those who name the relation. All of that
+//! is kept by words: a text that has one of them as a word, wherever it stands, may do as much as a
+//! call of it. The schema is left out, for a `search_path` may stand in for it.
+//!
+//! # Limits
+//! Functions in C are not looked into, and of EXECUTE only what stands in strings is known: one whose
+//! text comes from elsewhere may have made what the server can be asked for
+//! ([`crate::session::question`]). Operators and casts are not seen. A function that another session
+//! has just changed is what it was until the census is taken again.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::effects::Effects;
+use super::statement::Keyed;
+use crate::pool::SharedPool;
+use crate::session::functions::{FunctionNames, is_of_a_word};
+use crate::session::question::ASKED;
+use crate::session::scan::{scan_body, scan_foreign};
+
+/// How a function's source is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// As SQL.
+    Sql,
+    /// As PL/pgSQL.
+    PlPgSql,
+    /// By its words.
+    Other,
+    /// Not at all: there is none.
+    Compiled,
+}
+
+/// A name, or one word of a text.
+type Word = Box<[u8]>;
+
+/// A function of a database, or several of one name.
+#[derive(Clone, Debug)]
+pub struct Function {
+    /// Its name, without a schema, in any case.
+    pub name: Word,
+    /// What its source is written in.
+    pub language: Language,
+    /// It is declared IMMUTABLE: the planner calls it.
+    pub immutable: bool,
+    /// Its source.
+    pub source: Box<[u8]>,
+}
+
+/// By what one thing of a database leads to another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Link {
+    /// To name the one is to call the other (a view, a policy, a default).
+    Calls,
+    /// To write to the one is to call the other (a trigger).
+    WriteCalls,
+    /// To write to the one is to write to the other (a foreign key that cascades).
+    WriteWrites,
+    /// The one stands for the other (a view of a table, a table of its partition).
+    StandsFor,
+}
+
+/// A word may do this, and that as well to who writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Reach {
+    call: Effects,
+    write: Effects,
+    /// It reads settings.
+    reads: bool,
+}
+
+/// What the functions of a database do.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Census {
+    words: HashMap<Word, Reach, Keyed>,
+    /// Of each length, a bit for each first byte that a word has.
+    shapes: Box<[u64]>,
+    plans_read_settings: bool,
+}
+
+/// Words behind which a text writes, whatever else it says.
+const WRITING: [&[u8]; 6] = [b"copy", b"delete", b"insert", b"merge", b"truncate", b"update"];
+
+/// Words by which a source reads settings.
+const READING: [&[u8]; 4] = [b"current_setting", b"pg_settings", b"execute", b"show"];
+
+/// The longest name, in bytes (NAMEDATALEN).
+const NAME_BYTES_MAX: usize = 63;
+
+fn writes(word: &[u8]) -> bool {
+    (4..=8).contains(&word.len()) && WRITING.contains(&word)
+}
+
+fn shape(word: &[u8]) -> (usize, u64) {
+    (word.len(), 1 << (word.first().copied().unwrap_or(0) & 63))
+}
+
+fn lower(word: &[u8]) -> Word {
+    word.to_ascii_lowercase().into_boxed_slice()
+}
+
+/// The word by which a name is known: the longest of it, where it has others in quotes.
+fn key(name: &[u8]) -> Word {
+    let longest = name.split(|byte| !is_of_a_word(*byte)).max_by_key(|word| word.len());
+    lower(longest.unwrap_or_default())
+}
+
+/// The words of a source, in lower case.
+fn words(source: &[u8]) -> impl Iterator<Item = Word> {
+    source.split(|byte| !is_of_a_word(*byte)).filter(|word| !word.is_empty()).map(lower)
+}
+
+fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects {
+    let found = match function.language {
+        Language::Sql => scan_body(&function.source, false),
+        Language::PlPgSql => scan_body(&function.source, true),
+        Language::Other => scan_foreign(&function.source),
+        Language::Compiled => return Effects::default(),
+    };
+    let mut effects = Effects::of_body(&found, reported);
+    if found.dynamic {
+        effects.pins = effects.pins.union(ASKED);
+        effects.ends = effects.ends.union(ASKED);
+    }
+    effects
+}
+
+impl Default for Census {
+    /// Of a database without functions.
+    fn default() -> Self {
+        let words = HashMap::with_hasher(Keyed(0));
+        Self { words, shapes: Box::default(), plans_read_settings: false }
+    }
+}
+
+impl Census {
+    /// From the functions of a database, and what leads to what, by name: `(from, link, to)`. `reported`
+    /// says whether the server reports a setting, given in lower case; `hash_key` keys the table.
+    pub fn take(
+        functions: &[Function],
+        links: &[(Word, Link, Word)],
+        reported: impl Fn(&[u8]) -> bool,
+        hash_key: u64,
+    ) -> Self {
+        let mut words_of: HashMap<Word, Reach, Keyed> = HashMap::with_hasher(Keyed(hash_key));
+        for function in functions {
+            let reach = words_of.entry(key(&function.name)).or_default();
+            reach.call.absorb(&effects_of(function, &reported));
+            reach.reads |= function.language != Language::Compiled
+                && words(&function.source).any(|word| READING.contains(&&*word));
+        }
+        let links: Vec<_> =
+            links.iter().map(|(from, link, to)| (key(from), *link, key(to))).collect();
+        for (from, _, to) in &links {
+            words_of.entry(from.clone()).or_default();
+            words_of.entry(to.clone()).or_default();
+        }
+        // What each source names, and whether it writes.
+        let named: Vec<(Word, Vec<Word>, bool)> = functions
+            .iter()
+            .filter(|function| function.language != Language::Compiled)
+            .map(|function| {
+                let name = key(&function.name);
+                let mut named: Vec<_> = words(&function.source).collect();
+                let writes = named.iter().any(|word| writes(word));
+                named.retain(|word| *word != name && words_of.contains_key(word));
+                named.sort();
+                named.dedup();
+                (name, named, writes)
+            })
+            .collect();
+        // Each pass takes what it finds one step further; what a word may do only grows.
+        let none = Reach::default();
+        let mut changed = true;
+        while std::mem::take(&mut changed) {
+            for (name, named, writes) in &named {
+                for word in named {
+                    let other = &words_of[word];
+                    if *other == none {
+                        continue;
+                    }
+                    let other = other.clone();
+                    let Some(reach) = words_of.get_mut(name) else { continue };
+                    changed |= reach.call.absorb(&other.call);
+                    if *writes {
+                        changed |= reach.call.absorb(&other.write);
+                    }
+                    changed |= other.reads && !std::mem::replace(&mut reach.reads, true);
+                }
+            }
+            for (from, link, to) in &links {
+                let other = words_of[to].clone();
+                let Some(reach) = words_of.get_mut(from) else { continue };
+                match link {
+                    Link::Calls => changed |= reach.call.absorb(&other.call),
+                    Link::WriteCalls => changed |= reach.write.absorb(&other.call),
+                    Link::WriteWrites => changed |= reach.write.absorb(&other.write),
+                    Link::StandsFor => {
+                        changed |= reach.call.absorb(&other.call);
+                        changed |= reach.write.absorb(&other.write);
+                    }
+                }
+                let reads = *link != Link::WriteCalls && other.reads;
+                changed |= reads && !std::mem::replace(&mut reach.reads, true);
+            }
+        }
+        let plans_read_settings = functions
+            .iter()
+            .filter(|function| function.immutable)
+            .any(|one| one.language == Language::Compiled || words_of[&key(&one.name)].reads);
+        words_of.retain(|word, reach| {
+            reach.reads = false;
+            (1..=NAME_BYTES_MAX).contains(&word.len()) && *reach != none
+        });
+        let mut shapes = vec![0; NAME_BYTES_MAX + 1].into_boxed_slice();
+        for word in words_of.keys() {
+            let (length, bit) = shape(word);
+            shapes[length] |= bit;
+        }
+        Self { words: words_of, shapes, plans_read_settings }
+    }
+
+    /// Whether no text can reach a function that does anything to a session.
+    pub fn is_empty(&self) -> bool {
+        self.words.is_empty()
+    }
+
+    /// How many words a text may have by which it reaches one.
+    pub fn len(&self) -> usize {
+        self.words.len()
+    }
+
+    /// Whether what the planner keeps may depend on a setting: a function that it calls may read one.
+    pub fn plans_read_settings(&self) -> bool {
+        self.plans_read_settings
+    }
+
+    /// What a text may do through the functions that it reaches; `None` if nothing.
+    pub(crate) fn of_text(self: &Arc<Self>, text: &[u8]) -> Option<Effects> {
+        let mut reader = Reader::new(self.clone());
+        reader.feed(text);
+        reader.finish()
+    }
+
+    fn get(&self, word: &[u8]) -> Option<&Reach> {
+        let (length, bit) = shape(word);
+        if self.shapes.get(length).is_none_or(|bits| bits & bit == 0) {
+            return None;
+        }
+        self.words.get(word)
+    }
+}
+
+/// The functions of a pool that do something to sessions.
+#[derive(Clone, Debug)]
+pub(super) struct Functions {
+    /// Behind whose calls no other client may come, as the configuration says.
+    named: Arc<FunctionNames>,
+    census: Option<Arc<Census>>,
+}
+
+impl Functions {
+    /// `None` if there is none.
+    pub(super) fn of<B>(pool: &SharedPool<B>) -> Option<Box<Self>> {
+        let named = pool.settings().stateful_functions.clone();
+        let census = pool.census().filter(|census| !census.is_empty());
+        (!named.is_empty() || census.is_some()).then(|| Box::new(Self { named, census }))
+    }
+
+    /// The effects of a text, with those of the functions that it may call; by the census, or only of
+    /// those that the configuration names.
+    pub(super) fn add_to(&self, effects: Effects, text: &[u8], census: bool) -> Effects {
+        let mut effects = if !self.named.is_empty() && self.named.stand_in(text) {
+            effects.and_keeps_variables()
+        } else {
+            effects
+        };
+        let census = self.census.as_ref().filter(|_| census);
+        if let Some(more) = census.and_then(|census| census.of_text(text)) {
+            effects.absorb(&more);
+        }
+        effects
+    }
+
+    /// Whether a text that is too long to be looked at as a whole can be read for the names that the
+    /// configuration has: it cannot.
+    pub(super) fn are_named(&self) -> bool {
+        !self.named.is_empty()
+    }
+
+    /// Reads a text that comes in chunks.
+    pub(super) fn reader(&self) -> Option<Reader> {
+        self.census.clone().map(Reader::new)
+    }
+}
+
+/// Reads a text that comes in chunks.
+#[derive(Clone, Debug)]
+pub(crate) struct Reader {
+    census: Arc<Census>,
+    word: [u8; NAME_BYTES_MAX + 1],
+    length: usize,
+    calls: Option<Effects>,
+    /// What its words do if it writes.
+    if_writing: Option<Effects>,
+    writes: bool,
+}
+
+impl Reader {
+    pub(crate) fn new(census: Arc<Census>) -> Self {
+        let word = [0; NAME_BYTES_MAX + 1];
+        Self { census, word, length: 0, calls: None, if_writing: None, writes: false }
+    }
+
+    pub(crate) fn feed(&mut self, chunk: &[u8]) {
+        for &byte in chunk {
+            if is_of_a_word(byte) {
+                if let Some(place) = self.word.get_mut(self.length) {
+                    *place = byte.to_ascii_lowercase();
+                    self.length += 1;
+                }
+            } else if self.length > 0 {
+                self.end_word();
+            }
+        }
+    }
+
+    fn end_word(&mut self) {
+        let word = &self.word[..std::mem::take(&mut self.length)];
+        self.writes |= writes(word);
+        let Some(reach) = self.census.get(word) else { return };
+        if reach.call != Effects::default() {
+            self.calls.get_or_insert_default().absorb(&reach.call);
+        }
+        if reach.write != Effects::default() {
+            self.if_writing.get_or_insert_default().absorb(&reach.write);
+        }
+    }
+
+    pub(crate) fn finish(mut self) -> Option<Effects> {
+        self.end_word();
+        let written = self.if_writing.filter(|_| self.writes);
+        match (self.calls, written) {
+            (Some(mut calls), Some(written)) => {
+                calls.absorb(&written);
+                Some(calls)
+            }
+            (calls, written) => calls.or(written),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::part::Part;
+
+    fn function(name: &str, source: &str) -> Function {
+        Function {
+            name: name.as_bytes().into(),
+            language: Language::PlPgSql,
+            immutable: false,
+            source: source.as_bytes().into(),
+        }
+    }
+
+    fn take(functions: &[Function], links: &[(&str, Link, &str)]) -> Arc<Census> {
+        let links: Vec<_> = links
+            .iter()
+            .map(|(from, link, to)| (from.as_bytes().into(), *link, to.as_bytes().into()))
+            .collect();
+        Arc::new(Census::take(functions, &links, |name| name == b"timezone", 7))
+    }
+
+    fn of(census: &Arc<Census>, text: &str) -> Effects {
+        census.of_text(text.as_bytes()).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_call_does_what_the_source_does() {
+        let census = take(
+            &[
+                function("Enter", "BEGIN PERFORM set_config('app.user', who, false); END"),
+                function("plain", "BEGIN RETURN 1; END"),
+                function("zone", "BEGIN SET timezone = 'UTC'; END"),
+                function("back", "BEGIN RESET work_mem; END"),
+                function("makes", "BEGIN EXECUTE q; END"),
+                function("lifts", "BEGIN SET log_min_messages = debug5; END"),
+            ],
+            &[],
+        );
+        let enter = of(&census, "select app.ENTER('ann')");
+        assert_eq!(*enter.names, [b"app.user"[..].into()]);
+        assert!(enter.pins.contains(Part::CustomSetting) && !enter.spoils && !enter.vague);
+        let quoted = take(&[function("My func", "BEGIN LISTEN x; END")], &[]);
+        assert!(of(&quoted, "select \"My func\"()").pins.contains(Part::Listen));
+        for nothing in ["select plain()", "select zone()", "select entered()", "update t set a = 1"]
+        {
+            assert_eq!(census.of_text(nothing.as_bytes()), None, "{nothing}");
+        }
+        assert_eq!(*of(&census, "select back()").names, [b"work_mem"[..].into()]);
+        assert_eq!(of(&census, "select makes()").pins, ASKED);
+        assert!(!census.plans_read_settings());
+        assert!(!census.is_empty() && census.len() == 4);
+        let lifts = of(&census, "select lifts()");
+        assert!(lifts.names.is_empty() && lifts.vague && lifts.spoils, "its caller may not");
+    }
+
+    #[test]
+    fn what_calls_a_function_does_the_same() {
+        let locks = function("locks", "BEGIN PERFORM pg_advisory_lock(1); END");
+        let outer = function("outer_one", "BEGIN PERFORM middle(); END");
+        let middle = function("middle", "BEGIN RETURN locks(); END");
+        let fills = function("fills", "BEGIN INSERT INTO child VALUES (1); END");
+        let census = take(
+            &[outer, middle, locks, fills],
+            &[
+                ("watched", Link::WriteCalls, "locks"),
+                ("seen", Link::Calls, "middle"),
+                ("over", Link::StandsFor, "watched"),
+                ("parent", Link::WriteWrites, "child"),
+                ("child", Link::WriteCalls, "locks"),
+            ],
+        );
+        for text in [
+            "select outer_one()",
+            "select * from seen",
+            "insert into watched values (1)",
+            "copy over from stdin",
+            "delete from parent",
+            "select fills()",
+            "with a as (update watched set a = 1 returning a) select 1",
+        ] {
+            assert!(of(&census, text).pins.contains(Part::AdvisoryLock), "{text}");
+        }
+        for text in ["select * from watched", "select * from over, parent", "delete from other"] {
+            assert_eq!(census.of_text(text.as_bytes()), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_planner_calls_what_is_immutable() {
+        let immutable =
+            |name: &str, source: &str| Function { immutable: true, ..function(name, source) };
+        let reads = function("who", "BEGIN RETURN current_setting('app.user'); END");
+        assert!(!take(std::slice::from_ref(&reads), &[]).plans_read_settings());
+        let pure = immutable("twice", "BEGIN RETURN 2 * a; END");
+        assert!(!take(&[reads.clone(), pure], &[]).plans_read_settings());
+        let through = immutable("me", "BEGIN RETURN who(); END");
+        assert!(take(&[reads.clone(), through], &[]).plans_read_settings());
+        let compiled =
+            Function { language: Language::Compiled, ..immutable("c", "current_setting") };
+        assert!(take(&[compiled], &[]).plans_read_settings());
+    }
+
+    #[test]
+    fn a_text_may_come_in_pieces() {
+        let census = take(&[function("locks", "BEGIN PERFORM pg_advisory_lock(1); END")], &[]);
+        let mut reader = Reader::new(census.clone());
+        for piece in ["select lo", "ck", "s", "(1)"] {
+            reader.feed(piece.as_bytes());
+        }
+        assert_eq!(reader.finish(), census.of_text(b"select locks(1)"));
+        let long = "x".repeat(100) + "locks";
+        assert_eq!(census.of_text(long.as_bytes()), None);
+    }
+
+    #[test]
+    fn calls_in_circles_come_to_an_end() {
+        let census = take(
+            &[
+                function("one", "BEGIN PERFORM two(); END"),
+                function("two", "BEGIN PERFORM one(); PERFORM setseed(0.5); END"),
+            ],
+            &[("a", Link::StandsFor, "b"), ("b", Link::StandsFor, "a"), ("a", Link::Calls, "one")],
+        );
+        for text in ["select one()", "select * from b"] {
+            assert!(of(&census, text).spoils, "{text}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What functions do to the sessions that call them: known by their sources.
+
+use std::sync::Arc;
+
+use super::harness::*;
+use crate::engine::PoolMode;
+use crate::engine::census::{Census, Function, Language, Link};
+use crate::ids::LoopId;
+
+/// Of functions of PL/pgSQL, of which the name tells which are IMMUTABLE; `audited` has a trigger.
+fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
+    let functions: Vec<_> = functions
+        .iter()
+        .map(|(name, source)| Function {
+            name: name.as_bytes().into(),
+            language: Language::PlPgSql,
+            immutable: name.starts_with("immutable"),
+            source: source.as_bytes().into(),
+        })
+        .collect();
+    let links = [(b"audited"[..].into(), Link::WriteCalls, b"locks"[..].into())];
+    world.pool.set_census(&Arc::new(Census::take(&functions, &links, |_| false, 1)))
+}
+
+const LOCKS: (&str, &str) = ("locks", "BEGIN PERFORM pg_advisory_lock(1); END");
+
+fn asked(server: &Peer) -> String {
+    String::from_utf8_lossy(&server.received()).into_owned()
+}
+
+fn run(name: &str) -> Vec<u8> {
+    [bind(name), execute(), sync()].concat()
+}
+
+#[test]
+fn a_text_that_reaches_a_function_is_asked_about() {
+    for (text, question) in [
+        ("SELECT locks()", "pg_locks"),
+        ("INSERT INTO audited VALUES (1)", "pg_locks"),
+        ("SELECT enter()", "my.user"),
+    ] {
+        let mut world = World::new(1);
+        learn(&world, &[LOCKS, ("enter", "BEGIN SET my.user = 'x'; END")]);
+        let client = world.client();
+        world.send(&client, &query(text));
+        let server = world.servers[0].clone();
+        assert_eq!(server.received(), query(text), "the client's own text");
+        world.send(&server, &answers("CI"));
+        let sent = asked(&server);
+        assert!(sent.contains(question), "{text}: {sent}");
+        world.send(&client, &query("SELECT 1 FROM audited"));
+        assert_eq!(server.kinds(), "", "it waits for the word");
+    }
+}
+
+#[test]
+fn what_reaches_none_costs_nothing() {
+    let mut world = World::new(1);
+    learn(&world, &[LOCKS, ("plain", "BEGIN RETURN 1; END")]);
+    let client = world.client();
+    for text in ["SELECT plain() FROM audited", "SELECT locksmith"] {
+        world.send(&client, &query(text));
+        let server = world.servers[0].clone();
+        assert_eq!(server.received(), query(text));
+        world.send(&server, &answers("CI"));
+        assert_eq!((server.kinds(), client.kinds()), (String::new(), "CZ".into()));
+    }
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
+fn a_statement_that_was_there_before_does_what_the_function_does_by_then() {
+    let mut world = World::new(1);
+    assert!(learn(&world, &[("locks", "BEGIN RETURN 1; END")]));
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT locks()"), run("s")].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("12CI"));
+    assert_eq!(client.kinds(), "12CZ");
+    server.received();
+    assert!(learn(&world, &[LOCKS]));
+    assert!(!learn(&world, &[LOCKS]), "nothing new");
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "PBES", "it is another statement, with other effects");
+    world.send(&server, &answers("12CI"));
+    assert_eq!(client.kinds(), "2CZ");
+    assert!(asked(&server).contains("pg_locks"));
+    world.send(&server, &told(false));
+    world.send(&client, &run("s"));
+    assert_eq!(server.kinds(), "BES");
+}
+
+#[test]
+fn statements_are_shared_until_the_planner_reads_settings() {
+    let mut world = World::new(1);
+    learn(&world, &[("immutable", "BEGIN RETURN 1; END")]);
+    let of = |world: &mut World, user| {
+        world.client_of(LoopId(0), PoolMode::Transaction, &[("my.user", user)])
+    };
+    let (one, two) = (of(&mut world, "1"), of(&mut world, "2"));
+    let prepare = [parse("s", "SELECT immutable()"), run("s")].concat();
+    world.send(&one, &prepare);
+    let server = world.servers[0].clone();
+    world.send(&server, &[answers("12DC"), answers("12CI")].concat());
+    world.send(&two, &prepare);
+    server.received();
+    world.send(&server, &[answers("2DC"), answers("2CI")].concat());
+    assert_eq!((one.kinds(), two.kinds()), ("12CZ".into(), "12CZ".into()));
+    learn(&world, &[("immutable", "BEGIN RETURN current_setting('my.user'); END")]);
+    for (client, sent) in [(&two, "PBES"), (&one, "BEPBES")] {
+        server.received();
+        world.send(client, &run("s"));
+        assert_eq!(server.kinds(), sent, "each has a statement of its own");
+        let ahead = if sent.len() > 4 { answers("2DC") } else { Vec::new() };
+        world.send(&server, &[ahead, answers("12CI")].concat());
+        assert_eq!(client.kinds(), "2CZ");
+    }
+    world.send(&two, &run("s"));
+    assert_eq!(server.kinds(), "BEBES");
+}
+
+#[test]
+fn statements_that_change_the_catalog_make_a_census_due_once_they_are_committed() {
+    let mut world = World::new(1);
+    world.pool.takes_census();
+    let client = world.client();
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT 1'"));
+    world.send(&server, &answers("CT"));
+    assert!(!world.pool.expects_other_functions());
+    world.send(&client, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert!(world.pool.takes_census());
+    world.send(&client, &query("SELECT 1"));
+    world.send(&server, &answers("CI"));
+    assert!(!world.pool.expects_other_functions());
+}

@@ -1,0 +1,306 @@
+//! Takes the census of a database's functions ([`hawser_core::engine::census`]) and gives it to its
+//! pools.
+//!
+//! # Model
+//! One census serves all pools of a database. It is taken for the first client, who waits for it; again
+//! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while there
+//! are clients, if a fingerprint of the catalogs says that anything has changed. A line of the control
+//! side asks ([`super::enquiry`]).
+//!
+//! # Limits
+//! What is changed past Hawser is known after [`PERIOD`], what is changed through it after a second.
+//! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into: it is said once.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hawser_core::engine::census::{Census, Function, Language, Link};
+use hawser_core::pool::{ServerParameters, SharedPool};
+use hawser_core::session::part::is_reported;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+
+use super::enquiry::ask;
+use super::{PoolEntry, Route, locked};
+use crate::config::ServerAddress;
+use crate::dial::DialError;
+use crate::dial::talk::{Answer, TalkError};
+use crate::process::random_u64;
+use crate::service::{Phase, Service};
+
+/// How often it is looked whether anything has changed.
+const PERIOD: Duration = Duration::from_secs(30);
+/// The same where the last look has failed.
+const RETRY: Duration = Duration::from_secs(5);
+/// How long a client waits for the first census of its database.
+const WAIT: Duration = Duration::from_millis(500);
+/// Databases with more source are not looked into.
+const SOURCES_BYTES_MAX: usize = 16 << 20;
+
+/// Changes with the catalogs that a census is taken of, and says how much source there is.
+const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
+     (SELECT pg_catalog.concat(pg_catalog.sum(p.oid::pg_catalog.int8), ' ', \
+         pg_catalog.sum(p.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_proc p), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(t.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_trigger t), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(r.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_rewrite r), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(a.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_attrdef a), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(k.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_constraint k), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(y.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_policy y), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(i.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_inherits i), ' ', \
+     (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
+         pg_catalog.sum(e.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_event_trigger e)), \
+     (SELECT pg_catalog.sum(pg_catalog.length(p.prosrc)) FROM pg_catalog.pg_proc p \
+      WHERE p.oid OPERATOR(pg_catalog.>=) 16384)";
+
+/// Rows of five: a function (name, language, volatility, source), or what leads where (from, to). Objects
+/// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Of functions in C those count
+/// that the planner calls, unless an extension brings them. `=` stands for the operator of pg_catalog.
+const CENSUS: &str = "\
+SELECT 'function', p.proname::pg_catalog.text, l.lanname::pg_catalog.text, p.provolatile::pg_catalog.text,
+    CASE WHEN l.lanname = 'c' OR l.lanname = 'internal' THEN '' ELSE {SOURCE} END
+FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
+WHERE (p.oid OPERATOR(pg_catalog.>=) 16384 AND NOT (p.prokind = 'a' OR l.lanname = 'internal')
+    AND (NOT l.lanname = 'c' OR (p.provolatile = 'i' AND NOT EXISTS (SELECT 1
+        FROM pg_catalog.pg_depend e WHERE e.objid = p.oid AND e.deptype = 'e'
+        AND e.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass))))
+    OR (p.proname = 'current_setting' AND p.provolatile = 'i')
+UNION ALL
+SELECT 'write calls', c.relname::pg_catalog.text, p.proname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
+JOIN pg_catalog.pg_proc p ON p.oid = t.tgfoid
+WHERE p.oid OPERATOR(pg_catalog.>=) 16384
+UNION ALL
+SELECT 'calls', w.word, p.proname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_event_trigger t JOIN pg_catalog.pg_proc p ON p.oid = t.evtfoid
+CROSS JOIN (VALUES ('create'), ('alter'), ('drop'), ('comment'), ('grant'), ('revoke'), ('import'),
+    ('refresh'), ('reindex'), ('security')) w (word)
+UNION ALL
+SELECT 'calls', pg_catalog.coalesce_name, p.proname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_proc p ON p.oid = d.refobjid
+LEFT JOIN pg_catalog.pg_rewrite r ON r.oid = d.objid AND d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_attrdef a ON a.oid = d.objid AND d.classid = 'pg_catalog.pg_attrdef'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_constraint k ON k.oid = d.objid AND d.classid = 'pg_catalog.pg_constraint'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_policy y ON y.oid = d.objid AND d.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = d.objid AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_proc q ON q.oid = d.objid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_class c
+    ON c.oid = COALESCE(r.ev_class, a.adrelid, k.conrelid, y.polrelid, i.indrelid)
+WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.>=) 16384
+    AND COALESCE(c.relname, q.proname) IS NOT NULL
+UNION ALL
+SELECT 'stands for', v.relname::pg_catalog.text, c.relname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_rewrite r ON r.oid = d.objid
+JOIN pg_catalog.pg_class v ON v.oid = r.ev_class JOIN pg_catalog.pg_class c ON c.oid = d.refobjid
+WHERE d.classid = 'pg_catalog.pg_rewrite'::pg_catalog.regclass
+    AND d.refclassid = 'pg_catalog.pg_class'::pg_catalog.regclass AND NOT v.oid = c.oid
+    AND v.oid OPERATOR(pg_catalog.>=) 16384 AND c.oid OPERATOR(pg_catalog.>=) 16384
+UNION ALL
+SELECT 'stands for', c.relname::pg_catalog.text, h.relname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_inherits i JOIN pg_catalog.pg_class c ON c.oid = i.inhparent
+JOIN pg_catalog.pg_class h ON h.oid = i.inhrelid
+WHERE NOT (h.relkind = 'i' OR h.relkind = 'I')
+UNION ALL
+SELECT 'write writes', c.relname::pg_catalog.text, h.relname::pg_catalog.text, NULL, NULL
+FROM pg_catalog.pg_constraint k JOIN pg_catalog.pg_class c ON c.oid = k.confrelid
+JOIN pg_catalog.pg_class h ON h.oid = k.conrelid
+WHERE k.contype = 'f' AND NOT ((k.confdeltype = 'a' OR k.confdeltype = 'r')
+    AND (k.confupdtype = 'a' OR k.confupdtype = 'r'))";
+
+/// The source of a function, since PostgreSQL 14 and before.
+const SOURCES: [&str; 2] =
+    ["COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)", "p.prosrc"];
+
+fn census_with(source: &str) -> String {
+    CENSUS
+        .replace("pg_catalog.coalesce_name", "COALESCE(c.relname, q.proname)::pg_catalog.text")
+        .replace(" = ", " OPERATOR(pg_catalog.=) ")
+        .replace("{SOURCE}", source)
+}
+
+/// A database, wherever it may be.
+type Key = (Vec<ServerAddress>, String);
+
+/// What is known of a database's functions.
+#[derive(Default)]
+struct Known {
+    /// When it was looked last, and whether that has failed.
+    looked: Option<(Instant, bool)>,
+    fingerprint: Vec<u8>,
+    census: Option<Arc<Census>>,
+    /// It has been said that there is too much source.
+    said: bool,
+}
+
+/// What is known of the functions of all databases.
+#[derive(Default)]
+pub struct Censuses(Mutex<HashMap<Key, Arc<AsyncMutex<Known>>>>);
+
+fn key_of(route: &Route) -> Key {
+    (route.target.servers.clone(), route.login.database.clone())
+}
+
+impl Censuses {
+    fn of(&self, route: &Route) -> Arc<AsyncMutex<Known>> {
+        locked(&self.0).entry(key_of(route)).or_default().clone()
+    }
+
+    /// Forgets those of databases that no pool is for.
+    fn retain(&self, wanted: impl Fn(&Key) -> bool) {
+        locked(&self.0).retain(|key, _| wanted(key));
+    }
+}
+
+fn is_wanted<B>(pool: &SharedPool<B>) -> bool {
+    pool.settings().function_census
+}
+
+fn is_for(entry: &PoolEntry) -> bool {
+    entry.key.replication.is_none() && is_wanted(&entry.pool)
+}
+
+/// Waits until the functions of a new client's database are known, or for [`WAIT`].
+pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
+    if is_for(entry) && entry.pool.census().is_none() {
+        let _ = timeout(WAIT, look(service, entry)).await;
+    }
+}
+
+/// Looks into those databases whose census may not be true any more; once a second.
+pub fn refresh(service: &Arc<Service>) {
+    if service.phase() != Phase::Serving {
+        return;
+    }
+    let entries = service.pools.all();
+    let keys: Vec<Key> = entries.iter().map(|entry| key_of(&entry.route.load())).collect();
+    service.censuses.retain(|key| keys.contains(key));
+    for entry in entries.into_iter().filter(|entry| is_for(entry) && entry.client_count() > 0) {
+        let known = service.censuses.of(&entry.route.load());
+        let expected = entry.pool.expects_other_functions();
+        let lacks = entry.pool.census().is_none();
+        // One that is under way has it locked.
+        let due = known.try_lock().is_ok_and(|known| {
+            expected
+                || known
+                    .looked
+                    .is_none_or(|(at, failed)| at.elapsed() >= if failed { RETRY } else { PERIOD })
+                || (lacks && known.census.is_some())
+        });
+        if due {
+            let service = service.clone();
+            tokio::spawn(async move { look(&service, &entry).await });
+        }
+    }
+}
+
+/// Takes the census of a pool's database if it may have changed, and gives it to all of its pools.
+async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
+    let route = entry.route.load_full();
+    let known = service.censuses.of(&route);
+    let mut known = known.lock().await;
+    let expected = entry.pool.takes_census();
+    let fresh =
+        known.looked.is_some_and(|(at, failed)| at.elapsed() < if failed { RETRY } else { PERIOD });
+    if expected || !fresh {
+        let parameters = entry.pool.parameters();
+        let taken = take(service, &route, parameters, &mut known).await;
+        known.looked = Some((Instant::now(), taken.is_err()));
+        if let Err(error) = taken {
+            tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
+        }
+    }
+    let Some(census) = known.census.clone() else { return };
+    let key = key_of(&route);
+    for other in service.pools.all() {
+        if is_for(&other) && key_of(&other.route.load()) == key && other.pool.set_census(&census) {
+            tracing::debug!(
+                database = other.key.database,
+                user = other.key.user,
+                words = census.len(),
+                plans_read_settings = census.plans_read_settings(),
+                "what the functions of a database do to sessions"
+            );
+        }
+    }
+}
+
+async fn take(
+    service: &Arc<Service>,
+    route: &Route,
+    parameters: Option<Arc<ServerParameters>>,
+    known: &mut Known,
+) -> Result<(), DialError> {
+    // It can wait for another time: nobody else gives up a place for it.
+    let none = Duration::ZERO;
+    let answer = ask(service, route, none, FINGERPRINT, &[]).await?;
+    let [row] = answer.rows.as_slice() else { return Ok(()) };
+    let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+    if known.census.is_some() && known.fingerprint == value(0) {
+        return Ok(());
+    }
+    let fingerprint = value(0).to_vec();
+    let bytes = std::str::from_utf8(value(1)).ok().and_then(|text| text.parse().ok()).unwrap_or(0);
+    if bytes > SOURCES_BYTES_MAX {
+        known.census = None;
+        if !std::mem::replace(&mut known.said, true) {
+            tracing::warn!(
+                database = route.login.database,
+                "its functions have {} MiB of source, and are not looked into: what they do to \
+                 sessions is not known unless the statement's text shows it",
+                bytes >> 20
+            );
+        }
+        return Ok(());
+    }
+    let answer = match ask(service, route, none, &census_with(SOURCES[0]), &[]).await {
+        Err(DialError::Talk { source: TalkError::Server(_), .. }) => {
+            ask(service, route, none, &census_with(SOURCES[1]), &[]).await?
+        }
+        answer => answer?,
+    };
+    // Reading takes a moment where there is much of it.
+    let read = tokio::task::spawn_blocking(move || read(&answer, parameters.as_deref())).await;
+    if let Ok(census) = read {
+        known.census = Some(Arc::new(census));
+        known.fingerprint = fingerprint;
+    }
+    Ok(())
+}
+
+/// Reads the answer to [`CENSUS`]; of a server that reports these.
+fn read(answer: &Answer, parameters: Option<&ServerParameters>) -> Census {
+    let (mut functions, mut links) = (Vec::new(), Vec::new());
+    for row in &answer.rows {
+        let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
+        let link = match value(0) {
+            b"function" => {
+                functions.push(Function {
+                    name: value(1).into(),
+                    language: match value(2) {
+                        b"sql" => Language::Sql,
+                        b"plpgsql" => Language::PlPgSql,
+                        b"c" | b"internal" => Language::Compiled,
+                        _ => Language::Other,
+                    },
+                    immutable: value(3) == b"i",
+                    source: value(4).into(),
+                });
+                continue;
+            }
+            b"calls" => Link::Calls,
+            b"write calls" => Link::WriteCalls,
+            b"write writes" => Link::WriteWrites,
+            _ => Link::StandsFor,
+        };
+        links.push((value(1).into(), link, value(2).into()));
+    }
+    let reported =
+        |name: &[u8]| is_reported(name) || parameters.is_some_and(|own| own.get(name).is_some());
+    Census::take(&functions, &links, reported, random_u64())
+}

@@ -1,0 +1,174 @@
+"""What functions do to sessions without a word of it in the statement: known by their sources, without the extension."""
+
+import contextlib
+import time
+
+from harness import messages as m
+from harness.suite import equal
+
+SETTINGS = {"pool_size": 2}
+
+FUNCTIONS = """
+create or replace function enter(who text) returns text language plpgsql as $$
+begin return set_config('app.who', who, false); end $$;
+create or replace function slow_down() returns void language plpgsql as $$ begin set work_mem = '77kB'; end $$;
+create or replace function speed_up() returns void language plpgsql as $$ begin reset work_mem; end $$;
+create or replace function hold_lock(a int) returns void language sql as 'select pg_advisory_lock(a)';
+create or replace function let_go(a int) returns bool language sql as 'select pg_advisory_unlock(a)';
+create or replace function scratch() returns void language plpgsql as $$ begin execute 'create temp table scratch (a int)'; end $$;
+create or replace function anything(q text) returns void language plpgsql as $$ begin execute q; end $$;
+create or replace function on_audited() returns trigger language plpgsql as $$
+begin perform enter('trigger of ' || new.a); return new; end $$;
+drop table if exists audited cascade;
+create table audited (a int);
+create trigger t before insert on audited for each row execute function on_audited();
+create or replace view entering as select enter('view');
+create or replace function plain(a int) returns int language sql as 'select a';
+drop function if exists me();
+"""
+
+WHO = "select current_setting('app.who', true)"
+
+# A census is taken once a second at most, and of what was changed through the pooler.
+CENSUS_SECONDS = 2.5
+
+
+@contextlib.contextmanager
+def pooler_of(env, **settings):
+    """A pooler that has not seen how the functions were made."""
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS)
+    with env.pooler_with(**settings) as target:
+        yield target
+
+
+def others(target, show):
+    """What other clients see, on each server connection that is free."""
+    clients = [target.connect() for _ in range(2)]
+    for client in clients:
+        client.send(m.query("begin"), m.query(show), m.query("commit"))
+    shown = []
+    for client in clients:
+        client.collect()
+        shown += client.collect().rows[0]
+        client.collect()
+        client.close()
+    return shown
+
+
+def always(target, client, show):
+    """What a client sees, whatever others do in between."""
+    values = set()
+    for _ in range(3):
+        values |= {client.value(show)}
+        others(target, "select 1")
+    assert len(values) == 1, values
+    return values.pop()
+
+
+def pins(target):
+    with target.pooler.admin() as console:
+        return console.rows("show pins")
+
+
+def test_settings_that_functions_set_move_and_are_nobody_elses(env):
+    with pooler_of(env) as target, target.connect() as client:
+        for text, expected in (
+            ("select enter('ann')", "ann"),
+            ("insert into audited values (5)", "trigger of 5"),
+            ("select * from entering", "view"),
+            ("begin; select enter('bob'); commit", "bob"),
+            ("begin; select enter('eve'); rollback", "bob"),
+            ("begin; savepoint a; select enter('eve'); rollback to a; commit", "bob"),
+        ):
+            client.execute(text)
+            equal(always(target, client, WHO), expected, text)
+            assert expected not in others(target, WHO), text
+        equal(client.extended("select enter($1)", ("bound",)).errors, [])
+        equal(always(target, client, WHO), "bound")
+        client.execute("select slow_down()")
+        equal(always(target, client, "show work_mem"), "77kB")
+        equal(others(target, "show work_mem"), ["4MB"] * 2)
+        client.execute("select speed_up()")
+        equal(always(target, client, "show work_mem"), "4MB")
+        equal(pins(target), [])
+
+
+def test_what_functions_make_and_lock_pins_as_long_as_it_is_there(env):
+    with pooler_of(env) as target, target.connect() as client:
+        client.execute("select hold_lock(4711)")
+        held = "select count(*) from pg_locks where locktype = 'advisory' and pid = pg_backend_pid()"
+        equal(always(target, client, held), "1")
+        equal(len(pins(target)), 1)
+        client.execute("select let_go(4711)")
+        client.execute("select 1")
+        equal(pins(target), [])
+        client.execute("select scratch()")
+        equal(always(target, client, "select count(*) from scratch"), "0")
+        client.execute("drop table scratch")
+        client.execute("select 1")
+        equal(pins(target), [])
+        client.execute("select anything('create temp table made (a int)')")
+        equal(always(target, client, "select count(*) from made"), "0")
+        client.execute("select anything('drop table made')")
+        client.execute("select 1")
+        equal(pins(target), [])
+
+
+def test_a_changed_function_counts_for_statements_that_were_there_before(env):
+    with pooler_of(env) as target, target.connect() as client, target.connect() as maker:
+        call = m.bind("c", values=["1"]) + m.execute()
+        equal(client.exchange(m.parse("select plain($1)", "c"), call, m.SYNC).errors, [])
+        maker.execute("create or replace function plain(a int) returns int language plpgsql as "
+                      "$$ begin perform enter('changed'); return a; end $$")
+        time.sleep(CENSUS_SECONDS)
+        equal(client.exchange(call, m.SYNC).errors, [])
+        equal(always(target, client, WHO), "changed")
+        assert "changed" not in others(target, WHO)
+
+
+def test_long_texts_are_read_for_what_they_call(env):
+    with pooler_of(env) as target, target.connect() as client:
+        client.execute(f"select /* {'x' * 100_000} */ enter('long')")
+        equal(always(target, client, WHO), "long")
+        assert "long" not in others(target, WHO)
+
+
+def parses(target):
+    return sum(int(row["total_server_parse_count"]) for row in target.pooler.show("stats") if row["database"] == "app")
+
+
+def test_statements_are_shared_where_no_plan_depends_on_a_custom_setting(env):
+    for settings, count in (({}, 1), ({"function_census": False}, 4), ({"custom_settings_in_plans": True}, 4)):
+        with pooler_of(env, pool_size=1, **settings) as target:
+            clients = [target.connect(options=f"-c app.who=w{n}") for n in range(4)]
+            before = parses(target)
+            for client in clients:
+                result = client.exchange(m.parse("select 41 + $1::int", "s"), m.bind("s", values=["1"]), m.execute(), m.SYNC)
+                equal((result.errors, result.rows), ([], [("42",)]))
+            for client in clients:
+                equal(client.exchange(m.bind("s", values=["1"]) + m.execute(), m.SYNC).rows, [("42",)])
+            equal(parses(target) - before, count, settings)
+
+
+def test_they_are_not_where_one_does_nor_once_one_does(env):
+    """A function that is declared IMMUTABLE and reads a setting is called by the planner, for whoever comes first."""
+    with pooler_of(env, pool_size=1) as target, target.connect() as maker:
+        clients = [target.connect(options=f"-c app.who=w{n}") for n in range(4)]
+        maker.execute("create function me() returns text stable language sql as $$ select current_setting('app.who') $$")
+
+        def each_sees_its_own(calls):
+            for _ in range(7):  # beyond the custom plans
+                for n, client in enumerate(clients):
+                    result = client.exchange(m.bind("me", values=["1"]) + m.execute(), m.SYNC)
+                    equal((result.errors, result.rows), ([], [(f"w{n}", "1")]), calls)
+
+        for client in clients:
+            equal(client.exchange(m.parse("select me(), $1::int", "me"), m.SYNC).errors, [])
+        each_sees_its_own("stable")
+        shared = parses(target)
+        maker.execute("alter function me() immutable")
+        time.sleep(CENSUS_SECONDS)
+        each_sees_its_own("immutable")
+        assert parses(target) - shared >= 4
+        maker.execute("drop function me()")
