@@ -423,6 +423,66 @@ def test_pg_listening_channels_shows_ones_own(env):
     client.execute("rollback")
 
 
+# Forms in which one may ask, and the names of their columns.
+LOOKS = (
+    ("select pg_listening_channels() order by 1", "pg_listening_channels"),
+    ("select pg_catalog.pg_listening_channels() as channel order by 1", "channel"),
+    ("select * from pg_listening_channels() order by pg_listening_channels", "pg_listening_channels"),
+    ("select c from PG_Listening_Channels ( ) c where c <> 'x' order by c", "c"),
+    ("select t.x from pg_listening_channels() as t(x) join pg_listening_channels() on x = pg_listening_channels order by x", "x"),
+    ("select unnest(array(select pg_listening_channels() order by 1))", "unnest"),
+    ("select distinct pg_listening_channels() || '' order by 1", "?column?"),
+)
+
+
+def test_the_first_look_at_ones_channels_within_a_transaction(env):
+    """A LISTEN within a transaction has no effect before its COMMIT, and is not shown before it either."""
+    own = ["It's \\ \"quoted\"", "one"]
+    for look, name in LOOKS:
+        for form in ("text", "texts", "unnamed", "named", "pipeline"):
+            client = env.connect()
+            client.execute('listen one; listen "It\'s \\ ""quoted"""')
+            if form == "named":
+                client.exchange(m.parse(look, "look"), m.SYNC)
+            if form != "pipeline":
+                client.execute("begin")
+            if form in ("text", "unnamed", "named"):
+                client.execute("listen fresh")
+            match form:
+                case "text":
+                    result = client.execute(look)
+                case "texts":
+                    result = client.execute("select; " + look)
+                case "unnamed":
+                    result = client.extended(look)
+                case "named":
+                    bound = m.bind("look") + m.describe_portal() + m.execute()
+                    result = client.exchange(m.describe_statement("look"), bound, m.SYNC)
+                case "pipeline":
+                    result = client.exchange(m.run("begin"), m.run(look), m.SYNC)
+            described = [message.columns() for message in result.messages if message.kind == "T" and message.columns()]
+            equal({(column, oid) for columns in described for column, oid, _ in columns}, {(name, 25)}, f"{form}: {look}")
+            equal([row[0] for row in result.rows if row], own, f"{form}: {look}")
+            client.execute("rollback")
+            equal(client.value(SHOWN), 'It\'s \\ "quoted" one')
+            client.close()
+
+
+def test_what_is_committed_behind_a_look_is_shown(env):
+    """What stands in for a prepared statement is not kept."""
+    client = env.connect()
+    client.execute("listen one")
+    client.exchange(m.parse(SHOWN, "look"), m.SYNC)
+    for listens, shown in (("listen two", "one"), ("unlisten one", "one two"), ("listen three", "two")):
+        client.execute("begin")
+        client.execute(listens)
+        equal(client.exchange(m.bind("look"), m.execute(), m.SYNC).value, shown)
+        client.execute("commit")
+    client.execute("begin")
+    equal(client.exchange(m.bind("look"), m.execute(), m.SYNC).value, "three two")
+    client.execute("commit")
+
+
 def test_nothing_comes_twice_while_channels_are_shown(env):
     client, sender = env.connect(), env.connect()
     client.execute("listen shown")

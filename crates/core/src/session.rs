@@ -5,12 +5,14 @@
 //!           is applied to another backend and how it is undone. [`scan`] finds in the text of a
 //!           query which parts it may touch; [`settings`] holds the part that moves most often,
 //!           [`options`] where it starts and [`canonical`] in which form a server would show it;
-//!           [`report`] reads what a server with the extension says of all of it.
+//!           [`report`] reads what a server with the extension says of all of it. `calls` finds where
+//!           in a text something can be written in place of a function.
 //! # Invariant  what is not understood is never taken for harmless: it is `unsure`, and the caller
 //!           pins the client to its backend.
 //!
 //! `docs/session-state.md` shows the table of parts to readers; a test keeps the two equal.
 
+pub(crate) mod calls;
 pub mod canonical;
 pub mod functions;
 pub mod options;

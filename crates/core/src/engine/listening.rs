@@ -111,6 +111,8 @@ pub(super) struct Listening {
     shown: bool,
     /// It has looked at them before.
     looks: bool,
+    /// Its pipeline under way has executed something: the transaction may be over.
+    executed: bool,
     /// A DISCARD ALL has worked.
     discarded: bool,
     /// Channels that it leaves at the end of its transaction, whatever becomes of that.

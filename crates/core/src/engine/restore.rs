@@ -58,7 +58,7 @@ pub(super) struct Insertion {
     pub(super) statements: Vec<Vec<u8>>,
 }
 
-/// A literal that is written in place of a word, which is never longer.
+/// What is written in place of something that is never longer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Replacement {
     range: Range<usize>,
@@ -66,10 +66,10 @@ pub(super) struct Replacement {
 }
 
 impl Replacement {
-    /// A word in place of one that is not longer.
-    pub(super) fn of_word(range: Range<usize>, word: &[u8]) -> Self {
-        let mut literal = word.to_vec();
-        literal.resize(literal.len().max(range.len()), b' ');
+    /// With spaces behind it where it has fewer characters.
+    pub(super) fn new(range: Range<usize>, mut literal: Vec<u8>) -> Self {
+        let missing = range.len().saturating_sub(characters(&literal, true));
+        literal.resize(literal.len() + missing, b' ');
         Self { range, literal }
     }
 }
@@ -158,8 +158,7 @@ pub(super) fn values_for_nulls(findings: &Findings, start: &Settings) -> Vec<Rep
     let value = |(name, range): &(Name, Range<usize>)| {
         let mut literal = Vec::new();
         settings::write_string(start.get(name.as_bytes())?, &mut literal);
-        literal.resize(literal.len().max(range.len()), b' ');
-        Some(Replacement { range: range.clone(), literal })
+        Some(Replacement::new(range.clone(), literal))
     };
     findings.nulls.iter().filter_map(value).collect()
 }
@@ -184,6 +183,13 @@ pub(super) fn replaced(
             .fold(insertion.at, |at, replaced| at + replaced.literal.len() - replaced.range.len());
     }
     out
+}
+
+/// Both of two sets of replacements in one text, which have no place in common.
+pub(super) fn both(mut one: Vec<Replacement>, other: Vec<Replacement>) -> Vec<Replacement> {
+    one.extend(other);
+    one.sort_by_key(|replaced| replaced.range.start);
+    one
 }
 
 /// Both of two sets of insertions into one text, which never are at the same place.
@@ -385,6 +391,25 @@ mod tests {
         let mut out = Vec::new();
         write_with(text.as_bytes(), &insertions, &mut out);
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn what_is_written_is_never_shorter_in_characters() {
+        let text = b"select set_config('my.x', null, false), oops";
+        let at = text.windows(4).position(|word| word == b"null").unwrap();
+        let replaced_by = |literal: &str| {
+            let all = [Replacement::new(at..at + 4, literal.as_bytes().to_vec())];
+            let sent = String::from_utf8(replaced(text, &all, &mut [])).unwrap();
+            let position = sent.chars().position(|c| c == 'o').unwrap() + 1;
+            let longer: Vec<_> = lengthened(text, &all, true).collect();
+            let error = format!("P{position}\0\0").into_bytes();
+            (sent.len(), count_back(&error, &longer).unwrap_or(error))
+        };
+        let own = text.iter().position(|byte| *byte == b'o').unwrap() + 1;
+        for literal in ["'\u{e9}'", "''", "'\u{e9}\u{e9}'", "'Asia/Tokyo'"] {
+            let (_, error) = replaced_by(literal);
+            assert_eq!(error, format!("P{own}\0\0").as_bytes(), "{literal}");
+        }
     }
 
     #[test]

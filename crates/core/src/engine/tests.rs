@@ -4,6 +4,7 @@
 //! script, above all the traps that other poolers fell into.
 
 mod census;
+mod channels;
 mod direct;
 mod exact;
 mod faults;

@@ -182,6 +182,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 // Whether the server has refused the copy shows: it has been sent something else.
                 self.hold_behind(false)?;
             }
+            if !self.backend.unsynced {
+                self.client.note_executing(false);
+            }
         }
         if (self.backend.applying || self.backend.within.is_some())
             && self.backend.owes_client_ready()
@@ -479,6 +482,10 @@ impl<S: Socket> Turn<'_, '_, S> {
                     }
                 }
                 self.before(&effects, restored)?;
+                if self.client.listens() {
+                    let own = self.channels_written(text, &effects);
+                    replacements = restore::both(replacements, own);
+                }
                 self.begin_again(text, &mut replacements)?;
             }
         } else {
@@ -572,6 +579,14 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.replay.forget();
         }
         Ok(())
+    }
+
+    /// What is to be written into a text where its backend shows no channels of the client's.
+    fn channels_written(&self, text: &[u8], effects: &Effects) -> Vec<restore::Replacement> {
+        if self.is_in_doubt(text) {
+            return Vec::new();
+        }
+        self.client.channels_written(self.backend, text, effects, self.scan_options())
     }
 
     fn clear_catalog(&mut self) -> Result<(), Halt> {

@@ -9,19 +9,37 @@
 //! (`listenChannels`, async.c). What the backend hears meanwhile is passed over: the listening connection
 //! hears it, too.
 //!
+//! Within a transaction that has begun without them, no command brings the channels: a LISTEN there takes
+//! effect at COMMIT, and would outlast it. So they are written into the text of a client that asks there
+//! for the first time, in place of the call (see [`crate::session::calls`]):
+//! ```text
+//!   SELECT pg_listening_channels()
+//!   SELECT pg_catalog.unnest(ARRAY['a','b']::pg_catalog.text[]) AS pg_listening_channels
+//! ```
+//! In place of a prepared statement one of such a text is bound. From then on they go ahead of each of the
+//! client's transactions, up to [`CHANNELS_A_QUERY_MAX`] channels.
+//!
 //! # Limits
-//! Within a transaction that has begun without them, no command brings the channels: there a client
-//! that asks for the first time sees none. From then on they go ahead of each of its transactions, up to
-//! [`CHANNELS_A_QUERY_MAX`] channels. Nothing is sent to a standby, which cannot listen, nor names that are
-//! not ASCII in another `client_encoding`, nor where a query would take an unnamed statement away.
+//! Not written: in place of a call of which it is not certain that it means the same, in what EXECUTE and
+//! functions run, and where a COMMIT in the same text or pipeline may have changed the channels. Nothing is
+//! sent to a standby, which cannot listen, nor names that are not ASCII in another `client_encoding`, nor
+//! LISTEN where a query would take an unnamed statement away.
 
 use super::Listening;
 use crate::engine::Socket;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
+use crate::engine::effects::Effects;
+use crate::engine::restore::Replacement;
 use crate::listen::hub::CHANNELS_A_QUERY_MAX;
+use crate::session::calls;
 use crate::session::part::Part;
+use crate::session::scan::ScanOptions;
+use crate::session::settings::write_string;
 use crate::wire::TransactionStatus;
+
+/// Bytes that are written into one text: many channels and many calls would make much of little.
+const WRITTEN_BYTES_MAX: usize = 256 * 1024;
 
 impl<S: Socket> Client<S> {
     /// A statement may look at what it listens on. Whether its backend does not show that yet.
@@ -65,5 +83,72 @@ impl<S: Socket> Client<S> {
         }
         *shown = true;
         backend.made_query(&text, out);
+    }
+
+    /// It executes something in a pipeline.
+    pub(in crate::engine) fn note_executing(&mut self, executes: bool) {
+        if let Some(listening) = self.listening() {
+            listening.executed = executes;
+        }
+    }
+
+    /// A statement looks at what it listens on, and its backend does not show that. Its channels, where
+    /// it is certain that these are in force when the statement runs.
+    fn channels_to_write(&self, backend: &Backend<S>, effects: &Effects) -> Option<&Listening> {
+        let listening = self.extra.as_ref()?.listening.as_deref()?;
+        if listening.shown || listening.channels.is_empty() || self.pins.contains(Part::Listen) {
+            return None;
+        }
+        let same_transaction = backend.status == TransactionStatus::InTransaction
+            && !backend.owes_client_ready()
+            && !listening.executed
+            && !effects.several;
+        let changes = effects.listens() || effects.unusual.as_ref().is_some_and(|u| u.unlistens());
+        let still_in_force = listening.pending.is_empty()
+            && listening.left.is_empty()
+            && !listening.discarded
+            && !changes;
+        let other_encoding = self.desired.get(b"client_encoding").is_some();
+        let readable =
+            !other_encoding || listening.channels.iter().all(|c| c.as_bytes().is_ascii());
+        let certain = same_transaction || still_in_force;
+        (certain && readable).then_some(listening)
+    }
+
+    /// What is to be written into a text with these effects in place of `pg_listening_channels()`.
+    pub(in crate::engine) fn channels_written(
+        &self,
+        backend: &Backend<S>,
+        text: &[u8],
+        effects: &Effects,
+        options: ScanOptions,
+    ) -> Vec<Replacement> {
+        if !effects.pins.contains(Part::SessionCatalog) {
+            return Vec::new();
+        }
+        let Some(listening) = self.channels_to_write(backend, effects) else { return Vec::new() };
+        let calls = calls::of_channels(text, options).unwrap_or_default();
+        if calls.is_empty() {
+            return Vec::new();
+        }
+        let mut list = b"pg_catalog.unnest(ARRAY[".to_vec();
+        for channel in &listening.channels {
+            write_string(channel.as_bytes(), &mut list);
+            list.push(b',');
+        }
+        list.pop();
+        list.extend_from_slice(b"]::pg_catalog.text[])");
+        if list.len() * calls.len() > WRITTEN_BYTES_MAX {
+            return Vec::new();
+        }
+        let written = |call: calls::Call| {
+            let mut literal = list.clone();
+            if call.needs_name {
+                literal.extend_from_slice(b" AS ");
+                literal.extend_from_slice(calls::CHANNELS);
+            }
+            Replacement::new(call.range, literal)
+        };
+        calls.into_iter().map(written).collect()
     }
 }

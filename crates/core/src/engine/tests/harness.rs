@@ -20,6 +20,7 @@ use crate::session::report::Report;
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
 use crate::wire::build;
+use crate::wire::error::{ClientError, SqlState};
 
 /// One connection: what has been sent each way and not been read.
 #[derive(Default)]
@@ -101,12 +102,14 @@ impl Socket for Fake {
 #[derive(Default)]
 pub(super) struct Asked {
     messages: VecDeque<(LoopId, ToLoop<Fake>)>,
-    openings: VecDeque<(PoolRef<Fake>, LoopId)>,
+    openings: VecDeque<(PoolRef<Fake>, LoopId, bool)>,
+    /// Connections can be opened that listen.
+    pub(super) opens_listeners: bool,
     pub(super) cancels: Vec<CancelRequest>,
     pub(super) start_values_changed: u32,
     pub(super) unreadable_reports: u32,
     pub(super) closed: Vec<String>,
-    pub(super) told: Vec<crate::wire::error::SqlState>,
+    pub(super) told: Vec<SqlState>,
 }
 
 /// The host of one engine.
@@ -129,7 +132,15 @@ impl Host<Fake> for FakeHost<'_> {
         self.asked.messages.push_back((to, message));
     }
     fn open(&mut self, pool: &PoolRef<Fake>, home: LoopId) {
-        self.asked.openings.push_back((pool.clone(), home));
+        self.asked.openings.push_back((pool.clone(), home, false));
+    }
+    fn open_listener(&mut self, pool: &PoolRef<Fake>, home: LoopId) {
+        if self.asked.opens_listeners {
+            self.asked.openings.push_back((pool.clone(), home, true));
+            return;
+        }
+        let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
+        self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
     }
     fn cancel(&mut self, request: CancelRequest) {
         self.asked.cancels.push(request);
@@ -346,7 +357,7 @@ impl World {
             if let Some((to, message)) = self.asked.messages.pop_front() {
                 self.with_engine(to, |engine, host, now| engine.on_message(host, message, now));
             } else if !self.opens_nothing
-                && let Some((pool, home)) = self.asked.openings.pop_front()
+                && let Some((pool, home, listens)) = self.asked.openings.pop_front()
             {
                 let (peer, socket) = Peer::new();
                 self.servers.push(peer);
@@ -382,7 +393,9 @@ impl World {
                     opened: self.now,
                     permit: Box::new(()),
                 };
-                let message = ToLoop::Opened(Box::new(seed));
+                let seed = Box::new(seed);
+                let message =
+                    if listens { ToLoop::ListenerOpened(seed) } else { ToLoop::Opened(seed) };
                 self.asked.messages.push_back((home, message));
             } else if let Some(id) = self.unread_loop() {
                 self.with_engine(id, |engine, host, now| engine.tick(host, now));

@@ -223,7 +223,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if let Some(word) = rolls_back_first(text) {
             // Of a COMMIT it would be said that it has committed.
             const ROLLBACK: &[u8] = b"ROLLBACK";
-            replacements.insert(0, Replacement::of_word(word, ROLLBACK));
+            replacements.insert(0, Replacement::new(word, ROLLBACK.to_vec()));
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ const STAND_IN: &[u8] = b"hawser_deallocate";
 impl<S: Socket> Turn<'_, '_, S> {
     /// What the Execute at hand does to the pooler's books, and what must follow it.
     pub(super) fn behind_execute(&mut self) -> Result<(), Halt> {
+        self.client.note_executing(true);
         let Some((portal, _)) = frame::take_string(self.body) else { return Ok(()) };
         let Some(unusual) = self.client.portal(portal) else { return Ok(()) };
         if let Some(name) = &unusual.deallocates {

@@ -10,8 +10,10 @@ use super::super::from_client::Halt;
 use super::super::statement::{Statement, Unnamed};
 use super::super::{Socket, limits, restore};
 use super::{Turn, aborted};
+use crate::pool::Basis;
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, is_plain, scan};
+use crate::session::settings::Settings;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::{TransactionStatus, build};
@@ -381,11 +383,19 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             self.bring_unnamed()?;
             if let Some(unnamed) = &self.client.unnamed {
-                let unusual = unnamed.effects.unusual.clone();
-                if self.binds_deallocate(portal, unusual.as_deref())? {
+                let unnamed = unnamed.clone();
+                let unusual = unnamed.effects.unusual.as_deref();
+                if self.binds_deallocate(portal, unusual)? {
                     return self.bind_instead(portal, name);
                 }
-                self.client.note_portal(portal, unusual.as_deref())?;
+                self.client.note_portal(portal, unusual)?;
+                let Unnamed { body, settings, effects } = &*unnamed;
+                if let Some(written) =
+                    self.with_channels(body, self.client.basis, settings, effects)
+                {
+                    self.bring(&written)?;
+                    return self.pass_bind(portal, name, &written);
+                }
             } else {
                 self.bind_native(portal, name)?;
             }
@@ -425,7 +435,6 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.hold_for_listener(unusual)?;
         }
         self.before_catalog(&statement.effects)?; // it may take this one away
-        let old = portal.len() + 1 + name.len() + 1;
         let first = self.backend.has_sent_settings_alone()
             || (!self.backend.owes_client()
                 && !self.backend.unsynced
@@ -439,7 +448,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         } else {
             seen.unknown_rows();
         }
-        self.bring(&statement)?;
+        let Statement { body, basis, settings, effects, .. } = &*statement;
+        let written = self.with_channels(body, *basis, settings, effects);
+        self.bring(written.as_ref().unwrap_or(&statement))?;
         if !statement.effects.is_none() {
             self.before(&statement.effects, true)?;
         }
@@ -449,12 +460,43 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.client.note_portal(portal, unusual)?;
         self.backend.drawn |= !statement.draws_nothing;
-        self.pass_with(old, |out| {
+        self.pass_bind(portal, name, written.as_ref().unwrap_or(&statement))
+    }
+
+    /// Passes the Bind on with the name of a shared statement.
+    fn pass_bind(&mut self, portal: &[u8], name: &[u8], statement: &Statement) -> Result<(), Halt> {
+        self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
             build::string(out, portal);
             build::string(out, &statement.name);
         })?;
         self.backend.expect(Expect::Bind { statement: statement.id });
         Ok(())
+    }
+
+    /// What is to be bound in place of a statement that looks at channels which the backend does not
+    /// show.
+    fn with_channels(
+        &mut self,
+        body: &[u8],
+        basis: Basis,
+        settings: &Settings,
+        effects: &Effects,
+    ) -> Option<Arc<Statement>> {
+        if !self.client.listens() {
+            return None;
+        }
+        let (text, types) = frame::take_string(body)?;
+        let written = self.channels_written(text, effects);
+        // (How a backslash is read was decided at its own Parse.)
+        if written.is_empty() || memchr::memchr(b'\\', text).is_some() {
+            return None;
+        }
+        let mut own = restore::replaced(text, &written, &mut []);
+        let effects = self.effects_of(&own);
+        own.push(0);
+        own.extend_from_slice(types);
+        self.backend.replay.forget();
+        self.backend.pool.statements.intern_if_room(&own, basis, settings, || effects)
     }
 
     /// The server knows the statement by its client's own name.

@@ -1,0 +1,144 @@
+//! Clients that listen, and look at what they listen on.
+
+use super::harness::*;
+
+const LOOK: &str = "SELECT pg_listening_channels()";
+const WRITTEN: &str =
+    "SELECT pg_catalog.unnest(ARRAY['it''s','one']::pg_catalog.text[]) AS pg_listening_channels";
+
+/// Text between two others, the first time that they stand there.
+fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
+    let start = text.find(before).unwrap() + before.len();
+    &text[start..start + text[start..].find(after).unwrap()]
+}
+
+/// A client that listens, and keeps no backend for that; the only backend; and the listening
+/// connection.
+fn listener() -> (World, Peer, Peer, Peer) {
+    let mut world = World::new(1);
+    world.asked.opens_listeners = true;
+    let client = world.client();
+    world.send(&client, &query("LISTEN one; LISTEN \"it's\""));
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("CCI"));
+    assert_eq!(server.kinds(), "Q", "it is asked what it listens on");
+    let rows = ["one", "it's"].map(|name| {
+        let length = u32::try_from(name.len()).unwrap().to_be_bytes();
+        message(b'D', &[&[0, 1][..], &length, name.as_bytes()].concat())
+    });
+    world.send(&server, &[columns(), rows.concat(), answers("CI")].concat());
+    let hub = world.servers[1].clone();
+    while hub.kinds() == "Q" {
+        world.send(&hub, &answers("CCI"));
+    }
+    let marked = String::from_utf8(server.received()).unwrap();
+    let (marker, ticket) = (between(&marked, "LISTEN \"", "\""), between(&marked, ",'", "'"));
+    let notified = format!("{marker}\0{ticket}\0");
+    let notified = message(b'A', &[&101_u32.to_be_bytes()[..], notified.as_bytes()].concat());
+    world.send(&server, &[&answers("CC")[..], &notified, &answers("ICI")].concat());
+    world.send(&hub, &notified);
+    assert_eq!(client.kinds(), "CCZ");
+    assert_eq!(world.idle_backends(), 1);
+    (world, client, server, hub)
+}
+
+/// The same, in a transaction block.
+fn in_a_block() -> (World, Peer, Peer) {
+    let (mut world, client, server, _) = listener();
+    world.send(&client, &query("BEGIN"));
+    assert_eq!(server.received(), query("BEGIN"), "no channels are brought to who never looks");
+    world.send(&server, &answers("CT"));
+    assert_eq!(client.kinds(), "CZ");
+    (world, client, server)
+}
+
+#[test]
+fn the_first_look_within_a_transaction_has_the_channels_written_into_its_text() {
+    let (mut world, client, server) = in_a_block();
+    world.send(&client, &query(&format!("{LOOK}; SELECT oops")));
+    let sent = format!("{WRITTEN}; SELECT oops");
+    assert_eq!(server.received(), query(&sent));
+    let at = |text: &str| text.find("oops").unwrap() + 1;
+    let error = |at: usize| message(b'E', format!("SERROR\0VERROR\0P{at}\0\0").as_bytes());
+    world.send(&server, &[error(at(&sent)), answers("F")].concat());
+    let own = error(at(&format!("{LOOK}; SELECT oops")));
+    assert_eq!(client.received(), [own, answers("F")].concat());
+    world.send(&client, &query("ROLLBACK"));
+    world.send(&server, &answers("CI"));
+}
+
+#[test]
+fn the_first_look_ahead_of_a_transaction_brings_the_channels() {
+    let (mut world, client, server, _) = listener();
+    world.send(&client, &query(LOOK));
+    let listens = query("LISTEN \"it's\";LISTEN \"one\";");
+    assert_eq!(server.received(), [listens, query(LOOK)].concat());
+}
+
+#[test]
+fn a_look_behind_a_listen_of_the_same_block_shows_what_was_committed_before() {
+    let (mut world, client, server) = in_a_block();
+    world.send(&client, &query("UNLISTEN one; SELECT 1"));
+    server.received();
+    world.send(&server, &answers("CCCT"));
+    world.send(&client, &query(LOOK));
+    assert_eq!(server.received(), query(WRITTEN));
+    world.send(&server, &answers("CT"));
+    let look = [parse("", LOOK), bind(""), execute()].concat();
+    world.send(&client, &[&look[..], &sync()].concat());
+    assert_eq!(server.kinds(), "PPBES");
+    world.send(&server, &answers("112CT"));
+    let commit = [parse("", "COMMIT"), bind(""), execute()].concat();
+    world.send(&client, &[&commit[..], &look, &sync()].concat());
+    let sent = String::from_utf8_lossy(&server.received()).into_owned();
+    assert!(!sent.contains("unnest"), "behind a COMMIT the server knows best: {sent}");
+    world.send(
+        &server,
+        &answers(&format!("{}12C12ET", if sent.contains("DEALLOCATE") { "CT" } else { "" })),
+    );
+    // Behind a COMMIT in the same text it is for the server to say what has come of it.
+    let ends = format!("COMMIT; {LOOK}");
+    world.send(&client, &query(&ends));
+    assert_eq!(server.received(), [query("DEALLOCATE ALL"), query(&ends)].concat());
+}
+
+#[test]
+fn in_place_of_a_prepared_statement_that_looks_one_with_the_channels_is_bound() {
+    for (name, alone) in [("", true), ("s", true), ("s", false)] {
+        let (mut world, client, server) = in_a_block();
+        let look = [bind(name), execute(), sync()].concat();
+        if alone {
+            world.send(&client, &[parse(name, LOOK), sync()].concat());
+            assert_eq!(server.kinds(), "PS");
+            world.send(&server, &answers("1T"));
+            world.send(&client, &look);
+        } else {
+            world.send(&client, &[parse(name, LOOK), look].concat());
+        }
+        let sent = server.received();
+        // What is shared is taken off the server ahead of a look at its lists.
+        let (clearing, answer) = match (name, alone) {
+            ("", _) => ("", answers("12CT")),
+            (_, true) => ("Q", answers("CT12CT")),
+            (_, false) => ("PPBECCC", answers("112C33312CT")),
+        };
+        assert_eq!(kinds(&sent), format!("{clearing}PBES"), "{name:?}");
+        let text = String::from_utf8_lossy(&sent).into_owned();
+        let (own, bound) = text.split_once(WRITTEN).unwrap();
+        let own = own.rsplit('\0').nth(1).unwrap().trim_start_matches('p');
+        assert_eq!(bound.split('\0').filter(|bound| *bound == own).count(), 1, "{own}: {bound}");
+        world.send(&server, &answer);
+        assert_eq!(client.kinds(), if alone { "1Z2CZ" } else { "12CZ" });
+    }
+}
+
+#[test]
+fn what_is_not_certain_is_left_as_it_is() {
+    let (mut world, client, server) = in_a_block();
+    for text in ["SELECT upper(pg_listening_channels())", "SELECT pg_listening_channels()::text"] {
+        world.send(&client, &query(text));
+        assert_eq!(server.received(), query(text));
+        world.send(&server, &answers("CT"));
+    }
+}

@@ -1,0 +1,389 @@
+//! Finds calls of a function in a text in whose place something else can be written.
+//!
+//! # Model   the text's tokens, all at once, and for each parenthesis that is open whether it has a
+//!           SELECT's list, a FROM's, or neither. A call is an item of such a list by itself, and what
+//!           follows it tells whether it has a name there already; without one, that of the function
+//!           must be given to what stands in for it.
+//! # Invariants  nothing is written where it is not certain that it means the same; nor in one place,
+//!           where another call of the same text is not certain.
+//! # Limits  for texts that are known to have such a call: it allocates for each token.
+
+use std::ops::Range;
+
+use super::scan::ScanOptions;
+use super::token::{Lexer, Sink};
+
+/// The function that gives what a session listens on.
+pub(crate) const CHANNELS: &[u8] = b"pg_listening_channels";
+
+/// No call is longer that has not much between its words.
+const CALL_BYTES_MAX: usize = 64;
+
+/// A call that can be replaced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// From its name, or the schema's, to its closing parenthesis.
+    pub(crate) range: Range<usize>,
+    /// Its column, or table, is called by the function's name.
+    pub(crate) needs_name: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Kind {
+    /// In lower case.
+    Word(Box<[u8]>),
+    Quoted(Box<[u8]>),
+    String,
+    Symbol(u8),
+    Semicolon,
+}
+
+#[derive(Debug, Clone)]
+struct Token {
+    kind: Kind,
+    start: usize,
+}
+
+impl Token {
+    fn is_word(&self, words: &[&str]) -> bool {
+        matches!(&self.kind, Kind::Word(word) if words.iter().any(|one| one.as_bytes() == &**word))
+    }
+
+    fn is_symbol(&self, symbol: u8) -> bool {
+        self.kind == Kind::Symbol(symbol)
+    }
+
+    /// Whether it is this name, which is in lower case.
+    fn is_name(&self, name: &[u8]) -> bool {
+        matches!(&self.kind, Kind::Word(word) | Kind::Quoted(word) if **word == *name)
+    }
+}
+
+#[derive(Debug, Default)]
+struct Tokens {
+    all: Vec<Token>,
+    unsure: bool,
+}
+
+impl Tokens {
+    /// Of a text that can be read for certain.
+    fn of(text: &[u8], options: ScanOptions) -> Option<Self> {
+        if text.contains(&0) || (options.unsafe_encoding && !text.is_ascii()) {
+            return None;
+        }
+        let mut tokens = Self::default();
+        let mut lexer = Lexer::new(options.standard_conforming_strings);
+        lexer.feed(text, &mut tokens);
+        lexer.finish(&mut tokens);
+        (!tokens.unsure).then_some(tokens)
+    }
+
+    fn push(&mut self, kind: Kind, start: usize) {
+        self.all.push(Token { kind, start });
+    }
+
+    /// The one that is this far behind that at `at`.
+    fn ahead(&self, at: usize, by: usize) -> Option<&Token> {
+        self.all.get(at.checked_sub(by)?)
+    }
+
+    /// Where a call of a function of the server's begins, whose name is at `at`. `None` if it is no
+    /// such call.
+    fn call(&self, at: usize, name: &[u8]) -> Option<usize> {
+        let called = self.all[at].is_name(name) && self.all.get(at + 1)?.is_symbol(b'(');
+        if !called {
+            return None;
+        }
+        if !self.ahead(at, 1).is_some_and(|token| token.is_symbol(b'.')) {
+            return Some(at);
+        }
+        let schema = self.ahead(at, 2).is_some_and(|token| token.is_name(b"pg_catalog"));
+        let whole = !self.ahead(at, 3).is_some_and(|token| token.is_symbol(b'.'));
+        (schema && whole).then(|| at - 2)
+    }
+}
+
+impl Sink for Tokens {
+    fn word(&mut self, text: &[u8], start: usize) {
+        self.push(Kind::Word(text.to_ascii_lowercase().into()), start);
+    }
+
+    fn quoted(&mut self, text: &[u8], start: usize) {
+        self.push(Kind::Quoted(text.into()), start);
+    }
+
+    fn string(&mut self, start: usize, continued: bool) {
+        if !continued {
+            self.push(Kind::String, start);
+        }
+    }
+
+    fn content(&mut self, _: &[u8]) {}
+
+    fn escape(&mut self) {}
+
+    fn string_end(&mut self) {}
+
+    fn symbol(&mut self, byte: u8, start: usize) {
+        self.push(Kind::Symbol(byte), start);
+    }
+
+    fn semicolon(&mut self, token_end: usize) {
+        self.push(Kind::Semicolon, token_end);
+    }
+
+    fn unsure(&mut self) {
+        self.unsure = true;
+    }
+}
+
+/// Which part of a SELECT is being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clause {
+    /// None of one.
+    No,
+    List,
+    From,
+    /// Behind these.
+    Other,
+}
+
+/// Words that end an item of a SELECT's list that has no name.
+const END_LIST: [&str; 14] = [
+    "except",
+    "fetch",
+    "for",
+    "from",
+    "group",
+    "having",
+    "intersect",
+    "into",
+    "limit",
+    "offset",
+    "order",
+    "union",
+    "where",
+    "window",
+];
+/// The same of FROM.
+const END_FROM: [&str; 20] = [
+    "cross",
+    "except",
+    "fetch",
+    "for",
+    "full",
+    "group",
+    "having",
+    "inner",
+    "intersect",
+    "join",
+    "left",
+    "limit",
+    "natural",
+    "offset",
+    "on",
+    "order",
+    "right",
+    "union",
+    "using",
+    "where",
+];
+/// Words that make another expression, or another function scan, of what stands ahead of them.
+const GO_ON: [&str; 21] = [
+    "and",
+    "at",
+    "between",
+    "collate",
+    "filter",
+    "ilike",
+    "in",
+    "is",
+    "isnull",
+    "like",
+    "not",
+    "notnull",
+    "operator",
+    "or",
+    "over",
+    "overlaps",
+    "similar",
+    "tablesample",
+    "window",
+    "with",
+    "within",
+];
+
+impl Clause {
+    /// What follows a word within the same parentheses.
+    fn behind(self, token: &Token, previous: Option<&Token>) -> Self {
+        const OTHERS: [&str; 9] =
+            ["fetch", "for", "group", "having", "limit", "offset", "order", "where", "window"];
+        if token.is_word(&["select"]) {
+            return Self::List;
+        }
+        if token.is_word(&["union", "intersect", "except"]) {
+            return Self::No;
+        }
+        match self {
+            Self::List | Self::From if token.is_word(&OTHERS) => Self::Other,
+            Self::List if token.is_word(&["from"]) => {
+                let compares = previous.is_some_and(|token| token.is_word(&["distinct"]));
+                if compares { Self::List } else { Self::From }
+            }
+            _ => self,
+        }
+    }
+}
+
+/// Whether a call that is an item of a list needs a name there: what follows it decides. `None` if
+/// that is not certain.
+fn needs_name(clause: Clause, next: Option<&Token>) -> Option<bool> {
+    let Some(next) = next else { return Some(true) };
+    let ends = if clause == Clause::List { &END_LIST[..] } else { &END_FROM[..] };
+    match &next.kind {
+        Kind::Semicolon | Kind::Symbol(b')' | b',') => Some(true),
+        Kind::Symbol(symbol) => {
+            // An operator's result has no name; what is cast has that of the call.
+            (clause == Clause::List && b"+-*/<>=~!@#%^&|?".contains(symbol)).then_some(false)
+        }
+        Kind::Word(_) if next.is_word(ends) => Some(true),
+        Kind::Word(_) if next.is_word(&GO_ON) => None,
+        Kind::Word(_) | Kind::Quoted(_) => Some(false),
+        Kind::String => None,
+    }
+}
+
+/// The calls of `pg_listening_channels()` in a text. `None` if one of them is not certain.
+pub(crate) fn of_channels(text: &[u8], options: ScanOptions) -> Option<Vec<Call>> {
+    let tokens = Tokens::of(text, options)?;
+    let mut calls = Vec::new();
+    let mut clauses = vec![Clause::No];
+    let mut reads = false;
+    for (at, token) in tokens.all.iter().enumerate() {
+        let previous = tokens.ahead(at, 1);
+        if previous.is_none_or(|token| token.kind == Kind::Semicolon) {
+            clauses = vec![Clause::No];
+            reads = token.is_word(&["select", "with"]) || token.is_symbol(b'(');
+        }
+        let clause = clauses.last_mut()?;
+        *clause = clause.behind(token, previous);
+        let clause = *clause;
+        match token.kind {
+            Kind::Symbol(b'(' | b'[') => clauses.push(Clause::No),
+            Kind::Symbol(b')' | b']') => drop(clauses.pop()),
+            _ => {}
+        }
+        if !token.is_name(CHANNELS) || !tokens.all.get(at + 1).is_some_and(|t| t.is_symbol(b'(')) {
+            continue;
+        }
+        let start = tokens.call(at, CHANNELS).filter(|_| reads)?;
+        let end = tokens.all.get(at + 2).filter(|token| token.is_symbol(b')'))?.start + 1;
+        let ahead = tokens.ahead(start, 1)?;
+        let begins_item = match clause {
+            Clause::List => {
+                let begins = ["select"];
+                let second = tokens.ahead(start, 2).is_some_and(|token| token.is_word(&begins));
+                ahead.is_word(&begins)
+                    || ahead.is_symbol(b',')
+                    || (second && ahead.is_word(&["all", "distinct"]))
+            }
+            Clause::From => ahead.is_word(&["from", "join", "lateral"]) || ahead.is_symbol(b','),
+            Clause::No | Clause::Other => false,
+        };
+        let needs_name = needs_name(clause, tokens.all.get(at + 3)).filter(|_| begins_item)?;
+        let range = tokens.all[start].start..end;
+        if range.len() > CALL_BYTES_MAX || !text[range.clone()].is_ascii() {
+            return None; // a comment within it
+        }
+        calls.push(Call { range, needs_name });
+    }
+    Some(calls)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The text with `X` in place of each call, `X N` where it needs a name.
+    fn written(text: &str) -> String {
+        let Some(calls) = of_channels(text.as_bytes(), ScanOptions::default()) else {
+            return "-".to_owned();
+        };
+        let (mut out, mut from) = (String::new(), 0);
+        for call in calls {
+            out += &text[from..call.range.start];
+            out += if call.needs_name { "X N" } else { "X" };
+            from = call.range.end;
+        }
+        out + &text[from..]
+    }
+
+    #[test]
+    fn calls_that_are_items_of_lists_are_certain() {
+        for (text, expected) in [
+            ("select pg_listening_channels()", "select X N"),
+            ("SELECT PG_Listening_Channels ( ) ORDER BY 1;", "SELECT X N ORDER BY 1;"),
+            ("select pg_catalog.pg_listening_channels() as c", "select X as c"),
+            ("select distinct \"pg_listening_channels\"() c", "select distinct X c"),
+            ("select 1, pg_listening_channels(), 2", "select 1, X N, 2"),
+            ("select pg_listening_channels() || 'x'", "select X || 'x'"),
+            ("select * from pg_listening_channels()", "select * from X N"),
+            ("select c from pg_listening_channels() c", "select c from X c"),
+            ("select c from pg_listening_channels() as t(c)", "select c from X as t(c)"),
+            (
+                "select * from t, pg_listening_channels() where pg_listening_channels = 'a'",
+                "select * from t, X N where pg_listening_channels = 'a'",
+            ),
+            (
+                "select 'a' in (select pg_listening_channels()), 1 is distinct from 2",
+                "select 'a' in (select X N), 1 is distinct from 2",
+            ),
+            (
+                "with a as (select pg_listening_channels()) select f(1, 2), count(*) from a left join pg_listening_channels() b on true",
+                "with a as (select X N) select f(1, 2), count(*) from a left join X b on true",
+            ),
+            (
+                "select array(select pg_listening_channels() union select 'a')",
+                "select array(select X N union select 'a')",
+            ),
+            ("(select pg_listening_channels()) limit 1", "(select X N) limit 1"),
+            ("begin; select pg_listening_channels(); commit", "begin; select X N; commit"),
+            (
+                "select pg_listening_channels from pg_listening_channels",
+                "select pg_listening_channels from pg_listening_channels",
+            ),
+            (
+                "select 'pg_listening_channels()' /* pg_listening_channels() */",
+                "select 'pg_listening_channels()' /* pg_listening_channels() */",
+            ),
+        ] {
+            assert_eq!(written(text), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn of_others_nothing_is_written() {
+        for text in [
+            "select (pg_listening_channels())",
+            "select pg_listening_channels()::text",
+            "select upper(pg_listening_channels())",
+            "select f(1, pg_listening_channels())",
+            "select array[1, pg_listening_channels()]",
+            "select 'x' || pg_listening_channels()",
+            "select pg_listening_channels() collate \"C\"",
+            "select pg_listening_channels() order by pg_listening_channels()",
+            "select * from pg_listening_channels() with ordinality",
+            "select * from rows from (pg_listening_channels(), f())",
+            "select own.pg_listening_channels()",
+            "select x.pg_catalog.pg_listening_channels()",
+            "select pg_listening_channels(1)",
+            "explain select pg_listening_channels()",
+            "create view v as select pg_listening_channels()",
+            "prepare p as select pg_listening_channels()",
+            "insert into t select pg_listening_channels()",
+            "select pg_listening_channels(), 'open",
+        ] {
+            assert_eq!(written(text), "-", "{text}");
+        }
+    }
+}
