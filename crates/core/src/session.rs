@@ -3,7 +3,7 @@
 //! # Model   a session is what its client has asked for; a backend is what has been applied to it.
 //!           [`part`] names the parts of that state and says for each how it becomes known, how it
 //!           is applied to another backend and how it is undone. [`scan`] finds in the text of a
-//!           query which parts it may touch; [`settings`] holds the part that moves most often,
+//!           query which parts it may touch; [`settings`] holds the part that moves most often, [`aside`] changes it for a moment,
 //!           [`options`] where it starts and [`canonical`] in which form a server would show it;
 //!           [`report`] reads what a server with the extension says of all of it. `calls` finds where
 //!           in a text something can be written in place of a function.
@@ -12,6 +12,7 @@
 //!
 //! `docs/session-state.md` shows the table of parts to readers; a test keeps the two equal.
 
+pub mod aside;
 pub(crate) mod calls;
 pub mod canonical;
 pub mod functions;

@@ -215,17 +215,19 @@ fn users_who_share_backends_cannot_tell() {
     assert!(reports.iter().map(|report| report.sessions_settled).sum::<u64>() > 0);
 }
 
+fn sharing_what_dies(seed: u64) -> Draw {
+    Draw::new(seed, 12, &mix()).shared().each(|client| client.tolerates_loss = true).world(
+        |config| {
+            config.faults.dies_every = 20 * MS;
+            config.faults.opening_fails_percent = 10;
+        },
+    )
+}
+
 /// The same where servers die and hang: nobody hears another user's answer.
 #[test]
 fn users_who_share_backends_that_die_hear_nothing_of_others() {
-    all("users_who_share_backends_that_die", 8, |seed| {
-        Draw::new(seed, 12, &mix()).shared().each(|client| client.tolerates_loss = true).world(
-            |config| {
-                config.faults.dies_every = 20 * MS;
-                config.faults.opening_fails_percent = 10;
-            },
-        )
-    });
+    all("users_who_share_backends_that_die", 8, sharing_what_dies);
 }
 
 /// What clients differ in goes to the server within their own pipelines, which fail, end transactions
@@ -257,8 +259,16 @@ fn seeds_that_once_failed() {
         let run = Draw::new(seed, 12, &moving()).run();
         run.unwrap_or_else(|failure| panic!("moving, seed {seed}, {failure}"));
     }
-    let run = Draw::new(118, 12, &mix()).run();
-    run.unwrap_or_else(|failure| panic!("mix, seed 118, {failure}"));
+    for seed in [118, 135, 394] {
+        let run = Draw::new(seed, 12, &mix()).run();
+        run.unwrap_or_else(|failure| panic!("mix, seed {seed}, {failure}"));
+    }
+    let run = sharing_what_dies(135).run();
+    run.unwrap_or_else(|failure| panic!("die, seed 135, {failure}"));
+    for seed in [9, 35, 48] {
+        let run = sharing_with_sessions(seed).run();
+        run.unwrap_or_else(|failure| panic!("sessions, seed {seed}, {failure}"));
+    }
 }
 
 #[test]
@@ -374,17 +384,19 @@ fn sessions_of_their_own_have_everything_that_a_direct_connection_has() {
     });
 }
 
+fn sharing_with_sessions(seed: u64) -> Draw {
+    let mut draw = Draw::new(seed, 10, &mix());
+    for (number, (seat, _)) in draw.clients.iter_mut().enumerate() {
+        if number % 3 == 0 {
+            seat.mode = PoolMode::Session;
+        }
+    }
+    draw
+}
+
 #[test]
 fn sessions_of_their_own_share_a_pool_with_others() {
-    all("sessions_of_their_own_share", 4, |seed| {
-        let mut draw = Draw::new(seed, 10, &mix());
-        for (number, (seat, _)) in draw.clients.iter_mut().enumerate() {
-            if number % 3 == 0 {
-                seat.mode = PoolMode::Session;
-            }
-        }
-        draw
-    });
+    all("sessions_of_their_own_share", 4, sharing_with_sessions);
 }
 
 /// Connections that die, hang and cannot be opened, and whole servers that do.

@@ -454,6 +454,16 @@ impl<S: Socket> Backend<S> {
             && self.output.is_empty()
     }
 
+    /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
+    /// behind a copy goes to a server that has refused the data.
+    pub(super) fn may_have_failed(&self) -> bool {
+        match self.status {
+            TransactionStatus::Failed => true,
+            TransactionStatus::InTransaction => self.copying_in,
+            TransactionStatus::Idle => false,
+        }
+    }
+
     /// Whether answers are outstanding that its client will see.
     pub(super) fn owes_client(&self) -> bool {
         self.expected.iter().any(|expect| !expect.is_query_of_ours())

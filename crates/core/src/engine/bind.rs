@@ -17,6 +17,7 @@ use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed};
 use crate::pool::ServerParameters;
+use crate::session::aside::Aside;
 use crate::session::settings::{self, Change, Settings, is_custom};
 use crate::wire::{TransactionStatus, build};
 
@@ -120,7 +121,7 @@ impl<S: Socket> Backend<S> {
 
     /// The same for a client whose unnamed statement is known to the server only.
     pub(super) fn apply_beside_unnamed(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        self.set_within_pipeline(desired, false, out);
+        self.set_within_pipeline(desired, out);
         out.extend_from_slice(&build::SYNC);
         self.expect(Expect::MadeSync);
     }
@@ -173,7 +174,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn deallocate_all(&mut self, keeps: bool, out: &mut Vec<u8>) {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
         let alone = !self.unsynced;
-        let failed = self.status == TransactionStatus::Failed && alone;
+        let failed = self.may_have_failed() && alone;
         let names = self.statements.names();
         // Where not all names are known, others' texts come before the client's own.
         if failed || (keeps && names.is_some()) {
@@ -235,6 +236,9 @@ impl<S: Socket> Backend<S> {
 
     /// Appends a Parse of ours as part of the client's pipeline; where they are `other_settings` than
     /// those in force, with these around it.
+    ///
+    /// In a transaction block, and behind anything else in its pipeline, where a BEGIN may stand, the
+    /// client may have set what is not known yet, and with LOCAL: see [`Aside`].
     fn prepare_under(
         &mut self,
         settings: &Settings,
@@ -242,15 +246,39 @@ impl<S: Socket> Backend<S> {
         out: &mut Vec<u8>,
         parse: impl FnOnce(&mut Self, &mut Vec<u8>),
     ) {
+        if !other_settings {
+            parse(self, out);
+        } else if self.unsynced || self.status == TransactionStatus::InTransaction {
+            let (apart, back) = self.set_aside(settings);
+            for text in apart {
+                self.run_within_pipeline(text, out);
+            }
+            parse(self, out);
+            self.run_within_pipeline(back, out);
+        } else {
+            let before = self.applied.clone();
+            self.set_within_pipeline(settings, out);
+            parse(self, out);
+            self.set_within_pipeline(&before, out);
+        }
+    }
+
+    /// The texts that put these settings in force for a Parse within a transaction, and what was in
+    /// force back behind it. (What the backend has is the same then as before.)
+    fn set_aside(&mut self, settings: &Settings) -> (Vec<Vec<u8>>, Vec<u8>) {
         let before = self.applied.clone();
-        let within = self.unsynced;
-        if other_settings {
-            self.set_within_pipeline(settings, within, out);
-        }
-        parse(self, out);
-        if other_settings {
-            self.set_within_pipeline(&before, within, out);
-        }
+        let reads = |change: &Change<'_>| self.pool.statements.may_depend_on(change.name());
+        let changes: Vec<_> = before.diff(settings).filter(reads).collect();
+        self.define(&changes);
+        // Who the session is, is reported too, as it is now.
+        let own =
+            |name: &[u8]| self.parameters.get(name).filter(|_| !ServerParameters::is_fixed(name));
+        let changes = changes.into_iter().map(|change| match change {
+            Change::Reset(name) => own(name).map_or(change, |own| Change::Set(name, own)),
+            Change::Set(..) => change,
+        });
+        let aside = Aside::new(changes.collect());
+        (aside.apart(), aside.back())
     }
 
     /// Appends a Parse of a statement under its client's own name, as part of the client's pipeline.
@@ -270,35 +298,26 @@ impl<S: Socket> Backend<S> {
         start: &Settings,
         out: &mut Vec<u8>,
     ) {
-        let other_settings = self.must_set_for(statement);
-        let before = self.applied.clone();
-        if other_settings {
-            self.set_ahead(&statement.settings, start, out);
+        let parse = |backend: &mut Self, out: &mut Vec<u8>| {
+            backend.made_own_parse(name, &statement.body, out);
+            backend.expected.push_back(Expect::CloseKnown { told: false }); // it sends nothing
+        };
+        if !self.must_set_for(statement) {
+            parse(self, out);
+        } else if self.status == TransactionStatus::Idle {
+            let before = self.applied.clone();
+            self.apply_settings(&statement.settings, start, out);
+            parse(self, out);
+            self.apply_settings(&before, start, out);
+        } else {
+            let (apart, back) = self.set_aside(&statement.settings);
+            for text in apart {
+                self.made_prepare(&text, out);
+            }
+            parse(self, out);
+            // Where the Parse has failed, so does this, and the block stays as it is.
+            self.made_prepare(&back, out);
         }
-        self.made_own_parse(name, &statement.body, out);
-        self.expected.push_back(Expect::CloseKnown { told: false }); // it sends nothing
-        if other_settings {
-            self.set_ahead(&before, start, out);
-        }
-    }
-
-    /// Changes settings around a Parse of ours. In a transaction block, up to its end (see
-    /// [`Self::set_within_pipeline`]), and where the Parse has failed that does, too.
-    fn set_ahead(&mut self, desired: &Settings, start: &Settings, out: &mut Vec<u8>) {
-        if self.status == TransactionStatus::Idle {
-            self.apply_settings(desired, start, out);
-            return;
-        }
-        let before = std::mem::replace(&mut self.applied, desired.clone());
-        let changes: Vec<_> = before.diff(desired).collect();
-        self.define(&changes);
-        for change in changes {
-            let mut text = Vec::new();
-            settings::write_set_local(change, &mut text);
-            build::query(out, &text);
-            self.expect(Expect::MadePrepare);
-        }
-        self.unnamed = None;
     }
 
     /// Appends a Parse of a client's unnamed statement, under the settings of its own Parse.
@@ -326,14 +345,10 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Appends messages that change settings without ending the client's implicit transaction.
-    ///
-    /// In a transaction block the change is a local one: what the client has set there with LOCAL
-    /// would outlast the block if a plain SET put it back. Behind anything else in its pipeline
-    /// there may be a block that a BEGIN there has opened. (What it may have SET there itself is
-    /// not known yet, and what is put back is what was in force before: up to the end of the
-    /// transaction only.)
-    fn set_within_pipeline(&mut self, desired: &Settings, within: bool, out: &mut Vec<u8>) {
+    /// Appends messages that change settings without ending the client's implicit transaction. In a
+    /// transaction block the change is a local one: what the client has set there with LOCAL would
+    /// outlast the block if a plain SET put it back.
+    fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         let before = std::mem::replace(&mut self.applied, desired.clone());
         let changes: Vec<_> = before.diff(desired).collect();
         self.define(&changes);
@@ -341,15 +356,6 @@ impl<S: Socket> Backend<S> {
             let mut body = Vec::new();
             if self.status == TransactionStatus::InTransaction {
                 settings::write_set_local(change, &mut body);
-            } else if within {
-                // Who the session is, is reported too, as it is now.
-                let own = self.parameters.get(change.name());
-                let own = own.filter(|_| !ServerParameters::is_fixed(change.name()));
-                let change = match (change, own) {
-                    (Change::Reset(name), Some(own)) => Change::Set(name, own),
-                    (change, _) => change,
-                };
-                settings::write_set_to_transactions_end(change, &mut body);
             } else {
                 settings::write_set_query([change], &mut body);
             }

@@ -620,6 +620,7 @@ impl<S: Socket> Backend<S> {
         let reported = |name: &[u8]| self.parameters.get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };
+        self.drawn_before &= !unusual.discards_all; // and what was drawn from sequences
         if unusual.forgets_statements {
             self.statements.clear();
             self.by_sql = None;

@@ -301,8 +301,8 @@ impl<S: Socket> Backend<S> {
         !missing.is_empty()
     }
 
-    /// Appends a PREPARE or DEALLOCATE of ours.
-    fn made_prepare(&mut self, text: &[u8], out: &mut Vec<u8>) {
+    /// Appends a PREPARE or DEALLOCATE of ours, or what stands around one.
+    pub(super) fn made_prepare(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
         self.expect(Expect::MadePrepare);
         self.unnamed = None;

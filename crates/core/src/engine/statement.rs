@@ -31,7 +31,7 @@ use siphasher::sip::SipHasher13;
 
 use super::turn::sequences::draws_nothing;
 use crate::pool::Basis;
-use crate::session::settings::Settings;
+use crate::session::settings::{Settings, is_custom, is_parsed};
 use crate::wire::frame;
 
 /// A hasher for keys that come from outside: SipHash under a secret of the process.
@@ -165,7 +165,7 @@ impl Unnamed {
 }
 
 /// First words of commands that parse analysis passes on as they are (`transformStmt`, analyze.c).
-const COMMANDS: [&[u8]; 25] = [
+const COMMANDS: [&[u8]; 26] = [
     b"abort",
     b"alter",
     b"begin",
@@ -179,6 +179,7 @@ const COMMANDS: [&[u8]; 25] = [
     b"grant",
     b"listen",
     b"load",
+    b"lock",
     b"reindex",
     b"release",
     b"reset",
@@ -388,6 +389,11 @@ impl StatementTable {
                 return (inner, hash, custom);
             }
         }
+    }
+
+    /// Whether a statement may depend on this setting (its name in lower case).
+    pub(super) fn may_depend_on(&self, name: &[u8]) -> bool {
+        is_parsed(name) && (!is_custom(name) || self.by_custom.load(Ordering::Relaxed))
     }
 
     fn hash(&self, body: &[u8], settings: &Settings, custom: bool) -> u64 {

@@ -15,6 +15,7 @@
 
 use std::fmt;
 
+use super::aside::KEEPING;
 use super::part::{Part, PartSet};
 
 /// The parameter that it comes in. Nobody can set it, and clients never see it.
@@ -180,7 +181,10 @@ impl Report {
             }
             b"names" => {
                 for value in values {
-                    self.names.push(name(value)?);
+                    let name = name(value)?;
+                    if !is_ours(&name) {
+                        self.names.push(name);
+                    }
                 }
             }
             b"set" => {
@@ -189,7 +193,10 @@ impl Report {
                         Some(at) => (&value[..at], Some(unescaped(&value[at + 1..])?)),
                         None => (value, None),
                     };
-                    self.settings.push(SetTo { name: name(of)?, value });
+                    let name = name(of)?;
+                    if !is_ours(&name) {
+                        self.settings.push(SetTo { name, value });
+                    }
                 }
                 // A custom name is one whatever the case of its letters.
                 self.settings.sort_by(|one, other| one.name.cmp(&other.name));
@@ -225,6 +232,11 @@ impl Report {
     pub fn knows(&self, name: &[u8]) -> bool {
         self.names.iter().any(|known| **known == *name)
     }
+}
+
+/// Whether a custom name is one of Hawser's own, and no state of the session.
+fn is_ours(name: &[u8]) -> bool {
+    name.starts_with(KEEPING.as_bytes())
 }
 
 /// A name, which is not empty, in lower case.
@@ -281,6 +293,13 @@ mod tests {
     #[test]
     fn a_session_without_state_has_none() {
         assert_eq!(read("1"), Ok(Report::default()));
+    }
+
+    #[test]
+    fn what_keeps_values_around_a_parse_is_no_state() {
+        let report = read("1 names=hawser_before.s0,my.x set=hawser_before.s0:a").unwrap();
+        assert!(report.knows(b"my.x") && !report.knows(b"hawser_before.s0"));
+        assert!(report.settings.is_empty());
     }
 
     #[test]

@@ -54,7 +54,7 @@ const NOT_PARSED: [&[u8]; 15] = [
 
 /// Does the meaning of a statement depend on the setting (its name in lower case)? All do that
 /// are not known not to: custom names may be read by policies and functions.
-fn is_parsed(name: &[u8]) -> bool {
+pub fn is_parsed(name: &[u8]) -> bool {
     let logging = name.starts_with(b"log_") && !name.contains(&b'.');
     let network = name.starts_with(b"tcp_") && !name.contains(&b'.');
     !logging && !network && !NOT_PARSED.contains(&name)
@@ -456,19 +456,6 @@ pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// The same where it is not known whether there is a transaction block: outside of one SET LOCAL
-/// works up to the end of the pipeline, but not without a warning in the server's log.
-pub fn write_set_to_transactions_end(change: Change<'_>, out: &mut Vec<u8>) {
-    out.extend_from_slice(b"SELECT pg_catalog.set_config(");
-    write_string(change.name(), out);
-    out.push(b',');
-    match change {
-        Change::Set(_, value) => write_string(value, out),
-        Change::Reset(_) => out.extend_from_slice(b"NULL"),
-    }
-    out.extend_from_slice(b",true)");
-}
-
 /// One statement that gives a setting a value, for the session or up to the end of the
 /// transaction. Lists are quoted by the server already: only set_config() takes them as they are.
 fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
@@ -743,16 +730,6 @@ mod tests {
             r#"SELECT pg_catalog.set_config('search_path','"it''s"',true)"#
         );
         assert_eq!(written(Change::Reset(b"my.x")), r#"SET LOCAL "my"."x" TO DEFAULT"#);
-        let written = |change| {
-            let mut out = Vec::new();
-            write_set_to_transactions_end(change, &mut out);
-            String::from_utf8(out).unwrap()
-        };
-        assert_eq!(
-            written(Change::Set(b"my.x", b"it's")),
-            "SELECT pg_catalog.set_config('my.x','it''s',true)"
-        );
-        assert_eq!(written(Change::Reset(b"a")), "SELECT pg_catalog.set_config('a',NULL,true)");
     }
 
     #[test]

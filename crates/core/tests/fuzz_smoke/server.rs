@@ -66,6 +66,8 @@ pub(crate) struct Session {
     state: State,
     /// Values of SET LOCAL.
     local: [Option<String>; SETTINGS.len()],
+    /// What was in force around a Parse.
+    kept: BTreeMap<String, String>,
     /// The state to which an error or a ROLLBACK goes back.
     saved: Option<State>,
     reported: Vec<String>,
@@ -113,6 +115,7 @@ impl Session {
             state: State { values: start.clone(), listening: false, temporary: false },
             start,
             local: Default::default(),
+            kept: BTreeMap::new(),
             saved: None,
             status: b'I',
             statements: BTreeMap::new(),
@@ -455,11 +458,10 @@ impl Session {
                 tag = format!("SELECT {}", u8::from(self.state.listening));
             }
             "SELECT" => {
-                if let Some(call) = text.strip_prefix("SELECT pg_catalog.set_config(") {
-                    let mut quoted = call.split('\'');
-                    let (name, value) = (quoted.nth(1), quoted.nth(1));
-                    let local = call.ends_with(",true)");
-                    self.set(name.unwrap_or(""), value.unwrap_or(""), local)?;
+                for call in
+                    text.split("pg_catalog.set_config(").skip(1).filter(|c| c.starts_with('\''))
+                {
+                    self.set_config(call)?;
                 }
                 if whole {
                     self.message(b'T', |out| out.extend_from_slice(&[0, 0]));
@@ -585,6 +587,29 @@ impl Session {
         Ok(())
     }
 
+    /// `'name','value',true)`, or with the value of another setting, or NULL.
+    fn set_config(&mut self, call: &str) -> Result<(), Failure> {
+        let local = call.contains(",true)");
+        let mut quoted = call.split('\'');
+        let (name, value) = (quoted.nth(1).unwrap_or(""), quoted.nth(1).unwrap_or(""));
+        let call = call.split(" IS NULL").next().unwrap_or(call);
+        let value = if call.contains("current_setting(") {
+            match place(value) {
+                Some(at) => self.value(at).to_owned(),
+                None => self.kept.get(value).cloned().unwrap_or_default(),
+            }
+        } else if call.contains(",NULL") {
+            "DEFAULT".to_owned()
+        } else {
+            value.to_owned()
+        };
+        if name.starts_with("hawser_before.") {
+            self.kept.insert(name.to_owned(), value);
+            return Ok(());
+        }
+        self.set(name, &value, local)
+    }
+
     fn parse(&mut self, body: &[u8]) -> Result<(), Failure> {
         let Some((name, rest)) = take_string(body) else { return fail(BAD_MESSAGE) };
         let Some((text, types)) = take_string(rest) else { return fail(BAD_MESSAGE) };
@@ -678,7 +703,8 @@ impl Session {
         if self.status == b'E' && !ends_transaction(&statement.text) {
             return fail("25P02");
         }
-        if is_select(&statement.text) && !statement.text.contains("1/0") {
+        let sets = statement.text.contains("pg_catalog.set_config('");
+        if is_select(&statement.text) && !statement.text.contains("1/0") && !sets {
             let left = ROWS - rows_sent;
             let now = if limit == 0 { left } else { left.min(limit) };
             for _ in 0..now {

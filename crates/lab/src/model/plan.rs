@@ -328,6 +328,7 @@ fn scalar_column(scalar: &Scalar, params: &[Type]) -> (&'static str, Type) {
         Scalar::Cast(_, Type::Int8) => ("int8", Type::Int8),
         Scalar::Cast(_, kind) => ("text", *kind),
         Scalar::SetConfig(..) => ("set_config", Type::Text),
+        Scalar::IsNull(_) => ("?column?", Type::Bool),
         Scalar::Hidden(Hidden::Set(..)) => ("hides_setting", Type::Text),
         Scalar::Hidden(Hidden::Lock(_)) => ("hides_lock", Type::Void),
         Scalar::Hidden(Hidden::Unlock(_)) => ("hides_unlock", Type::Bool),

@@ -95,6 +95,8 @@ pub enum Scalar {
     Cast(usize, Type),
     /// `set_config(name, value, is_local)`
     SetConfig(Box<Scalar>, Box<Scalar>, bool),
+    /// `set_config(...) IS NULL`
+    IsNull(Box<Scalar>),
     /// `current_setting(name, missing_ok)`
     CurrentSetting(String, bool),
     /// `nextval('name')`

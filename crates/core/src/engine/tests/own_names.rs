@@ -67,6 +67,40 @@ fn what_the_server_refuses_to_prepare_is_the_answer_of_the_query() {
     assert_eq!(world.names_of(world.slot_of(&client)), [b"p".to_vec()]);
 }
 
+/// Of the simulation, seed 135: what its client had set in the transaction was hidden.
+#[test]
+fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_behind_it() {
+    for refused in [false, true] {
+        let mut world = World::new(1);
+        let (client, server) = client_with_p(&mut world);
+        let begin = query("SET TimeZone TO 'Asia/Tokyo'; BEGIN");
+        world.send(&client, &begin);
+        let told = [answers("CC"), parameter("TimeZone", "Asia/Tokyo"), answers("T")].concat();
+        world.send(&server, &told);
+        client.received();
+        server.received();
+        world.send(&client, &query("EXECUTE p"));
+        let apart = "SELECT pg_catalog.set_config('hawser_before.s0',pg_catalog.current_setting('timezone',true),true) IS NULL,\
+                     pg_catalog.set_config('timezone','UTC',true) IS NULL";
+        let back = "SELECT pg_catalog.set_config('timezone',pg_catalog.current_setting('hawser_before.s0'),true) IS NULL";
+        let sent = [query(apart), parse("p", "SELECT 1"), sync(), query(back)].concat();
+        assert_eq!(text(&server.received()), text(&sent), "in one write");
+        let set = [message(b'T', b"\0\0"), answers("DCT")].concat();
+        world.send(&server, &set);
+        if !refused {
+            world.send(&server, &[answers("1T"), set].concat());
+            assert_eq!(server.received(), query("EXECUTE p"));
+            world.send(&server, &answers("CT"));
+            assert_eq!(client.kinds(), "CZ");
+            continue;
+        }
+        let gone = message(b'E', b"SERROR\0VERROR\0C42P01\0Mrelation \"t\" does not exist\0\0");
+        let aborted = message(b'E', b"SERROR\0VERROR\0C25P02\0Mit is aborted\0\0");
+        world.send(&server, &[&gone[..], &answers("F"), &aborted, &answers("F")].concat());
+        assert_eq!(client.received(), [gone, message(b'Z', b"E")].concat(), "as if it had run");
+    }
+}
+
 #[test]
 fn in_a_pipeline_it_is_a_part_of_that_and_comes_back_if_ignored() {
     let mut world = World::new(1);

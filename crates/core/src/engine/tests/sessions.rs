@@ -302,6 +302,31 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     within([parse("", "SELECT f()"), bind(""), execute()].concat(), ask(""), 0);
 }
 
+/// It took away what only the server knew, and what the client had drawn itself.
+#[test]
+fn in_session_mode_what_others_have_drawn_is_discarded_ahead_of_all_and_never_again() {
+    let mut world = World::new(1);
+    let (two, server) = behind_one_that_has_drawn(&mut world);
+    world.send(&two, &query("SELECT lastval()"));
+    world.send(&server, &answers("CIEI"));
+    let one = world.client();
+    world.send(&one, &query("SELECT nextval('s')"));
+    world.send(&server, &answers("DCI"));
+    server.received();
+    let session = world.client_of(LoopId(0), PoolMode::Session, &[]);
+    let first = [parse("", "SELECT 1"), sync()].concat();
+    world.send(&session, &first);
+    assert_eq!(server.received(), [query("DISCARD SEQUENCES"), first].concat());
+    world.send(&server, &answers("CI1I"));
+    for sent in [query("SELECT nextval('s')"), [bind(""), execute(), sync()].concat()] {
+        world.send(&session, &sent);
+        assert_eq!(server.received(), sent);
+        world.send(&server, &answers(if sent[0] == b'Q' { "DCI" } else { "2DCI" }));
+    }
+    world.send(&session, &query("BEGIN"));
+    assert_eq!(server.received(), query("BEGIN"));
+}
+
 #[test]
 fn once_anybody_has_asked_blocks_begin_without_what_others_have_drawn() {
     let mut world = World::new(1);
@@ -409,7 +434,7 @@ fn a_start_value_of_the_client_before_is_put_back_whatever_the_reset_query_leave
         let start = [("work_mem", "7MB")];
         let client = world.client_of(LoopId(0), PoolMode::Session, &start);
         let server = world.servers[0].clone();
-        world.send(&client, &query("SELECT 1"));
+        world.send(&client, &query("SHOW x"));
         server.received();
         world.send(&server, &answers("CI"));
         world.send(&server, &answers("CI"));
@@ -417,7 +442,7 @@ fn a_start_value_of_the_client_before_is_put_back_whatever_the_reset_query_leave
         assert_eq!(server.received(), query(reset));
         world.send(&server, &answers("CI"));
         let next = world.client_of(LoopId(0), PoolMode::Session, &[]);
-        world.send(&next, &query("SELECT 2"));
+        world.send(&next, &query("SHOW y"));
         let sent = String::from_utf8_lossy(&server.received()).into_owned();
         assert_eq!(sent.contains("work_mem"), !expected.is_empty(), "{reset}: {sent}");
         if !expected.is_empty() {

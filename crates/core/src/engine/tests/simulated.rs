@@ -368,10 +368,42 @@ fn settings_around_a_parse_behind_a_begin_in_its_pipeline_end_with_the_transacti
     let sent = second.received();
     assert_eq!(kinds(&sent), "PBECCPPBECCBES");
     let text = String::from_utf8_lossy(&sent);
-    for zone in ["UTC", "Asia/Tokyo"] {
-        let local = format!("SELECT pg_catalog.set_config('timezone','{zone}',true)");
+    for value in ["'UTC'", "pg_catalog.current_setting('hawser_before.s0')"] {
+        let local = format!("pg_catalog.set_config('timezone',{value},true)");
         assert!(text.contains(&local), "{text}");
     }
+}
+
+/// It may have called set_config($1, ...), a function, or have set a LOCAL value.
+#[test]
+fn what_the_client_has_set_unseen_within_its_block_is_in_force_behind_a_parse_of_ours() {
+    let mut world = World::new(2);
+    let client = world.client();
+    world.send(&client, &[parse("s", "SELECT now()"), sync()].concat());
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("1I"));
+    world.send(&client, &query("SET TimeZone TO 'Asia/Tokyo'"));
+    let told = [answers("C"), parameter("TimeZone", "Asia/Tokyo"), answers("I")].concat();
+    world.send(&server, &told);
+    let other = world.client();
+    world.send(&other, &query("BEGIN"));
+    world.send(&client, &query("BEGIN"));
+    let second = world.servers[1].clone();
+    world.send(&second, &[told, answers("CT")].concat());
+    second.received();
+    client.received();
+    let run = [bind("s"), execute(), sync()].concat();
+    world.send(&client, &run);
+    let sent = second.received();
+    assert_eq!(kinds(&sent), "PBECCPPBECCBES");
+    let text = String::from_utf8_lossy(&sent);
+    let keeps = "SELECT pg_catalog.set_config('hawser_before.s0',pg_catalog.current_setting('timezone',true),true) IS NULL,\
+                 pg_catalog.set_config('timezone','UTC',true) IS NULL\0";
+    let back = "SELECT pg_catalog.set_config('timezone',pg_catalog.current_setting('hawser_before.s0'),true) IS NULL\0";
+    let at = [keeps, "SELECT now()\0", back].map(|text_of| text.find(text_of));
+    assert!(at.is_sorted() && at[0].is_some(), "{text}");
+    world.send(&second, &answers("12DC33112DC332CT"));
+    assert_eq!(client.kinds(), "2CZ", "of what is around it, it hears nothing");
 }
 
 #[test]

@@ -91,7 +91,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         self.hold()?;
-        let fails = self.backend.status == TransactionStatus::Failed;
+        let fails = self.backend.may_have_failed();
         let at_start = self.backend.status == TransactionStatus::Idle || !self.backend.drawn;
         if at_start && !fails && !self.backend.owes_client() {
             self.passage.cut(self.backend)?;
@@ -112,6 +112,13 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let asks = || self.text_at_hand().is_none_or(asks_for_sequences);
         match self.backend.must_discard_sequences(asks) {
+            // What others have drawn goes ahead of all that it sends: later it would be its own, and a
+            // query of ours would take away its unnamed statement.
+            None if self.client.is_native() => {
+                if !self.backend.drawn_before || self.backend.drawn {
+                    return Ok(());
+                }
+            }
             None if self.client.reads_sequences => {}
             None if self.backend.drawn_before
                 && self.backend.pool.reads_sequences()

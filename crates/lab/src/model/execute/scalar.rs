@@ -40,6 +40,7 @@ impl Session {
                 self.set(cluster, &name, value.as_deref(), *local)?;
                 self.setting(&name).map(str::to_owned)
             }
+            Scalar::IsNull(of) => truth(self.scalar(cluster, of, params, notices)?.is_none()),
             Scalar::CurrentSetting(name, missing_ok) => match self.setting(name) {
                 Some(value) => Some(value.to_owned()),
                 None if *missing_ok => None,

@@ -547,7 +547,13 @@ impl<'a> Parser<'a> {
                         self.param(*number, Some(Type::Text));
                     }
                 }
-                Scalar::SetConfig(Box::new(name), Box::new(value), self.boolean()?)
+                let call = Scalar::SetConfig(Box::new(name), Box::new(value), self.boolean()?);
+                self.expect_mark(")")?;
+                if !self.accept("is") {
+                    return Ok(call);
+                }
+                self.expect("null")?;
+                return Ok(Scalar::IsNull(Box::new(call)));
             }
             "current_setting" => {
                 let name = self.text()?;

@@ -1,0 +1,178 @@
+//! Settings put aside for a moment within a client's transaction, and put back as they were.
+//!
+//! # Why     a client may have changed anything within its pipeline, and nothing is known of that before
+//!           the pipeline ends. What is put back is therefore what the server has, not what is believed.
+//! # Model   one SELECT keeps what is in force under names of its own, and sets what is wanted up to the
+//!           end of the transaction; a second one sets what the first has kept. What the client has set
+//!           for its session comes out again at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL behind SET
+//!           masks it), what it has set with LOCAL ends where it would have.
+//! # Why not SAVEPOINT and ROLLBACK TO: they need a transaction block, and whether there is one is not
+//!           known behind other messages of a pipeline.
+//! # Limits  the columns of a row are computed from left to right (`ExecProject`). No value comes back as
+//!           a result (IS NULL): it might have no equivalent in the client_encoding of that moment.
+
+use super::settings::{Change, write_string};
+
+/// Names that keep what was in force begin with this: they are Hawser's, and no state of a session.
+pub const KEEPING: &str = "hawser_before.";
+
+const AUTHORIZATION: &[u8] = b"session_authorization";
+const ROLE: &[u8] = b"role";
+
+/// Settings to be changed for a moment.
+#[derive(Debug)]
+pub struct Aside<'a> {
+    changes: Vec<Change<'a>>,
+    /// Each once.
+    names: Vec<&'a [u8]>,
+}
+
+impl<'a> Aside<'a> {
+    /// Of changes in an order in which they can be made.
+    pub fn new(changes: Vec<Change<'a>>) -> Self {
+        let mut names: Vec<&[u8]> = Vec::with_capacity(changes.len());
+        for change in &changes {
+            let (Change::Set(name, _) | Change::Reset(name)) = *change;
+            // SET SESSION AUTHORIZATION resets the role.
+            let role = (name == AUTHORIZATION).then_some(ROLE);
+            for name in [Some(name), role].into_iter().flatten() {
+                if !names.contains(&name) {
+                    names.push(name);
+                }
+            }
+        }
+        Self { changes, names }
+    }
+
+    /// The texts, one after the other, that keep what is in force and make the changes: a text is read
+    /// in the client_encoding in force, so that this one comes by itself where the others are not ASCII.
+    pub fn apart(&self) -> Vec<Vec<u8>> {
+        let mut texts = vec![Vec::new()];
+        for (number, name) in self.names.iter().enumerate() {
+            column(&mut texts[0], |out| {
+                write_string(keeping(number).as_bytes(), out);
+                out.extend_from_slice(b",pg_catalog.current_setting(");
+                write_string(name, out);
+                out.extend_from_slice(b",true)");
+            });
+        }
+        let encodes = |change: &Change<'_>| change.name() == b"client_encoding";
+        let plain = |change: &Change<'_>| match change {
+            Change::Set(_, value) => value.is_ascii(),
+            Change::Reset(_) => true,
+        };
+        let apart = self.changes.iter().any(encodes) && !self.changes.iter().all(plain);
+        if apart {
+            texts.push(Vec::new());
+        }
+        for change in &self.changes {
+            let text = if apart && !encodes(change) { 1 } else { 0 };
+            column(&mut texts[text], |out| match change {
+                Change::Set(name, value) => {
+                    write_string(name, out);
+                    out.push(b',');
+                    write_string(value, out);
+                }
+                Change::Reset(name) => {
+                    write_string(name, out);
+                    out.extend_from_slice(b",NULL");
+                }
+            });
+        }
+        texts
+    }
+
+    /// The text that puts back what was in force.
+    pub fn back(&self) -> Vec<u8> {
+        let mut text = Vec::new();
+        // Whoever may set the others is who has logged in: see `Settings::diff`.
+        for name in [AUTHORIZATION, ROLE] {
+            if self.names.contains(&name) {
+                column(&mut text, |out| {
+                    write_string(name, out);
+                    out.extend_from_slice(b",NULL");
+                });
+            }
+        }
+        let is_identity = |name: &[u8]| name == AUTHORIZATION || name == ROLE;
+        let names = || self.names.iter().enumerate();
+        let others = names().filter(|(_, name)| !is_identity(name));
+        let last = [AUTHORIZATION, ROLE].into_iter();
+        let last = last.filter_map(|one| names().find(|(_, name)| **name == one));
+        for (number, name) in others.chain(last) {
+            column(&mut text, |out| {
+                write_string(name, out);
+                out.extend_from_slice(b",pg_catalog.current_setting(");
+                write_string(keeping(number).as_bytes(), out);
+                out.push(b')');
+            });
+        }
+        text
+    }
+}
+
+fn keeping(number: usize) -> String {
+    format!("{KEEPING}s{number}")
+}
+
+/// One more call of set_config() with these arguments, up to the end of the transaction.
+fn column(text: &mut Vec<u8>, arguments: impl FnOnce(&mut Vec<u8>)) {
+    text.extend_from_slice(if text.is_empty() { b"SELECT " } else { b"," });
+    text.extend_from_slice(b"pg_catalog.set_config(");
+    arguments(text);
+    text.extend_from_slice(b",true) IS NULL");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(changes: Vec<Change<'_>>) -> Vec<String> {
+        let aside = Aside::new(changes);
+        let texts = aside.apart().into_iter().chain([aside.back()]);
+        texts.map(|text| String::from_utf8(text).expect("UTF-8")).collect()
+    }
+
+    #[test]
+    fn what_is_in_force_is_kept_ahead_of_all_changes() {
+        assert_eq!(
+            texts(vec![Change::Set(b"datestyle", b"it's"), Change::Reset(b"my.x")]),
+            [
+                "SELECT pg_catalog.set_config('hawser_before.s0',pg_catalog.current_setting('datestyle',true),true) IS NULL,\
+                 pg_catalog.set_config('hawser_before.s1',pg_catalog.current_setting('my.x',true),true) IS NULL,\
+                 pg_catalog.set_config('datestyle','it''s',true) IS NULL,\
+                 pg_catalog.set_config('my.x',NULL,true) IS NULL",
+                "SELECT pg_catalog.set_config('datestyle',pg_catalog.current_setting('hawser_before.s0'),true) IS NULL,\
+                 pg_catalog.set_config('my.x',pg_catalog.current_setting('hawser_before.s1'),true) IS NULL",
+            ]
+        );
+    }
+
+    #[test]
+    fn who_the_session_is_ends_first_and_begins_last() {
+        let found = texts(vec![
+            Change::Reset(AUTHORIZATION),
+            Change::Set(b"timezone", b"UTC"),
+            Change::Set(AUTHORIZATION, b"one"),
+        ]);
+        let [apart, back] = &found[..] else { panic!("{found:?}") };
+        assert_eq!(apart.matches("set_config('hawser_before").count(), 3, "the role, too: {apart}");
+        let names: Vec<_> = back
+            .split("set_config('")
+            .skip(1)
+            .map(|call| call.split('\'').next().unwrap_or_default())
+            .collect();
+        let identity = ["session_authorization", "role"];
+        assert_eq!(names, [&identity[..], &["timezone"], &identity[..]].concat());
+    }
+
+    #[test]
+    fn what_is_not_ascii_is_read_in_the_encoding_that_it_is_in() {
+        let encoding = Change::Set(b"client_encoding", b"LATIN1");
+        let found = texts(vec![encoding, Change::Set(b"search_path", "ä".as_bytes())]);
+        let [first, second, _] = &found[..] else { panic!("{found:?}") };
+        assert!(first.is_ascii() && first.contains("'LATIN1'"), "{first}");
+        assert!(second.starts_with("SELECT pg_catalog.set_config('search_path','ä',true)"));
+        assert_eq!(texts(vec![encoding, Change::Set(b"search_path", b"a")]).len(), 2);
+    }
+}
