@@ -55,7 +55,7 @@ def build(kind, payload):
             case "parse":
                 data += m.parse(rest[1], rest[0])
             case "bind":
-                data += m.bind(rest[1], rest[0])
+                data += m.bind(rest[1], rest[0], *rest[2:])
             case "describe":
                 data += (m.describe_statement if rest[0] == "S" else m.describe_portal)(rest[1])
             case "execute":

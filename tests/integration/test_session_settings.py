@@ -60,6 +60,37 @@ def test_reset_goes_back_to_the_clients_own_start(env):
     equal(client.rows(SHOWN), [(default[0], "9MB", *default[2:])])
 
 
+def test_a_null_that_comes_as_a_parameter_resets_to_ones_own_start_value(env):
+    """In the statement itself, and in the same transaction: not first behind it."""
+    own = {"options": "-c work_mem=9MB -c my.x=mine", "timezone": "Asia/Tokyo"}
+    shown = "select concat_ws(' ', current_setting('work_mem'), current_setting('my.x'), current_setting('timezone'))"
+    client, other = env.connect(**own), env.connect()
+    for name in ("", "named"):
+        for sql, settings in (("select set_config('{}', $1, false)", None), ("select pg_catalog.set_config($1::text, $2, false)", "by parameter")):
+            for setting, value in (("work_mem", "9MB"), ("my.x", "mine"), ("TimeZone", "Asia/Tokyo")):
+                client.execute("set work_mem = '5MB'; set my.x = 'set'; set timezone = 'Europe/Paris'")
+                other.execute("select 1")
+                values = (None,) if settings is None else (setting, None)
+                prepared = m.parse(sql.format(setting), name)
+                if name:
+                    client.exchange(prepared, m.SYNC)
+                    prepared = b""
+                client.execute("begin")
+                result = client.exchange(prepared, m.bind(name, values=values), m.execute(), m.SYNC)
+                equal(result.value, value, f"{sql} of {setting}")
+                inside = client.value(shown)
+                client.execute("commit")
+                expected = {"work_mem": "5MB", "my.x": "set", "TimeZone": "Europe/Paris", setting: value}
+                equal((inside, client.value(shown)), (" ".join(expected.values()),) * 2, f"{sql} of {setting}")
+                if name:
+                    client.exchange(m.close_statement(name), m.SYNC)
+    # What is not NULL is what it is.
+    equal(client.extended("select set_config('work_mem', $1, false)", ["6MB"]).value, "6MB")
+    equal(client.value("show work_mem"), "6MB")
+    # A parameter that stands elsewhere, too, is NULL there.
+    equal(client.extended("select set_config('my.x', $1, true), $1 is null", [None]).rows[0][1], "t")
+
+
 def test_the_extended_protocol_and_set_config(env):
     default = plain(env)
     client, other = env.connect(), env.connect()

@@ -16,6 +16,7 @@ use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::{Socket, limits};
 use crate::pool::{Basis, Wish};
+use crate::session::calls::Given;
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -95,6 +96,8 @@ pub(super) struct Extra {
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
     pub(super) native_statements: BTreeMap<Box<[u8]>, Box<Unusual>>,
+    /// What such statements give to set_config(), if they give it parameters.
+    pub(super) native_given: BTreeMap<Box<[u8]>, Box<[Given]>>,
     /// Portals of statements whose execution changes the books: see [`super::restore`].
     pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
@@ -274,6 +277,7 @@ impl<S: Socket> Client<S> {
             && extra.untold.is_none()
             && extra.untold_reports.is_empty()
             && extra.native_statements.is_empty()
+            && extra.native_given.is_empty()
             && extra.unusual_portals.is_empty()
             && !extra.unlistening
             && extra.by_sql.is_none()

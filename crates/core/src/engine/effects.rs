@@ -56,6 +56,8 @@ pub struct Effects {
     pub rereads: bool,
     /// It gives settings the server's own start values by set_config() with NULL.
     pub resets_by_null: bool,
+    /// It may do so where a parameter is NULL.
+    pub resets_by_parameter: bool,
     /// It may set a search_path up to the end of the transaction.
     pub local_path: bool,
     /// Names that a PREPARE of its own gives.
@@ -143,6 +145,7 @@ impl Effects {
             reads_sequences: true,
             rereads: true,
             resets_by_null: false,
+            resets_by_parameter: false,
             local_path: true,
             prepares: Vec::new(),
             mentions: Vec::new(),
@@ -290,6 +293,7 @@ impl Effects {
             reads_sequences: self.reads_sequences || other.reads_sequences,
             rereads: true,
             resets_by_null: self.resets_by_null || other.resets_by_null,
+            resets_by_parameter: self.resets_by_parameter || other.resets_by_parameter,
             local_path: true,
             prepares: Vec::new(),
             mentions: Vec::new(),
@@ -313,6 +317,7 @@ impl Effects {
             spoils_unseen: policy.must_close(parts.minus(COVERED)),
             rereads: findings.unsure || findings.rereads,
             resets_by_null: !findings.nulls.is_empty(),
+            resets_by_parameter: findings.given,
             local_path: findings.local_path,
             changes_catalog: findings.changes_catalog,
             may_mention: findings.unsure

@@ -20,12 +20,12 @@
 //!
 //! # Limits
 //! set_config() of a literal name with NULL is a RESET: the client's value is written in place of the
-//! NULL, in a Parse as well. In a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has
+//! NULL, in a Parse as well, and in a Bind (`turn::written`). In a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has
 //! more statements of note than are listed, into which more than [`INSERTED_BYTES_MAX`] would be put,
 //! or that cannot be read for certain, nothing is put: the start values are back when it has ended
 //! (not behind set_config()). A message's length goes ahead of its text, so what is to be put must be
 //! known before the first byte goes: such a text has to be kept, and no client may keep more than a
-//! loop's buffer holds. What functions reset is not seen, nor is NULL as a parameter.
+//! loop's buffer holds. What functions reset is not seen.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -10,6 +10,7 @@ mod own_names;
 mod portal;
 mod prepared;
 pub(super) mod sequences;
+mod written;
 
 pub(super) use own_names::OwnNames;
 

@@ -1,4 +1,5 @@
-//! Finds calls of a function in a text in whose place something else can be written.
+//! Finds calls of functions in a text in whose place, or for whose arguments, something else can be
+//! written.
 //!
 //! # Model   the text's tokens, all at once, and for each parenthesis that is open whether it has a
 //!           SELECT's list, a FROM's, or neither. A call is an item of such a list by itself, and what
@@ -11,10 +12,13 @@
 use std::ops::Range;
 
 use super::scan::ScanOptions;
-use super::token::{Lexer, Sink};
+use super::token::{Lexer, PARAMETER, Sink};
 
 /// The function that gives what a session listens on.
 pub(crate) const CHANNELS: &[u8] = b"pg_listening_channels";
+
+/// The function that sets what it is given the name of.
+const SET_CONFIG: &[u8] = b"set_config";
 
 /// No call is longer that has not much between its words.
 const CALL_BYTES_MAX: usize = 64;
@@ -33,7 +37,8 @@ enum Kind {
     /// In lower case.
     Word(Box<[u8]>),
     Quoted(Box<[u8]>),
-    String,
+    /// What stands in it.
+    String(Vec<u8>),
     Symbol(u8),
     Semicolon,
 }
@@ -63,6 +68,8 @@ impl Token {
 struct Tokens {
     all: Vec<Token>,
     unsure: bool,
+    /// A string is spelt so that what stands in it does not show.
+    disguised: bool,
 }
 
 impl Tokens {
@@ -113,14 +120,21 @@ impl Sink for Tokens {
     }
 
     fn string(&mut self, start: usize, continued: bool) {
+        self.disguised |= continued;
         if !continued {
-            self.push(Kind::String, start);
+            self.push(Kind::String(Vec::new()), start);
         }
     }
 
-    fn content(&mut self, _: &[u8]) {}
+    fn content(&mut self, piece: &[u8]) {
+        if let Some(Token { kind: Kind::String(content), .. }) = self.all.last_mut() {
+            content.extend_from_slice(piece);
+        }
+    }
 
-    fn escape(&mut self) {}
+    fn escape(&mut self) {
+        self.disguised = true;
+    }
 
     fn string_end(&mut self) {}
 
@@ -249,7 +263,7 @@ fn needs_name(clause: Clause, next: Option<&Token>) -> Option<bool> {
         Kind::Word(_) if next.is_word(ends) => Some(true),
         Kind::Word(_) if next.is_word(&GO_ON) => None,
         Kind::Word(_) | Kind::Quoted(_) => Some(false),
-        Kind::String => None,
+        Kind::String(_) => None,
     }
 }
 
@@ -300,9 +314,106 @@ pub(crate) fn of_channels(text: &[u8], options: ScanOptions) -> Option<Vec<Call>
     Some(calls)
 }
 
+/// A setting to which set_config() gives a parameter.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Given {
+    /// Which one.
+    pub(crate) setting: Setting,
+    /// The parameter's place, from 0.
+    pub(crate) value: usize,
+}
+
+/// How a setting is named.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Setting {
+    /// In lower case.
+    Named(Box<[u8]>),
+    /// By a parameter, whose place this is, from 0.
+    Parameter(usize),
+}
+
+impl Tokens {
+    /// The number of the parameter at `at`, less one.
+    fn parameter(&self, text: &[u8], at: usize) -> Option<usize> {
+        let Token { kind: Kind::Symbol(PARAMETER), start } = self.all.get(at)? else { return None };
+        let digits = text.get(start + 1..)?;
+        let length = digits.iter().take_while(|byte| byte.is_ascii_digit()).count();
+        let number: u16 = std::str::from_utf8(&digits[..length]).ok()?.parse().ok()?;
+        usize::from(number).checked_sub(1)
+    }
+
+    /// What stands behind the argument at `at`, of one token and, perhaps, a cast to text, if that is a
+    /// comma.
+    fn behind_argument(&self, at: usize) -> Option<usize> {
+        let mut next = at + 1;
+        let cast = self.all.get(next)?.is_symbol(b':') && self.all.get(next + 1)?.is_symbol(b':');
+        if cast {
+            self.all.get(next + 2).filter(|token| token.is_word(&["text", "varchar"]))?;
+            next += 3;
+        }
+        self.all.get(next)?.is_symbol(b',').then_some(next + 1)
+    }
+}
+
+/// The parameters that a text gives to set_config() for values, of those that stand nowhere else in it.
+pub(crate) fn of_set_config(text: &[u8], options: ScanOptions) -> Vec<Given> {
+    let Some(tokens) = Tokens::of(text, options).filter(|tokens| !tokens.disguised) else {
+        return Vec::new();
+    };
+    let parameters: Vec<usize> =
+        (0..tokens.all.len()).filter_map(|at| tokens.parameter(text, at)).collect();
+    let given = |at: usize| {
+        tokens.call(at, SET_CONFIG)?;
+        let name = at + 2;
+        let setting = match (&tokens.all.get(name)?.kind, tokens.parameter(text, name)) {
+            (Kind::String(name), _) => Setting::Named(name.to_ascii_lowercase().into()),
+            (_, number) => Setting::Parameter(number?),
+        };
+        let at = tokens.behind_argument(name)?;
+        let value = tokens.parameter(text, at)?;
+        tokens.behind_argument(at)?;
+        let alone = parameters.iter().filter(|number| **number == value).count() == 1;
+        alone.then_some(Given { setting, value })
+    };
+    (0..tokens.all.len()).filter_map(given).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn values_that_are_parameters_are_found() {
+        let given = |text: &str| {
+            let all = of_set_config(text.as_bytes(), ScanOptions::default());
+            let one = |given: &Given| match &given.setting {
+                Setting::Named(name) => {
+                    format!("{}={}", String::from_utf8_lossy(name), given.value)
+                }
+                Setting::Parameter(name) => format!("#{name}={}", given.value),
+            };
+            all.iter().map(one).collect::<Vec<_>>().join(" ")
+        };
+        for (text, expected) in [
+            ("select set_config('My.X', $1, false)", "my.x=0"),
+            ("SELECT pg_catalog.Set_Config ( 'a'::text , $12::TEXT, $1 )", "a=11"),
+            ("select set_config($1,$2,$3), set_config($4, $5, false)", "#0=1 #3=4"),
+            ("select set_config('a', $1, true) from t where u = $2", "a=0"),
+            ("select set_config('a', coalesce($1, 'b'), true)", ""),
+            ("select set_config('a', $1 || 'b', true)", ""),
+            ("select set_config('a', $1::int::text, true)", ""),
+            ("select set_config('a', $1, true), $1 is null", ""),
+            ("select set_config('a' 'b', $1, true)", ""),
+            ("select set_config(E'\\141', $1, true)", ""),
+            ("select own.set_config('a', $1, true)", ""),
+            ("select set_config('a', '$1', true)", ""),
+            ("select set_config('a', $0, true)", ""),
+            ("select set_config('a', $99999, true)", ""),
+            ("select set_config('a', $1, true), 'open", ""),
+        ] {
+            assert_eq!(given(text), expected, "{text}");
+        }
+    }
 
     /// The text with `X` in place of each call, `X N` where it needs a name.
     fn written(text: &str) -> String {

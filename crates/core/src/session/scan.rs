@@ -31,7 +31,7 @@ use self::verb::{Head, Kind};
 use super::canonical::is_unsafe_encoding;
 use super::part::{Part, PartSet, is_reported};
 use super::settings::is_custom;
-use super::token::{Lexer, NAME_BYTES_MAX, Sink};
+use super::token::{Lexer, NAME_BYTES_MAX, PARAMETER, Sink};
 
 /// Statements of one text that are listed, whatever they do.
 pub const STATEMENTS_MAX: usize = 64;
@@ -106,6 +106,8 @@ pub struct Findings {
     /// Where set_config() is given NULL for the value of one of these: it goes back to its start
     /// value.
     pub nulls: Vec<(Name, Range<usize>)>,
+    /// The value that set_config() is given may be a parameter, and so NULL.
+    pub given: bool,
     /// Parts that functions in it may end; what its listed statements' own verbs may end is not among
     /// them.
     pub ends: PartSet,
@@ -332,6 +334,7 @@ impl Finder {
             {
                 let is_null = kind == Kind::Word && text.eq_ignore_ascii_case(NULL);
                 *null = (is_null && *tokens == 1).then_some(start);
+                self.found.given |= kind == Kind::Symbol(PARAMETER);
             }
         }
         if let Some(keyword) = keyword {

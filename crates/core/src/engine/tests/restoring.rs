@@ -4,6 +4,7 @@ use super::harness::*;
 use crate::engine::limits;
 use crate::engine::message::PoolMode;
 use crate::ids::LoopId;
+use crate::wire::build;
 
 const TOKYO: [(&str, &str); 1] = [("TimeZone", "Asia/Tokyo")];
 const SET_TOKYO: &str = "SET \"timezone\" TO 'Asia/Tokyo'";
@@ -303,4 +304,55 @@ fn a_text_with_set_config_to_null_is_not_shared_with_who_began_with_another_valu
     world.send(&client, &[parse("s", NULL), sync()].concat());
     let sent = server.received();
     assert!(String::from_utf8_lossy(&sent).contains("'Asia/Tokyo', false"), "{}", kinds(&sent));
+}
+
+/// A Bind of one parameter, in text.
+fn bind_value(statement: &str, value: Option<&str>) -> Vec<u8> {
+    let mut out = Vec::new();
+    build::bind_texts(&mut out, statement.as_bytes(), [value.map(str::as_bytes)].into_iter());
+    out
+}
+
+#[test]
+fn a_null_that_comes_as_a_parameter_of_set_config_means_the_clients_start_value() {
+    const GIVEN: &str = "SELECT set_config('TimeZone', $1, false)";
+    for (mode, name) in [
+        (PoolMode::Transaction, ""),
+        (PoolMode::Transaction, "s"),
+        (PoolMode::Session, ""),
+        (PoolMode::Session, "s"),
+    ] {
+        let (mut world, client, server) = from_tokyo(mode);
+        world.send(&client, &[parse(name, GIVEN), sync()].concat());
+        assert_eq!(server.kinds(), "PS");
+        world.send(&server, &answers("1I"));
+        client.received();
+        for (value, sent) in [(None, "Asia/Tokyo"), (Some("Europe/Paris"), "Europe/Paris")] {
+            world.send(&client, &[bind_value(name, value), execute(), sync()].concat());
+            let received = server.received();
+            assert_eq!(kinds(&received), "BES", "{mode:?}");
+            let length = u32::try_from(sent.len()).unwrap().to_be_bytes();
+            let value = [&length[..], sent.as_bytes()].concat();
+            assert!(received.windows(value.len()).any(|bytes| bytes == value), "{received:?}");
+            world.send(&server, &answers("2DCI"));
+            assert_eq!(client.kinds(), "2DCZ");
+        }
+        // What has taken its name is not what it was.
+        if name.is_empty() {
+            let other = [parse(name, "SELECT $1"), bind_value(name, None), execute(), sync()];
+            world.send(&client, &other.concat());
+            let received = server.received();
+            assert!(!String::from_utf8_lossy(&received).contains("Tokyo"), "{received:?}");
+        }
+    }
+}
+
+#[test]
+fn a_null_that_comes_as_a_parameter_stays_one_for_who_began_with_nothing_else() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let given = parse("", "SELECT set_config('TimeZone', $1, false)");
+    let sent = [given, bind_value("", None), execute(), sync()].concat();
+    world.send(&client, &sent);
+    assert_eq!(world.servers[0].received(), sent);
 }

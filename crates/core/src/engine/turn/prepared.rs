@@ -10,10 +10,8 @@ use super::super::from_client::Halt;
 use super::super::statement::{Statement, Unnamed};
 use super::super::{Socket, limits, restore};
 use super::{Turn, aborted};
-use crate::pool::Basis;
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, is_plain, scan};
-use crate::session::settings::Settings;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::{TransactionStatus, build};
@@ -50,6 +48,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             {
                 let unusual = effects.as_ref().and_then(|effects| effects.unusual.as_deref());
                 self.client.note_native_statement(name, unusual)?;
+                self.note_given(name, text.map(|(text, _)| text).zip(effects.as_ref()));
             }
             if self.client.is_native() {
                 // What no command can undo must not be left to the next session.
@@ -138,6 +137,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.rereading |= effects.rereads;
             if self.client.has_start_values() {
                 self.client.note_native_statement(name, effects.unusual.as_deref())?;
+                self.note_given(name, Some((text, &effects)));
             }
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
@@ -306,6 +306,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if looks {
             self.clear_catalog()?;
         }
+        self.note_given(name, None);
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
         } else {
@@ -363,9 +364,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.is_native() {
             if let Some((portal, name)) = names {
                 self.bind_native(portal, name)?;
+                return self.pass_bind_native(portal, name, None);
             }
-            self.pass();
-            self.backend.expect(Expect::Bind { statement: 0 });
+            self.malformed(Expect::Bind { statement: 0 });
             return Ok(());
         }
         let Some((portal, name)) = names else {
@@ -394,14 +395,12 @@ impl<S: Socket> Turn<'_, '_, S> {
                     self.with_channels(body, self.client.basis, settings, effects)
                 {
                     self.bring(&written)?;
-                    return self.pass_bind(portal, name, &written);
+                    return self.pass_bind(portal, name, &written, None);
                 }
-            } else {
-                self.bind_native(portal, name)?;
+                return self.pass_bind_native(portal, name, Some((unnamed.text(), effects)));
             }
-            self.pass();
-            self.backend.expect(Expect::Bind { statement: 0 });
-            return Ok(());
+            self.bind_native(portal, name)?;
+            return self.pass_bind_native(portal, name, None);
         }
         let mut named = self.client.statement(name);
         if named.is_some_and(|one| one.statement.is_superseded()) {
@@ -422,9 +421,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 return self.bind_own(portal, name, &own);
             }
             self.bind_native(portal, name)?;
-            self.pass();
-            self.backend.expect(Expect::Bind { statement: 0 });
-            return Ok(());
+            return self.pass_bind_native(portal, name, None);
         };
         let ClientStatement { statement, serial, seen, .. } = named.clone();
         if !statement.effects.prepares.is_empty() {
@@ -460,43 +457,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.client.note_portal(portal, unusual)?;
         self.backend.drawn |= !statement.draws_nothing;
-        self.pass_bind(portal, name, written.as_ref().unwrap_or(&statement))
-    }
-
-    /// Passes the Bind on with the name of a shared statement.
-    fn pass_bind(&mut self, portal: &[u8], name: &[u8], statement: &Statement) -> Result<(), Halt> {
-        self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
-            build::string(out, portal);
-            build::string(out, &statement.name);
-        })?;
-        self.backend.expect(Expect::Bind { statement: statement.id });
-        Ok(())
-    }
-
-    /// What is to be bound in place of a statement that looks at channels which the backend does not
-    /// show.
-    fn with_channels(
-        &mut self,
-        body: &[u8],
-        basis: Basis,
-        settings: &Settings,
-        effects: &Effects,
-    ) -> Option<Arc<Statement>> {
-        if !self.client.listens() {
-            return None;
-        }
-        let (text, types) = frame::take_string(body)?;
-        let written = self.channels_written(text, effects);
-        // (How a backslash is read was decided at its own Parse.)
-        if written.is_empty() || memchr::memchr(b'\\', text).is_some() {
-            return None;
-        }
-        let mut own = restore::replaced(text, &written, &mut []);
-        let effects = self.effects_of(&own);
-        own.push(0);
-        own.extend_from_slice(types);
-        self.backend.replay.forget();
-        self.backend.pool.statements.intern_if_room(&own, basis, settings, || effects)
+        self.pass_bind(portal, name, &statement, written.as_deref())
     }
 
     /// The server knows the statement by its client's own name.
@@ -520,9 +481,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.pass();
-        self.backend.expect(Expect::Bind { statement: 0 });
-        Ok(())
+        // (Which of several it is the server knows.)
+        let only = if let [only] = all { Some((only.text(), &only.effects)) } else { None };
+        self.pass_bind_native(portal, name, only)
     }
 
     /// See [`Self::bring_own_names`]: of a message of a pipeline. (In place of a DEALLOCATE by itself, a

@@ -1,0 +1,295 @@
+//! Bind messages that are sent otherwise than they came: what the client has of its own is written in.
+//!
+//! # Model
+//! * of a statement that looks at channels which its backend does not show, another one is bound, that
+//!   has them in its text (see [`super::super::listening`])
+//! * a NULL that is the value of a set_config() is a RESET: the client's start value is sent in its place
+//!   (see [`restore`])
+//!
+//! # Limits
+//! No NULL is replaced in a Bind that streams, nor where its parameter stands elsewhere in the text, too, or
+//! in an expression; nor is that of an EXECUTE.
+
+use std::sync::Arc;
+
+use super::super::client::{Client, significant};
+use super::super::effects::Effects;
+use super::super::expect::Expect;
+use super::super::from_client::Halt;
+use super::super::statement::Statement;
+use super::super::{Socket, limits, restore};
+use super::Turn;
+use crate::pool::Basis;
+use crate::session::calls::{self, Given, Setting};
+use crate::session::settings::Settings;
+use crate::wire::{build, frame, frontend};
+
+/// Parameters of a Bind.
+#[derive(Debug, PartialEq, Eq)]
+struct Parameters<'a> {
+    /// What stands ahead of them, behind the names.
+    formats: &'a [u8],
+    values: Vec<Option<&'a [u8]>>,
+    /// What stands behind them.
+    results: &'a [u8],
+}
+
+impl<'a> Parameters<'a> {
+    /// From a Bind's body, behind the names; `None` if that is malformed.
+    fn read(body: &'a [u8]) -> Option<Self> {
+        let (count, rest) = frame::take_u16(body)?;
+        let formats = body.get(..2 + 2 * usize::from(count))?;
+        let (count, mut rest) = frame::take_u16(rest.get(2 * usize::from(count)..)?)?;
+        let mut values = Vec::new();
+        for _ in 0..count {
+            const NULL: u32 = u32::MAX;
+            let (length, after) = frame::take_u32(rest)?;
+            if length == NULL {
+                values.push(None);
+                rest = after;
+                continue;
+            }
+            let (value, after) = after.split_at_checked(usize::try_from(length).ok()?)?;
+            values.push(Some(value));
+            rest = after;
+        }
+        Some(Self { formats, values, results: rest })
+    }
+
+    /// Appends them as they stand in a Bind.
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(self.formats);
+        // (As many as have been read of a message.)
+        out.extend_from_slice(&u16::try_from(self.values.len()).unwrap_or(u16::MAX).to_be_bytes());
+        for value in &self.values {
+            let length = value.map_or(Some(u32::MAX), |value| u32::try_from(value.len()).ok());
+            out.extend_from_slice(&length.unwrap_or(u32::MAX).to_be_bytes());
+            out.extend_from_slice(value.unwrap_or_default());
+        }
+        out.extend_from_slice(self.results);
+    }
+
+    /// Writes start values in place of the NULLs that set_config() is given. Whether there are any.
+    fn write_start(&mut self, start: &'a Settings, given: &[Given]) -> bool {
+        let mut any = false;
+        for Given { setting, value: at } in given {
+            let name = match setting {
+                Setting::Named(name) => Some(&**name),
+                Setting::Parameter(at) => self.values.get(*at).copied().flatten(),
+            };
+            if let Some(value) = self.values.get_mut(*at)
+                && value.is_none()
+                && let Some(start) = name.and_then(|name| start.get(&name.to_ascii_lowercase()))
+            {
+                *value = Some(start);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// A statement of its own names has been prepared, which the server knows by that name; what it gives
+    /// to set_config().
+    fn note_native_given(&mut self, name: &[u8], given: Vec<Given>) {
+        let name = significant(name);
+        let Some(extra) = &mut self.extra else {
+            if !given.is_empty() {
+                self.extra().native_given.insert(name.into(), given.into());
+            }
+            return;
+        };
+        extra.native_given.remove(name);
+        // (Of more than so many it is settled behind the transaction.)
+        if !given.is_empty() && extra.native_given.len() < limits::UNUSUAL_PORTALS_MAX {
+            extra.native_given.insert(name.into(), given.into());
+        }
+    }
+}
+
+impl<S: Socket> Turn<'_, '_, S> {
+    /// Notes what a statement gives to set_config() that goes to the server under its client's name.
+    /// `text`: `None` if it is not known.
+    pub(super) fn note_given(&mut self, name: &[u8], text: Option<(&[u8], &Effects)>) {
+        let restores = self.client.has_start_values();
+        let given = text
+            .filter(|(text, effects)| {
+                restores && effects.resets_by_parameter && !self.is_in_doubt(text)
+            })
+            .map(|(text, _)| calls::of_set_config(text, self.scan_options()));
+        self.client.note_native_given(name, given.unwrap_or_default());
+    }
+
+    /// What stands behind the names in the Bind at hand, of a statement with this text and these effects,
+    /// with the client's start values in place of NULLs. `None` if it stays as it is.
+    fn with_start_values(&self, text: &[u8], effects: &Effects) -> Option<Vec<u8>> {
+        if !effects.resets_by_parameter || !self.client.has_start_values() {
+            return None;
+        }
+        // (How a backslash is read was decided at its own Parse.)
+        if memchr::memchr(b'\\', text).is_some() {
+            return None;
+        }
+        self.with_start_values_for(|| calls::of_set_config(text, self.scan_options()))
+    }
+
+    fn with_start_values_for(&self, given: impl FnOnce() -> Vec<Given>) -> Option<Vec<u8>> {
+        if !self.is_whole() {
+            return None;
+        }
+        let (_, rest) = frame::take_string(self.body)?;
+        let (_, rest) = frame::take_string(rest)?;
+        let mut parameters = Parameters::read(rest)?;
+        if parameters.values.iter().all(Option::is_some) {
+            return None;
+        }
+        if !parameters.write_start(&self.client.record.start, &given()) {
+            return None;
+        }
+        let mut body = Vec::with_capacity(rest.len() + 64);
+        parameters.write(&mut body);
+        Some(body)
+    }
+
+    /// Passes on the Bind of a statement that the server knows by its client's own name. `text`: of that
+    /// statement, where it is known.
+    pub(super) fn pass_bind_native(
+        &mut self,
+        portal: &[u8],
+        name: &[u8],
+        text: Option<(&[u8], &Effects)>,
+    ) -> Result<(), Halt> {
+        let own = match text {
+            Some((text, effects)) => self.with_start_values(text, effects),
+            None => self.client.extra.as_ref().and_then(|extra| {
+                let given = extra.native_given.get(significant(name))?;
+                self.with_start_values_for(|| given.to_vec())
+            }),
+        };
+        match own {
+            Some(own) => self.pass_bind_with(portal, name, &own)?,
+            None => self.pass(),
+        }
+        self.backend.expect(Expect::Bind { statement: 0 });
+        Ok(())
+    }
+
+    /// Passes the Bind on with the name of a shared statement: of this one, or of one that has been
+    /// `written` for it.
+    pub(super) fn pass_bind(
+        &mut self,
+        portal: &[u8],
+        name: &[u8],
+        statement: &Statement,
+        written: Option<&Statement>,
+    ) -> Result<(), Halt> {
+        let bound = written.unwrap_or(statement);
+        if let Some(own) = self.with_start_values(statement.text(), &statement.effects) {
+            self.pass_bind_with(portal, &bound.name, &own)?;
+        } else {
+            self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
+                build::string(out, portal);
+                build::string(out, &bound.name);
+            })?;
+        }
+        self.backend.expect(Expect::Bind { statement: bound.id });
+        Ok(())
+    }
+
+    /// The whole of it, with other parameters.
+    fn pass_bind_with(&mut self, portal: &[u8], name: &[u8], rest: &[u8]) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        build::message(&mut self.passage.out, frontend::BIND, |out| {
+            build::string(out, portal);
+            build::string(out, name);
+            out.extend_from_slice(rest);
+        });
+        self.passage.skip(self.header.total());
+        Ok(())
+    }
+
+    /// What is to be bound in place of a statement that looks at channels which the backend does not
+    /// show.
+    pub(super) fn with_channels(
+        &mut self,
+        body: &[u8],
+        basis: Basis,
+        settings: &Settings,
+        effects: &Effects,
+    ) -> Option<Arc<Statement>> {
+        if !self.client.listens() {
+            return None;
+        }
+        let (text, types) = frame::take_string(body)?;
+        let written = self.channels_written(text, effects);
+        // (How a backslash is read was decided at its own Parse.)
+        if written.is_empty() || memchr::memchr(b'\\', text).is_some() {
+            return None;
+        }
+        let mut own = restore::replaced(text, &written, &mut []);
+        let effects = self.effects_of(&own);
+        own.push(0);
+        own.extend_from_slice(types);
+        self.backend.replay.forget();
+        self.backend.pool.statements.intern_if_room(&own, basis, settings, || effects)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::settings::SettingsBuilder;
+
+    /// As a client sends them: formats, values, formats of results.
+    fn sent(formats: &[u16], values: &[Option<&[u8]>], results: &[u16]) -> Vec<u8> {
+        let count = |count: usize| u16::try_from(count).unwrap().to_be_bytes();
+        let mut out = count(formats.len()).to_vec();
+        formats.iter().for_each(|format| out.extend_from_slice(&format.to_be_bytes()));
+        out.extend_from_slice(&count(values.len()));
+        for value in values {
+            let length = value.map_or(-1, |value| i32::try_from(value.len()).unwrap());
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(value.unwrap_or_default());
+        }
+        out.extend_from_slice(&count(results.len()));
+        results.iter().for_each(|format| out.extend_from_slice(&format.to_be_bytes()));
+        out
+    }
+
+    #[test]
+    fn nulls_become_start_values_and_all_else_stays() {
+        let zone: (&[u8], &[u8]) = (b"timezone", b"Asia/Tokyo");
+        let start = [zone].into_iter().collect::<SettingsBuilder>().build();
+        let named = |name: &[u8], value| Given { setting: Setting::Named(name.into()), value };
+        let by = |name, value| Given { setting: Setting::Parameter(name), value };
+        let written = |values: &[Option<&[u8]>], given: &[Given]| {
+            let body = sent(&[0, 1], values, &[1]);
+            let mut parameters = Parameters::read(&body).unwrap();
+            let any = parameters.write_start(&start, given);
+            let mut out = Vec::new();
+            parameters.write(&mut out);
+            assert_eq!(any, out != body);
+            out
+        };
+        let own: Option<&[u8]> = Some(b"Asia/Tokyo");
+        let [x, zone] = [&b"x"[..], b"TimeZone"].map(Some);
+        let all = |values: &[Option<&[u8]>]| sent(&[0, 1], values, &[1]);
+        assert_eq!(written(&[None, x], &[named(b"timezone", 0)]), all(&[own, x]));
+        assert_eq!(written(&[x, None], &[named(b"timezone", 0)]), all(&[x, None]));
+        assert_eq!(written(&[None], &[named(b"my.x", 0)]), all(&[None]));
+        assert_eq!(written(&[zone, None, None], &[by(0, 1)]), all(&[zone, own, None]));
+        assert_eq!(written(&[None, None], &[by(0, 1)]), all(&[None, None]));
+        assert_eq!(written(&[None], &[named(b"timezone", 7), by(9, 0)]), all(&[None]));
+    }
+
+    #[test]
+    fn what_is_cut_short_is_left_to_the_server() {
+        let body = sent(&[0], &[None, Some(b"value")], &[]);
+        let shortest = body.len() - 2;
+        for length in 0..shortest {
+            assert_eq!(Parameters::read(&body[..length]), None, "{length}");
+        }
+        assert_eq!(Parameters::read(&body).unwrap().values, [None, Some(&b"value"[..])]);
+    }
+}
