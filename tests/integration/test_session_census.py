@@ -92,6 +92,11 @@ def test_settings_that_functions_set_move_and_are_nobody_elses(env):
         client.execute("select speed_up()")
         equal(always(target, client, "show work_mem"), "4MB")
         equal(pins(target), [])
+        with target.connect(options="-c work_mem=123kB") as own:
+            own.execute("select slow_down()")
+            equal(always(target, own, "show work_mem"), "77kB")
+            own.execute("select speed_up()")
+            equal(always(target, own, "show work_mem"), "123kB", "its own start value")
 
 
 def test_what_functions_make_and_lock_pins_as_long_as_it_is_there(env):

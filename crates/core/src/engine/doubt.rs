@@ -450,19 +450,22 @@ impl<S: Socket> Client<S> {
         values: &[Option<Box<[u8]>>],
         since: u64,
     ) {
-        let told = |settings: &Settings| {
+        let told = |settings: &Settings, start: &Settings| {
             let mut settings = SettingsBuilder::from(settings);
             for (name, value) in names.iter().zip(values) {
                 let login = **name == *b"session_authorization";
                 let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
-                match value {
-                    Some(value) if own.is_none() => settings.set(name, value),
-                    _ => settings.remove(name),
+                // What has been reset where no SET could be put behind it: within a function.
+                let start = start.get(name).filter(|_| value.is_none() && !is_custom(name));
+                match value.as_deref().filter(|_| own.is_none()).or(start) {
+                    Some(value) => settings.set(name, value),
+                    None => settings.remove(name),
                 };
             }
             settings.build()
         };
-        let (applied, desired) = (told(&backend.applied), told(&self.desired));
+        let applied = told(&backend.applied, &Settings::EMPTY);
+        let desired = told(&self.desired, &self.record.start);
         self.adopt_settings(backend, applied, desired, since);
     }
 
