@@ -212,7 +212,7 @@ pub struct Backend<S: Socket> {
     /// The client's unnamed statements that a Parse has displaced, one for each entry in
     /// `expected` that does: the first comes back if the server would have ignored that.
     pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
-    /// Errors due to the client in place of those that refused Parses provoke.
+    /// Errors due to the client in place of those that refused Parses and Binds provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// Where the text of the Query that is being answered is longer than its client's own.
     pub(super) longer: Vec<Longer>,

@@ -36,6 +36,9 @@ pub(super) enum Expect {
     /// A Parse made to fail in place of one that names an existing statement: its error is
     /// replaced by the one that the client is due.
     ParseRefused,
+    /// A Bind made to fail in place of one that the server would refuse for another reason: its error is
+    /// replaced likewise.
+    BindRefused,
     /// Bind.
     Bind {
         /// Id of the shared statement that it names; 0 for any other.

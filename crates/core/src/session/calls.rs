@@ -314,6 +314,19 @@ pub(crate) fn of_channels(text: &[u8], options: ScanOptions) -> Option<Vec<Call>
     Some(calls)
 }
 
+/// How many parameters a statement has that a server analyses at its Parse, and so looks through for them
+/// (`parse_variable_parameters`, parse_param.c), beside those that are declared. `None` if that is not
+/// certain.
+pub(crate) fn parameters(text: &[u8], options: ScanOptions) -> Option<usize> {
+    const ANALYSED: [&str; 6] = ["delete", "insert", "select", "update", "values", "with"];
+    let tokens = Tokens::of(text, options)?;
+    if !tokens.all.first()?.is_word(&ANALYSED) {
+        return None;
+    }
+    let numbers = (0..tokens.all.len()).filter_map(|at| tokens.parameter(text, at));
+    Some(numbers.map(|number| number + 1).max().unwrap_or(0))
+}
+
 /// A setting to which set_config() gives a parameter.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Given {
@@ -381,6 +394,21 @@ pub(crate) fn of_set_config(text: &[u8], options: ScanOptions) -> Vec<Given> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parameters_are_as_many_as_the_greatest_number() {
+        for (text, expected) in [
+            ("select 1", Some(0)),
+            ("select $2::int, '$3', $1 /* $4 */", Some(2)),
+            ("with a as (select $1) insert into t select $12", Some(12)),
+            ("explain select $1", None),
+            ("create table t (a int)", None),
+            ("rollback", None),
+            ("", None),
+        ] {
+            assert_eq!(parameters(text.as_bytes(), ScanOptions::default()), expected, "{text}");
+        }
+    }
 
     #[test]
     fn values_that_are_parameters_are_found() {

@@ -183,11 +183,12 @@ impl<S: Socket> Relay<'_, S> {
                 }
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
-                Expect::ParseRefused => {
+                Expect::ParseRefused | Expect::BindRefused => {
                     let refusal = self.backend.refusals.pop_front();
                     // Any other error of the text's comes first on the server, too.
-                    let due = crate::wire::error::field(body, b'C')
-                        == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
+                    let due = next == Expect::BindRefused
+                        || crate::wire::error::field(body, b'C')
+                            == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
                     if due && next == owed && refused.is_none() {
                         refused = refusal;
                     }

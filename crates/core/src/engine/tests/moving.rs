@@ -496,3 +496,54 @@ fn deallocate_all_is_the_servers_where_it_alone_knows_what_there_is() {
     world.send(&client, &query("DEALLOCATE ALL"));
     assert_eq!(server.received(), query("DEALLOCATE ALL"), "classic");
 }
+
+#[test]
+fn in_a_failed_transaction_a_bind_is_refused_for_its_number_of_parameters_first() {
+    let mut world = World::new(2);
+    let (client, first) = world.client_with("s", "SELECT $1::int + $2");
+    let other = world.client();
+    world.send(&other, &query("BEGIN"));
+    world.send(&first, &answers("CT"));
+    world.send(&client, &query("BEGIN; SELECT 1/0"));
+    let second = world.servers[1].clone();
+    world.send(&second, &answers("CEF"));
+    client.received();
+    second.received();
+    let aborted = message(b'E', b"SERROR\0VERROR\0C25P02\0Maborted\0\0");
+    let bound = |values: &[&str], formats: u16| {
+        let mut body = b"\0s\0".to_vec();
+        body.extend_from_slice(&formats.to_be_bytes());
+        body.extend_from_slice(&[0, 0].repeat(usize::from(formats)));
+        body.extend_from_slice(&u16::try_from(values.len()).unwrap().to_be_bytes());
+        for value in values {
+            body.extend_from_slice(&u32::try_from(value.len()).unwrap().to_be_bytes());
+            body.extend_from_slice(value.as_bytes());
+        }
+        body.extend_from_slice(&[0, 0]);
+        [message(b'B', &body), execute(), sync()].concat()
+    };
+    for (values, formats, error) in [
+        (
+            &["1"][..],
+            0,
+            "bind message supplies 1 parameters, but prepared statement \"s\" requires 2",
+        ),
+        (&[], 1, "bind message supplies 0 parameters, but prepared statement \"s\" requires 2"),
+        (&["1", "2"], 3, "bind message has 3 parameter formats but 2 parameters"),
+    ] {
+        world.send(&client, &bound(values, formats));
+        let sent = second.received();
+        assert_eq!(kinds(&sent), "CBES");
+        assert!(!String::from_utf8_lossy(&sent).contains("SELECT"));
+        let gone = message(b'E', b"SERROR\0VERROR\0C26000\0Mit is not there\0\0");
+        world.send(&second, &[answers("3"), gone, answers("F")].concat());
+        let told = String::from_utf8_lossy(&client.received()).into_owned();
+        assert!(told.contains("C08P01\0") && told.contains(error), "{told}");
+    }
+    // With the right number it is the transaction's.
+    world.send(&client, &bound(&["1", "2"], 0));
+    let sent = second.received();
+    assert!(String::from_utf8_lossy(&sent).contains("SELECT"));
+    world.send(&second, &[aborted.clone(), answers("F")].concat());
+    assert_eq!(client.received(), [aborted, answers("F")].concat());
+}

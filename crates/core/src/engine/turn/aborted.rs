@@ -3,8 +3,10 @@
 //! # The trap
 //! There a server prepares nothing but an empty text, and what ends the transaction. But it goes on
 //! to describe statements that give no rows (`exec_describe_statement_message`, postgres.c), and to
-//! say that a name is taken (`StorePreparedStatement`, prepare.c): of statements that it has. A
-//! backend that lacks one gets an empty text in its place. (Behind what may have ended that transaction
+//! say that a name is taken (`StorePreparedStatement`, prepare.c), and that a Bind has another number of
+//! parameters than its statement (`exec_bind_message`, which looks at the transaction behind that): of
+//! statements that it has. A backend that lacks one gets an empty text in its place, or, for the last, a
+//! Bind that it refuses, and whose error is replaced. (Behind what may have ended that transaction
 //! in the same pipeline, too: the answers are the same there.)
 
 use super::super::expect::Expect;
@@ -12,6 +14,8 @@ use super::super::from_client::Halt;
 use super::super::statement::{Statement, begins_with_any};
 use super::Turn;
 use crate::engine::Socket;
+use crate::engine::client::significant;
+use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frame};
 
 /// Name of the empty statement.
@@ -70,6 +74,44 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.backend.expect(Expect::Made);
         self.backend.expect(Expect::MadeParse { statement: 0 });
         Ok(())
+    }
+
+    /// Binds what is not there in place of a statement that has another number of parameters than the Bind
+    /// at hand, which is refused for that. Whether it is one.
+    pub(super) fn refuse_bind(
+        &mut self,
+        portal: &[u8],
+        name: &[u8],
+        statement: &Statement,
+    ) -> Result<bool, Halt> {
+        // (Behind others of its pipeline the transaction may have ended.)
+        if self.backend.unsynced || !self.cannot_bring(statement) {
+            return Ok(false);
+        }
+        let Some((formats, given)) = self.parameter_counts() else { return Ok(false) };
+        let message = if formats > 1 && usize::from(formats) != given {
+            format!("bind message has {formats} parameter formats but {given} parameters")
+        } else if let Some(count) = self.parameters_of(&statement.body).filter(|n| *n != given) {
+            let name = String::from_utf8_lossy(significant(name)).into_owned();
+            format!(
+                "bind message supplies {given} parameters, but prepared statement \"{name}\" requires {count}"
+            )
+        } else {
+            return Ok(false);
+        };
+        let mut error = Vec::new();
+        ClientError::error(SqlState::PROTOCOL_VIOLATION, message).write(&mut error);
+        // What is not there is refused in any state of the transaction, and nothing is left behind.
+        self.passage.cut(self.backend)?;
+        build::close_statement(&mut self.passage.out, EMPTY);
+        self.backend.expect(Expect::Made);
+        self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
+            build::string(out, portal);
+            build::string(out, EMPTY);
+        })?;
+        self.backend.refusals.push_back(error.into());
+        self.backend.expect(Expect::BindRefused);
+        Ok(true)
     }
 
     /// Has the empty statement described in place of one that would be described alike. Whether it

@@ -445,6 +445,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         } else {
             seen.unknown_rows();
         }
+        if self.refuse_bind(portal, name, &statement)? {
+            return Ok(());
+        }
         let Statement { body, basis, settings, effects, .. } = &*statement;
         let written = self.with_channels(body, *basis, settings, effects);
         self.bring(written.as_ref().unwrap_or(&statement))?;

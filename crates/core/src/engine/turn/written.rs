@@ -197,6 +197,27 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
+    /// How many parameters a statement has, of whose Parse this is what stands behind the name. `None` if
+    /// that is not certain.
+    pub(super) fn parameters_of(&self, body: &[u8]) -> Option<usize> {
+        let (text, types) = frame::take_string(body)?;
+        let (declared, _) = frame::take_u16(types)?;
+        // (How a backslash is read was decided at its own Parse.)
+        if memchr::memchr(b'\\', text).is_some() || self.is_in_doubt(text) {
+            return None;
+        }
+        let numbered = calls::parameters(text, self.scan_options())?;
+        Some(numbered.max(usize::from(declared)))
+    }
+
+    /// How many formats of parameters, and how many parameters the Bind at hand has.
+    pub(super) fn parameter_counts(&self) -> Option<(u16, usize)> {
+        let (_, rest) = frame::take_string(self.body)?;
+        let (_, rest) = frame::take_string(rest)?;
+        let parameters = Parameters::read(rest).filter(|_| self.is_whole())?;
+        Some((frame::take_u16(parameters.formats)?.0, parameters.values.len()))
+    }
+
     /// The whole of it, with other parameters.
     fn pass_bind_with(&mut self, portal: &[u8], name: &[u8], rest: &[u8]) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
@@ -223,9 +244,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let (text, types) = frame::take_string(body)?;
         let written = self.channels_written(text, effects);
-        // (How a backslash is read was decided at its own Parse.)
-        if written.is_empty() || memchr::memchr(b'\\', text).is_some() {
-            return None;
+        if written.is_empty() || self.parameter_counts()?.1 != self.parameters_of(body)? {
+            return None; // (with another number the server's error names the client's own)
         }
         let mut own = restore::replaced(text, &written, &mut []);
         let effects = self.effects_of(&own);
