@@ -255,20 +255,24 @@ fn clients_with_names_of_their_own_keep_them() {
 /// the engine's tests.
 #[test]
 fn seeds_that_once_failed() {
-    for seed in [17, 90, 102, 213] {
+    for seed in [17, 90, 102, 213, 766] {
         let run = Draw::new(seed, 12, &moving()).run();
         run.unwrap_or_else(|failure| panic!("moving, seed {seed}, {failure}"));
     }
-    for seed in [118, 135, 394] {
+    for seed in [118, 135, 366, 394] {
         let run = Draw::new(seed, 12, &mix()).run();
         run.unwrap_or_else(|failure| panic!("mix, seed {seed}, {failure}"));
     }
     let run = sharing_what_dies(135).run();
     run.unwrap_or_else(|failure| panic!("die, seed 135, {failure}"));
-    for seed in [9, 35, 48] {
+    for seed in [9, 35, 48, 436, 509, 637, 727] {
         let run = sharing_with_sessions(seed).run();
         run.unwrap_or_else(|failure| panic!("sessions, seed {seed}, {failure}"));
     }
+    let run = with_deaths(691).run();
+    run.unwrap_or_else(|failure| panic!("deaths, seed 691, {failure}"));
+    let run = with_openings_that_fail(158).run();
+    run.unwrap_or_else(|failure| panic!("openings, seed 158, {failure}"));
 }
 
 #[test]
@@ -320,7 +324,7 @@ fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
     all("a_listening_connection_that_dies", 8, with_listeners_that_die);
 }
 
-/// 75: a client that hung up while it was not read, in the middle of a pipeline. 51, 180: notifications
+/// 36: a copy that a client knows to have failed, with another one behind it. 75: a client that hung up while it was not read, in the middle of a pipeline. 51, 180: notifications
 /// behind a COMMIT in mid-pipeline. 174, 274: an UNLISTEN, rolled back or with a LISTEN behind it, by a
 /// client whose own backend listens, too. 48, 237: the listening connection is lost with a setting
 /// changed in the same transaction. 544: a client that begins to listen by its own backend notifies a
@@ -328,7 +332,7 @@ fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
 /// by the listening connection.
 #[test]
 fn seeds_of_listening_that_once_failed() {
-    for seed in [75, 174, 180, 274, 300, 544, 567] {
+    for seed in [36, 75, 174, 180, 274, 300, 544, 567] {
         let run = Draw::new(seed, 10, &listening()).run();
         run.unwrap_or_else(|failure| panic!("hear, seed {seed}, {failure}"));
     }
@@ -409,26 +413,30 @@ fn faults() -> Faults {
     }
 }
 
+fn with_deaths(seed: u64) -> Draw {
+    Draw::new(seed, 10, &mix())
+        .world(|config| config.faults = faults())
+        .each(|client| client.tolerates_loss = true)
+}
+
 #[test]
 fn a_death_ends_the_session_that_it_hits_and_changes_no_answer() {
-    let reports = all("a_death_ends_the_session", 8, |seed| {
-        Draw::new(seed, 10, &mix())
-            .world(|config| config.faults = faults())
-            .each(|client| client.tolerates_loss = true)
-    });
+    let reports = all("a_death_ends_the_session", 8, with_deaths);
     let died: u64 = reports.iter().map(|report| report.backends.1).sum();
     let lost: u64 = reports.iter().map(|report| report.sessions_lost).sum();
     assert!(died > 0 && lost > 0, "nothing has died: {died} {lost}");
 }
 
+fn with_openings_that_fail(seed: u64) -> Draw {
+    Draw::new(seed, 10, &moving()).world(|config| {
+        config.faults =
+            Faults { dies_every: Duration::ZERO, crashes_every: Duration::ZERO, ..faults() };
+    })
+}
+
 #[test]
 fn openings_that_fail_and_servers_that_hang_are_waited_for() {
-    let reports = all("openings_that_fail", 4, |seed| {
-        Draw::new(seed, 10, &moving()).world(|config| {
-            config.faults =
-                Faults { dies_every: Duration::ZERO, crashes_every: Duration::ZERO, ..faults() };
-        })
-    });
+    let reports = all("openings_that_fail", 4, with_openings_that_fail);
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 

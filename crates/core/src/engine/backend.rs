@@ -138,6 +138,8 @@ pub struct Backend<S: Socket> {
     pub(super) copying_in: bool,
     /// Its client has gone on as if that copy had failed.
     pub(super) copy_foreseen: bool,
+    /// And something has been sent that no copy reads: whether that has failed will be seen.
+    pub(super) copy_followed: bool,
     /// Something has come for the query that the server is at, so that its ReadyForQuery is its own.
     /// Kept only while `syncs_in_doubt`.
     pub(super) fence_passed: bool,
@@ -309,6 +311,7 @@ impl<S: Socket> Backend<S> {
             hung_up: false,
             copying_in: false,
             copy_foreseen: false,
+            copy_followed: false,
             fence_passed: false,
             syncs_in_copy: 0,
             syncs_behind_data: 0,
@@ -457,11 +460,7 @@ impl<S: Socket> Backend<S> {
     /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
     /// behind a copy goes to a server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
-        match self.status {
-            TransactionStatus::Failed => true,
-            TransactionStatus::InTransaction => self.copying_in,
-            TransactionStatus::Idle => false,
-        }
+        self.status == TransactionStatus::Failed || self.copying_in
     }
 
     /// Whether answers are outstanding that its client will see.

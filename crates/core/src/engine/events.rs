@@ -415,10 +415,18 @@ impl<S: Socket> Engine<S> {
         let Some(backend) = &mut client.backend else { return };
         let process = backend.process;
         let mut out = Vec::new();
-        if backend.has_statements_of_others() {
-            backend.deallocate_all(false, &mut out); // clients of transaction mode have had it
+        // Clients of transaction mode have had it. What its own messages would have ahead of them goes
+        // now: the first may come before this is answered.
+        if backend.told.as_ref().is_some_and(|told| told.is_due()) && !client.exclusive {
+            backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
+        }
+        if backend.has_statements_of_others() || backend.by_sql.is_some() {
+            backend.deallocate_all(false, &mut out);
         }
         if !client.exclusive {
+            if backend.must_discard_sequences(|| true).unwrap_or(backend.drawn_before) {
+                backend.discard_sequences(false, &mut out);
+            }
             backend.apply_settings(&client.desired, &client.record.start, &mut out);
         }
         if !self.write_to_backend(host, slot, &out, now) {

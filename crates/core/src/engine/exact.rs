@@ -57,9 +57,8 @@ pub(super) struct Exact {
     untold: bool,
     /// Who has the backend, or had it last.
     holder: Option<ClientId>,
-    /// Settings that the server reports, which in this transaction have come to its own value: by a
-    /// RESET, or by a SET that the report tells of.
-    came_to_own: Vec<Box<[u8]>>,
+    /// Settings that the server reports, which have changed in this transaction.
+    changed: Vec<Changed>,
     /// Whose value currval and lastval would give.
     drawn_by: Option<ClientId>,
     /// In this transaction they are asked for.
@@ -67,6 +66,24 @@ pub(super) struct Exact {
     /// They have been asked for since they were drawn.
     asked: bool,
     _counted: Reporting,
+}
+
+/// A setting whose value the server has reported.
+#[derive(Debug)]
+struct Changed {
+    name: Box<[u8]>,
+    /// It had the server's own value before the transaction.
+    was_own: bool,
+    /// It has that now.
+    is_own: bool,
+}
+
+impl Changed {
+    /// It has come to the server's own value: by a RESET, or by a SET that the report tells of. What had
+    /// that before has come back to it with the end of a LOCAL value, or a ROLLBACK.
+    fn came_to_own(&self) -> bool {
+        self.is_own && !self.was_own
+    }
 }
 
 impl Exact {
@@ -81,7 +98,7 @@ impl Exact {
             stays: false,
             untold: false,
             holder: None,
-            came_to_own: Vec::new(),
+            changed: Vec::new(),
             drawn_by: None,
             asks: false,
             asked: false,
@@ -210,16 +227,16 @@ impl<S: Socket> Backend<S> {
         if let Some(exact) = &mut self.exact {
             exact.holder = Some(client);
             exact.asks = false;
-            exact.came_to_own.clear();
+            exact.changed.clear();
         }
     }
 
     /// A client's transaction has given a setting the server's own value, or another.
-    pub(super) fn note_reported_value(&mut self, name: &[u8], is_own: bool) {
+    pub(super) fn note_reported_value(&mut self, name: &[u8], was_own: bool, is_own: bool) {
         let Some(exact) = &mut self.exact else { return };
-        exact.came_to_own.retain(|other| **other != *name);
-        if is_own {
-            exact.came_to_own.push(name.into());
+        match exact.changed.iter_mut().find(|changed| *changed.name == *name) {
+            Some(changed) => changed.is_own = is_own,
+            None => exact.changed.push(Changed { name: name.into(), was_own, is_own }),
         }
     }
 
@@ -285,6 +302,9 @@ impl<S: Socket> Client<S> {
         {
             return self.settle_report(backend);
         }
+        if let Some(exact) = &mut backend.exact {
+            exact.changed.clear();
+        }
         Vec::new()
     }
 
@@ -323,7 +343,7 @@ impl<S: Socket> Client<S> {
         }
         exact.fresh = false;
         exact.since = backend.pipeline;
-        exact.came_to_own.clear();
+        exact.changed.clear();
         backend.exact = Some(exact);
         told
     }
@@ -515,7 +535,8 @@ impl<S: Socket> Client<S> {
             changed = true;
         }
         // Of those that the server reports it has told the value alone.
-        for name in exact.came_to_own.iter().filter(|_| exact.fresh) {
+        for one in exact.changed.iter().filter(|one| exact.fresh && one.came_to_own()) {
+            let name = &one.name;
             if let Some(value) = start.get(name)
                 && self.desired.get(name).is_none()
                 && report.setting(&name.to_ascii_lowercase()).is_none()

@@ -179,10 +179,6 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
             self.hold()?;
-            if self.client.listens() && self.backend.copying_in && self.backend.copy_foreseen {
-                // Whether the server has refused the copy shows: it has been sent something else.
-                self.hold_behind(false)?;
-            }
             if !self.backend.unsynced {
                 self.client.note_executing(false);
             }
@@ -267,6 +263,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => self.copy_input(true)?,
         }
         self.note_drawing();
+        self.backend.copy_followed |= self.backend.copying_in && !self.is_of_copy();
         Ok(())
     }
 
@@ -274,26 +271,22 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// answered: how they end decides what it means.
     ///
     /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
-    /// the server to judge.
+    /// the server to judge. Once it has been sent something else, it has refused the copy, or says so.
     pub(super) fn hold(&mut self) -> Result<(), Halt> {
-        self.hold_behind(self.backend.copying_in)
+        let comes = self.backend.syncs_outstanding > 0
+            && self.backend.owes_client_ready()
+            && (!self.backend.copying_in || self.backend.copy_followed)
+            && !self.client.exclusive;
+        if comes {
+            return self.wait();
+        }
+        Ok(())
     }
 
     /// Makes the message at hand wait for an answer that is still to come.
     pub(super) fn wait(&mut self) -> Result<(), Halt> {
         self.client.held = true;
         Err(Halt::Full)
-    }
-
-    fn hold_behind(&mut self, copy: bool) -> Result<(), Halt> {
-        let comes = self.backend.syncs_outstanding > 0
-            && self.backend.owes_client_ready()
-            && !copy
-            && !self.client.exclusive;
-        if comes {
-            return self.wait();
-        }
-        Ok(())
     }
 
     /// Makes a LISTEN wait until the listening connection is on its channels, too (see
@@ -337,18 +330,22 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// server has refused them: then it reads on, and a Sync that follows is answered. (If not, the
     /// server ends the connection: `CopyGetData`, copyfromparse.c.)
     fn judge_copy(&mut self) {
-        let belongs = matches!(
+        if !self.is_of_copy() && !self.backend.copy_foreseen {
+            self.backend.copy_foreseen = true;
+            self.backend.expect_syncs_behind_data();
+        }
+    }
+
+    /// Whether a copy may read the message at hand.
+    fn is_of_copy(&self) -> bool {
+        matches!(
             self.header.kind,
             frontend::COPY_DATA
                 | frontend::COPY_DONE
                 | frontend::COPY_FAIL
                 | frontend::SYNC
                 | frontend::FLUSH
-        );
-        if !belongs && !self.backend.copy_foreseen {
-            self.backend.copy_foreseen = true;
-            self.backend.expect_syncs_behind_data();
-        }
+        )
     }
 
     fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {
@@ -357,7 +354,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.drop_message();
         }
         self.pass();
-        if self.backend.copying_in {
+        if self.backend.copying_in && !self.backend.copy_foreseen {
             // The server is known to read copy data: nothing needs to be found out later.
             self.backend.note_copy_input();
             self.backend.copying_in = !ends;

@@ -19,7 +19,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(super) fn copy_in(&mut self) {
         let backend = &mut *self.backend;
         backend.copying_in = true;
-        backend.copy_foreseen = false;
+        (backend.copy_foreseen, backend.copy_followed) = (false, false);
         backend.syncs_in_copy = 0;
         backend.syncs_behind_data = 0;
         // A text may be answered in several parts.
@@ -36,7 +36,7 @@ impl<S: Socket> Relay<'_, S> {
                 }
                 _ => {
                     // A copy that waits for data would end the connection at this.
-                    backend.copy_foreseen = true;
+                    (backend.copy_foreseen, backend.copy_followed) = (true, true);
                     for _ in 0..std::mem::take(&mut backend.syncs_behind_data) {
                         backend.syncs_outstanding += 1;
                         backend.expected.insert(behind, Expect::Sync);

@@ -89,6 +89,7 @@ impl<S: Socket> Relay<'_, S> {
             let own = backend.parameters.get(name) == Some(value);
             let known = backend.applied.get(name);
             if known != (if own { None } else { Some(value) }) {
+                let was_own = known.is_none();
                 let mut settings = SettingsBuilder::from(&backend.applied);
                 if own {
                     settings.remove(name);
@@ -98,7 +99,7 @@ impl<S: Socket> Relay<'_, S> {
                 backend.applied = backend.pool.interner().share(settings.build());
                 let ours = backend.expected.front().is_some_and(|owed| owed.is_made());
                 if !ours && !backend.has_set_within(name, value) {
-                    backend.note_reported_value(name, own);
+                    backend.note_reported_value(name, was_own, own);
                 }
             }
         }

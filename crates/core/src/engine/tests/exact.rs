@@ -190,6 +190,16 @@ fn what_a_client_has_set_to_the_servers_own_value_stays_on_every_server_connecti
         assert!(!told.contains("Asia/Tokyo"), "{told:?}");
         server.received();
     }
+    // Nor where it is in force again behind another value (of the simulation, seed 766).
+    world.send(&client, &query("BEGIN; SET LOCAL TimeZone TO 'Europe/Rome'"));
+    let local = [answers("CC"), parameter("TimeZone", "Europe/Rome"), answers("T")].concat();
+    world.send(&server, &local);
+    world.send(&client, &query("SELECT f(); COMMIT"));
+    let ended = [answers("CC"), parameter("TimeZone", "UTC"), report("1 set=work_mem:6MB")];
+    world.send(&server, &[ended.concat(), answers("I")].concat());
+    let told = String::from_utf8_lossy(&client.received()).into_owned();
+    assert!(!told.contains("Asia/Tokyo"), "{told:?}");
+    server.received();
     world.send(&client, &query("SHOW TimeZone"));
     assert!(!text(&server).contains("Tokyo"));
 }

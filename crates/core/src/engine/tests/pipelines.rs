@@ -205,6 +205,56 @@ fn trap_15_a_pipeline_behind_refused_copy_data_is_answered() {
     }
 }
 
+/// Of the simulation, seed 158: its CopyDone was taken for the first one's.
+#[test]
+fn trap_15_a_copy_behind_refused_copy_data_has_data_of_its_own() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    let second = [parse("", "COPY t FROM STDIN"), bind(""), execute(), sync()].concat();
+    world.send(&client, &[message(b'd', b"bad\n"), second, message(b'c', b""), sync()].concat());
+    world.send(&server, &answers("EI12GCI"));
+    assert_eq!(client.kinds(), "GEZ12GCZ");
+    assert_eq!(world.idle_backends(), 1);
+}
+
+/// Of the simulation, seed 366: what came behind it was believed to be in force.
+#[test]
+fn trap_15_a_discard_all_behind_refused_copy_data_is_settled_before_more_follows() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("COPY t FROM STDIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("G"));
+    let pipeline = [parse("", "SELECT 1"), bind(""), execute(), sync()].concat();
+    let behind = [pipeline, query("DISCARD ALL"), query("SELECT 1/0")].concat();
+    world.send(&client, &[message(b'd', b"bad\n"), behind].concat());
+    assert_eq!(server.kinds(), "QdPBES");
+    world.send(&server, &answers("EI12CI"));
+    assert_eq!(server.received(), query("DISCARD ALL"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(server.received(), query("SELECT 1/0"));
+}
+
+/// Of the simulation, seed 394.
+#[test]
+fn trap_15_nothing_of_ours_goes_behind_refused_copy_data_that_fails_in_their_block() {
+    let mut world = World::new(1);
+    let (client, server) = world.client_with("p", "SELECT 1");
+    world.send(&client, &query("BEGIN; COPY t FROM STDIN"));
+    world.send(&server, &answers("CG"));
+    server.received();
+    let behind = query("ROLLBACK; DISCARD ALL; SET; SELECT 2");
+    world.send(&client, &[message(b'd', b"bad\n"), behind.clone()].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "dCSQ", "a Close does not fail");
+    assert!(sent.ends_with(&behind));
+    world.send(&server, &answers("EF3FCDCI"));
+    assert_eq!(client.kinds(), "CGEZCDCZ");
+}
+
 #[test]
 fn trap_15_a_sync_and_a_pipeline_behind_refused_copy_data_are_answered() {
     let copies = [

@@ -218,8 +218,28 @@ fn a_client_of_session_mode_finds_none_either() {
     let (_, server) = client_with_p(&mut world);
     let other = world.client_of(LoopId(0), PoolMode::Session, &[]);
     world.send(&other, &query("SELECT 1"));
-    // What others have by the protocol goes as well.
-    assert_eq!(server.received(), [query("DEALLOCATE ALL"), query("SELECT 1")].concat());
+    // What others have by the protocol goes as well, and what they have drawn.
+    let ahead = [query("DEALLOCATE ALL"), query("DISCARD SEQUENCES")].concat();
+    assert_eq!(server.received(), [ahead, query("SELECT 1")].concat());
+}
+
+/// Of the simulation, seed 637: its first message came before its settings were answered, and found it.
+#[test]
+fn a_client_of_session_mode_finds_none_behind_its_start_values_either() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    // The one of the protocol is gone, the one of SQL is not.
+    world.send(&client, &query("DEALLOCATE ALL; PREPARE q AS SELECT 2"));
+    world.send(&server, &answers("CCI"));
+    world.send(&server, &told_prepared(&["q"]));
+    server.received();
+    let start = [("statement_timeout", "7s")];
+    let other = world.client_of(LoopId(0), PoolMode::Session, &start);
+    let ahead = text(&server.received());
+    let deallocates = ahead.find("DEALLOCATE ALL");
+    assert!(deallocates.is_some() && deallocates < ahead.find("statement_timeout"), "{ahead}");
+    world.send(&other, &[bind("q"), execute(), sync()].concat());
+    assert_eq!(server.received(), [bind("q"), execute(), sync()].concat());
 }
 
 #[test]

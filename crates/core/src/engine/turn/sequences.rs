@@ -112,13 +112,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let asks = || self.text_at_hand().is_none_or(asks_for_sequences);
         match self.backend.must_discard_sequences(asks) {
-            // What others have drawn goes ahead of all that it sends: later it would be its own, and a
-            // query of ours would take away its unnamed statement.
-            None if self.client.is_native() => {
-                if !self.backend.drawn_before || self.backend.drawn {
-                    return Ok(());
-                }
-            }
+            // What others had drawn has been discarded at its start. (By a query of ours, later on, its
+            // unnamed statement would be lost.)
+            None if self.client.is_native() => return Ok(()),
             None if self.client.reads_sequences => {}
             None if self.backend.drawn_before
                 && self.backend.pool.reads_sequences()
