@@ -34,12 +34,31 @@ use crate::engine::restore::Replacement;
 use crate::listen::hub::CHANNELS_A_QUERY_MAX;
 use crate::session::calls;
 use crate::session::part::Part;
-use crate::session::scan::ScanOptions;
+use crate::session::scan::{ScanOptions, Verb, scan};
 use crate::session::settings::write_string;
 use crate::wire::TransactionStatus;
 
 /// Bytes that are written into one text: many channels and many calls would make much of little.
 const WRITTEN_BYTES_MAX: usize = 256 * 1024;
+
+/// Where the first statement stands in a text that may end the transaction under way; the text's end if
+/// there is none. `None` if that is not known.
+fn end_of_transaction(text: &[u8], options: ScanOptions) -> Option<usize> {
+    let found = scan(text, options);
+    let ends = |verb: &Verb| {
+        matches!(
+            verb,
+            Verb::Commit { .. }
+                | Verb::Rollback { .. }
+                | Verb::PrepareTransaction
+                | Verb::Execute(_)
+        )
+    };
+    let first = found.statements().find(|statement| ends(&statement.verb));
+    let all = usize::try_from(found.count()).is_ok_and(|all| all == found.statements().count());
+    let known = all && !found.unsure;
+    known.then(|| first.map_or(text.len(), |statement| statement.range.start))
+}
 
 impl<S: Socket> Client<S> {
     /// A statement may look at what it listens on. Whether its backend does not show that yet.
@@ -92,17 +111,22 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// A statement looks at what it listens on, and its backend does not show that. Its channels, where
-    /// it is certain that these are in force when the statement runs.
-    fn channels_to_write(&self, backend: &Backend<S>, effects: &Effects) -> Option<&Listening> {
+    /// A statement looks at what it listens on, and its backend does not show that. Its channels, and up
+    /// to where in the text it is certain that these are in force when the statement runs.
+    fn channels_to_write(
+        &self,
+        backend: &Backend<S>,
+        effects: &Effects,
+        text: &[u8],
+        options: ScanOptions,
+    ) -> Option<(&Listening, usize)> {
         let listening = self.extra.as_ref()?.listening.as_deref()?;
         if listening.shown || listening.channels.is_empty() || self.pins.contains(Part::Listen) {
             return None;
         }
         let same_transaction = backend.status == TransactionStatus::InTransaction
             && !backend.owes_client_ready()
-            && !listening.executed
-            && !effects.several;
+            && !listening.executed;
         let changes = effects.listens() || effects.unusual.as_ref().is_some_and(|u| u.unlistens());
         let still_in_force = listening.pending.is_empty()
             && listening.left.is_empty()
@@ -111,8 +135,12 @@ impl<S: Socket> Client<S> {
         let other_encoding = self.desired.get(b"client_encoding").is_some();
         let readable =
             !other_encoding || listening.channels.iter().all(|c| c.as_bytes().is_ascii());
-        let certain = same_transaction || still_in_force;
-        (certain && readable).then_some(listening)
+        let end = match (still_in_force, same_transaction) {
+            (true, _) => text.len(),
+            (false, true) => end_of_transaction(text, options)?,
+            (false, false) => return None,
+        };
+        readable.then_some((listening, end))
     }
 
     /// What is to be written into a text with these effects in place of `pg_listening_channels()`.
@@ -126,8 +154,11 @@ impl<S: Socket> Client<S> {
         if !effects.pins.contains(Part::SessionCatalog) {
             return Vec::new();
         }
-        let Some(listening) = self.channels_to_write(backend, effects) else { return Vec::new() };
-        let calls = calls::of_channels(text, options).unwrap_or_default();
+        let Some((listening, end)) = self.channels_to_write(backend, effects, text, options) else {
+            return Vec::new();
+        };
+        let mut calls = calls::of_channels(text, options).unwrap_or_default();
+        calls.retain(|call| call.range.end <= end);
         if calls.is_empty() {
             return Vec::new();
         }
