@@ -9,6 +9,8 @@ use crate::ids::LoopId;
 const CALL_IF_OFF: &str = r"SELECT '\'', set_config('statement_timeout','1',false) --'";
 /// A call where they do not.
 const CALL_IF_ON: &str = r"SELECT '\', set_config('statement_timeout','1',false) --'";
+/// A call where backslashes escape; two strings, and nothing that means anything, where they do not.
+const PLAIN_IF_ON: &str = r"SELECT '\', ', pg_advisory_lock(1) --'";
 
 fn strings(value: &'static str) -> (&'static str, &'static str) {
     ("standard_conforming_strings", value)
@@ -110,18 +112,20 @@ fn what_is_read_in_two_ways_within_one_pipeline_pins_and_spoils() {
         "SELECT set_config('standard_conforming_strings', 'off', true)",
         "SELECT set_config($1, $2, true)",
     ] {
-        for name in ["", "s"] {
+        for (name, text) in
+            [("", CALL_IF_OFF), ("s", CALL_IF_OFF), ("", PLAIN_IF_ON), ("s", PLAIN_IF_ON)]
+        {
             let (mut world, client, other) = world_with(strings("on"));
             let pipeline = [
                 [parse("", ahead), bind(""), execute()].concat(),
-                [parse(name, CALL_IF_OFF), bind(name), execute(), sync()].concat(),
+                [parse(name, text), bind(name), execute(), sync()].concat(),
             ];
             world.send(&client, &pipeline.concat());
             let server = world.servers[0].clone();
             world.send(&server, &answers("12C12CI"));
-            assert!(!is_lent(&mut world, &other), "{ahead} {name}");
+            assert!(!is_lent(&mut world, &other), "{ahead} {name} {text}");
             world.close(&client);
-            assert!(server.is_dropped(), "{ahead} {name}");
+            assert!(server.is_dropped(), "{ahead} {name} {text}");
         }
     }
 }
