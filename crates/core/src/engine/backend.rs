@@ -557,6 +557,13 @@ impl<S: Socket> Backend<S> {
         }
     }
 
+    /// What functions do that a text may call which does nothing by itself, if they do anything.
+    #[inline]
+    pub(super) fn effects_of_functions(&self, text: &[u8]) -> Option<Effects> {
+        self.functions.as_ref()?;
+        Some(self.with_functions(text, Effects::default())).filter(|effects| !effects.is_none())
+    }
+
     /// Functions, if any do something to sessions, may be others by now.
     #[inline]
     pub(super) fn learn_functions(&mut self) {

@@ -533,6 +533,7 @@ impl<S: Socket> Engine<S> {
             hash_key: self.hash_key,
             serial: self.next_serial,
             stats: view.pool.stats.of(self.id),
+            known: &mut self.known,
         };
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };

@@ -15,6 +15,7 @@ use super::{Socket, limits};
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::listen::Board;
 use crate::pool::{LoopStats, PoolSettings};
+use crate::session::scan::KnownTexts;
 use crate::wire::error::ClientError;
 
 /// How many entries a table allocates at once. Tables never move what they hold, so they waste
@@ -170,6 +171,8 @@ pub struct Engine<S: Socket> {
     /// Clients are told goodbye with this as soon as they are in no transaction.
     pub(super) draining: Option<ClientError>,
     pub(super) next_serial: u32,
+    /// Texts that clients have sent.
+    pub(super) known: KnownTexts,
     /// What is read from servers; what is read from clients; what goes to each that is not passed
     /// straight from where it was read. Taken while in use, so that the next waiter can be
     /// served before the finished client is answered.
@@ -200,6 +203,7 @@ impl<S: Socket> Engine<S> {
             hubs: BTreeMap::new(),
             draining: None,
             next_serial: 1,
+            known: KnownTexts::default(),
             server_input: buffer(),
             late: Vec::new(),
             spare: Spare::default(),

@@ -23,7 +23,7 @@ use super::from_client::{Halt, Passage, bad_length};
 use super::statement::begins_with_any;
 use super::{Socket, limits, restore};
 use crate::session::part::{Part, PartSet};
-use crate::session::scan::{Findings, ScanOptions, Scanner, SetValue, Verb, is_plain, scan};
+use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES, Header};
@@ -58,6 +58,7 @@ pub(super) struct Turn<'a, 'b, S: Socket> {
     pub(super) hash_key: super::statement::Keyed,
     pub(super) serial: u32,
     pub(super) stats: &'a crate::pool::LoopStats,
+    pub(super) known: &'a mut KnownTexts,
 }
 
 impl<S: Socket> Turn<'_, '_, S> {
@@ -407,8 +408,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(Some((self.effects_in_doubt(text), None)));
         }
         let options = self.scan_options();
-        let plain = options == ScanOptions::default() && is_plain(text);
-        if plain && self.backend.with_functions(text, Effects::default()).is_none() {
+        let plain = options == ScanOptions::default() && self.known.is_plain(text);
+        if plain && self.backend.effects_of_functions(text).is_none() {
             return Ok(None);
         }
         let findings = scan(text, options);

@@ -17,6 +17,7 @@
 
 mod body;
 mod keyword;
+mod known;
 mod plain;
 mod verb;
 
@@ -25,6 +26,7 @@ use std::ops::Range;
 use self::body::Body;
 pub use self::body::{scan_body, scan_foreign};
 use self::keyword::{Keyword, Word};
+pub use self::known::KnownTexts;
 pub use self::plain::is_plain;
 pub use self::verb::{Discard, Name, OneOrAll, SetValue, Shared, Verb};
 use self::verb::{Head, Kind};

@@ -85,7 +85,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let in_doubt = self.is_in_doubt(text);
         let plain =
-            !in_doubt && self.scan_options() == ScanOptions::default() && is_plain(text);
+            !in_doubt && self.scan_options() == ScanOptions::default() && self.known.is_plain(text);
         let own = if plain { None } else { self.in_place_of_nulls(rest) };
         let rest = own.as_deref().unwrap_or(rest);
         let text = frame::take_string(rest).map_or(text, |(text, _)| text);

@@ -219,9 +219,10 @@ const LENGTH_MAX: usize = 36;
 const LETTERS: usize = 26;
 const NOTHING: u8 = u8::MAX;
 
-/// For each first letter and length, the first row; for each row, the next one of the same kind.
-static INDEX: ([[u8; LENGTH_MAX + 1]; LETTERS], [u8; KEYWORDS.len()]) = {
-    let mut first = [[NOTHING; LENGTH_MAX + 1]; LETTERS];
+/// For each first letter and length (none is longer than [`LENGTH_MAX`]), the first row; for each row,
+/// the next one of the same kind.
+static INDEX: ([[u8; LENGTH_MAX + 2]; LETTERS], [u8; KEYWORDS.len()]) = {
+    let mut first = [[NOTHING; LENGTH_MAX + 2]; LETTERS];
     let mut next = [NOTHING; KEYWORDS.len()];
     let mut i = 0;
     while i < KEYWORDS.len() {
@@ -240,24 +241,44 @@ static TEMP_SCHEMA: Keyword = PG_TEMP;
 /// The row of a word in any case.
 #[inline]
 pub(super) fn lookup(word: &[u8]) -> Option<&'static Keyword> {
+    if may_be_known(word) { find(word) } else { None }
+}
+
+/// For each first letter, the lengths of the words that begin with it.
+static LENGTHS: [u64; LETTERS] = {
+    let mut lengths = [0; LETTERS];
+    let mut i = 0;
+    while i < KEYWORDS.len() {
+        let text = KEYWORDS[i].text;
+        lengths[(text[0] - b'a') as usize] |= 1 << text.len();
+        i += 1;
+    }
+    lengths
+};
+
+/// Whether there may be a row for a word with this first letter, of this length: of most words that
+/// says enough.
+#[inline]
+fn may_be_known(word: &[u8]) -> bool {
+    let Some(first) = word.first() else { return false };
+    let letter = usize::from((first | 0x20).wrapping_sub(b'a'));
+    let Some(lengths) = LENGTHS.get(letter) else { return false };
+    let has_length = lengths >> word.len().min(LENGTH_MAX + 1) & 1 != 0;
+    // (Names of temporary schemas have any length.)
+    has_length || (letter == usize::from(b'p' - b'a') && word.get(2) == Some(&b'_'))
+}
+
+fn find(word: &[u8]) -> Option<&'static Keyword> {
     let letter = usize::from((word.first()? | 0x20).wrapping_sub(b'a'));
-    if letter >= LETTERS {
-        return None;
-    }
-    if word.len() <= LENGTH_MAX {
-        let mut row = INDEX.0[letter][word.len()];
-        while row != NOTHING {
-            let keyword = &TABLE[usize::from(row)];
-            if keyword.text.eq_ignore_ascii_case(word) {
-                return Some(keyword);
-            }
-            row = INDEX.1[usize::from(row)];
+    let mut row = *INDEX.0.get(letter)?.get(word.len().min(LENGTH_MAX + 1))?;
+    while row != NOTHING {
+        let keyword = &TABLE[usize::from(row)];
+        if keyword.text.eq_ignore_ascii_case(word) {
+            return Some(keyword);
         }
+        row = INDEX.1[usize::from(row)];
     }
-    if letter == usize::from(b'p' - b'a') && is_temp_schema(word) {
-        return Some(&TEMP_SCHEMA);
-    }
-    None
+    (letter == usize::from(b'p' - b'a') && is_temp_schema(word)).then_some(&TEMP_SCHEMA)
 }
 
 /// `pg_temp`, and `pg_temp_3` by which the server itself calls the third backend's schema.

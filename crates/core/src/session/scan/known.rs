@@ -1,0 +1,217 @@
+//! Texts that are known to do nothing to the session, so that what is sent again and again is not
+//! read again and again.
+//!
+//! # Model   a small table that forgets: a text has one place, by some of its bytes, and what came
+//!           last has it. What is kept is the text itself, and found is only what is equal to it byte
+//!           by byte. Of a text with a number or a string in it, which will be another the next time,
+//!           what stands ahead of that is kept, and reading goes on behind it.
+//! # Invariant  the answer is [`super::is_plain`]'s, whatever was asked before; a test compares them.
+//! # Limits  [`PLACES`] texts of up to [`KEPT_BYTES_MAX`] each.
+
+use super::plain::{Start, look};
+
+/// Texts that are kept at most.
+const PLACES: usize = 256;
+/// The longest that is kept of a text.
+const KEPT_BYTES_MAX: usize = 512;
+/// Ahead of its first number or string a text must have so many bytes, by which it is found: with
+/// fewer it is soon read.
+const START_BYTES: usize = 24;
+
+/// What is kept of a text.
+#[derive(Debug, Default)]
+struct Kept {
+    text: Vec<u8>,
+    /// It is all of it. Otherwise it ends between two words, in the midst of a statement.
+    whole: bool,
+}
+
+/// Texts that are known to be plain: see [`super::is_plain`].
+#[derive(Debug, Default)]
+pub struct KnownTexts {
+    /// None until the first text comes.
+    places: Vec<Kept>,
+}
+
+impl KnownTexts {
+    /// Whether a text certainly does nothing to the session: see [`super::is_plain`].
+    pub fn is_plain(&mut self, text: &[u8]) -> bool {
+        if self.places.is_empty() {
+            self.places.resize_with(PLACES, Kept::default);
+        }
+        let own = place_of(text);
+        let kept = &self.places[own];
+        if kept.whole && kept.text == text {
+            return true;
+        }
+        let Some(start) = text.first_chunk::<START_BYTES>() else { return self.read(text, own) };
+        let kept = &self.places[place_of(start)];
+        if !kept.whole && !kept.text.is_empty() && text.starts_with(&kept.text) {
+            return look(text, Start::Within(kept.text.len())).plain;
+        }
+        self.read(text, own)
+    }
+
+    #[cold]
+    fn read(&mut self, text: &[u8], own: usize) -> bool {
+        let seen = look(text, Start::Text);
+        if seen.plain {
+            let constant = seen.constant.filter(|end| *end <= KEPT_BYTES_MAX);
+            let (place, kept, whole) = match (constant, text.first_chunk::<START_BYTES>()) {
+                (Some(end), Some(start)) if end >= START_BYTES => {
+                    (place_of(start), &text[..end], false)
+                }
+                _ => (own, text, true),
+            };
+            if kept.len() <= KEPT_BYTES_MAX {
+                let place = &mut self.places[place];
+                place.text.clear();
+                place.text.extend_from_slice(kept);
+                place.whole = whole;
+            }
+        }
+        seen.plain
+    }
+}
+
+/// The place of a text, by its length, its start, its middle and its end.
+#[inline]
+fn place_of(text: &[u8]) -> usize {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15; // 2^64 by the golden ratio: it spreads over the high bits
+    let length = text.len();
+    let mut mixed = length as u64;
+    if let (Some(start), Some(end)) = (text.first_chunk::<8>(), text.last_chunk::<8>()) {
+        mixed = (mixed ^ u64::from_le_bytes(*start)).wrapping_mul(MIX).rotate_left(32);
+        if let Some(middle) = text.get(length / 2 - 4..).and_then(<[u8]>::first_chunk::<8>) {
+            mixed = (mixed ^ u64::from_le_bytes(*middle)).wrapping_mul(MIX).rotate_left(32);
+        }
+        mixed ^= u64::from_le_bytes(*end);
+    } else if let (Some(start), Some(end)) = (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        mixed ^= u64::from(u32::from_le_bytes(*start)) << 32;
+        mixed ^= u64::from(u32::from_le_bytes(*end));
+    } else {
+        mixed = text.iter().fold(mixed, |mixed, byte| mixed << 8 | u64::from(*byte));
+    }
+    (mixed.wrapping_mul(MIX) >> 32) as usize % PLACES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::session::scan::plain::is_plain;
+
+    fn known(texts: &mut KnownTexts, text: &str) -> bool {
+        let plain = texts.is_plain(text.as_bytes());
+        assert_eq!(plain, is_plain(text.as_bytes()), "{text}");
+        plain
+    }
+
+    #[test]
+    fn what_is_kept_says_nothing_of_what_goes_on_in_another_way() {
+        let mut texts = KnownTexts::default();
+        for _ in 0..2 {
+            assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = 1"));
+            assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = 22"));
+            assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = -22 AND b = 'x'"));
+            assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = 'open"));
+            assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = 1; SET x TO 1"));
+            assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = setseed(1)"));
+            assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = \"x\""));
+            assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = "));
+            assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = --1"));
+            assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = - -1"));
+            assert!(known(&mut texts, "BEGIN"));
+            assert!(known(&mut texts, "COMMIT"));
+            assert!(known(&mut texts, "END"));
+            assert!(!known(&mut texts, "RESET"));
+            assert!(known(&mut texts, ""));
+        }
+    }
+
+    #[test]
+    fn what_is_sent_again_is_found() {
+        let mut texts = KnownTexts::default();
+        let found = |texts: &KnownTexts| texts.places.iter().filter(|k| !k.text.is_empty()).count();
+        for (sent, count) in [
+            ("BEGIN", 1),
+            ("BEGIN", 1),
+            ("SELECT a FROM some_table WHERE a = $1", 2),
+            ("SELECT a FROM some_table WHERE a = 1", 3),
+            ("SELECT a FROM some_table WHERE a = -1 LIMIT 3", 3),
+            ("SELECT a FROM some_table WHERE a = '2'", 3),
+            ("SET x TO 1", 3),
+        ] {
+            known(&mut texts, sent);
+            assert_eq!(found(&texts), count, "{sent}");
+        }
+    }
+
+    /// Texts put together at random, of starts that come again.
+    #[test]
+    fn the_answer_is_what_it_is_without_it() {
+        const STARTS: [&str; 5] = [
+            "SELECT a, b FROM some_table t WHERE a = ",
+            "SELECT a, b FROM some_table t WHERE a > 1 AND b = -",
+            "BEGIN; UPDATE some_table SET a = a + ",
+            "INSERT INTO some_table (a, b) VALUES (",
+            "",
+        ];
+        const PIECES: [&str; 28] = [
+            "1",
+            "2",
+            "'x'",
+            "'",
+            "''",
+            "-",
+            "--",
+            "/",
+            "/*",
+            "*/",
+            "*",
+            "$1",
+            "$",
+            "a",
+            "set",
+            "seed",
+            "set_config",
+            "setseed",
+            "(",
+            ")",
+            " ",
+            " ",
+            ";",
+            "ROLLBACK",
+            "SELECT",
+            "BEGIN",
+            "\\",
+            "\"",
+        ];
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut random = |below: usize| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            usize::try_from(state % below as u64).unwrap()
+        };
+        let (mut texts, mut plain) = (KnownTexts::default(), 0);
+        for _ in 0..200_000 {
+            let mut text = String::from(STARTS[random(STARTS.len())]);
+            for _ in 0..random(5) {
+                text.push_str(PIECES[random(PIECES.len())]);
+            }
+            plain += usize::from(known(&mut texts, &text));
+        }
+        assert!(plain > 50_000, "{plain} texts of the 200,000 are plain: the test says little");
+    }
+
+    #[test]
+    fn long_texts_are_not_kept_beyond_the_bound() {
+        let mut texts = KnownTexts::default();
+        let columns = "a_column, ".repeat(100);
+        for end in ["b FROM t", "b FROM t WHERE a = 1", "b FROM t WHERE a = setseed(1)"] {
+            known(&mut texts, &format!("SELECT {columns}{end}"));
+            known(&mut texts, &format!("SELECT {columns}{end}"));
+        }
+        assert!(texts.places.iter().all(|kept| kept.text.len() <= KEPT_BYTES_MAX));
+    }
+}
