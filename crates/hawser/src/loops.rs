@@ -11,12 +11,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hawser_core::engine::message::PoolRef;
 use hawser_core::engine::{CancelRequest, Socket, ToLoop};
 use hawser_core::ids::{LoopId, PoolId};
 use hawser_core::time::Time;
+use hawser_sys::clock;
 use tokio::sync::mpsc;
 
 use crate::mailbox::LoopMailbox;
@@ -36,11 +37,14 @@ struct Place<S: Socket> {
 pub struct Loops<S: Socket = Conn> {
     places: Arc<[Place<S>]>,
     started: Instant,
+    /// The same, in microseconds of [`clock`].
+    started_micros: u64,
 }
 
 impl<S: Socket> Clone for Loops<S> {
     fn clone(&self) -> Self {
-        Self { places: self.places.clone(), started: self.started }
+        let Self { started, started_micros, .. } = *self;
+        Self { places: self.places.clone(), started, started_micros }
     }
 }
 
@@ -61,7 +65,8 @@ impl<S: Socket> Loops<S> {
             .into_iter()
             .map(|mailbox| Place { mailbox, clients: Arc::default() })
             .collect();
-        Self { places, started }
+        let passed = micros(started.elapsed());
+        Self { places, started, started_micros: clock::monotonic_micros() - passed }
     }
 
     /// How many there are.
@@ -112,15 +117,18 @@ impl<S: Socket> Loops<S> {
 
     /// Now, as the loops count time.
     pub fn now(&self) -> Time {
-        self.time_of(Instant::now())
+        Time::from_micros(clock::monotonic_micros().saturating_sub(self.started_micros))
     }
 
     /// A moment, as the loops count time.
     pub fn time_of(&self, moment: Instant) -> Time {
-        let passed = moment.saturating_duration_since(self.started);
-        // In 64 bits (`as_micros` counts in 128): they last for half a million years.
-        Time::from_micros(passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros()))
+        Time::from_micros(micros(moment.saturating_duration_since(self.started)))
     }
+}
+
+/// In 64 bits (`as_micros` counts in 128): they last for half a million years.
+fn micros(passed: Duration) -> u64 {
+    passed.as_secs() * 1_000_000 + u64::from(passed.subsec_micros())
 }
 
 /// A client's place with a loop.

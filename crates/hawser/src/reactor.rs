@@ -253,10 +253,14 @@ impl<S: Socket + AsFd> Reactor<S> {
     fn work(&mut self, now: Time) {
         // Those that have come while the loop asked for events go ahead of these: a client that
         // knows its cancel request to be dealt with may send a query at once.
-        self.see_to_messages(now);
+        if !self.inbox.is_empty() {
+            self.see_to_messages(now);
+        }
         self.mailbox.take(&mut self.inbox);
-        self.inbox.reverse();
-        self.see_to_messages(now);
+        if !self.inbox.is_empty() {
+            self.inbox.reverse();
+            self.see_to_messages(now);
+        }
         while let Some(event) = self.events.get(self.next) {
             self.next += 1;
             if event.data == WAKE {
@@ -276,9 +280,11 @@ impl<S: Socket + AsFd> Reactor<S> {
             }
         }
         // Once: what it sends to itself while it sees to these comes in the next turn.
-        std::mem::swap(&mut self.inbox, &mut self.host.own);
-        self.inbox.reverse();
-        self.see_to_messages(now);
+        if !self.host.own.is_empty() {
+            std::mem::swap(&mut self.inbox, &mut self.host.own);
+            self.inbox.reverse();
+            self.see_to_messages(now);
+        }
         self.about = None;
         // What becomes due may lead to answers.
         self.engine.tick(&mut self.host, now);

@@ -1,11 +1,11 @@
 //! System calls that Hawser makes, each with its error and its minimum kernel version.
 //!
 //! The only crate in which `unsafe` may stand; each block says why it is sound. What the standard
-//! library does well is not here: the monotonic clock ([`std::time::Instant`] is CLOCK_MONOTONIC
-//! through the vDSO, no system call), the number of processors
+//! library does well is not here, e.g. the number of processors
 //! ([`std::thread::available_parallelism`] respects affinity and cgroup quotas).
 
 pub mod bpf;
+pub mod clock;
 pub mod congestion;
 pub mod epoll;
 pub mod eventfd;

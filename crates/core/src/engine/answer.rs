@@ -48,6 +48,17 @@ impl<S: Socket> Client<S> {
         self.output.is_empty() && !self.socket.has_unsent()
     }
 
+    /// Whether anything may be due now that its socket takes bytes: some of its own, or what was left
+    /// unread because it took none.
+    #[inline]
+    pub(super) fn waits_to_write(&self) -> bool {
+        self.readable
+            || self.state == ClientState::Closing
+            || self.extra.is_some()
+            || !self.has_taken_all()
+            || self.backend.as_ref().is_some_and(|backend| backend.readable)
+    }
+
     /// Writes what has waited for the end of the turn. Returns how many bytes the socket took.
     pub(super) fn push_out(&mut self, spare: &mut Spare) -> io::Result<usize> {
         if !std::mem::take(&mut self.late) {

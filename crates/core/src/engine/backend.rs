@@ -557,11 +557,12 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// What functions do that a text may call which does nothing by itself, if they do anything.
+    /// What functions do that a text may call which does nothing by itself. `None`: none
+    /// does anything.
     #[inline]
     pub(super) fn effects_of_functions(&self, text: &[u8]) -> Option<Effects> {
         self.functions.as_ref()?;
-        Some(self.with_functions(text, Effects::default())).filter(|effects| !effects.is_none())
+        Some(self.with_functions(text, Effects::default()))
     }
 
     /// Functions, if any do something to sessions, may be others by now.

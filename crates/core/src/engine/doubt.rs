@@ -499,11 +499,11 @@ impl<S: Socket> Client<S> {
         if backend.unnamed_since >= since
             && let Some(unnamed) = &self.unnamed
         {
-            self.unnamed = Some(Arc::new(Unnamed {
-                body: unnamed.body.clone(),
-                settings: backend.applied.clone(),
-                effects: backend.effects_of_body(&unnamed.body, &backend.applied),
-            }));
+            self.unnamed = Some(Unnamed::new(
+                &unnamed.body,
+                backend.applied.clone(),
+                Some(backend.effects_of_body(&unnamed.body, &backend.applied)),
+            ));
         }
     }
 }

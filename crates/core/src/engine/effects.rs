@@ -105,6 +105,31 @@ pub struct Unusual {
 }
 
 impl Effects {
+    /// None at all.
+    pub(super) const NONE: Effects = Effects {
+        pins: PartSet::EMPTY,
+        ends: PartSet::EMPTY,
+        names: Vec::new(),
+        local_names: Vec::new(),
+        vague: false,
+        several: false,
+        spoils: false,
+        spoils_unseen: false,
+        reads_sequences: false,
+        rereads: false,
+        resets_by_null: false,
+        resets_by_parameter: false,
+        local_path: false,
+        prepares: Vec::new(),
+        mentions: Vec::new(),
+        executes: Vec::new(),
+        may_mention: false,
+        sets_beside: false,
+        watches: false,
+        changes_catalog: false,
+        unusual: None,
+    };
+
     /// Whether there is none.
     pub fn is_none(&self) -> bool {
         self.pins.is_empty()

@@ -55,7 +55,8 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if ready.writable {
+        // Whatever has something to read is told to be writable as well: most wait for nothing.
+        if ready.writable && client.waits_to_write() {
             match write_kept(&mut client.socket, &mut client.output) {
                 Ok(written) => {
                     let took = client.output.len() < limits::OUTPUT_HIGH_BYTES;
@@ -480,10 +481,15 @@ impl<S: Socket> Engine<S> {
     }
 
     /// While the process ends: a client in no transaction is told goodbye.
+    #[inline]
     pub(super) fn drain_if_idle<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
-        if self.draining.is_none() {
-            return;
+        if self.draining.is_some() {
+            self.drain_one(host, slot, now);
         }
+    }
+
+    #[cold]
+    fn drain_one<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(error) = self.draining.clone() else { return };
         let Some(client) = self.clients.get(slot) else { return };
         let busy = match (&client.backend, client.state) {

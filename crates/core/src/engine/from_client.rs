@@ -226,6 +226,10 @@ impl<S: Socket> Engine<S> {
                 halt = lost;
             }
         }
+        // Nothing of ours is to be said, and the backend is not at rest.
+        let awaits_server = client.backend.as_ref().is_some_and(|backend| {
+            backend.expected.front().is_some_and(|owed| !owed.is_ours_to_answer())
+        });
         if passage.at < bytes.len() {
             client.input.extend_from_slice(&bytes[passage.at..]);
         }
@@ -237,8 +241,10 @@ impl<S: Socket> Engine<S> {
         self.to_server = out;
         match halt {
             Halt::Dry => {
-                self.emit_made_answers(host, slot, now);
-                self.give_back_if_unused(host, slot, now);
+                if !awaits_server {
+                    self.emit_made_answers(host, slot, now);
+                    self.give_back_if_unused(host, slot, now);
+                }
                 self.drain_if_idle(host, slot, now);
                 true
             }
@@ -494,15 +500,16 @@ impl<S: Socket> Engine<S> {
         passage: &mut Passage<'_>,
         now: Time,
     ) -> Result<(), Halt> {
-        let Some(client) = self.clients.get(slot) else { return Ok(()) };
-        let listens = client.listens();
-        if (listens || client.backend.as_ref().is_some_and(|backend| backend.shared))
-            && self.must_wait_for_backend(host, slot, listens)?
-        {
-            return Err(Halt::Full);
-        }
         let (id, process) = (self.client_id(slot), self.process_of(slot));
-        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let Some(mut client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let listens = client.listens();
+        if listens || client.backend.as_ref().is_some_and(|backend| backend.shared) {
+            if self.must_wait_for_backend(host, slot, listens)? {
+                return Err(Halt::Full);
+            }
+            let Some(again) = self.clients.get_mut(slot) else { return Ok(()) };
+            client = again;
+        }
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
         client.held = false;
         // Whoever has had its query cancelled must not lose the next one to the signal.

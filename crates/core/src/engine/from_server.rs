@@ -42,7 +42,7 @@ pub(super) struct Relayed {
     /// Why the connection cannot be trusted any more.
     pub(super) broken: Option<&'static str>,
     /// What the client is told, if it is to be told goodbye.
-    pub(super) goodbye: Option<ClientError>,
+    pub(super) goodbye: Option<Box<ClientError>>,
     /// The message at hand is all here.
     whole: bool,
     /// A query of ours failed.
@@ -56,7 +56,7 @@ pub(super) struct Relayed {
     /// A refusal of the server's is being healed, and the next step is due.
     pub(super) heal: bool,
     /// What has come of a hand-over to the client.
-    pub(super) handed_over: Option<super::hand_over::Outcome>,
+    pub(super) handed_over: Option<Box<super::hand_over::Outcome>>,
     /// Transactions of the client that ended.
     pub(super) transactions: u64,
     /// One of a client that listens has ended, and is not answered yet.
@@ -189,6 +189,10 @@ impl<S: Socket> Relay<'_, S> {
                     break;
                 }
             }
+            if total <= rest.len() && self.is_usual(header.kind, &rest[HEADER_BYTES..total]) {
+                at += total;
+                continue;
+            }
             relayed.whole = total <= rest.len();
             let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
             let fate = match self.message(header.kind, body, &mut run, at, now, &mut relayed) {
@@ -265,6 +269,34 @@ impl<S: Socket> Relay<'_, S> {
                 self.out.extend_from_slice(answer);
             }
         }
+    }
+
+    /// Deals with what comes most often and is passed on. Whether it was that; anything else is for
+    /// [`Self::message`], which does the same with it.
+    #[inline]
+    fn is_usual(&mut self, message: u8, body: &[u8]) -> bool {
+        let backend = &mut *self.backend;
+        let Some(owed) = backend.expected.front().filter(|_| backend.syncs_in_doubt == 0) else {
+            return false;
+        };
+        let completes = match (message, owed) {
+            (kind::BIND_COMPLETE, Expect::Bind { .. })
+            | (kind::ROW_DESCRIPTION, Expect::DescribePortal { noted: false }) => true,
+            (kind::ROW_DESCRIPTION, Expect::Query) => false,
+            (kind::COMMAND_COMPLETE, Expect::Query | Expect::Execute)
+                if !backend.start_values_at_stake && !body.starts_with(b"D") =>
+            {
+                let completes = matches!(owed, Expect::Execute);
+                self.copy_ended();
+                completes
+            }
+            _ => return false,
+        };
+        self.backend.replay.forget();
+        if completes {
+            self.backend.expected.pop_front();
+        }
+        true
     }
 
     #[inline] // once for each message of the server

@@ -121,10 +121,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         for view in &mut self.pools {
-            let settings = view.pool.settings();
-            if !std::sync::Arc::ptr_eq(&settings, &view.settings) {
-                view.settings = settings;
-            }
+            view.look();
         }
         self.look_after_backends(host, now);
         self.look_after_hubs(host, now);
@@ -278,13 +275,7 @@ impl<S: Socket> Engine<S> {
     /// sits idle; without one this costs nothing.
     pub(super) fn rearm_if_limited(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
-        let settings = &self.pool_of(client).settings;
-        if !settings.client_idle_timeout.is_zero()
-            || !settings.idle_transaction_timeout.is_zero()
-            || !settings.pin_timeout.is_zero()
-            || !settings.transaction_timeout.is_zero()
-            || !settings.query_timeout.is_zero()
-        {
+        if self.pool_of(client).limits_clients {
             self.rearm(slot, now);
         }
     }

@@ -15,8 +15,6 @@
 //! Of what no server reports, only what the client asked for is known. A change of postgresql.conf
 //! reaches clients that did not ask for a value only as far as their connection tells them.
 
-use std::sync::Arc;
-
 use super::Socket;
 use super::backend::Backend;
 use super::client::Client;
@@ -81,8 +79,8 @@ impl<S: Socket> Client<S> {
         if let Some(unnamed) = &self.unnamed {
             let settings = moved(&unnamed.settings);
             if settings != unnamed.settings {
-                let (body, effects) = (unnamed.body.clone(), unnamed.effects.clone());
-                self.unnamed = Some(Arc::new(Unnamed { body, settings, effects }));
+                let effects = unnamed.effects().clone();
+                self.unnamed = Some(Unnamed::new(&unnamed.body, settings, Some(effects)));
             }
         }
     }

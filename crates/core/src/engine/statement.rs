@@ -77,20 +77,42 @@ pub struct Unnamed {
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
-    /// What executing it may do to the session.
-    pub effects: super::effects::Effects,
+    /// What executing it may do to the session: of most nothing, for which nothing is allocated.
+    effects: Option<Box<super::effects::Effects>>,
+    /// See [`Statement::draws_nothing`].
+    pub(super) draws_nothing: bool,
 }
 
 impl Unnamed {
+    pub(super) fn new(
+        body: &[u8],
+        settings: Settings,
+        effects: Option<super::effects::Effects>,
+    ) -> Arc<Self> {
+        let draws_nothing = draws_nothing(text_of(body));
+        let effects = effects.filter(|effects| *effects != NO_EFFECTS).map(Box::new);
+        Arc::new(Self { body: body.into(), settings, effects, draws_nothing })
+    }
+
     /// Stands for a statement of which nothing is known: it is no client's.
     pub(super) fn unknown() -> Arc<Self> {
-        Arc::new(Self {
-            body: Box::default(),
-            settings: Settings::EMPTY,
-            effects: super::effects::Effects::default(),
-        })
+        Self::new(&[], Settings::EMPTY, None)
+    }
+
+    /// What executing it may do to the session.
+    #[inline]
+    pub(super) fn effects(&self) -> &super::effects::Effects {
+        self.effects.as_deref().unwrap_or(&NO_EFFECTS)
+    }
+
+    /// Whether that is nothing at all.
+    #[inline]
+    pub(super) fn has_no_effects(&self) -> bool {
+        self.effects.is_none()
     }
 }
+
+static NO_EFFECTS: super::effects::Effects = super::effects::Effects::NONE;
 
 /// A prepared statement that clients share.
 #[derive(Debug)]
@@ -203,7 +225,10 @@ pub(super) fn text_of(body: &[u8]) -> &[u8] {
 pub(super) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
     let text = text.trim_ascii_start();
     let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    words.iter().any(|word| text[..length].eq_ignore_ascii_case(word))
+    let Some(first) = text.first().map(u8::to_ascii_lowercase) else { return false };
+    words.iter().any(|word| {
+        word.len() == length && word[0] == first && text[..length].eq_ignore_ascii_case(word)
+    })
 }
 
 fn reads_no_settings(body: &[u8]) -> bool {
@@ -761,8 +786,11 @@ impl BackendStatements {
     }
 
     /// Nothing is there but what is noted.
+    #[inline]
     pub fn settle(&mut self) {
-        self.left.clear();
+        if !self.left.is_empty() {
+            self.left.clear();
+        }
         self.more_left = false;
     }
 

@@ -151,6 +151,33 @@ pub(super) struct PoolView<S: Socket> {
     pub(super) pool: PoolRef<S>,
     /// Settings when the loop last looked: at most one tick old.
     pub(super) settings: Arc<PoolSettings>,
+    /// A limit of theirs runs while a client has a backend or sits idle.
+    pub(super) limits_clients: bool,
+}
+
+impl<S: Socket> PoolView<S> {
+    fn new(pool: PoolRef<S>) -> Self {
+        let settings = pool.settings();
+        Self { pool, limits_clients: limits_clients(&settings), settings }
+    }
+
+    /// Looks whether the configuration has changed.
+    pub(super) fn look(&mut self) {
+        let settings = self.pool.settings();
+        if !Arc::ptr_eq(&settings, &self.settings) {
+            self.limits_clients = limits_clients(&settings);
+            self.settings = settings;
+        }
+    }
+}
+
+/// Whether a limit runs while a client has a backend or sits idle.
+fn limits_clients(settings: &PoolSettings) -> bool {
+    !settings.client_idle_timeout.is_zero()
+        || !settings.idle_transaction_timeout.is_zero()
+        || !settings.pin_timeout.is_zero()
+        || !settings.transaction_timeout.is_zero()
+        || !settings.query_timeout.is_zero()
 }
 
 /// One event loop's state.
@@ -238,7 +265,7 @@ impl<S: Socket> Engine<S> {
             return *index;
         }
         let index = u32::try_from(self.pools.len()).expect("fewer than 2^32 pools");
-        self.pools.push(PoolView { pool: pool.clone(), settings: pool.settings() });
+        self.pools.push(PoolView::new(pool.clone()));
         self.pool_index.insert(pool.id, index);
         index
     }

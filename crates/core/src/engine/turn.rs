@@ -13,6 +13,7 @@ pub(super) mod sequences;
 mod written;
 
 pub(super) use own_names::OwnNames;
+use sequences::draws_nothing;
 
 use super::backend::Backend;
 use super::census::Functions;
@@ -409,7 +410,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let options = self.scan_options();
         let plain = options == ScanOptions::default() && self.known.is_plain(text);
-        if plain && self.backend.effects_of_functions(text).is_none() {
+        if plain && self.backend.effects_of_functions(text).is_none_or(|effects| effects.is_none())
+        {
             return Ok(None);
         }
         let findings = scan(text, options);
@@ -420,11 +422,14 @@ impl<S: Socket> Turn<'_, '_, S> {
     fn query(&mut self) -> Result<(), Halt> {
         let mut insertions = Vec::new();
         let mut replacements = Vec::new();
+        let draws;
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Expect::Query);
+                self.backend.drawn = true;
                 return Ok(());
             };
+            draws = self.backend.drawn || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
                 && !findings.nulls.is_empty()
@@ -489,6 +494,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
         } else {
             // What it has further on is not known until it has gone.
+            draws = true;
             self.clear_catalog()?;
             let in_doubt = self.may_be_reread();
             if in_doubt {
@@ -538,6 +544,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.backend.unnamed = None;
         self.client.unnamed = None;
         self.client.unnamed_serial = unnaming;
+        self.backend.drawn |= draws;
         Ok(())
     }
 

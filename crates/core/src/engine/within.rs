@@ -104,7 +104,7 @@ impl<S: Socket> Client<S> {
         let (body, effects) = match self.statement(name) {
             Some(named) => (&named.statement.body, &named.statement.effects),
             None => match &self.unnamed {
-                Some(unnamed) if significant(name).is_empty() => (&unnamed.body, &unnamed.effects),
+                Some(unnamed) if significant(name).is_empty() => (&unnamed.body, unnamed.effects()),
                 _ => return false,
             },
         };

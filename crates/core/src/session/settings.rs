@@ -243,7 +243,13 @@ impl Settings {
         self.entries().is_empty()
     }
 
+    /// Whether they are equal, though not the same in memory.
+    fn are_like(&self, other: &Settings) -> bool {
+        self.mark() == other.mark() && self.entries() == other.entries()
+    }
+
     /// Are they one object? (If not they may still be equal.)
+    #[inline]
     pub fn is_shared_with(&self, other: &Settings) -> bool {
         match (&self.0, &other.0) {
             (Some(a), Some(b)) => Arc::ptr_eq(a, b),
@@ -300,9 +306,9 @@ fn change<'a>(
 }
 
 impl PartialEq for Settings {
+    #[inline]
     fn eq(&self, other: &Settings) -> bool {
-        self.is_shared_with(other)
-            || (self.mark() == other.mark() && self.entries() == other.entries())
+        self.is_shared_with(other) || self.are_like(other)
     }
 }
 

@@ -71,10 +71,14 @@ impl<T, W: Wake> Mailbox<T, W> {
 
     /// Moves all messages behind those in `into`. One that is being put in meanwhile may stay: it
     /// keeps [`Mailbox::try_rest`] from resting.
+    #[inline]
     pub fn take(&self, into: &mut Vec<T>) {
-        if !self.filled.load(Ordering::Acquire) {
-            return;
+        if self.filled.load(Ordering::Acquire) {
+            self.take_all(into);
         }
+    }
+
+    fn take_all(&self, into: &mut Vec<T>) {
         let mut messages = self.lock();
         self.filled.store(false, Ordering::Relaxed);
         if into.is_empty() {

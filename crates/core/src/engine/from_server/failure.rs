@@ -84,13 +84,12 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.spoiled.get_or_insert("a session's settings could not be applied");
                 if self.client.is_some() {
                     let text = crate::wire::error::field(body, b'M').unwrap_or_default();
-                    relayed.goodbye = Some(
-                        ClientError::fatal(
-                            SqlState::CONNECTION_FAILURE,
-                            "the session's settings could not be restored on another server connection",
-                        )
-                        .detail(String::from_utf8_lossy(text)),
-                    );
+                    let error = ClientError::fatal(
+                        SqlState::CONNECTION_FAILURE,
+                        "the session's settings could not be restored on another server connection",
+                    )
+                    .detail(String::from_utf8_lossy(text));
+                    relayed.goodbye = Some(Box::new(error));
                 }
                 return Ok(Fate::Skip);
             }

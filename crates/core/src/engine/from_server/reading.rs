@@ -184,7 +184,7 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         if let Some(outcome) = relayed.handed_over {
-            self.handed_over(host, slot, outcome, now);
+            self.handed_over(host, slot, *outcome, now);
             return !drained;
         }
         if self.clients.get(slot).is_some_and(|client| {

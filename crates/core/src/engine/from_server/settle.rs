@@ -48,33 +48,34 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.new_reports = 0;
         let reverted =
             matches!(owed, Expect::Sync | Expect::MadeSync) && self.backend.settle_within();
-        if owed == Expect::MadeQuery {
-            self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
-            return Ok(Fate::Skip);
-        }
-        if owed == Expect::Told {
-            return Ok(Fate::Skip);
-        }
-        if owed == Expect::HandOver {
-            relayed.handed_over = Some(self.backend.hand_over_ended()?);
-            return Ok(Fate::Skip);
-        }
-        if owed == Expect::MadePrepare {
-            self.backend.prepare_ended();
-            return Ok(Fate::Skip);
-        }
-        if owed == Expect::MadeQuestion {
-            match &mut self.client {
-                Some(client) => client.conclude(self.backend),
-                None => self.backend.doubt = None,
+        match owed {
+            Expect::MadeQuery => {
+                self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
+                return Ok(Fate::Skip);
             }
-            return Ok(Fate::Skip);
+            Expect::Told => return Ok(Fate::Skip),
+            Expect::HandOver => {
+                relayed.handed_over = Some(Box::new(self.backend.hand_over_ended()?));
+                return Ok(Fate::Skip);
+            }
+            Expect::MadePrepare => {
+                self.backend.prepare_ended();
+                return Ok(Fate::Skip);
+            }
+            Expect::MadeQuestion => {
+                match &mut self.client {
+                    Some(client) => client.conclude(self.backend),
+                    None => self.backend.doubt = None,
+                }
+                return Ok(Fate::Skip);
+            }
+            _ => {}
         }
         if self.backend.replay.is_healing() {
             relayed.heal = true;
             return Ok(Fate::Skip);
         }
-        if owed == Expect::MadeRollback {
+        if matches!(owed, Expect::MadeRollback) {
             self.backend.retries_sql = true;
             self.backend.transactions += 1;
             if let Some(client) = &mut self.client {
@@ -108,7 +109,7 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.start_values_at_stake &= more;
             self.backend.catalog_at_stake &= more;
         }
-        if owed == Expect::Query {
+        if matches!(owed, Expect::Query) {
             self.backend.longer.clear();
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
@@ -126,7 +127,7 @@ impl<S: Socket> Relay<'_, S> {
             settings_changed(client, self.backend);
         }
         if client.extra.is_some() && !later {
-            let own = owed != Expect::MadeSync;
+            let own = !matches!(owed, Expect::MadeSync);
             let reports = client.extra.as_mut().filter(|_| own);
             let mut told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
             told.extend(settle_extra(client, self.backend, own));
@@ -151,22 +152,21 @@ impl<S: Socket> Relay<'_, S> {
             && !self.backend.unsynced
         {
             let told = client.heed_report(self.backend);
-            if !told.is_empty() && owed != Expect::MadeSync {
+            if !told.is_empty() && !matches!(owed, Expect::MadeSync) {
                 self.report(&told, at, run, relayed);
             }
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if owed == Expect::MadeSync {
+        if matches!(owed, Expect::MadeSync) {
             return Ok(Fate::Skip);
         }
         if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {
-            relayed.goodbye = Some(
-                ClientError::fatal(
-                    SqlState::FEATURE_NOT_SUPPORTED,
-                    "transaction blocks are not allowed in statement pooling mode",
-                )
-                .hint("Use a database or user with pool_mode = \"transaction\"."),
-            );
+            let error = ClientError::fatal(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "transaction blocks are not allowed in statement pooling mode",
+            )
+            .hint("Use a database or user with pool_mode = \"transaction\".");
+            relayed.goodbye = Some(Box::new(error));
             return Ok(Fate::Skip);
         }
         if status == TransactionStatus::Idle
@@ -215,11 +215,8 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         && let Some(unnamed) = &client.unnamed
         && backend.unnamed.as_ref().is_some_and(|other| Arc::ptr_eq(unnamed, other))
     {
-        let again = Arc::new(Unnamed {
-            body: unnamed.body.clone(),
-            settings: backend.applied.clone(),
-            effects: backend.effects_of_body(&unnamed.body, &backend.applied),
-        });
+        let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
+        let again = Unnamed::new(&unnamed.body, backend.applied.clone(), Some(effects));
         client.unnamed = Some(again.clone());
         backend.unnamed = Some(again);
     }

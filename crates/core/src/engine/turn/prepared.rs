@@ -94,22 +94,20 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.hold()?;
             }
             let effects = match (plain, in_doubt) {
-                (true, _) => self.backend.with_functions(text, Effects::default()),
-                (false, true) => self.effects_in_doubt(text),
-                (false, false) => self.effects_of(text),
+                (true, _) => self.backend.effects_of_functions(text),
+                (false, true) => Some(self.effects_in_doubt(text)),
+                (false, false) => Some(self.effects_of(text)),
             };
-            self.bring_own_names_of(text, &effects)?;
-            if effects.reads_sequences {
-                self.before_sequences()?; // its Bind comes within the pipeline
+            if let Some(effects) = &effects {
+                self.bring_own_names_of(text, effects)?;
+                if effects.reads_sequences {
+                    self.before_sequences()?; // its Bind comes within the pipeline
+                }
+                if effects.pins.contains(Part::SessionCatalog) {
+                    self.before_channels()?;
+                }
             }
-            if effects.pins.contains(Part::SessionCatalog) {
-                self.before_channels()?;
-            }
-            let unnamed = Arc::new(Unnamed {
-                body: rest.into(),
-                settings: self.client.desired.clone(),
-                effects,
-            });
+            let unnamed = Unnamed::new(rest, self.client.desired.clone(), effects);
             let before = self.client.unnamed.replace(unnamed.clone());
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
             self.backend.displaced.push_back((before, serial));
@@ -378,22 +376,34 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.bound = None;
         if name.is_empty() {
             if let Some(unnamed) = &self.client.unnamed
-                && unnamed.effects.may_name_statements()
+                && unnamed.effects().may_name_statements()
             {
                 let unnamed = unnamed.clone();
-                self.bring_own_names_of(unnamed.text(), &unnamed.effects)?;
+                self.bring_own_names_of(unnamed.text(), unnamed.effects())?;
             }
             self.bring_unnamed()?;
             if let Some(unnamed) = &self.client.unnamed {
+                let draws = !unnamed.draws_nothing;
+                if unnamed.has_no_effects() {
+                    if self.binds_deallocate(portal, None)? {
+                        return self.bind_instead(portal, name);
+                    }
+                    self.client.note_portal(portal, None)?;
+                    self.backend.drawn |= draws;
+                    self.pass();
+                    self.backend.expect(Expect::Bind { statement: 0 });
+                    return Ok(());
+                }
                 let unnamed = unnamed.clone();
-                let unusual = unnamed.effects.unusual.as_deref();
+                let (body, effects) = (&unnamed.body, unnamed.effects());
+                let unusual = effects.unusual.as_deref();
                 if self.binds_deallocate(portal, unusual)? {
                     return self.bind_instead(portal, name);
                 }
                 self.client.note_portal(portal, unusual)?;
-                let Unnamed { body, settings, effects } = &*unnamed;
+                self.backend.drawn |= draws;
                 if let Some(written) =
-                    self.with_channels(body, self.client.basis, settings, effects)
+                    self.with_channels(body, self.client.basis, &unnamed.settings, effects)
                 {
                     self.bring(&written)?;
                     return self.pass_bind(portal, name, &written, None);
@@ -521,17 +531,17 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sees to it that the server's unnamed statement is the client's, or none.
     fn bring_unnamed(&mut self) -> Result<(), Halt> {
-        let effects = self.client.unnamed.clone();
-        if let Some(unusual) = effects.as_ref().and_then(|unnamed| unnamed.effects.unusual.as_ref())
-        {
-            self.hold()?;
-            self.hold_for_listener(unusual)?;
-        }
-        if let Some(unnamed) = &effects {
-            if !unnamed.effects.prepares.is_empty() {
+        let with_effects = self.client.unnamed.as_ref().filter(|one| !one.has_no_effects());
+        let with_effects = with_effects.cloned();
+        if let Some(effects) = with_effects.as_ref().map(|unnamed| unnamed.effects()) {
+            if let Some(unusual) = &effects.unusual {
+                self.hold()?;
+                self.hold_for_listener(unusual)?;
+            }
+            if !effects.prepares.is_empty() {
                 self.hold()?;
             }
-            self.before_catalog(&unnamed.effects)?; // it may take the server's away
+            self.before_catalog(effects)?; // it may take the server's away
         }
         let same = match (&self.client.unnamed, &self.backend.unnamed) {
             (None, None) => true,
@@ -555,10 +565,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed_since = self.backend.pipeline;
             self.backend.unnamed_follows = 0;
         }
-        if let Some(unnamed) = effects
-            && !unnamed.effects.is_none()
+        if let Some(unnamed) = with_effects
+            && !unnamed.effects().is_none()
         {
-            self.before(&unnamed.effects, true)?;
+            self.before(unnamed.effects(), true)?;
         }
         Ok(())
     }

@@ -130,10 +130,9 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// The text that the message at hand runs, prepares or binds, if that is known.
     fn text_at_hand(&self) -> Option<&[u8]> {
-        let named = |name: &[u8]| match self.client.statement(name) {
-            Some(named) => Some(&*named.statement.body),
-            None if name.is_empty() => self.client.unnamed.as_ref().map(|known| &*known.body),
-            None => None,
+        let named = |name: &[u8]| match name.is_empty() {
+            true => self.client.unnamed.as_ref().map(|known| &*known.body),
+            false => self.client.statement(name).map(|named| &*named.statement.body),
         };
         match self.header.kind {
             frontend::QUERY => frame::take_string(self.body).map(|(text, _)| text),
@@ -149,13 +148,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
     }
 
-    /// The message at hand goes to the server: it may draw.
+    /// The message at hand goes to the server: it may draw. (Of a Query that is known already.)
+    #[inline]
     pub(super) fn note_drawing(&mut self) {
-        const RUNNING: [u8; 3] = [frontend::QUERY, frontend::BIND, frontend::FUNCTION_CALL];
-        if self.backend.drawn || !RUNNING.contains(&self.header.kind) {
-            return;
+        if matches!(self.header.kind, frontend::BIND | frontend::FUNCTION_CALL)
+            && !self.backend.drawn
+        {
+            self.backend.drawn = !self.text_at_hand().is_some_and(draws_nothing);
         }
-        self.backend.drawn = !self.text_at_hand().is_some_and(draws_nothing);
     }
 }
 
