@@ -15,6 +15,8 @@
 //!   to say in the turn before; then epoll is asked again, so that none of them starves the others
 //! * a message that was sent before something happened on a connection is seen to before that: a
 //!   cancel request never hits a query that its sender sends behind it
+//! * that a server's connection takes bytes is told only once it has not taken some: a unix socket
+//!   would tell of it at each query, and wake the loop for nothing
 //! * in the steady state a turn allocates nothing: events and messages come into memory that is
 //!   used again
 //!
@@ -51,6 +53,7 @@ use hawser_sys::eventfd::EventFd;
 use crate::admin::pooler::ErrorCounts;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{LoopMailbox, Mailbox};
+use crate::socket;
 
 /// Events that are taken from the kernel at once.
 const EVENTS_A_TURN: usize = 256;
@@ -289,6 +292,22 @@ impl<S: Socket + AsFd> Reactor<S> {
         // What becomes due may lead to answers.
         self.engine.tick(&mut self.host, now);
         self.engine.flush(&mut self.host, now);
+        if socket::take_blocked() {
+            self.watch_for_room();
+        }
+    }
+
+    /// A socket has not taken all: of servers' connections that is known from now on.
+    #[cold]
+    fn watch_for_room(&mut self) {
+        let epoll = &self.host.shared.epolls[usize::from(self.host.id.0)];
+        self.engine.watch_for_room(|socket, token| {
+            if let Err(error) = epoll.tell_of_room(socket, token.to_bits()) {
+                // ENOMEM at most. Its client runs into a limit, or goes.
+                let event_loop = self.host.id.0;
+                tracing::error!(event_loop, %error, "a server's connection cannot be watched");
+            }
+        });
     }
 
     fn see_to_messages(&mut self, now: Time) {
@@ -338,7 +357,12 @@ struct LoopHost<S: Socket> {
 
 impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
     fn watch(&mut self, socket: &S, token: Token) -> io::Result<()> {
-        self.shared.epolls[usize::from(self.id.0)].add(socket, token.to_bits())
+        let epoll = &self.shared.epolls[usize::from(self.id.0)];
+        match token {
+            Token::Client(_) => epoll.add(socket, token.to_bits()),
+            // Nothing is left to write here, and it is seldom otherwise: see `watch_for_room`.
+            Token::Backend(_) => epoll.add_to_read(socket, token.to_bits()),
+        }
     }
 
     fn unwatch(&mut self, socket: &S, home: LoopId) {

@@ -17,7 +17,7 @@
 
 pub mod stream;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSlice, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
@@ -37,6 +37,21 @@ const TLS_BUFFER_BYTES: usize = 64 * 1024;
 
 thread_local! {
     static SCRATCH: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH_BYTES].into());
+    /// A socket of this thread's has not taken all that it was given.
+    static BLOCKED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether a socket has not taken all that this thread has given it since it was last asked.
+#[inline]
+pub fn take_blocked() -> bool {
+    BLOCKED.take()
+}
+
+/// Notes that a socket takes no more for now.
+pub(crate) fn note_blocked(error: &io::Error) {
+    if error.kind() == io::ErrorKind::WouldBlock {
+        BLOCKED.set(true);
+    }
 }
 
 /// A connection as the event loops have it.
@@ -63,7 +78,7 @@ struct Sender<'a>(BorrowedFd<'a>);
 
 impl Write for Sender<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        sys::send(self.0, buf)
+        sys::send(self.0, buf).inspect_err(note_blocked)
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
@@ -71,6 +86,7 @@ impl Write for Sender<'_> {
             [one] => sys::send(self.0, one),
             _ => sys::send_vectored(self.0, bufs),
         }
+        .inspect_err(note_blocked)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -230,7 +246,7 @@ impl Socket for Conn {
     #[inline]
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(fd) => sys::send(fd, buf),
+            Self::Plain(fd) => sys::send(fd, buf).inspect_err(note_blocked),
             Self::Tls(tls) => tls.write(buf),
         }
     }

@@ -1,9 +1,9 @@
 //! epoll(7): which of many descriptors can be read or written.
 //!
 //! # Model
-//! Each descriptor is added once, edge-triggered, for everything; it is never modified. An event
-//! says what has become possible since the last one, so whoever gets it must read and write until
-//! [`std::io::ErrorKind::WouldBlock`].
+//! Each descriptor is added once, edge-triggered, for everything, or at first for what concerns
+//! reading. An event says what has become possible since the last one, so whoever gets it must read
+//! and write until [`std::io::ErrorKind::WouldBlock`].
 //!
 //! # Threads
 //! One thread waits. Any thread may add and delete meanwhile: the kernel takes its own lock. An
@@ -64,6 +64,26 @@ impl Epoll {
     pub fn add(&self, fd: impl AsFd, data: u64) -> io::Result<()> {
         let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
         Ok(epoll::add(&self.0, fd, EventData::new_u64(data), flags)?)
+    }
+
+    /// As [`Epoll::add`], but without that there is room to write: a unix socket tells of that each
+    /// time that its peer has read something. [`Epoll::tell_of_room`] has that told, too.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2) with EPOLL_CTL_ADD.
+    pub fn add_to_read(&self, fd: impl AsFd, data: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::add(&self.0, fd, EventData::new_u64(data), flags)?)
+    }
+
+    /// From now on everything is told of a descriptor that was added with [`Epoll::add_to_read`].
+    /// What is possible already is reported.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2) with EPOLL_CTL_MOD: ENOENT if it is not in this set.
+    pub fn tell_of_room(&self, fd: impl AsFd, data: u64) -> io::Result<()> {
+        let flags = EventFlags::IN | EventFlags::OUT | EventFlags::RDHUP | EventFlags::ET;
+        Ok(epoll::modify(&self.0, fd, EventData::new_u64(data), flags)?)
     }
 
     /// As [`Epoll::add`], but readability only.
@@ -194,6 +214,35 @@ mod tests {
         assert!(events[0].hangup && events[0].readable, "{events:?}");
         drop(far);
         assert!(next(&epoll, SOON)[0].hangup);
+    }
+
+    #[test]
+    fn room_to_write_is_told_once_it_is_asked_for() {
+        let epoll = Epoll::new().unwrap();
+        let (mut near, mut far) = UnixStream::pair().unwrap();
+        near.set_nonblocking(true).unwrap();
+        epoll.add_to_read(&near, 7).unwrap();
+        near.write_all(b"a").unwrap();
+        far.read_exact(&mut [0]).unwrap();
+        assert_eq!(next(&epoll, Duration::ZERO), []);
+        far.write_all(b"b").unwrap();
+        let seen = next(&epoll, SOON);
+        assert!(seen.len() == 1 && seen[0].readable && !seen[0].writable, "{seen:?}");
+        near.read_exact(&mut [0]).unwrap();
+        let mut sent = 0;
+        while let Ok(taken) = near.write(&[0; 4096]) {
+            sent += taken;
+        }
+        epoll.tell_of_room(&near, 7).unwrap();
+        assert_eq!(next(&epoll, Duration::ZERO), [], "it is full");
+        far.read_exact(&mut vec![0; sent]).unwrap();
+        let seen = next(&epoll, SOON);
+        assert!(seen.len() == 1 && seen[0].writable, "{seen:?}");
+        // What is possible already is told as well.
+        epoll.delete(&near).unwrap();
+        epoll.add_to_read(&near, 7).unwrap();
+        epoll.tell_of_room(&near, 7).unwrap();
+        assert!(next(&epoll, SOON)[0].writable);
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! A server connection and what has been applied to it.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -167,6 +168,8 @@ pub struct Backend<S: Socket> {
     pub(super) output: Kept,
     /// There may be something to read that was not read because the client is slow.
     pub(super) readable: bool,
+    /// Its loop is told when its socket takes bytes again.
+    pub(super) tells_of_room: Cell<bool>,
 
     /// Settings in force, as they differ from `parameters` (the server's own at connect).
     pub(super) applied: Settings,
@@ -325,6 +328,7 @@ impl<S: Socket> Backend<S> {
             input: Vec::new(),
             output: Kept::EMPTY,
             readable: false,
+            tells_of_room: Cell::new(false),
             applied: Settings::EMPTY,
             basis: basis_of(&seed.pool, hand_over.as_deref(), &seed.parameters),
             makes_temporary: makes_temporary_under(&seed.parameters),

@@ -11,7 +11,7 @@ use super::backend::Backend;
 use super::client::Client;
 use super::message::{ClientState, PoolMode};
 use super::table::{Engine, Holder};
-use super::{Host, Socket, limits};
+use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
@@ -109,6 +109,30 @@ impl<S: Socket> Engine<S> {
         }
         let busy = self.wheel.armed > 0 || self.pools.iter().any(|v| v.pool.anybody_waits());
         if busy { Duration::from_micros(TICK_US) } else { Duration::from_secs(1) }
+    }
+
+    /// For a host whose watch on servers' connections does not tell when they take bytes again: to be
+    /// called once any socket has not taken all. Calls `watch` for each that has to be told of from
+    /// now on.
+    #[cold]
+    pub fn watch_for_room(&self, mut watch: impl FnMut(&S, Token)) {
+        for (place, resident) in self.resident.iter() {
+            let backend = match &resident.holder {
+                Holder::Client(slot) => self.clients.get(*slot).and_then(|c| c.backend.as_deref()),
+                Holder::Engine(backend) => Some(&**backend),
+                Holder::Listener(listener) => {
+                    listener.watch_for_room(|socket| watch(socket, Token::Backend(place)));
+                    None
+                }
+                Holder::Pool => None,
+            };
+            if let Some(backend) = backend
+                && (!backend.output.is_empty() || backend.socket.has_unsent())
+                && !backend.tells_of_room.replace(true)
+            {
+                watch(&backend.socket, Token::Backend(place));
+            }
+        }
     }
 
     /// To be called once a turn, ahead of [`Engine::flush`], and at [`Engine::next_tick`] at the

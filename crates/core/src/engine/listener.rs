@@ -87,6 +87,13 @@ impl<S: Socket> Listener<S> {
         text
     }
 
+    /// See [`Engine::watch_for_room`].
+    pub(super) fn watch_for_room(&self, watch: impl FnOnce(&S)) {
+        if !self.output.is_empty() || self.socket.has_unsent() {
+            watch(&self.socket);
+        }
+    }
+
     fn send(&mut self, text: &[u8], now: Time) -> std::io::Result<()> {
         let mut out = Vec::new();
         build::query(&mut out, text);

@@ -50,7 +50,7 @@ impl Socket for Plain {
     }
 
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.write(buf)
+        self.0.write(buf).inspect_err(socket::note_blocked)
     }
 }
 
@@ -235,6 +235,19 @@ fn clients_of_several_loops_share_one_backend() {
         }
     });
     assert_eq!(world.pool.lock().total(), 1, "more backends than the pool may have");
+}
+
+#[test]
+fn what_a_server_does_not_take_at_once_goes_on_when_it_does() {
+    let world = World::new(2, 1);
+    let mut clients = [world.client(0), world.client(1)];
+    for round in 0..3 {
+        for client in &mut clients {
+            let text = "x".repeat(3_000_000 + round);
+            assert_eq!(client.ask(&text).unwrap(), [text.as_bytes()]);
+            assert_eq!(client.ask("SELECT 1").unwrap(), [b"SELECT 1"]);
+        }
+    }
 }
 
 #[test]

@@ -107,6 +107,7 @@ impl<S: Socket> Engine<S> {
             self.resident.insert_with(|_| super::super::table::Resident { id, pool, holder });
         backend.place = place;
         backend.home = self.id;
+        backend.tells_of_room.set(false);
         if host.watch(&backend.socket, Token::Backend(place)).is_err() {
             return Err("its connection could not be watched");
         }
