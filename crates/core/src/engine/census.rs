@@ -93,6 +93,12 @@ const READING: [&[u8]; 4] = [b"current_setting", b"pg_settings", b"execute", b"s
 /// The longest name, in bytes (NAMEDATALEN).
 const NAME_BYTES_MAX: usize = 63;
 
+/// No words: what is called by quotes around anything; by names that are in UTF-8, or are not, in a
+/// text that is not written like them.
+const QUOTED: &[u8] = b"\"";
+const IN_UTF8: &[u8] = b"\x01";
+const NOT_IN_UTF8: &[u8] = b"\x02";
+
 fn writes(word: &[u8]) -> bool {
     (4..=8).contains(&word.len()) && WRITING.contains(&word)
 }
@@ -105,15 +111,36 @@ fn lower(word: &[u8]) -> Word {
     word.to_ascii_lowercase().into_boxed_slice()
 }
 
-/// The word by which a name is known: the longest of it, where it has others in quotes.
-fn key(name: &[u8]) -> Word {
-    let longest = name.split(|byte| !is_of_a_word(*byte)).max_by_key(|word| word.len());
-    lower(longest.unwrap_or_default())
+/// What a server makes of a longer name (`truncate_identifier`, scansup.c).
+fn truncated(word: &[u8]) -> &[u8] {
+    if word.len() <= NAME_BYTES_MAX {
+        return word;
+    }
+    let is_start = |at: &usize| word[*at] & 0xC0 != 0x80;
+    let end = (NAME_BYTES_MAX - 3..=NAME_BYTES_MAX).rev().find(is_start);
+    &word[..end.unwrap_or(NAME_BYTES_MAX)]
 }
 
-/// The words of a source, in lower case.
+/// The word by which a name is known: the longest of it, where it has others in quotes. One without
+/// any is known by its quotes.
+fn key(name: &[u8]) -> Word {
+    let longest = name.split(|byte| !is_of_a_word(*byte)).max_by_key(|word| word.len());
+    let longest = longest.unwrap_or_default();
+    if longest.is_empty() { QUOTED.into() } else { lower(truncated(longest)) }
+}
+
+/// The words of a source, in lower case; with its quotes, if it has any.
 fn words(source: &[u8]) -> impl Iterator<Item = Word> {
-    source.split(|byte| !is_of_a_word(*byte)).filter(|word| !word.is_empty()).map(lower)
+    let words = source.split(|byte| !is_of_a_word(*byte)).filter(|word| !word.is_empty());
+    let quoted = source.contains(&b'"').then(|| QUOTED.into());
+    words.map(|word| lower(truncated(word))).chain(quoted)
+}
+
+/// By what the names that are not ASCII, and written like this one or not, are known to who writes
+/// otherwise.
+fn written_as(word: &[u8]) -> Option<&'static [u8]> {
+    let utf8 = || if std::str::from_utf8(word).is_ok() { IN_UTF8 } else { NOT_IN_UTF8 };
+    (!word.is_ascii()).then(utf8)
 }
 
 fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects {
@@ -214,6 +241,16 @@ impl Census {
             .iter()
             .filter(|function| function.immutable)
             .any(|one| one.language == Language::Compiled || words_of[&key(&one.name)].reads);
+        // A text may be in another client_encoding than the answer in which the names have come.
+        let not_ascii: Vec<_> = words_of
+            .iter()
+            .filter_map(|(word, reach)| Some((written_as(word)?, reach.clone())))
+            .collect();
+        for (written, reach) in not_ascii {
+            let all = words_of.entry(written.into()).or_default();
+            all.call.absorb(&reach.call);
+            all.write.absorb(&reach.write);
+        }
         words_of.retain(|word, reach| {
             reach.reads = false;
             (1..=NAME_BYTES_MAX).contains(&word.len()) && *reach != none
@@ -325,15 +362,31 @@ impl Reader {
                     *place = byte.to_ascii_lowercase();
                     self.length += 1;
                 }
-            } else if self.length > 0 {
-                self.end_word();
+            } else {
+                if self.length > 0 {
+                    self.end_word();
+                }
+                if byte == b'"' {
+                    self.take(QUOTED);
+                }
             }
         }
     }
 
     fn end_word(&mut self) {
-        let word = &self.word[..std::mem::take(&mut self.length)];
+        let (word, length) = (self.word, std::mem::take(&mut self.length));
+        let word = truncated(&word[..length]);
         self.writes |= writes(word);
+        self.take(word);
+        if let Some(written) = written_as(word) {
+            self.take(NOT_IN_UTF8);
+            if written == NOT_IN_UTF8 {
+                self.take(IN_UTF8);
+            }
+        }
+    }
+
+    fn take(&mut self, word: &[u8]) {
         let Some(reach) = self.census.get(word) else { return };
         if reach.call != Effects::default() {
             self.calls.get_or_insert_default().absorb(&reach.call);
@@ -469,6 +522,27 @@ mod tests {
         assert_eq!(reader.finish(), census.of_text(b"select locks(1)"));
         let long = "x".repeat(100) + "locks";
         assert_eq!(census.of_text(long.as_bytes()), None);
+    }
+
+    #[test]
+    fn names_of_any_kind_are_found() {
+        let locks = |name: &str| function(name, "BEGIN PERFORM pg_advisory_lock(1); END");
+        let finds = |name: &str, text: &[u8]| take(&[locks(name)], &[]).of_text(text).is_some();
+        // A server cuts what is too long, and no character in two.
+        for (name, more) in [("f".repeat(63), "g"), ("f".repeat(61) + "\u{e9}", "\u{e9}\u{e9}")] {
+            assert!(finds(&name, format!("select {name}{more}()").as_bytes()), "{name}");
+            assert!(finds(&name, format!("select {name}()").as_bytes()), "{name}");
+        }
+        let cut = "f".repeat(62);
+        assert!(finds(&cut, format!("select {cut}\u{e9}\u{e9}()").as_bytes()));
+        let calls = function("calls", &format!("BEGIN PERFORM {}(); END", "l".repeat(70)));
+        assert!(take(&[locks(&"l".repeat(63)), calls], &[]).of_text(b"call calls()").is_some());
+        assert!(finds("+", b"select \"+\"()") && !finds("+", b"select 1 + 1"));
+        // Latin-1, and UTF-8 of a server in Latin-1.
+        assert!(finds("gr\u{f6}\u{df}e", b"select gr\xf6\xdfe()"));
+        assert!(!finds("gr\u{f6}\u{df}e", "select 'm\u{fc}ller', f()".as_bytes()));
+        let latin = Function { name: b"gr\xf6\xdfe"[..].into(), ..locks("") };
+        assert!(take(&[latin], &[]).of_text("select gr\u{f6}\u{df}e()".as_bytes()).is_some());
     }
 
     #[test]
