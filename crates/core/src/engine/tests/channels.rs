@@ -142,3 +142,48 @@ fn what_is_not_certain_is_left_as_it_is() {
         world.send(&server, &answers("CT"));
     }
 }
+
+#[test]
+fn a_rollback_goes_ahead_of_its_text_for_who_listens_too() {
+    for refused in [false, true] {
+        let (mut world, client, server, hub) = listener();
+        world.send(&client, &[parse("s", "SELECT 1"), sync()].concat());
+        world.send(&server, &answers("1I"));
+        assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
+        world.send(&hub, &answers("CI"));
+        world.send(&client, &query("BEGIN"));
+        world.send(&server, &answers("CT"));
+        world.send(&client, &query("LISTEN two"));
+        assert!(String::from_utf8_lossy(&hub.received()).contains("LISTEN \"two\""));
+        world.send(&hub, &answers("CI"));
+        world.send(&server, &answers("CT"));
+        world.send(&client, &query("SELECT 1/0"));
+        world.send(&server, &answers("EF"));
+        assert_eq!(client.kinds(), "1ZCZCZEZ");
+        server.received();
+
+        world.send(&client, &query("ROLLBACK; EXECUTE s"));
+        assert_eq!(server.received(), query("ROLLBACK"));
+        world.send(&server, &answers("CI"));
+        let sent = server.received();
+        assert_eq!(kinds(&sent), "PS");
+        assert!(sent.starts_with(&parse("s", "SELECT 1")));
+        if refused {
+            world.send(&server, &answers("EI"));
+            assert_eq!((client.kinds(), server.kinds()), ("CE".to_owned(), "S".to_owned()));
+            world.send(&server, &answers("I"));
+        } else {
+            world.send(&server, &answers("1I"));
+            let text = [query("BEGIN"), query("ROLLBACK; EXECUTE s")].concat();
+            assert_eq!(server.received(), text);
+            world.send(&server, &[answers("CTC"), columns(), answers("DCI")].concat());
+        }
+        // It is asked what has come of the LISTEN.
+        assert_eq!((client.kinds(), server.kinds()), (String::new(), "Q".to_owned()));
+        world.send(&server, &[columns(), answers("CI")].concat());
+        while hub.kinds() == "Q" {
+            world.send(&hub, &answers("CI"));
+        }
+        assert_eq!(client.kinds(), if refused { "Z" } else { "CTDCZ" });
+    }
+}

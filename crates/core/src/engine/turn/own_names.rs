@@ -176,7 +176,6 @@ impl<S: Socket> Turn<'_, '_, S> {
             if self.header.kind == frontend::QUERY
                 && rolls_back_first(text).is_some()
                 && !self.client.is_unsettled()
-                && !self.client.listens()
             {
                 return self.roll_back_ahead();
             }
@@ -287,10 +286,16 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
         answer.append(&mut self.client.take_untold());
-        build::ready_for_query(&mut answer, self.backend.status);
-        self.client.reply(&answer);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
+        if self.client.listens() {
+            // What its transaction has done to its channels is settled behind the server's word.
+            self.passage.out.extend_from_slice(&build::SYNC);
+            self.backend.expect(Expect::Sync);
+        } else {
+            build::ready_for_query(&mut answer, self.backend.status);
+        }
+        self.client.reply(&answer);
         Ok(())
     }
 
