@@ -271,8 +271,10 @@ fn seeds_that_once_failed() {
     }
     let run = with_deaths(691).run();
     run.unwrap_or_else(|failure| panic!("deaths, seed 691, {failure}"));
-    let run = with_openings_that_fail(158).run();
-    run.unwrap_or_else(|failure| panic!("openings, seed 158, {failure}"));
+    for seed in [158, 190] {
+        let run = with_openings_that_fail(seed).run();
+        run.unwrap_or_else(|failure| panic!("openings, seed {seed}, {failure}"));
+    }
 }
 
 #[test]

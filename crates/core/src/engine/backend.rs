@@ -243,6 +243,8 @@ pub struct Backend<S: Socket> {
     pub(super) sequences_discarded: bool,
     /// Settings that may fail are under way, in a transaction block of ours.
     pub(super) applying: bool,
+    /// It may have the empty statement (see [`super::turn::aborted`]).
+    pub(super) has_empty: bool,
     /// Custom names that it knows for good.
     pub(super) custom: CustomNames,
     /// What its client's statements may have made or ended.
@@ -365,6 +367,7 @@ impl<S: Socket> Backend<S> {
             drawn_before: false,
             sequences_discarded: false,
             applying: false,
+            has_empty: false,
             custom: CustomNames::NONE,
             doubt: None,
             local_path: false,

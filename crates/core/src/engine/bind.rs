@@ -16,6 +16,7 @@ use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed};
+use super::turn::aborted::EMPTY;
 use crate::pool::ServerParameters;
 use crate::session::aside::Aside;
 use crate::session::settings::{self, Change, Settings, is_custom};
@@ -165,7 +166,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server may have statements of other clients than the one that it serves.
     pub(super) fn has_statements_of_others(&self) -> bool {
-        self.uncertain || !self.statements.is_empty()
+        self.uncertain || self.has_empty || !self.statements.is_empty()
     }
 
     /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
@@ -181,7 +182,11 @@ impl<S: Socket> Backend<S> {
             // No command is carried out in a failed transaction but ROLLBACK, behind which the
             // client's may stand. Close is.
             let all_known = names.is_some();
-            let names = names.unwrap_or_default();
+            let mut names = names.unwrap_or_default();
+            if self.has_empty {
+                names.insert(EMPTY.into());
+                self.has_empty = !alone;
+            }
             for name in &names {
                 build::close_statement(out, name);
                 self.expect(Expect::Made);
@@ -197,6 +202,7 @@ impl<S: Socket> Backend<S> {
                 return;
             }
         } else if self.unsynced {
+            // (It may be ignored: the empty one is noted on.)
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
             self.by_sql = None;
             self.uncertain = true; // it may be ignored
@@ -204,6 +210,7 @@ impl<S: Socket> Backend<S> {
             return;
         } else {
             self.made_query(DEALLOCATE_ALL, out);
+            self.has_empty = false;
             self.by_sql = None;
             self.uncertain = false; // if it fails, the connection is closed
         }

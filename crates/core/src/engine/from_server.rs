@@ -326,6 +326,7 @@ impl<S: Socket> Relay<'_, S> {
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
+                self.answer_made(run, at);
                 let process = self.backend.process;
                 let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
                 if client.is_native() {

@@ -5,7 +5,7 @@
 //! cannot be read are passed on: the server knows what to say of them, and their length keeps
 //! the framing.
 
-mod aborted;
+pub(super) mod aborted;
 mod own_names;
 mod portal;
 mod prepared;

@@ -19,7 +19,7 @@ use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frame};
 
 /// Name of the empty statement.
-pub(super) const EMPTY: &[u8] = b"hawser_gone";
+pub(in crate::engine) const EMPTY: &[u8] = b"hawser_gone";
 
 /// First words of statements that give no rows and take no parameters.
 const ROWLESS: [&[u8]; 25] = [
@@ -68,6 +68,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Appends what gives the server an empty statement.
     pub(super) fn bring_empty(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
+        self.backend.has_empty = true;
         let out = &mut self.passage.out;
         build::close_statement(out, EMPTY); // it may be left of another time
         build::parse(out, EMPTY, &[0; 3]);
