@@ -259,7 +259,7 @@ fn seeds_that_once_failed() {
         let run = Draw::new(seed, 12, &moving()).run();
         run.unwrap_or_else(|failure| panic!("moving, seed {seed}, {failure}"));
     }
-    for seed in [118, 135, 366, 394] {
+    for seed in [118, 135, 366, 394, 435] {
         let run = Draw::new(seed, 12, &mix()).run();
         run.unwrap_or_else(|failure| panic!("mix, seed {seed}, {failure}"));
     }

@@ -101,6 +101,22 @@ fn in_a_block_it_is_prepared_under_its_settings_and_all_others_are_back_behind_i
     }
 }
 
+/// Of the simulation, seed 435: the server ignored the Query, and nobody was answered.
+#[test]
+fn nothing_that_fails_goes_ahead_of_a_query_in_a_pipeline_of_a_failed_transaction() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("BEGIN; SELECT 1/0"));
+    world.send(&server, &answers("CEF"));
+    client.received();
+    server.received();
+    let mixed = [message(b'C', b"Pc\0"), query("EXECUTE p")].concat();
+    world.send(&client, &mixed);
+    assert_eq!(server.received(), mixed);
+    world.send(&server, &answers("3EF"));
+    assert_eq!(client.kinds(), "3EZ");
+}
+
 #[test]
 fn in_a_pipeline_it_is_a_part_of_that_and_comes_back_if_ignored() {
     let mut world = World::new(1);

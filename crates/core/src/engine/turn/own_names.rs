@@ -171,9 +171,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.without_more_names(text, effects);
         }
         self.hold()?;
-        // Behind other messages of its pipeline, which may end that, it fails as they would.
-        if self.backend.status == TransactionStatus::Failed && !self.backend.unsynced {
-            if self.header.kind == frontend::QUERY
+        // Behind other messages of its pipeline, which may end that, it fails as they would. (A Query is
+        // answered there: behind a Parse that fails it would not be.)
+        let is_query = self.header.kind == frontend::QUERY;
+        if self.backend.status == TransactionStatus::Failed && (!self.backend.unsynced || is_query)
+        {
+            if is_query
+                && !self.backend.unsynced
                 && rolls_back_first(text).is_some()
                 && !self.client.is_unsettled()
             {
