@@ -177,3 +177,84 @@ def test_they_are_not_where_one_does_nor_once_one_does(env):
         each_sees_its_own("immutable")
         assert parses(target) - shared >= 4
         maker.execute("drop function me()")
+
+
+def moves(target, client, call, expected):
+    """What a call has set is its client's, and nobody else's."""
+    equal(client.exchange(m.message("Q", call + b"\0")).errors, [], call)
+    equal(always(target, client, WHO), expected, call)
+    assert expected not in others(target, WHO), call
+
+
+LONG = "f" * 61 + "é"
+
+NAMED = f"""
+create or replace function {LONG}() returns text language sql as $$ select enter('cut') $$;
+create or replace function "+"() returns text language sql as $$ select enter('no letter') $$;
+create or replace function größe() returns int language sql as $$ select length(enter('latin')) $$;
+"""
+
+
+def test_functions_are_found_by_names_of_any_kind(env):
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS + NAMED)
+    with env.pooler_with(pool_size=2) as target:
+        with target.connect() as client:
+            moves(target, client, f"select {LONG}éé()".encode(), "cut")
+            moves(target, client, b'select "+"()', "no letter")
+        with target.connect(client_encoding="LATIN1") as client:
+            moves(target, client, "select größe() as x".encode("latin1"), "latin")
+
+
+SERVERS_OWN = """
+create or replace view seen as select set_config('app.who', 'view', false);
+drop table if exists ruled, child;
+create table ruled (a int);
+create rule says as on insert to ruled do also select set_config('app.who', 'rule', false);
+drop domain if exists checked;
+create domain checked as text check (enter(value) is not null);
+drop sequence if exists drawn;
+create sequence drawn;
+create table child (a int default currval('drawn'));
+"""
+
+BY_SUPERUSER = """
+create or replace function renamed(text, text, bool) returns text language internal as 'set_config_by_name';
+create or replace function with_set() returns int language sql set app.hidden = 'x' as 'select 1';
+grant execute on function renamed, with_set to public;
+"""
+
+
+def test_what_is_called_without_a_function_of_ones_own_is_known(env):
+    with env.server() as superuser, env.connect() as maker:
+        superuser.execute(BY_SUPERUSER)
+        maker.execute(FUNCTIONS + SERVERS_OWN)
+    with env.pooler_with(pool_size=2) as target, target.connect() as client:
+        moves(target, client, b"select * from seen", "view")
+        moves(target, client, b"insert into ruled values (1)", "rule")
+        moves(target, client, b"select 'domain'::checked", "domain")
+        moves(target, client, b"select renamed('app.who', 'internal', false)", "internal")
+        client.execute("select with_set()")
+        equal(others(target, "select current_setting('app.hidden', true)"), [None, None])
+    with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+        client.execute("select nextval('drawn')")
+        equal([error["C"] for error in other.attempt("insert into child default values").errors], ["55000"])
+
+
+def test_a_renamed_table_has_its_triggers(env):
+    with pooler_of(env) as target, target.connect() as client, target.connect() as maker:
+        client.execute("insert into audited values (1)")
+        maker.execute("drop table if exists audited_before; alter table audited rename to audited_before")
+        time.sleep(CENSUS_SECONDS)
+        moves(target, client, b"insert into audited_before values (2)", "trigger of 2")
+        maker.execute("drop table audited_before")
+
+
+def test_one_large_function_hides_nothing(env):
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS + """
+        do $$ begin execute format('create or replace function large() returns int language sql as %L',
+        '/*' || repeat('x', 400000) || '*/ select 1'); end $$""")
+        with env.pooler_with(pool_size=2) as target, target.connect() as client:
+            moves(target, client, b"select enter('ann')", "ann")
+        maker.execute("drop function large()")

@@ -318,7 +318,8 @@ impl<B> SharedPool<B> {
     pub fn set_census(&self, census: &Arc<Census>) -> bool {
         let before = {
             let mut known = unpoisoned(self.census.write());
-            if known.as_ref() == Some(census) {
+            let same = |known: &Arc<Census>| Arc::ptr_eq(known, census) || known == census;
+            if known.as_ref().is_some_and(same) {
                 return false;
             }
             known.replace(census.clone())
@@ -333,6 +334,14 @@ impl<B> SharedPool<B> {
             });
         }
         true
+    }
+
+    /// Nothing is known any more of the functions of its database.
+    pub fn lose_census(&self) {
+        if unpoisoned(self.census.write()).take().is_some() {
+            self.functions_serial.fetch_add(1, Ordering::Release);
+            self.keep_statements_apart();
+        }
     }
 
     /// A statement has worked behind which functions may do something else.

@@ -3,7 +3,8 @@
 //!
 //! # Invariants
 //! * a message of more than [`MESSAGE_BYTES_MAX`] or an answer of more than [`ANSWER_ROWS_MAX`]
-//!   rows ends the conversation: nothing that the control side asks for is that large
+//!   rows ends the conversation: nothing that the control side asks for is that large, but what
+//!   [`Talk::expect_much`] is said of
 //! * after an error other than the server's own ErrorResponse the connection is of no more use
 
 use std::fmt;
@@ -23,7 +24,11 @@ pub const MESSAGE_BYTES_MAX: usize = 256 * 1024;
 pub const ANSWER_ROWS_MAX: usize = 10_000;
 /// Messages that a server may send before it is ready for the first query.
 pub const LOGIN_MESSAGES_MAX: usize = 1_000;
+/// The same where much is expected.
+const MUCH: (usize, usize) = (17 << 20, 500_000);
 const READ_BYTES: usize = 4096;
+/// So much that has been taken stays in front of what has not.
+const TAKEN_BYTES_MAX: usize = 64 * 1024;
 
 /// Why a conversation ended, or a question has no answer.
 #[derive(Debug)]
@@ -109,13 +114,30 @@ impl Answer {
 pub struct Talk {
     stream: Stream,
     input: Vec<u8>,
+    /// So much of it has been taken.
+    taken: usize,
     output: Vec<u8>,
+    message_bytes_max: usize,
+    answer_rows_max: usize,
 }
 
 impl Talk {
     /// On a connection on which nothing has been said yet.
     pub fn new(stream: Stream) -> Self {
-        Self { stream, input: Vec::new(), output: Vec::new() }
+        Self {
+            stream,
+            input: Vec::new(),
+            taken: 0,
+            output: Vec::new(),
+            message_bytes_max: MESSAGE_BYTES_MAX,
+            answer_rows_max: ANSWER_ROWS_MAX,
+        }
+    }
+
+    /// Whether the next answers may be large: the sources of a database's functions are.
+    pub fn expect_much(&mut self, much: bool) {
+        let usual = (MESSAGE_BYTES_MAX, ANSWER_ROWS_MAX);
+        (self.message_bytes_max, self.answer_rows_max) = if much { MUCH } else { usual };
     }
 
     /// The connection.
@@ -124,7 +146,8 @@ impl Talk {
     }
 
     /// The connection back, and what was read from it and not used.
-    pub fn into_stream(self) -> (Stream, Vec<u8>) {
+    pub fn into_stream(mut self) -> (Stream, Vec<u8>) {
+        self.input.drain(..self.taken);
         (self.stream, self.input)
     }
 
@@ -150,21 +173,28 @@ impl Talk {
     /// The connection is broken, or what comes is no message.
     pub async fn receive(&mut self) -> Result<(u8, Vec<u8>), TalkError> {
         loop {
-            match frame::header(&self.input) {
+            let input = &self.input[self.taken..];
+            match frame::header(input) {
                 Framed::BadLength { kind, length } => {
                     return Err(TalkError::Protocol(format!(
                         "message of kind 0x{kind:02x} with length {length}"
                     )));
                 }
-                Framed::Header(header) if header.body > MESSAGE_BYTES_MAX => {
+                Framed::Header(header) if header.body > self.message_bytes_max => {
                     return Err(TalkError::Protocol(format!(
-                        "message of kind 0x{:02x} with {} bytes, more than the {MESSAGE_BYTES_MAX} expected",
-                        header.kind, header.body
+                        "message of kind 0x{:02x} with {} bytes, more than the {} expected",
+                        header.kind, header.body, self.message_bytes_max
                     )));
                 }
-                Framed::Header(header) if self.input.len() >= header.total() => {
-                    let body = self.input[HEADER_BYTES..header.total()].to_vec();
-                    self.input.drain(..header.total());
+                Framed::Header(header) if input.len() >= header.total() => {
+                    let body = input[HEADER_BYTES..header.total()].to_vec();
+                    self.taken += header.total();
+                    if self.taken == self.input.len()
+                        || self.taken > TAKEN_BYTES_MAX.max(self.input.len() / 2)
+                    {
+                        self.input.drain(..self.taken);
+                        self.taken = 0;
+                    }
                     return Ok((header.kind, body));
                 }
                 Framed::Header(_) | Framed::Short => {}
@@ -230,9 +260,10 @@ impl Talk {
                     failed = Some(error.into());
                 }
                 backend::DATA_ROW => {
-                    if answer.rows.len() >= ANSWER_ROWS_MAX {
+                    if answer.rows.len() >= self.answer_rows_max {
                         return Err(TalkError::Protocol(format!(
-                            "more than {ANSWER_ROWS_MAX} rows"
+                            "more than {} rows",
+                            self.answer_rows_max
                         )));
                     }
                     let row = parse_row(&body)

@@ -11,7 +11,7 @@
 //! What is changed past Hawser is known after [`PERIOD`], what is changed through it after a second.
 //! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into: it is said once.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ use hawser_core::session::part::is_reported;
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
-use super::enquiry::ask;
+use super::enquiry::{ask, ask_for};
 use super::{PoolEntry, Route, locked};
 use crate::config::ServerAddress;
 use crate::dial::DialError;
@@ -38,7 +38,8 @@ const WAIT: Duration = Duration::from_millis(500);
 /// Databases with more source are not looked into.
 const SOURCES_BYTES_MAX: usize = 16 << 20;
 
-/// Changes with the catalogs that a census is taken of, and says how much source there is.
+/// Changes with the catalogs that a census is taken of, and with the names of relations that it has;
+/// says how much source there is.
 const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
      (SELECT pg_catalog.concat(pg_catalog.sum(p.oid::pg_catalog.int8), ' ', \
          pg_catalog.sum(p.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_proc p), ' ', \
@@ -55,22 +56,52 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(\
      (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
          pg_catalog.sum(i.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_inherits i), ' ', \
      (SELECT pg_catalog.concat(pg_catalog.count(*), ' ', \
-         pg_catalog.sum(e.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_event_trigger e)), \
-     (SELECT pg_catalog.sum(pg_catalog.length(p.prosrc)) FROM pg_catalog.pg_proc p \
+         pg_catalog.sum(e.xmin::pg_catalog.text::pg_catalog.int8)) FROM pg_catalog.pg_event_trigger e), ' ', \
+     (SELECT pg_catalog.sum(pg_catalog.hashtext(pg_catalog.concat(c.oid, ' ', c.relname))) \
+      FROM pg_catalog.pg_class c WHERE c.relhastriggers OR c.relhasrules OR c.relhassubclass \
+      OR c.relispartition OR c.relrowsecurity OR EXISTS (SELECT 1 FROM pg_catalog.pg_constraint k \
+      WHERE k.conrelid OPERATOR(pg_catalog.=) c.oid) OR EXISTS (SELECT 1 FROM pg_catalog.pg_attrdef a \
+      WHERE a.adrelid OPERATOR(pg_catalog.=) c.oid))), \
+     (SELECT pg_catalog.sum(pg_catalog.octet_length(p.prosrc)) FROM pg_catalog.pg_proc p \
       WHERE p.oid OPERATOR(pg_catalog.>=) 16384)";
 
 /// Rows of five: a function (name, language, volatility, source), or what leads where (from, to). Objects
 /// below 16384 are the server's own (`FirstNormalObjectId`, transam.h). Of functions in C those count
 /// that the planner calls, unless an extension brings them. `=` stands for the operator of pg_catalog.
+/// A function of a user's own in the language internal is one of the server's by another name. A SET in
+/// a function's head leaves nothing behind but a custom name. On functions of the server's own nothing
+/// depends, by pg_depend: the trees of views, rules and defaults have them by their oid.
 const CENSUS: &str = "\
-SELECT 'function', p.proname::pg_catalog.text, l.lanname::pg_catalog.text, p.provolatile::pg_catalog.text,
-    CASE WHEN l.lanname = 'c' OR l.lanname = 'internal' THEN '' ELSE {SOURCE} END
+SELECT 'function', p.proname::pg_catalog.text,
+    CASE WHEN l.lanname = 'internal' THEN 'sql' ELSE l.lanname::pg_catalog.text END,
+    p.provolatile::pg_catalog.text,
+    CASE WHEN l.lanname = 'c' THEN '' WHEN l.lanname = 'internal' THEN
+        (SELECT pg_catalog.string_agg(pg_catalog.concat('SELECT ', b.proname, '();'), '')
+        FROM pg_catalog.pg_proc b WHERE b.prosrc = p.prosrc AND b.oid OPERATOR(pg_catalog.<) 16384)
+    ELSE {SOURCE} END
 FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_language l ON l.oid = p.prolang
-WHERE (p.oid OPERATOR(pg_catalog.>=) 16384 AND NOT (p.prokind = 'a' OR l.lanname = 'internal')
+WHERE (p.oid OPERATOR(pg_catalog.>=) 16384 AND NOT p.prokind = 'a'
     AND (NOT l.lanname = 'c' OR (p.provolatile = 'i' AND NOT EXISTS (SELECT 1
         FROM pg_catalog.pg_depend e WHERE e.objid = p.oid AND e.deptype = 'e'
         AND e.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass))))
     OR (p.proname = 'current_setting' AND p.provolatile = 'i')
+UNION ALL
+SELECT 'function', p.proname::pg_catalog.text, 'sql', 'v', pg_catalog.concat('SELECT set_config(',
+    pg_catalog.quote_literal(pg_catalog.split_part(s.setting, '=', 1)), ', '''', true)')
+FROM pg_catalog.pg_proc p CROSS JOIN LATERAL pg_catalog.unnest(p.proconfig) s (setting)
+WHERE pg_catalog.strpos(pg_catalog.split_part(s.setting, '=', 1), '.') OPERATOR(pg_catalog.>) 0
+UNION ALL
+SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v', CASE WHEN r.ev_type = '1'
+    THEN pg_catalog.pg_get_viewdef(r.ev_class)
+    ELSE pg_catalog.substring(pg_catalog.pg_get_ruledef(r.oid), ' DO (.*)') END
+FROM pg_catalog.pg_rewrite r JOIN pg_catalog.pg_class c ON c.oid = r.ev_class
+WHERE r.oid OPERATOR(pg_catalog.>=) 16384
+    AND r.ev_action::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
+UNION ALL
+SELECT 'function', c.relname::pg_catalog.text, 'sql', 'v',
+    pg_catalog.concat('SELECT ', pg_catalog.pg_get_expr(a.adbin, a.adrelid))
+FROM pg_catalog.pg_attrdef a JOIN pg_catalog.pg_class c ON c.oid = a.adrelid
+WHERE a.adbin::pg_catalog.text OPERATOR(pg_catalog.~) {OWN}
 UNION ALL
 SELECT 'write calls', c.relname::pg_catalog.text, p.proname::pg_catalog.text, NULL, NULL
 FROM pg_catalog.pg_trigger t JOIN pg_catalog.pg_class c ON c.oid = t.tgrelid
@@ -90,10 +121,11 @@ LEFT JOIN pg_catalog.pg_constraint k ON k.oid = d.objid AND d.classid = 'pg_cata
 LEFT JOIN pg_catalog.pg_policy y ON y.oid = d.objid AND d.classid = 'pg_catalog.pg_policy'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_index i ON i.indexrelid = d.objid AND d.classid = 'pg_catalog.pg_class'::pg_catalog.regclass
 LEFT JOIN pg_catalog.pg_proc q ON q.oid = d.objid AND d.classid = 'pg_catalog.pg_proc'::pg_catalog.regclass
+LEFT JOIN pg_catalog.pg_type t ON t.oid = k.contypid AND t.typtype = 'd'
 LEFT JOIN pg_catalog.pg_class c
     ON c.oid = COALESCE(r.ev_class, a.adrelid, k.conrelid, y.polrelid, i.indrelid)
 WHERE d.refclassid = 'pg_catalog.pg_proc'::pg_catalog.regclass AND p.oid OPERATOR(pg_catalog.>=) 16384
-    AND COALESCE(c.relname, q.proname) IS NOT NULL
+    AND COALESCE(c.relname, t.typname, q.proname) IS NOT NULL
 UNION ALL
 SELECT 'stands for', v.relname::pg_catalog.text, c.relname::pg_catalog.text, NULL, NULL
 FROM pg_catalog.pg_depend d JOIN pg_catalog.pg_rewrite r ON r.oid = d.objid
@@ -117,9 +149,20 @@ WHERE k.contype = 'f' AND NOT ((k.confdeltype = 'a' OR k.confdeltype = 'r')
 const SOURCES: [&str; 2] =
     ["COALESCE(pg_catalog.pg_get_function_sqlbody(p.oid), p.prosrc)", "p.prosrc"];
 
+/// What the tree of an expression has that calls such a function of the server's own.
+const OWN: &str = "(SELECT pg_catalog.concat(':funcid (', \
+    pg_catalog.string_agg(o.oid::pg_catalog.text, '|'), ') ') FROM pg_catalog.pg_proc o \
+    WHERE o.oid OPERATOR(pg_catalog.<) 16384 AND (o.proname = 'set_config' OR o.proname = 'setseed' \
+    OR o.proname = 'currval' OR o.proname = 'lastval' \
+    OR o.proname OPERATOR(pg_catalog.~) '^pg_(try_)?advisory_(un)?lock'))";
+
 fn census_with(source: &str) -> String {
     CENSUS
-        .replace("pg_catalog.coalesce_name", "COALESCE(c.relname, q.proname)::pg_catalog.text")
+        .replace(
+            "pg_catalog.coalesce_name",
+            "COALESCE(c.relname, t.typname, q.proname)::pg_catalog.text",
+        )
+        .replace("{OWN}", OWN)
         .replace(" = ", " OPERATOR(pg_catalog.=) ")
         .replace("{SOURCE}", source)
 }
@@ -136,6 +179,8 @@ struct Known {
     census: Option<Arc<Census>>,
     /// It has been said that there is too much source.
     said: bool,
+    /// It has been said that the server has not answered as it should.
+    failure_said: bool,
 }
 
 /// What is known of the functions of all databases.
@@ -168,7 +213,9 @@ fn is_for(entry: &PoolEntry) -> bool {
 /// Waits until the functions of a new client's database are known, or for [`WAIT`].
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     if is_for(entry) && entry.pool.census().is_none() {
-        let _ = timeout(WAIT, look(service, entry)).await;
+        let (service, entry) = (service.clone(), entry.clone());
+        // It goes on when this client waits no more: the next one would begin anew.
+        let _ = timeout(WAIT, tokio::spawn(async move { look(&service, &entry).await })).await;
     }
 }
 
@@ -178,9 +225,15 @@ pub fn refresh(service: &Arc<Service>) {
         return;
     }
     let entries = service.pools.all();
-    let keys: Vec<Key> = entries.iter().map(|entry| key_of(&entry.route.load())).collect();
+    let keys: HashSet<Key> = entries.iter().map(|entry| key_of(&entry.route.load())).collect();
     service.censuses.retain(|key| keys.contains(key));
+    let mut looking = HashSet::new();
     for entry in entries.into_iter().filter(|entry| is_for(entry) && entry.client_count() > 0) {
+        let key = key_of(&entry.route.load());
+        // One look serves all pools of a database.
+        if looking.contains(&key) {
+            continue;
+        }
         let known = service.censuses.of(&entry.route.load());
         let expected = entry.pool.expects_other_functions();
         let lacks = entry.pool.census().is_none();
@@ -193,6 +246,7 @@ pub fn refresh(service: &Arc<Service>) {
                 || (lacks && known.census.is_some())
         });
         if due {
+            looking.insert(key);
             let service = service.clone();
             tokio::spawn(async move { look(&service, &entry).await });
         }
@@ -211,12 +265,36 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         let parameters = entry.pool.parameters();
         let taken = take(service, &route, parameters, &mut known).await;
         known.looked = Some((Instant::now(), taken.is_err()));
-        if let Err(error) = taken {
+        let answered = matches!(
+            &taken,
+            Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. })
+        );
+        if let Err(error) = &taken
+            && answered
+            && !std::mem::replace(&mut known.failure_said, true)
+        {
+            tracing::warn!(
+                database = entry.key.database,
+                %error,
+                "the functions of a database could not be looked into: what they do to sessions is \
+                 not known unless the statement's text shows it"
+            );
+        } else if let Err(error) = taken {
             tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
         }
     }
-    let Some(census) = known.census.clone() else { return };
     let key = key_of(&route);
+    let Some(census) = known.census.clone() else {
+        if known.said {
+            // What was known before it was too much is not true any more.
+            for other in service.pools.all() {
+                if is_for(&other) && key_of(&other.route.load()) == key {
+                    other.pool.lose_census();
+                }
+            }
+        }
+        return;
+    };
     for other in service.pools.all() {
         if is_for(&other) && key_of(&other.route.load()) == key && other.pool.set_census(&census) {
             tracing::debug!(
@@ -258,9 +336,9 @@ async fn take(
         }
         return Ok(());
     }
-    let answer = match ask(service, route, none, &census_with(SOURCES[0]), &[]).await {
+    let answer = match ask_for(service, route, none, &census_with(SOURCES[0]), &[], true).await {
         Err(DialError::Talk { source: TalkError::Server(_), .. }) => {
-            ask(service, route, none, &census_with(SOURCES[1]), &[]).await?
+            ask_for(service, route, none, &census_with(SOURCES[1]), &[], true).await?
         }
         answer => answer?,
     };

@@ -145,6 +145,18 @@ pub(super) async fn ask(
     sql: &str,
     values: &[&[u8]],
 ) -> Result<Answer, DialError> {
+    ask_for(service, route, patience, sql, values, false).await
+}
+
+/// The same; the answer may be `much`.
+pub(super) async fn ask_for(
+    service: &Arc<Service>,
+    route: &Route,
+    patience: Duration,
+    sql: &str,
+    values: &[&[u8]],
+    much: bool,
+) -> Result<Answer, DialError> {
     let line = service.enquiries.line(route);
     let mut line = line.lock().await;
     let within = route.target.connect_timeout;
@@ -157,6 +169,7 @@ pub(super) async fn ask(
             Some(open) => open,
             None => open_line(service, route, patience).await?,
         };
+        talk.expect_much(much);
         let result = timeout(within, talk.query_with(sql, values)).await;
         line.used = Instant::now();
         match result {
