@@ -14,7 +14,7 @@
 //! ([`crate::session::question`]). Operators and casts are not seen. A function that another session
 //! has just changed is what it was until the census is taken again.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::effects::Effects;
@@ -166,6 +166,83 @@ impl Default for Census {
     }
 }
 
+/// How one thing takes over what another may do.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    /// Its source names the other; if it also `writes`, what writing to the other does, too.
+    Names {
+        writes: bool,
+    },
+    By(Link),
+}
+
+impl Reach {
+    /// Takes over what another may do. Whether that is news.
+    fn take_over(&mut self, other: &Self, step: Step) -> bool {
+        let mut changed = false;
+        match step {
+            Step::Names { writes } => {
+                changed |= self.call.absorb(&other.call);
+                changed |= writes && self.call.absorb(&other.write);
+            }
+            Step::By(Link::Calls) => changed |= self.call.absorb(&other.call),
+            Step::By(Link::WriteCalls) => changed |= self.write.absorb(&other.call),
+            Step::By(Link::WriteWrites) => changed |= self.write.absorb(&other.write),
+            Step::By(Link::StandsFor) => {
+                changed |= self.call.absorb(&other.call);
+                changed |= self.write.absorb(&other.write);
+            }
+        }
+        let reads = other.reads && !matches!(step, Step::By(Link::WriteCalls));
+        changed |= reads && !std::mem::replace(&mut self.reads, true);
+        changed
+    }
+}
+
+/// What words may do by themselves, with all that they lead to. Whoever leads to something is looked at
+/// again when that has come to do more: what a word may do only grows.
+fn grown(
+    mut words_of: HashMap<Word, Reach, Keyed>,
+    functions: &[Function],
+    links: &[(Word, Link, Word)],
+) -> HashMap<Word, Reach, Keyed> {
+    let mut leading: HashMap<Word, Vec<(Word, Step)>> = HashMap::new();
+    for function in functions.iter().filter(|one| one.language != Language::Compiled) {
+        let name = key(&function.name);
+        let mut named: Vec<_> = words(&function.source).collect();
+        let writes = named.iter().any(|word| writes(word));
+        named.retain(|word| *word != name && words_of.contains_key(word));
+        named.sort();
+        named.dedup();
+        for word in named {
+            leading.entry(word).or_default().push((name.clone(), Step::Names { writes }));
+        }
+    }
+    for (from, link, to) in links {
+        leading.entry(to.clone()).or_default().push((from.clone(), Step::By(*link)));
+    }
+    let none = Reach::default();
+    let grows = words_of.iter().filter(|(_, reach)| **reach != none);
+    let mut due: Vec<Word> = grows.map(|(word, _)| word.clone()).collect();
+    due.sort(); // equal catalogs give equal censuses
+    let mut due = VecDeque::from(due);
+    let mut is_due: HashSet<Word> = due.iter().cloned().collect();
+    while let Some(word) = due.pop_front() {
+        is_due.remove(&word);
+        let (Some(reach), Some(leading)) = (words_of.get(&word).cloned(), leading.get(&word))
+        else {
+            continue;
+        };
+        for (from, step) in leading {
+            let Some(other) = words_of.get_mut(from) else { continue };
+            if other.take_over(&reach, *step) && is_due.insert(from.clone()) {
+                due.push_back(from.clone());
+            }
+        }
+    }
+    words_of
+}
+
 impl Census {
     /// From the functions of a database, and what leads to what, by name: `(from, link, to)`. `reported`
     /// says whether the server reports a setting, given in lower case; `hash_key` keys the table.
@@ -188,55 +265,7 @@ impl Census {
             words_of.entry(from.clone()).or_default();
             words_of.entry(to.clone()).or_default();
         }
-        // What each source names, and whether it writes.
-        let named: Vec<(Word, Vec<Word>, bool)> = functions
-            .iter()
-            .filter(|function| function.language != Language::Compiled)
-            .map(|function| {
-                let name = key(&function.name);
-                let mut named: Vec<_> = words(&function.source).collect();
-                let writes = named.iter().any(|word| writes(word));
-                named.retain(|word| *word != name && words_of.contains_key(word));
-                named.sort();
-                named.dedup();
-                (name, named, writes)
-            })
-            .collect();
-        // Each pass takes what it finds one step further; what a word may do only grows.
-        let none = Reach::default();
-        let mut changed = true;
-        while std::mem::take(&mut changed) {
-            for (name, named, writes) in &named {
-                for word in named {
-                    let other = &words_of[word];
-                    if *other == none {
-                        continue;
-                    }
-                    let other = other.clone();
-                    let Some(reach) = words_of.get_mut(name) else { continue };
-                    changed |= reach.call.absorb(&other.call);
-                    if *writes {
-                        changed |= reach.call.absorb(&other.write);
-                    }
-                    changed |= other.reads && !std::mem::replace(&mut reach.reads, true);
-                }
-            }
-            for (from, link, to) in &links {
-                let other = words_of[to].clone();
-                let Some(reach) = words_of.get_mut(from) else { continue };
-                match link {
-                    Link::Calls => changed |= reach.call.absorb(&other.call),
-                    Link::WriteCalls => changed |= reach.write.absorb(&other.call),
-                    Link::WriteWrites => changed |= reach.write.absorb(&other.write),
-                    Link::StandsFor => {
-                        changed |= reach.call.absorb(&other.call);
-                        changed |= reach.write.absorb(&other.write);
-                    }
-                }
-                let reads = *link != Link::WriteCalls && other.reads;
-                changed |= reads && !std::mem::replace(&mut reach.reads, true);
-            }
-        }
+        let mut words_of = grown(words_of, functions, &links);
         let plans_read_settings = functions
             .iter()
             .filter(|function| function.immutable)
@@ -251,6 +280,7 @@ impl Census {
             all.call.absorb(&reach.call);
             all.write.absorb(&reach.write);
         }
+        let none = Reach::default();
         words_of.retain(|word, reach| {
             reach.reads = false;
             (1..=NAME_BYTES_MAX).contains(&word.len()) && *reach != none
@@ -543,6 +573,17 @@ mod tests {
         assert!(!finds("gr\u{f6}\u{df}e", "select 'm\u{fc}ller', f()".as_bytes()));
         let latin = Function { name: b"gr\xf6\xdfe"[..].into(), ..locks("") };
         assert!(take(&[latin], &[]).of_text("select gr\u{f6}\u{df}e()".as_bytes()).is_some());
+    }
+
+    #[test]
+    fn a_long_chain_of_calls_is_looked_at_once() {
+        let calls = |n: u32| format!("BEGIN PERFORM f{}(); END", n + 1);
+        let mut functions: Vec<_> =
+            (0..20_000).map(|n| function(&format!("f{n}"), &calls(n))).collect();
+        functions.push(function("f20000", "BEGIN PERFORM pg_advisory_lock(1); END"));
+        let census = take(&functions, &[]);
+        assert!(of(&census, "select f0()").pins.contains(Part::AdvisoryLock));
+        assert_eq!(census.len(), 20_001);
     }
 
     #[test]
