@@ -206,7 +206,8 @@ fn grown(
     functions: &[Function],
     links: &[(Word, Link, Word)],
 ) -> HashMap<Word, Reach, Keyed> {
-    let mut leading: HashMap<Word, Vec<(Word, Step)>> = HashMap::new();
+    let mut leading: HashMap<Word, Vec<(Word, Step)>, Keyed> =
+        HashMap::with_hasher(*words_of.hasher());
     for function in functions.iter().filter(|one| one.language != Language::Compiled) {
         let name = key(&function.name);
         let mut named: Vec<_> = words(&function.source).collect();
