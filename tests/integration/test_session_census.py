@@ -258,3 +258,19 @@ def test_one_large_function_hides_nothing(env):
         with env.pooler_with(pool_size=2) as target, target.connect() as client:
             moves(target, client, b"select enter('ann')", "ann")
         maker.execute("drop function large()")
+
+
+def test_it_gets_the_only_place_ahead_of_the_pool(env):
+    with pooler_of(env, pool_size=1, max_server_connections=1) as target, target.connect() as client, target.connect() as other:
+        client.execute("select enter('ann')")
+        assert other.value(WHO) != "ann"
+        equal(client.value(WHO), "ann")
+
+
+def test_other_pools_of_the_database_have_it_too(env):
+    with pooler_of(env, pool_size=1) as target, target.connect() as first:
+        first.execute("select 1")
+        with target.connect("app_md5") as client, target.connect("app_md5") as other:
+            client.execute("select enter('ann')")
+            assert other.value(WHO) != "ann"
+            equal(client.value(WHO), "ann")

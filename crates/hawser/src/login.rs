@@ -532,6 +532,7 @@ impl Login {
             entry.pool.lock().pause();
         }
         let place = entry.enter();
+        census::wait(&service, &entry).await;
         if entry.key.replication.is_none() {
             if entry.pool.parameters().is_some() {
                 enquiry::notice_changed_settings(&service, &entry).await;
@@ -543,7 +544,6 @@ impl Login {
             }
         }
         let parameters = open::parameters(&service, &entry).await?;
-        census::wait(&service, &entry).await;
         let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
 
         let mut greeting = proved.last_message;

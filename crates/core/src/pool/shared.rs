@@ -264,7 +264,7 @@ impl<B> SharedPool<B> {
             setters: Setters::new(Keyed(hash_key)),
             census: RwLock::new(None),
             functions_serial: AtomicU32::new(0),
-            census_is_due: AtomicBool::new(true),
+            census_is_due: AtomicBool::new(false),
             shared_by_users: false,
         }
     }

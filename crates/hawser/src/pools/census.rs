@@ -2,7 +2,8 @@
 //! pools.
 //!
 //! # Model
-//! One census serves all pools of a database. It is taken for the first client, who waits for it; again
+//! One census serves all pools of a database. It is taken for the first client, who waits for it,
+//! ahead of its pool's first server connection: that may have the only place that there is. It is taken again
 //! when a pool has seen a statement that may have changed a function; and every [`PERIOD`] while there
 //! are clients, if a fingerprint of the catalogs says that anything has changed. A line of the control
 //! side asks ([`super::enquiry`]).
@@ -210,9 +211,14 @@ fn is_for(entry: &PoolEntry) -> bool {
     entry.key.replication.is_none() && is_wanted(&entry.pool)
 }
 
+/// Whether its servers may be asked: nothing goes to those of a database that is paused.
+fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
+    is_for(entry) && !service.gates.is_paused(&entry.key.database)
+}
+
 /// Waits until the functions of a new client's database are known, or for [`WAIT`].
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
-    if is_for(entry) && entry.pool.census().is_none() {
+    if may_ask(service, entry) && entry.pool.census().is_none() {
         let (service, entry) = (service.clone(), entry.clone());
         // It goes on when this client waits no more: the next one would begin anew.
         let _ = timeout(WAIT, tokio::spawn(async move { look(&service, &entry).await })).await;
@@ -228,7 +234,8 @@ pub fn refresh(service: &Arc<Service>) {
     let keys: HashSet<Key> = entries.iter().map(|entry| key_of(&entry.route.load())).collect();
     service.censuses.retain(|key| keys.contains(key));
     let mut looking = HashSet::new();
-    for entry in entries.into_iter().filter(|entry| is_for(entry) && entry.client_count() > 0) {
+    let asking = |entry: &Arc<PoolEntry>| may_ask(service, entry) && entry.client_count() > 0;
+    for entry in entries.into_iter().filter(asking) {
         let key = key_of(&entry.route.load());
         // One look serves all pools of a database.
         if looking.contains(&key) {
@@ -261,27 +268,32 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let expected = entry.pool.takes_census();
     let fresh =
         known.looked.is_some_and(|(at, failed)| at.elapsed() < if failed { RETRY } else { PERIOD });
-    if expected || !fresh {
-        let parameters = entry.pool.parameters();
-        let taken = take(service, &route, parameters, &mut known).await;
-        known.looked = Some((Instant::now(), taken.is_err()));
-        let answered = matches!(
-            &taken,
-            Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. })
-        );
-        if let Err(error) = &taken
-            && answered
-            && !std::mem::replace(&mut known.failure_said, true)
-        {
-            tracing::warn!(
-                database = entry.key.database,
-                %error,
-                "the functions of a database could not be looked into: what they do to sessions is \
-                 not known unless the statement's text shows it"
-            );
-        } else if let Err(error) = taken {
-            tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
+    if !expected && fresh {
+        // It is one more pool of the database.
+        if let Some(census) = &known.census {
+            entry.pool.set_census(census);
         }
+        return;
+    }
+    let parameters = entry.pool.parameters();
+    let taken = take(service, &route, parameters, &mut known).await;
+    known.looked = Some((Instant::now(), taken.is_err()));
+    let answered = matches!(
+        &taken,
+        Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. })
+    );
+    if let Err(error) = &taken
+        && answered
+        && !std::mem::replace(&mut known.failure_said, true)
+    {
+        tracing::warn!(
+            database = entry.key.database,
+            %error,
+            "the functions of a database could not be looked into: what they do to sessions is \
+             not known unless the statement's text shows it"
+        );
+    } else if let Err(error) = taken {
+        tracing::debug!(database = entry.key.database, %error, "the functions of a database could not be looked into");
     }
     let key = key_of(&route);
     let Some(census) = known.census.clone() else {
@@ -314,9 +326,9 @@ async fn take(
     parameters: Option<Arc<ServerParameters>>,
     known: &mut Known,
 ) -> Result<(), DialError> {
-    // It can wait for another time: nobody else gives up a place for it.
-    let none = Duration::ZERO;
-    let answer = ask(service, route, none, FINGERPRINT, &[]).await?;
+    // The first is worth a place that an idle server connection has; later ones can wait.
+    let patience = if known.census.is_none() { WAIT } else { Duration::ZERO };
+    let answer = ask(service, route, patience, FINGERPRINT, &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };
     let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
     if known.census.is_some() && known.fingerprint == value(0) {
@@ -336,9 +348,10 @@ async fn take(
         }
         return Ok(());
     }
-    let answer = match ask_for(service, route, none, &census_with(SOURCES[0]), &[], true).await {
+    let answer = match ask_for(service, route, patience, &census_with(SOURCES[0]), &[], true).await
+    {
         Err(DialError::Talk { source: TalkError::Server(_), .. }) => {
-            ask_for(service, route, none, &census_with(SOURCES[1]), &[], true).await?
+            ask_for(service, route, patience, &census_with(SOURCES[1]), &[], true).await?
         }
         answer => answer?,
     };
