@@ -207,7 +207,7 @@ def test_functions_are_found_by_names_of_any_kind(env):
 
 
 SERVERS_OWN = """
-create or replace view seen as select set_config('app.who', 'view', false);
+create or replace view showing as select set_config('app.who', 'view', false);
 drop table if exists ruled, child;
 create table ruled (a int);
 create rule says as on insert to ruled do also select set_config('app.who', 'rule', false);
@@ -230,7 +230,7 @@ def test_what_is_called_without_a_function_of_ones_own_is_known(env):
         superuser.execute(BY_SUPERUSER)
         maker.execute(FUNCTIONS + SERVERS_OWN)
     with env.pooler_with(pool_size=2) as target, target.connect() as client:
-        moves(target, client, b"select * from seen", "view")
+        moves(target, client, b"select * from showing", "view")
         moves(target, client, b"insert into ruled values (1)", "rule")
         moves(target, client, b"select 'domain'::checked", "domain")
         moves(target, client, b"select renamed('app.who', 'internal', false)", "internal")
