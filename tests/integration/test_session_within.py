@@ -161,3 +161,19 @@ def test_each_has_its_own_search_path(env):
     clients[0].execute("reset search_path")
     equal(clients[1].exchange(run("q"), m.SYNC).rows, [("1", paths[1])])
     equal(clients[0].rows("show search_path"), one.rows("show search_path"))
+
+
+def test_a_name_that_the_server_had_from_another_is_ones_own_once_one_sets_it(env):
+    """The server has nothing to report then: at the end of the transaction it has the value from before."""
+    clients = [env.connect(application_name=name) for name in ("one", "two")]
+    for client in clients:
+        sets = m.parse("select set_config('application_name', $1, false)", "sets")
+        equal(client.exchange(sets, m.parse("show application_name", "shows"), m.SYNC).kinds, "11Z")
+    one, two = clients
+    for name in ("x", "y"):
+        for client, known in ((two, name), (one, name)):
+            result = client.exchange(run("sets", name), m.SYNC)
+            equal((result.errors, result.rows, told(result)), ([], [(known,)], ["application_name"]), name)
+        two.exchange(run("sets", "other"), m.SYNC)
+        equal(one.exchange(run("shows"), m.SYNC).rows, [(name,)])
+        equal(one.parameters["application_name"], name)

@@ -15,6 +15,10 @@
 //! read and write rows ([`reads_or_writes_rows`]) without an effect on the session. If it fails, the
 //! settings are as before. What comes behind it waits until that is known.
 //!
+//! A server reports at the end of a transaction what has another value than it has last reported
+//! (`ReportChangedGUCOptions`, since PostgreSQL 14). A setting that was brought so, and of which it then
+//! says nothing, has the value from before again: the client's own statements have set that.
+//!
 //! # Which
 //! Those that differ from client to client: `application_name`, `search_path` and custom names. Others
 //! may have to be in force when the transaction begins (`default_transaction_isolation`,
@@ -40,7 +44,12 @@ pub(super) struct Within {
     ahead: usize,
     /// The pipeline has failed, and they with it.
     failed: bool,
+    /// Of [`REPORTED`], what the server has to report, and has not.
+    untold: [bool; REPORTED.len()],
 }
+
+/// Settings that go so and that servers report, some of them or all.
+const REPORTED: [&[u8]; 2] = [b"application_name", b"search_path"];
 
 /// Whether a setting may be set by the transaction that is to run under it.
 fn goes_within(change: &Change<'_>) -> bool {
@@ -158,7 +167,11 @@ impl<S: Socket> Backend<S> {
         self.expect(Expect::MadeSettings { statement: setter.id });
         self.applied = desired.clone();
         let (after, ahead) = (desired.clone(), self.expected.len());
-        self.within = Some(Box::new(Within { before, after, ahead, failed: false }));
+        let untold = REPORTED.map(|name| {
+            let own = self.parameters.get(name);
+            own.is_some() && before.get(name).or(own) != after.get(name).or(own)
+        });
+        self.within = Some(Box::new(Within { before, after, ahead, failed: false, untold }));
         true
     }
 
@@ -181,6 +194,40 @@ impl<S: Socket> Backend<S> {
             let own = self.parameters.get(name);
             within.after.get(name).or(own) == Some(value)
         })
+    }
+
+    /// The server has reported a setting.
+    pub(super) fn told_within(&mut self, name: &[u8]) {
+        if let Some(within) = &mut self.within
+            && let Some(at) = REPORTED.iter().position(|reported| *reported == name)
+        {
+            within.untold[at] = false;
+        }
+    }
+
+    /// A pipeline has ended well. Settings that have the values from before again, for its own
+    /// statements have set these: what the server would have reported to a client that had what was
+    /// brought (ParameterStatus messages).
+    pub(super) fn unsaid_within(&mut self) -> Vec<u8> {
+        let mut unsaid = Vec::new();
+        let Some(within) = self.within.as_ref().filter(|within| !within.failed) else {
+            return unsaid;
+        };
+        let names = REPORTED.iter().zip(within.untold).filter(|(_, untold)| *untold);
+        let mut applied = None;
+        for (name, _) in names {
+            let applied = applied.get_or_insert_with(|| SettingsBuilder::from(&self.applied));
+            match within.before.get(name) {
+                Some(value) => applied.set(name, value),
+                None => applied.remove(name),
+            };
+            let value = within.before.get(name).or(self.parameters.get(name)).unwrap_or_default();
+            build::parameter_status(&mut unsaid, name, value);
+        }
+        if let Some(applied) = applied {
+            self.applied = self.pool.interner().share(applied.build());
+        }
+        unsaid
     }
 
     /// A pipeline has ended. Whether settings have been taken back with it.

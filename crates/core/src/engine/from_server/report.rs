@@ -55,6 +55,7 @@ impl<S: Socket> Relay<'_, S> {
             return Ok(Fate::Skip);
         }
         let backend = &mut *self.backend;
+        backend.told_within(name);
         if backend.expected.front() == Some(&Expect::HandOver) {
             backend.take_own_value(name, value)?;
             return Ok(Fate::Skip);

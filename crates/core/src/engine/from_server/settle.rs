@@ -46,8 +46,9 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.fence_passed = false;
         self.backend.new_reports = 0;
-        let reverted =
-            matches!(owed, Expect::Sync | Expect::MadeSync) && self.backend.settle_within();
+        let ends_pipeline = matches!(owed, Expect::Sync | Expect::MadeSync);
+        let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
+        let reverted = ends_pipeline && self.backend.settle_within();
         match owed {
             Expect::MadeQuery => {
                 self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
@@ -136,6 +137,9 @@ impl<S: Socket> Relay<'_, S> {
             }
         } else if client.desired != self.backend.applied {
             client.desired = self.backend.applied.clone();
+        }
+        if !unsaid.is_empty() && !matches!(owed, Expect::MadeSync) {
+            self.report(&unsaid, at, run, relayed);
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         if let Some(wanted) = wanted {

@@ -220,3 +220,36 @@ fn each_search_path_has_a_statement_of_ours_that_sets_the_next() {
         assert_eq!(clients[at].kinds(), "2CZ");
     }
 }
+
+#[test]
+fn what_a_client_sets_back_to_what_the_server_had_is_its_own_although_nothing_is_reported() {
+    let mut world = World::new(1);
+    let of = |world: &mut World, name| client_of(world, &[("application_name", name)]);
+    let (one, two) = (of(&mut world, "a"), of(&mut world, "b"));
+    let sets = "SELECT set_config('application_name', 'b', false)";
+    world.send(&one, &[parse("sets", sets), run("sets")].concat());
+    let server = world.servers[0].clone();
+    assert_eq!(server.kinds(), "QPBES");
+    let reported = |name| parameter("application_name", name);
+    let ahead = [answers("C"), reported("a"), answers("I")].concat();
+    world.send(&server, &[ahead, answers("12DC"), reported("b"), answers("I")].concat());
+    assert_eq!(one.kinds(), "12DCSZ");
+    world.send(&one, &query("SET application_name = 'a'"));
+    server.received();
+    world.send(&server, &[answers("C"), reported("a"), answers("I")].concat());
+    one.received();
+    world.send(&two, &[parse("s", "SELECT 1"), run("s")].concat());
+    server.received();
+    world.send(&server, &[answers("12DC12C"), reported("b"), answers("I")].concat());
+    assert_eq!(two.kinds(), "12CZ");
+    world.send(&one, &run("sets"));
+    assert_eq!(server.kinds(), "BEBES", "its own, a, is brought");
+    world.send(&server, &answers("2DC2DCI"));
+    let told = one.received();
+    assert_eq!(kinds(&told), "2DCSZ", "as on a direct connection");
+    assert!(told.windows(18).any(|part| part == b"application_name\0b"));
+    world.send(&one, &run("sets"));
+    assert_eq!(server.kinds(), "BES", "nothing is brought: it wants what is there");
+    world.send(&server, &answers("2CI"));
+    assert_eq!(one.kinds(), "2CZ");
+}
