@@ -489,12 +489,7 @@ impl<S: Socket> Client<S> {
         let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
         for named in named.filter(|named| named.pipeline >= since) {
             let before = named.statement.clone();
-            named.statement = backend.pool.statements.intern(
-                &before.body,
-                backend.basis,
-                &backend.applied,
-                || backend.effects_of_body(&before.body, &backend.applied),
-            );
+            named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
         }
         if backend.unnamed_since >= since
             && let Some(unnamed) = &self.unnamed

@@ -69,10 +69,7 @@ impl<S: Socket> Client<S> {
             let statement = named.statement.clone();
             let settings = moved(&statement.settings);
             if statement.basis != backend.basis {
-                named.statement =
-                    pool.statements.intern(&statement.body, backend.basis, &settings, || {
-                        backend.effects_of_body(&statement.body, &settings)
-                    });
+                named.statement = backend.statement_of(&statement.body, backend.basis, &settings);
             }
         }
         self.rebase_sql_statements(moved);

@@ -303,7 +303,7 @@ impl<B> SharedPool<B> {
         let census = settings.function_census;
         *unpoisoned(self.settings.write()) = Arc::new(settings);
         if !census {
-            *unpoisoned(self.census.write()) = None;
+            self.lose_census();
         }
         self.functions_serial.fetch_add(1, Ordering::Release);
         self.keep_statements_apart();

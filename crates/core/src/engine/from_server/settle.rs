@@ -9,9 +9,9 @@ use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::message::PoolMode;
 use super::super::restore::KEPT_BY_RESET_ALL;
-use super::super::statement::{Unnamed, text_of};
+use super::super::statement::{Statement, Unnamed, text_of};
 use super::{Fate, Relay, Relayed};
-use crate::pool::ServerParameters;
+use crate::pool::{Basis, ServerParameters};
 use crate::session::part::Part;
 use crate::session::settings::{Settings, SettingsBuilder, is_custom};
 use crate::time::Time;
@@ -210,10 +210,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     for named in names.filter(|named| named.behind && named.pipeline == ended) {
         let before = named.statement.clone();
-        named.statement =
-            backend.pool.statements.intern(&before.body, backend.basis, &backend.applied, || {
-                backend.effects_of_body(&before.body, &backend.applied)
-            });
+        named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
     }
     if ended < backend.unnamed_follows
         && let Some(unnamed) = &client.unnamed
@@ -242,14 +239,22 @@ impl<S: Socket> Client<S> {
             settings.set(name, value);
         }
         let settings = backend.pool.interner().share(settings.build());
-        named.statement =
-            backend.pool.statements.intern(&before.body, before.basis, &settings, || {
-                backend.effects_of_body(&before.body, &settings)
-            });
+        named.statement = backend.statement_of(&before.body, before.basis, &settings);
     }
 }
 
 impl<S: Socket> Backend<S> {
+    /// The statement that clients share of this body of a Parse, under these settings.
+    pub(in crate::engine) fn statement_of(
+        &self,
+        body: &[u8],
+        basis: Basis,
+        settings: &Settings,
+    ) -> Arc<Statement> {
+        let effects = || self.effects_of_body(body, settings);
+        self.pool.statements.intern(body, basis, settings, effects)
+    }
+
     /// What the text in the body of a Parse does under these settings.
     pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = text_of(body);
