@@ -49,14 +49,15 @@ printed_counts() { # printed_counts LOG -> "passed failed skipped", or nothing
     sed -n -E 's/^([0-9]+) passed, ([0-9]+) failed, ([0-9]+) skipped$/\1 \2 \3/p' "$1" | tail -n 1
 }
 
-# The names of tests that failed, in the words of cargo, of our own programs and of pg_regress.
+# The tests that failed, in the words of cargo, of our own programs and of pg_regress, with the reason
+# where it stands in the same line. (What the Python tests have run again and passed, they say themselves.)
 failed_names() { # failed_names LOG...
     sed -n -E \
         -e 's/^test ([^ ]+) .*\.\.\. FAILED.*$/\1/p' \
         -e 's/^([a-z_0-9]+) .* NOT LISTED$/regress: \1/p' \
-        -e 's/^FAILED  +([^:]*).*$/\1/p' \
+        -e 's/^FAILED  +(.{1,400}).*$/\1/p' \
         -e 's/^not ok [0-9]* *[-+]? *([^ ]*).*$/\1/p' \
-        -e 's/^((test_|driver\.)[^:]*[^ :]) +FAIL(:.*)?$/\1/p' "$@"
+        -e 's/^((test_|driver\.)[^: ]*) +FAIL(:.{0,400})?.*$/\1\3/p' "$@"
 }
 
 # Adds a program's counts; its exit code must agree with them.

@@ -86,7 +86,7 @@ test_limits.test_one                                      FAIL: AssertionError: 
 test_limits.test_two                                      ok: 1.0 s
 LOG
     equal "$(failed_names "$scratch/log" | tr '\n' '|')" \
-        "engine::tests::a_pin_stays|many_hand_overs|handover|guc|regress: temp|test_limits.test_one|"
+        "engine::tests::a_pin_stays|many_hand_overs: AssertionError: 3|handover|guc|regress: temp|test_limits.test_one: AssertionError: 0|"
 }
 
 counts_faults() {

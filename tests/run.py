@@ -78,6 +78,18 @@ class Report:
         self.failures = [name for name in self.failures if name not in names]
         self.failed -= len(names)
 
+    def mark(self):
+        """Where it stands, for `failures_since` and `go_back_to`."""
+        return self.passed, self.failed, self.skipped, len(self.failures)
+
+    def failures_since(self, mark):
+        return self.failures[mark[3]:]
+
+    def go_back_to(self, mark):
+        """What has been counted since does not count: it is run again."""
+        self.passed, self.failed, self.skipped, failures = mark
+        del self.failures[failures:]
+
     def end(self):
         if self.unsteady:
             print("\nfailed, and passed when run again (see above):\n  " + "\n  ".join(self.unsteady))

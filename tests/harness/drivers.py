@@ -21,6 +21,8 @@ INSTALL_SECONDS = 900
 # Before each attempt: registries have bad moments.
 INSTALL_PAUSES = (0, 15)
 RUN_SECONDS = 180
+# A driver of which no more than this fails is run once more.
+UNSTEADY_MAX = 3
 
 
 @dataclass
@@ -107,16 +109,29 @@ def run(drivers, cluster, directory, direct, fetch, report):
         else:
             ready.append(driver)
     for driver in ready:
-        pooler = None if direct else Pooler(f"{directory}/pooler-{driver.name}", cluster, {"pool_size": 5})
-        try:
-            target = cluster.target if direct else pooler.start().target
-            _run(driver, target, cluster, report)
-            if pooler:
-                pooler.stop()
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            report.fail(f"driver.{driver.name}", str(error))
-            if pooler and pooler.is_alive():
-                pooler.kill()
+        before = report.mark()
+        _try(driver, f"{directory}/pooler-{driver.name}", cluster, direct, report)
+        if 0 < len(names := report.failures_since(before)) <= UNSTEADY_MAX:
+            # As with all other tests: a machine that stands still for seconds is no bug of ours, and who reads the end
+            # of the output is told.
+            print(f"\nonce more, {driver.name}: {', '.join(names)}")
+            report.go_back_to(before)
+            _try(driver, f"{directory}/pooler-{driver.name}-again", cluster, direct, report)
+            again = report.failures_since(before)
+            report.unsteady.extend(name for name in names if name not in again)
+
+
+def _try(driver, directory, cluster, direct, report):
+    pooler = None if direct else Pooler(directory, cluster, {"pool_size": 5})
+    try:
+        target = cluster.target if direct else pooler.start().target
+        _run(driver, target, cluster, report)
+        if pooler:
+            pooler.stop()
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        report.fail(f"driver.{driver.name}", str(error))
+        if pooler and pooler.is_alive():
+            pooler.kill()
 
 
 def _run(driver, target, cluster, report):

@@ -13,7 +13,7 @@ import subprocess
 import time
 
 from .certificates import Certificates
-from .wire import Target
+from .wire import PATIENCE_SECONDS, Target
 
 SERVER_USER = "postgres"
 SUPERUSER = "postgres"
@@ -203,7 +203,7 @@ class Cluster:
             return session.rows("select pid, usename, state, query from pg_stat_activity where datname in ('app', 'other') and application_name <> 'hawser' "
                                 f"and backend_type = 'client backend' and ({condition}) order by pid")
 
-    def wait_for_backends(self, condition, count=0, seconds=5.0):
+    def wait_for_backends(self, condition, count=0, seconds=PATIENCE_SECONDS):
         """Until exactly `count` backends meet the condition; returns them."""
         end = time.monotonic() + seconds
         while len(found := self.backends(condition)) != count:

@@ -17,8 +17,9 @@ import time
 
 from . import messages as m
 from .pooler import Pooler
+from .wire import PATIENCE_SECONDS
 
-DEFAULT_LIMIT_SECONDS = 30
+DEFAULT_LIMIT_SECONDS = 60
 POOLER_NUMBERS = itertools.count(1)
 
 
@@ -83,7 +84,7 @@ class Env:
             pooler.stop()
 
     def end_test(self):
-        """Close what the test left open. The pooler must have survived, and must give back every backend within 5 s."""
+        """Close what the test left open. The pooler must have survived, and must give back every backend."""
         for connection in self.open:
             with contextlib.suppress(OSError):
                 connection.sock.close()
@@ -191,7 +192,7 @@ def equal(got, expected, what="value"):
         raise AssertionError(f"{what}: got {got!r:.2000}, expected {expected!r:.2000}")
 
 
-def until(probe, what, seconds=5.0):
+def until(probe, what, seconds=PATIENCE_SECONDS):
     """Wait until probe() is true, and return its value."""
     end = time.monotonic() + seconds
     while not (value := probe()):

@@ -17,6 +17,8 @@ from . import messages as m
 from . import scram
 
 TIMEOUT_SECONDS = 20.0
+# How long a test waits for what must come: a busy machine holds programs up for seconds.
+PATIENCE_SECONDS = 20.0
 RECEIVE_BYTES = 1 << 16
 
 
@@ -159,7 +161,7 @@ class Connection:
         poll.register(self.sock, select.POLLIN)
         return bool(poll.poll(max(0.0, seconds) * 1000))
 
-    def is_closed(self, seconds=5.0):
+    def is_closed(self, seconds=PATIENCE_SECONDS):
         """Does the server close within this time? Messages on the way are read and kept out of the answer."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:

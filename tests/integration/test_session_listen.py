@@ -7,12 +7,12 @@ import time
 
 from harness import messages as m
 from harness.postgres import Standby
-from harness.suite import Background, crowd, equal, on_every_backend, pooler_only, until
+from harness.suite import PATIENCE_SECONDS, Background, crowd, equal, on_every_backend, pooler_only, until
 
 SETTINGS = {"pool_size": 2}
 
 
-def heard(connection, count=1, seconds=5.0):
+def heard(connection, count=1, seconds=PATIENCE_SECONDS):
     """The next notifications, without a query: (process id, channel, payload) of each."""
     end = time.monotonic() + seconds
     while len(connection.notifications) < count and connection.pending(max(0.0, end - time.monotonic())):

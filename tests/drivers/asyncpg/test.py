@@ -127,7 +127,7 @@ async def notifications():
     listener, sender, heard = await connect(), await connect(), asyncio.Queue()
     await listener.add_listener("asyncpg_test", lambda *what: heard.put_nowait(what[3]))
     await sender.execute("notify asyncpg_test, 'hello'")
-    assert await asyncio.wait_for(heard.get(), 5) == "hello"
+    assert await asyncio.wait_for(heard.get(), 20) == "hello"
     await listener.close()
     await sender.close()
 

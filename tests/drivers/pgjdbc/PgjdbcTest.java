@@ -227,7 +227,7 @@ public final class PgjdbcTest {
             try (Statement statement = sender.createStatement()) {
                 statement.execute("notify jdbc_test, 'hello'");
             }
-            PGNotification[] heard = listener.unwrap(PGConnection.class).getNotifications(5000);
+            PGNotification[] heard = listener.unwrap(PGConnection.class).getNotifications(20_000);
             check(heard != null && heard.length == 1 && heard[0].getParameter().equals("hello"), "nothing heard");
         }));
     }

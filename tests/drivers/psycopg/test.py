@@ -126,7 +126,7 @@ def notifications():
     with connect(autocommit=True) as listener, connect(autocommit=True) as sender:
         listener.execute("listen psycopg_test")
         sender.execute("notify psycopg_test, 'hello'")
-        assert [n.payload for n in listener.notifies(timeout=5, stop_after=1)] == ["hello"]
+        assert [n.payload for n in listener.notifies(timeout=20, stop_after=1)] == ["hello"]
 
 
 def main():
