@@ -355,10 +355,11 @@ impl<B> Pool<B> {
         {
             return Some(at);
         }
-        let likeness = |idle: &Idle<B>| {
-            Likeness::of(wish.settings, idle.settings, idle.home == home, || knows(&idle.backend))
+        let likeness = |idle: &Idle<B>, beside| {
+            let knows = || knows(&idle.backend);
+            Likeness::of(wish.settings, idle.settings, idle.home == home, knows, beside)
         };
-        nearest(fit.map(|(at, idle)| (at, likeness(idle))), UNLIKE_WINDOW)
+        nearest(fit, likeness, UNLIKE_WINDOW)
     }
 
     /// While clients wait, and the pool is full: an idle backend that none of them may have, to be
@@ -396,13 +397,12 @@ impl<B> Pool<B> {
                 !std::mem::replace(&mut blocked, !w.gone && w.overtaken >= bound)
             });
         let fit = passable.filter(|(_, waiter)| !waiter.gone && names.fit(waiter.names));
-        let likeness = |waiter: &Waiter| {
+        let likeness = |waiter: &Waiter, beside| {
             let wish = waiter.wish;
-            Likeness::of(wish.settings, settings, waiter.client.home == home, || {
-                wish.statement != 0 && knows(wish.statement)
-            })
+            let knows = || wish.statement != 0 && knows(wish.statement);
+            Likeness::of(wish.settings, settings, waiter.client.home == home, knows, beside)
         };
-        let chosen = nearest(fit.map(|(at, waiter)| (at, likeness(waiter))), UNLIKE_WINDOW)?;
+        let chosen = nearest(fit, likeness, UNLIKE_WINDOW)?;
         for passed in self.waiting.iter_mut().take(chosen) {
             passed.overtaken += 1;
         }

@@ -58,17 +58,20 @@ impl Likeness {
     const HOME: u8 = 1;
 
     /// `wanted` and `found` are settings; whether they are on the same loop; whether the statement is
-    /// there.
+    /// there. `beside` is the nearest so far.
     #[inline]
     pub(super) fn of(
         wanted: Mark,
         found: Mark,
         home: bool,
         statement: impl FnOnce() -> bool,
+        beside: Option<Likeness>,
     ) -> Likeness {
         let settings = wanted == found;
-        // Whether the statement is there takes a look-up; where the rest is alike it is not worth one.
-        let statement = !(settings && home) && statement();
+        // Whether the statement is there takes a look-up; where the rest is alike it is not worth one,
+        // unless something else is ahead by that alone.
+        let worth = !(settings && home) || beside.is_some_and(Likeness::has_statement);
+        let statement = worth && statement();
         Likeness(
             u8::from(settings) * Self::SETTINGS
                 + u8::from(statement) * Self::STATEMENT
@@ -85,18 +88,24 @@ impl Likeness {
     fn has_settings(self) -> bool {
         self.0 >= Self::SETTINGS
     }
+
+    fn has_statement(self) -> bool {
+        self.0 & Self::STATEMENT != 0
+    }
 }
 
 /// The place of the nearest. Among those with the settings that are wanted all are looked at, for
-/// one on the same loop; otherwise `few`.
+/// one on the same loop; otherwise `few`. `likeness` is told the nearest so far: see [`Likeness::of`].
 #[inline]
-pub(super) fn nearest(
-    candidates: impl Iterator<Item = (usize, Likeness)>,
+pub(super) fn nearest<T>(
+    candidates: impl Iterator<Item = (usize, T)>,
+    likeness: impl Fn(T, Option<Likeness>) -> Likeness,
     few: usize,
 ) -> Option<usize> {
     let mut best: Option<(usize, Likeness)> = None;
     let mut unlike = false;
-    for (seen, (at, likeness)) in candidates.enumerate() {
+    for (seen, (at, candidate)) in candidates.enumerate() {
+        let likeness = likeness(candidate, best.map(|(_, known)| known));
         unlike |= !likeness.has_settings();
         if seen >= few && unlike {
             break;
@@ -128,16 +137,16 @@ mod tests {
     fn choose(candidates: &[(bool, bool, bool)], few: usize) -> Option<usize> {
         let wanted = mark("a", "1");
         let found = |same| if same { wanted } else { mark("b", "1") };
-        let likeness = |&(settings, home, statement)| {
-            Likeness::of(wanted, found(settings), home, || statement)
+        let likeness = |&(settings, home, statement): &(bool, bool, bool), beside| {
+            Likeness::of(wanted, found(settings), home, || statement, beside)
         };
-        nearest(candidates.iter().map(likeness).enumerate(), few)
+        nearest(candidates.iter().enumerate(), likeness, few)
     }
 
     #[test]
     fn the_same_path_counts_more_than_the_loop_and_less_than_the_statement() {
         let wanted = mark("a", "1");
-        let of = |found, home, statement| Likeness::of(wanted, found, home, || statement);
+        let of = |found, home, statement| Likeness::of(wanted, found, home, || statement, None);
         let (path, nothing) = (mark("a", "2"), mark("b", "2"));
         assert!(of(path, false, false) > of(nothing, true, false));
         assert!(of(nothing, false, true) > of(path, true, false));
@@ -169,7 +178,20 @@ mod tests {
     #[test]
     fn where_all_want_the_same_nothing_is_looked_up() {
         let same = mark("a", "1");
-        let likeness = Likeness::of(same, same, true, || panic!("looked up"));
+        let likeness = Likeness::of(same, same, true, || panic!("looked up"), None);
         assert!(likeness.is_near());
+    }
+
+    /// What all of them have says nothing for the first that is looked at.
+    #[test]
+    fn of_those_with_the_same_settings_and_statement_it_is_the_one_on_the_same_loop() {
+        let (abroad, near) = ((true, false, true), (true, true, true));
+        assert_eq!(choose(&[abroad, abroad, near, near], 12), Some(2));
+        let without = (true, true, false);
+        assert_eq!(
+            choose(&[abroad, without], 12),
+            Some(0),
+            "the statement counts more than the loop"
+        );
     }
 }
