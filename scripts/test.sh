@@ -60,6 +60,11 @@ failed_names() { # failed_names LOG...
         -e 's/^((test_|driver\.)[^: ]*) +FAIL(:.{0,400})?.*$/\1\3/p' "$@"
 }
 
+# What the Python tests have run twice.
+unsteady_names() { # unsteady_names LOG...
+    sed -n '/^failed, and passed when run again/,/^$/s/^  \([^ ]*\)$/\1/p' "$@"
+}
+
 # Adds a program's counts; its exit code must agree with them.
 add() { # add NAME STATUS PASSED FAILED SKIPPED
     passed=$((passed + $3))
@@ -149,7 +154,7 @@ extension_tests() { # extension_tests LOG
 }
 
 main() {
-    local purpose=test logs=$root/.run
+    local purpose=test logs=$root/.run unsteady
     case ${ALL:-} in '' | 0) unset ALL ;; *) purpose=all && export ALL=1 ;; esac
 
     scripts/setup.sh "$purpose"
@@ -178,6 +183,11 @@ main() {
     if [ "${#faults[@]}" -gt 0 ]; then
         say "beside the tests that failed:"
         printf '      %s\n' "${faults[@]}" >&2
+    fi
+    unsteady=$(unsteady_names "$logs"/*-test*.log 2>/dev/null | sort -u)
+    if [ -n "$unsteady" ]; then
+        say "failed, and passed when run again (look into it: a bug may show itself now and then):"
+        printf '      %s\n' $unsteady >&2
     fi
     printf '%s passed, %s failed, %s skipped\n' "$passed" "$failed" "$skipped"
     [ "$failed" = 0 ]

@@ -89,6 +89,23 @@ LOG
         "engine::tests::a_pin_stays|many_hand_overs: AssertionError: 3|handover|guc|regress: temp|test_limits.test_one: AssertionError: 0|"
 }
 
+names_what_passed_the_second_time() {
+    . scripts/test.sh
+    cat >"$scratch/log" <<'LOG'
+16 s
+
+failed, and passed when run again (see above):
+  test_limits.test_one
+  driver.asyncpg.copy
+
+failed:
+  test_limits.test_two
+
+3 passed, 1 failed, 0 skipped
+LOG
+    equal "$(unsteady_names "$scratch/log" | tr '\n' '|')" "test_limits.test_one|driver.asyncpg.copy|"
+}
+
 counts_faults() {
     . scripts/test.sh
     logs=$scratch
@@ -386,6 +403,7 @@ scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 
 proves "sums all test programs" sums_all_test_programs
 proves "names what failed, whoever says so" names_what_failed
+proves "names what passed the second time" names_what_passed_the_second_time
 proves "takes only a line that is a count" takes_only_a_line_that_is_a_count
 proves "a program that dies or counts nothing is a failure" counts_faults
 proves "a second server that cannot be had is skipped, with the reason" \

@@ -274,3 +274,18 @@ def test_other_pools_of_the_database_have_it_too(env):
             client.execute("select enter('ann')")
             assert other.value(WHO) != "ann"
             equal(client.value(WHO), "ann")
+
+
+def test_what_is_notified_while_the_server_is_asked_is_heard(env):
+    """A name in quotes may call "+"(): behind a LISTEN with one the server is asked about the session."""
+    with env.connect() as maker:
+        maker.execute(FUNCTIONS + NAMED)
+    with env.pooler_with(pool_size=2) as target:
+        client, sender = env.connect(target), env.connect(target)
+        for number in range(300):
+            client.execute(f'listen "channel {number}"')
+            sender.execute(f"select pg_notify('channel {number}', '')")
+            assert client.pending(20), f"nothing heard on channel {number}"
+            equal(client.receive().kind, "A")
+            client.notifications.clear()
+            client.execute("unlisten *")

@@ -244,6 +244,7 @@ impl<S: Socket> Engine<S> {
                 if !awaits_server {
                     self.emit_made_answers(host, slot, now);
                     self.give_back_if_unused(host, slot, now);
+                    self.give_notifications(host, slot, now);
                 }
                 self.drain_if_idle(host, slot, now);
                 true

@@ -99,7 +99,7 @@ impl<S: Socket> Engine<S> {
         out.clear();
         let was_full = backend.is_full() || client.held;
         let pool = client.pool;
-        let listened = client.awaits_listener();
+        let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
         let relayed = Relay {
             backend: &mut backend,
             client: Some(client),
@@ -197,6 +197,10 @@ impl<S: Socket> Engine<S> {
         }
         if relayed.heal {
             self.heal(host, slot, now);
+        }
+        if at_rest && listens_elsewhere {
+            // While the server was asked about the session, what came was kept.
+            self.give_notifications(host, slot, now);
         }
         if self.draining.is_some() {
             self.drain_if_idle(host, slot, now);

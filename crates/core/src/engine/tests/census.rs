@@ -8,7 +8,7 @@ use crate::engine::census::{Census, Function, Language, Link};
 use crate::ids::LoopId;
 
 /// Of functions of PL/pgSQL, of which the name tells which are IMMUTABLE; `audited` has a trigger.
-fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
+pub(super) fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
     let functions: Vec<_> = functions
         .iter()
         .map(|(name, source)| Function {
@@ -22,7 +22,7 @@ fn learn(world: &World, functions: &[(&str, &str)]) -> bool {
     world.pool.set_census(&Arc::new(Census::take(&functions, &links, |_| false, 1)))
 }
 
-const LOCKS: (&str, &str) = ("locks", "BEGIN PERFORM pg_advisory_lock(1); END");
+pub(super) const LOCKS: (&str, &str) = ("locks", "BEGIN PERFORM pg_advisory_lock(1); END");
 
 fn asked(server: &Peer) -> String {
     String::from_utf8_lossy(&server.received()).into_owned()

@@ -1,5 +1,6 @@
 //! Clients that listen, and look at what they listen on.
 
+use super::census::{LOCKS, learn};
 use super::harness::*;
 
 const LOOK: &str = "SELECT pg_listening_channels()";
@@ -186,4 +187,39 @@ fn a_rollback_goes_ahead_of_its_text_for_who_listens_too() {
         }
         assert_eq!(client.kinds(), if refused { "Z" } else { "CTDCZ" });
     }
+}
+
+/// A notification on a channel of the client's, by the listening connection.
+fn notification(channel: &str) -> Vec<u8> {
+    message(b'A', &[&7_u32.to_be_bytes()[..], format!("{channel}\0said\0").as_bytes()].concat())
+}
+
+#[test]
+fn what_is_notified_while_the_server_is_asked_about_the_session_comes_when_it_has_answered() {
+    let (mut world, client, server, hub) = listener();
+    learn(&world, &[LOCKS]);
+    world.send(&client, &query("SELECT locks()"));
+    assert_eq!(server.kinds(), "Q");
+    world.send(&server, &answers("CI"));
+    assert_eq!(hub.kinds(), "Q", "what it has notified itself comes ahead of its answer");
+    world.send(&hub, &answers("I"));
+    assert_eq!((client.kinds(), server.kinds()), ("CZ".to_owned(), "Q".to_owned()));
+    world.send(&hub, &notification("one"));
+    assert_eq!(client.kinds(), "", "its backend is at work");
+    world.send(&server, &told(false));
+    assert_eq!(client.received(), notification("one"));
+}
+
+#[test]
+fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
+    let (mut world, client, server, hub) = listener();
+    world.send(&client, &[bind("nothing"), execute()].concat());
+    assert_eq!(server.kinds(), "BE");
+    world.send(&server, &answers("E"));
+    assert_eq!((server.kinds(), client.kinds()), ("S".to_owned(), "E".to_owned()));
+    world.send(&server, &answers("I"));
+    world.send(&hub, &notification("one"));
+    assert_eq!(client.kinds(), "", "in the middle of its pipeline");
+    world.send(&client, &sync());
+    assert_eq!(client.kinds(), "ZA");
 }
