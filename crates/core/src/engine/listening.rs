@@ -113,8 +113,6 @@ pub(super) struct Listening {
     looks: bool,
     /// Its pipeline under way has executed something: the transaction may be over.
     executed: bool,
-    /// A DISCARD ALL has worked.
-    discarded: bool,
     /// Channels that it leaves at the end of its transaction, whatever becomes of that.
     left: BTreeSet<Channel>,
 }
@@ -150,8 +148,7 @@ impl Listening {
 
     /// Whether its transaction has done nothing to its channels.
     fn is_unchanged(&self) -> bool {
-        !self.discarded
-            && !self.shown
+        !self.shown
             && self.left.is_empty()
             && self.pending.is_empty()
             && self.ahead.channels().is_empty()
@@ -163,9 +160,10 @@ impl Listening {
         self.left.extend(taken.cloned());
     }
 
-    /// A DISCARD ALL has worked.
+    /// A DISCARD ALL has worked: of all channels and marks up to there, none is left on the backend. What
+    /// is pending stays: its pipeline may have listened behind it, and the backend says on what.
     pub(super) fn discard(&mut self) {
-        self.discarded = true;
+        self.left.extend(self.channels.iter().cloned());
     }
 }
 

@@ -59,10 +59,6 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let mut after = listening.channels.clone();
-        if std::mem::take(&mut listening.discarded) {
-            listening.pending = Pending::default();
-            after.clear();
-        }
         for left in std::mem::take(&mut listening.left) {
             after.remove(&left);
         }

@@ -128,10 +128,7 @@ impl<S: Socket> Client<S> {
             && !backend.owes_client_ready()
             && !listening.executed;
         let changes = effects.listens() || effects.unusual.as_ref().is_some_and(|u| u.unlistens());
-        let still_in_force = listening.pending.is_empty()
-            && listening.left.is_empty()
-            && !listening.discarded
-            && !changes;
+        let still_in_force = listening.pending.is_empty() && listening.left.is_empty() && !changes;
         let other_encoding = self.desired.get(b"client_encoding").is_some();
         let readable =
             !other_encoding || listening.channels.iter().all(|c| c.as_bytes().is_ascii());

@@ -223,3 +223,22 @@ fn what_is_notified_while_a_failed_pipeline_is_skipped_comes_behind_its_end() {
     world.send(&client, &sync());
     assert_eq!(client.kinds(), "ZA");
 }
+
+#[test]
+fn a_listen_behind_a_discard_all_of_its_own_pipeline_counts() {
+    let (mut world, client, server, hub) = listener();
+    let run = |text: &str| [parse("", text), bind(""), execute()].concat();
+    world.send(&client, &[run("DISCARD ALL"), run("LISTEN two"), sync()].concat());
+    assert_eq!(server.kinds(), "PBEP");
+    assert!(String::from_utf8_lossy(&hub.received()).contains("LISTEN \"two\""));
+    world.send(&hub, &answers("CI"));
+    assert_eq!(server.kinds(), "BES");
+    let discarded = [answers("12"), message(b'C', b"DISCARD ALL\0")].concat();
+    world.send(&server, &[discarded, answers("12CI")].concat());
+    assert_eq!(server.kinds(), "Q", "it is asked what it listens on");
+    let row = message(b'D', &[&[0, 1, 0, 0, 0, 3][..], b"two"].concat());
+    world.send(&server, &[columns(), row, answers("CI")].concat());
+    let left = String::from_utf8_lossy(&server.received()).into_owned();
+    assert!(left.contains("UNLISTEN *"), "{left}");
+    assert_eq!(world.idle_backends(), 0);
+}
