@@ -45,6 +45,7 @@ mod listener;
 mod listening;
 pub mod message;
 mod names;
+mod noted;
 mod pinned;
 mod rebase;
 mod recover;

@@ -265,10 +265,13 @@ fn seeds_that_once_failed() {
     }
     let run = sharing_what_dies(135).run();
     run.unwrap_or_else(|failure| panic!("die, seed 135, {failure}"));
-    for seed in [9, 35, 48, 436, 509, 637, 727] {
+    // 86, 350, 406 and 185: a Parse that fails, of a name that stands for a RESET or DISCARD ALL.
+    for seed in [9, 35, 48, 86, 350, 406, 436, 509, 637, 727] {
         let run = sharing_with_sessions(seed).run();
         run.unwrap_or_else(|failure| panic!("sessions, seed {seed}, {failure}"));
     }
+    let run = sessions_alone(185).run();
+    run.unwrap_or_else(|failure| panic!("sessions alone, seed 185, {failure}"));
     let run = with_deaths(691).run();
     run.unwrap_or_else(|failure| panic!("deaths, seed 691, {failure}"));
     for seed in [158, 190] {
@@ -378,16 +381,18 @@ fn slow_readers_cost_bounded_memory() {
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 
+fn sessions_alone(seed: u64) -> Draw {
+    let mut draw = Draw::new(seed, 8, &Mix::everything());
+    for (seat, client) in &mut draw.clients {
+        seat.mode = PoolMode::Session;
+        client.comparison = Comparison::ExactWithNotifier;
+    }
+    draw
+}
+
 #[test]
 fn sessions_of_their_own_have_everything_that_a_direct_connection_has() {
-    all("sessions_of_their_own_have", 4, |seed| {
-        let mut draw = Draw::new(seed, 8, &Mix::everything());
-        for (seat, client) in &mut draw.clients {
-            seat.mode = PoolMode::Session;
-            client.comparison = Comparison::ExactWithNotifier;
-        }
-        draw
-    });
+    all("sessions_of_their_own_have", 4, sessions_alone);
 }
 
 fn sharing_with_sessions(seed: u64) -> Draw {

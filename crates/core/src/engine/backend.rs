@@ -13,6 +13,7 @@ use super::expect::Expect;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::kept::Kept;
 use super::message::PoolRef;
+use super::noted::Renoted;
 use super::replay::{Replay, Seen};
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
@@ -217,6 +218,8 @@ pub struct Backend<S: Socket> {
     /// The client's unnamed statements that a Parse has displaced, one for each entry in
     /// `expected` that does: the first comes back if the server would have ignored that.
     pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
+    /// What was noted before, one for each `ParseNoted` and `CloseNoted` in `expected`.
+    pub(super) renoted: VecDeque<Renoted>,
     /// Errors due to the client in place of those that refused Parses and Binds provoke.
     pub(super) refusals: VecDeque<Box<[u8]>>,
     /// Where the text of the Query that is being answered is longer than its client's own.
@@ -353,6 +356,7 @@ impl<S: Socket> Backend<S> {
             closing: VecDeque::new(),
             naming: VecDeque::new(),
             displaced: VecDeque::new(),
+            renoted: VecDeque::new(),
             describing: VecDeque::new(),
             replay: Replay::default(),
             refusals: VecDeque::new(),

@@ -11,12 +11,12 @@ use super::kept::Kept;
 use super::listening::Listening;
 use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::names::ClientStatements;
+use super::noted::NotedStatement;
 use super::replay::Seen;
 use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::{Socket, limits};
 use crate::pool::{Basis, Wish};
-use crate::session::calls::Given;
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -95,9 +95,7 @@ pub(super) struct Extra {
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
-    pub(super) native_statements: BTreeMap<Box<[u8]>, Box<Unusual>>,
-    /// What such statements give to set_config(), if they give it parameters.
-    pub(super) native_given: BTreeMap<Box<[u8]>, Box<[Given]>>,
+    pub(super) noted: BTreeMap<Box<[u8]>, NotedStatement>,
     /// Portals of statements whose execution changes the books: see [`super::restore`].
     pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
@@ -276,8 +274,7 @@ impl<S: Socket> Client<S> {
             && extra.discarding.is_none()
             && extra.untold.is_none()
             && extra.untold_reports.is_empty()
-            && extra.native_statements.is_empty()
-            && extra.native_given.is_empty()
+            && extra.noted.is_empty()
             && extra.unusual_portals.is_empty()
             && !extra.unlistening
             && extra.by_sql.is_none()

@@ -28,6 +28,9 @@ pub(super) enum Expect {
         /// Id of the shared statement that the server gets; 0 for any other.
         statement: u64,
     },
+    /// The client's Parse of a name that the server knows by that name, too, of which something is or was
+    /// noted: what was before is the first in [`super::backend::Backend::renoted`].
+    ParseNoted,
     /// A Parse that was not sent because the server has the statement: ParseComplete is ours.
     ParseKnown {
         /// As for `Parse`.
@@ -61,6 +64,8 @@ pub(super) enum Expect {
     Execute,
     /// Close.
     Close,
+    /// The same of such a name: see `ParseNoted`.
+    CloseNoted,
     /// A Close that was not sent, or a DEALLOCATE in another's place: the name that it took away
     /// is the first in [`super::backend::Backend::closing`].
     CloseKnown {
@@ -128,6 +133,12 @@ impl Expect {
     pub(super) fn names(self) -> bool {
         matches!(self, Self::ParseKnown { .. })
             || matches!(self, Self::Parse { serial, statement } if serial != 0 && statement != 0)
+    }
+
+    /// Whether it changes what is noted of a name: that has an entry in
+    /// [`super::backend::Backend::renoted`].
+    pub(super) fn notes(self) -> bool {
+        matches!(self, Self::ParseNoted | Self::CloseNoted)
     }
 
     /// Whether it ends with ReadyForQuery.

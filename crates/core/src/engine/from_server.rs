@@ -416,9 +416,9 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.hand_over_answered();
                 (false, Fate::Skip)
             }
-            (Expect::Parse { .. }, kind::PARSE_COMPLETE)
+            (Expect::Parse { .. } | Expect::ParseNoted, kind::PARSE_COMPLETE)
             | (Expect::Bind { .. }, kind::BIND_COMPLETE)
-            | (Expect::Close, kind::CLOSE_COMPLETE)
+            | (Expect::Close | Expect::CloseNoted, kind::CLOSE_COMPLETE)
             | (
                 Expect::DescribeStatement { .. } | Expect::DescribePortal { .. },
                 kind::ROW_DESCRIPTION | kind::NO_DATA,
@@ -492,6 +492,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             if owed.names() {
                 self.backend.naming.pop_front();
+            }
+            if owed.notes() {
+                self.backend.renoted.pop_front();
             }
             if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
                 self.backend.statements.prove(statement);

@@ -304,28 +304,6 @@ impl<S: Socket> Client<S> {
         !self.record.start.is_empty() && !self.exclusive
     }
 
-    /// A statement of its own names has been prepared, which the server knows by that name.
-    pub(super) fn note_native_statement(
-        &mut self,
-        name: &[u8],
-        unusual: Option<&Unusual>,
-    ) -> Result<(), TooManyPortals> {
-        let name = significant(name);
-        if let Some(extra) = &mut self.extra {
-            extra.native_statements.remove(name);
-        }
-        match unusual.filter(|unusual| unusual.takes_start_values()) {
-            Some(unusual) => note(&mut self.extra().native_statements, name, unusual),
-            None => Ok(()),
-        }
-    }
-
-    /// What was noted of such a statement.
-    pub(super) fn native_statement(&self, name: &[u8]) -> Option<Box<Unusual>> {
-        let known = &self.extra.as_ref()?.native_statements;
-        known.get(significant(name)).cloned()
-    }
-
     /// A portal has been made of a statement.
     pub(super) fn note_portal(
         &mut self,

@@ -1,6 +1,6 @@
 //! An error: what the server ignores behind it, and what that undoes in the books.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::super::Socket;
 use super::super::client::significant;
@@ -105,6 +105,7 @@ impl<S: Socket> Relay<'_, S> {
         let mut still_unnamed = false;
         let mut touches_unnamed = false;
         let mut failed = BTreeSet::new();
+        let mut noted = VecDeque::new();
         // The Parse whose error it is.
         let mut parse = None;
         while let Some(next) = self.backend.expected.front().copied() {
@@ -130,6 +131,7 @@ impl<S: Socket> Relay<'_, S> {
                     Expect::MadeParse { statement: 0 }
                         | Expect::Made
                         | Expect::Close
+                        | Expect::CloseNoted
                         | Expect::Query
                 );
             let ignored = !std::mem::replace(&mut is_first, false);
@@ -180,6 +182,9 @@ impl<S: Socket> Relay<'_, S> {
                 | Expect::DescribePortal { noted: true } => {
                     self.backend.describing.pop_front();
                 }
+                Expect::ParseNoted | Expect::CloseNoted => {
+                    noted.extend(self.backend.renoted.pop_front());
+                }
                 // A Close of ours was ignored: the statement is still there.
                 Expect::Made => self.backend.uncertain = true,
                 Expect::ParseRefused | Expect::BindRefused => {
@@ -202,6 +207,9 @@ impl<S: Socket> Relay<'_, S> {
                     closed.serial = 0;
                 }
             }
+        }
+        if !noted.is_empty() {
+            self.backend.take_back_noted(self.client.as_deref_mut(), noted);
         }
         if !found {
             self.sync_for_client();

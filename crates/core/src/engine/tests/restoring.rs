@@ -177,6 +177,81 @@ fn a_text_that_streams_has_the_start_values_back_when_it_has_ended() {
     }
 }
 
+/// Runs `statement` of a client of session mode whose server has answered everything. Whether its start
+/// values are set again behind it.
+fn is_restored(world: &mut World, client: &Peer, server: &Peer, statement: &str) -> bool {
+    world.send(client, &[bind(statement), execute(), sync()].concat());
+    let sent = server.kinds();
+    let restored = sent == "BEPBECCS";
+    assert!(restored || sent == "BES", "{sent}");
+    world.send(server, &answers(if restored { "2C12C33I" } else { "2CI" }));
+    assert_eq!(client.kinds(), "2CZ");
+    restored
+}
+
+#[test]
+fn in_session_mode_a_parse_that_fails_leaves_what_its_name_resets() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Session);
+    for name in ["", "r"] {
+        world.send(&client, &[parse(name, "RESET TimeZone"), sync()].concat());
+        world.send(&server, &answers("1I"));
+        // Ignored behind an error, with one more of the same name.
+        let plain = parse(name, "SELECT 1");
+        world.send(&client, &[&bind("none"), &plain, &plain, &sync()[..]].concat());
+        world.send(&server, &answers("EI"));
+        server.received();
+        client.received();
+        assert!(is_restored(&mut world, &client, &server, name), "{name:?}");
+        // So is a Close.
+        let close = message(b'C', &[b"S", name.as_bytes(), b"\0"].concat());
+        world.send(&client, &[&bind("none")[..], &close, &sync()].concat());
+        world.send(&server, &answers("EI"));
+        server.received();
+        client.received();
+        assert!(is_restored(&mut world, &client, &server, name), "{name:?}");
+        // Closed and made anew it is another.
+        world.send(&client, &[&close[..], &plain, &sync()].concat());
+        world.send(&server, &answers("31I"));
+        server.received();
+        client.received();
+        assert!(!is_restored(&mut world, &client, &server, name), "{name:?}");
+    }
+    // The name is taken; and the pipeline behind that does not wait for what has come of it.
+    world.send(&client, &[parse("s", "RESET TimeZone"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    server.received();
+    let refused = [parse("s", "SELECT 1"), sync()].concat();
+    world.send(&client, &[&refused[..], &bind("s"), &execute(), &sync()].concat());
+    assert_eq!(server.kinds(), "PS", "what s stands for is not known yet");
+    world.send(&server, &answers("UI"));
+    assert_eq!(server.kinds(), "BEPBECCS");
+    world.send(&server, &answers("2C12C33I"));
+    assert_eq!(client.kinds(), "1ZEZ2CZ");
+}
+
+#[test]
+fn in_session_mode_statements_that_are_closed_make_room_for_others() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Session);
+    for number in 0..=limits::UNUSUAL_PORTALS_MAX {
+        let name = format!("r{number}");
+        let close = message(b'C', &[b"S", name.as_bytes(), b"\0"].concat());
+        world.send(&client, &[parse(&name, "RESET TimeZone"), close, sync()].concat());
+        world.send(&server, &answers("13I"));
+        assert_eq!(client.kinds(), "13Z", "{name}");
+    }
+}
+
+#[test]
+fn in_session_mode_a_parse_that_fails_resets_nothing_for_a_later_one() {
+    let (mut world, client, server) = from_tokyo(PoolMode::Session);
+    let resets = [parse("s", "RESET TimeZone"), sync()].concat();
+    world.send(&client, &[&bind("none")[..], &resets, &parse("s", "SELECT 1"), &sync()].concat());
+    world.send(&server, &answers("EI1I"));
+    server.received();
+    client.received();
+    assert!(!is_restored(&mut world, &client, &server, "s"));
+}
+
 #[test]
 fn discard_all_gives_a_session_of_its_own_the_clients_start_values_again() {
     let (mut world, client, server) = from_tokyo(PoolMode::Session);

@@ -57,10 +57,13 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// A Bind of a statement that the server knows by the client's own name.
     pub(super) fn bind_native(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
+        if self.backend.is_being_noted(name) {
+            self.hold()?;
+        }
         if self.client.extra.is_none() {
             return Ok(());
         }
-        let unusual = self.client.native_statement(name);
+        let unusual = self.client.noted(name).and_then(|noted| noted.unusual.clone());
         if let Some(unusual) = &unusual {
             self.hold()?;
             let effects = Effects { unusual: Some(unusual.clone()), ..Effects::default() };

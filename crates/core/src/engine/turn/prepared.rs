@@ -7,6 +7,7 @@ use super::super::client::{ClientStatement, significant};
 use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
+use super::super::noted::NotedStatement;
 use super::super::statement::{Statement, Unnamed};
 use super::super::{Socket, limits, restore};
 use super::{Turn, aborted};
@@ -37,19 +38,20 @@ impl<S: Socket> Turn<'_, '_, S> {
                 Some((name, body)) => self.pass_parse(name, &body)?,
                 None => self.pass(),
             }
-            self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
+            let renoted = match name_and_rest.filter(|_| self.client.has_start_values()) {
+                Some((name, _)) => {
+                    let text = text.map(|(text, _)| text);
+                    self.note_native(name, text.zip(effects.as_ref()))?
+                }
+                None => None,
+            };
+            let usually = Expect::Parse { serial: 0, statement: 0 };
+            self.backend.expect_noted(renoted, Expect::ParseNoted, usually);
             if let Some(effects) = &effects {
                 self.backend.note_names(effects);
             }
             // It is not looked at again when it is executed.
             self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
-            if self.client.has_start_values()
-                && let Some((name, _)) = name_and_rest
-            {
-                let unusual = effects.as_ref().and_then(|effects| effects.unusual.as_deref());
-                self.client.note_native_statement(name, unusual)?;
-                self.note_given(name, text.map(|(text, _)| text).zip(effects.as_ref()));
-            }
             if self.client.is_native() {
                 // What no command can undo must not be left to the next session.
                 if effects.is_none_or(|effects| effects.spoils) {
@@ -134,15 +136,12 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.before_unshared(&effects)?;
             self.backend.note_names(&effects);
             self.backend.rereading |= effects.rereads;
-            if self.client.has_start_values() {
-                self.client.note_native_statement(name, effects.unusual.as_deref())?;
-                self.note_given(name, Some((text, &effects)));
-            }
+            let renoted = self.note_native(name, Some((text, &effects)))?;
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
             }
-            self.backend.expect(malformed);
+            self.backend.expect_noted(renoted, Expect::ParseNoted, malformed);
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -305,7 +304,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if looks {
             self.clear_catalog()?;
         }
-        self.note_given(name, None);
+        let renoted = self.note_native(name, None)?;
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
         } else {
@@ -321,7 +320,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed_since = self.backend.pipeline;
         }
         self.pass();
-        self.backend.expect(Expect::Parse { serial: 0, statement: 0 });
+        let usually = Expect::Parse { serial: 0, statement: 0 };
+        self.backend.expect_noted(renoted, Expect::ParseNoted, usually);
         self.stats.server_parses.add(1);
         Ok(())
     }
@@ -636,8 +636,10 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.close_own(name);
             }
         }
+        let renoted =
+            if what == b'S' { self.client.note(name, NotedStatement::default())? } else { None };
         self.pass();
-        self.backend.expect(Expect::Close);
+        self.backend.expect_noted(renoted, Expect::CloseNoted, Expect::Close);
         Ok(())
     }
 }

@@ -12,12 +12,12 @@
 
 use std::sync::Arc;
 
-use super::super::client::{Client, significant};
 use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
+use super::super::noted::{NotedStatement, Renoted};
 use super::super::statement::Statement;
-use super::super::{Socket, limits, restore};
+use super::super::{Socket, restore};
 use super::Turn;
 use crate::pool::Basis;
 use crate::session::calls::{self, Given, Setting};
@@ -89,36 +89,25 @@ impl<'a> Parameters<'a> {
     }
 }
 
-impl<S: Socket> Client<S> {
-    /// A statement of its own names has been prepared, which the server knows by that name; what it gives
-    /// to set_config().
-    fn note_native_given(&mut self, name: &[u8], given: Vec<Given>) {
-        let name = significant(name);
-        let Some(extra) = &mut self.extra else {
-            if !given.is_empty() {
-                self.extra().native_given.insert(name.into(), given.into());
-            }
-            return;
-        };
-        extra.native_given.remove(name);
-        // (Of more than so many it is settled behind the transaction.)
-        if !given.is_empty() && extra.native_given.len() < limits::UNUSUAL_PORTALS_MAX {
-            extra.native_given.insert(name.into(), given.into());
-        }
-    }
-}
-
 impl<S: Socket> Turn<'_, '_, S> {
-    /// Notes what a statement gives to set_config() that goes to the server under its client's name.
-    /// `text`: `None` if it is not known.
-    pub(super) fn note_given(&mut self, name: &[u8], text: Option<(&[u8], &Effects)>) {
-        let restores = self.client.has_start_values();
-        let given = text
-            .filter(|(text, effects)| {
-                restores && effects.resets_by_parameter && !self.is_in_doubt(text)
-            })
-            .map(|(text, _)| calls::of_set_config(text, self.scan_options()));
-        self.client.note_native_given(name, given.unwrap_or_default());
+    /// Notes what a statement does that goes to the server under its client's name. `text`: `None` if it
+    /// is not known. What was noted before, if that changes.
+    pub(super) fn note_native(
+        &mut self,
+        name: &[u8],
+        text: Option<(&[u8], &Effects)>,
+    ) -> Result<Option<Renoted>, Halt> {
+        let now = match text.filter(|_| self.client.has_start_values()) {
+            Some((text, effects)) => {
+                let given = match effects.resets_by_parameter && !self.is_in_doubt(text) {
+                    true => calls::of_set_config(text, self.scan_options()),
+                    false => Vec::new(),
+                };
+                NotedStatement::new(effects.unusual.as_deref(), given)
+            }
+            None => NotedStatement::default(),
+        };
+        Ok(self.client.note(name, now)?)
     }
 
     /// What stands behind the names in the Bind at hand, of a statement with this text and these effects,
@@ -162,10 +151,10 @@ impl<S: Socket> Turn<'_, '_, S> {
     ) -> Result<(), Halt> {
         let own = match text {
             Some((text, effects)) => self.with_start_values(text, effects),
-            None => self.client.extra.as_ref().and_then(|extra| {
-                let given = extra.native_given.get(significant(name))?;
-                self.with_start_values_for(|| given.to_vec())
-            }),
+            None => self
+                .client
+                .noted(name)
+                .and_then(|noted| self.with_start_values_for(|| noted.given.to_vec())),
         };
         match own {
             Some(own) => self.pass_bind_with(portal, name, &own)?,
