@@ -72,8 +72,8 @@ pub(super) enum Expect {
         /// CloseComplete is ours to give.
         told: bool,
     },
-    /// A Query that follows in a pipeline without a Sync takes the unnamed statement away, if it is
-    /// not skipped: no answer of its own.
+    /// A Query behind what is not answered yet takes the unnamed statement away, if it is not skipped: no
+    /// answer of its own.
     Unnaming {
         /// Finds out whether anything came behind it.
         serial: u32,
@@ -145,6 +145,11 @@ impl Expect {
     pub(super) fn ends_with_ready(self) -> bool {
         self.is_query_of_ours()
             || matches!(self, Self::Query | Self::Call | Self::Sync | Self::MadeSync)
+    }
+
+    /// Whether the server reads on behind it what it would have ignored behind an error.
+    pub(super) fn ends_ignoring(self) -> bool {
+        matches!(self, Self::Sync | Self::MadeSync)
     }
 
     /// Whether it is a simple query, or a call, that no client has asked for.

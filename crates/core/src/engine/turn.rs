@@ -515,12 +515,22 @@ impl<S: Socket> Turn<'_, '_, S> {
             (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
         }
         let unsynced = self.backend.unsynced;
+        // (A Sync ahead of it may be one that a copy ignores.)
         let mut unnaming = 0;
-        if unsynced && !self.backend.ignoring && self.client.unnamed.is_some() {
-            let before = (self.client.unnamed.clone(), self.client.unnamed_serial);
-            self.backend.displaced.push_back(before);
-            self.backend.expect(Expect::Unnaming { serial: self.serial });
-            unnaming = self.serial;
+        if !self.backend.expected.is_empty() && !self.backend.ignoring {
+            if self.client.unnamed.is_some() {
+                let before = (self.client.unnamed.clone(), self.client.unnamed_serial);
+                self.backend.displaced.push_back(before);
+                self.backend.expect(Expect::Unnaming { serial: self.serial });
+                unnaming = self.serial;
+            } else if self.client.unnamed_serial != 0 {
+                // It is ignored with another one ahead of it that has taken the statement away.
+                let of_pipeline = self.backend.expected.iter().rev();
+                let mut of_pipeline = of_pipeline.take_while(|e| !e.ends_ignoring());
+                let serial = self.client.unnamed_serial;
+                let is_ahead = of_pipeline.any(|e| *e == Expect::Unnaming { serial });
+                unnaming = if is_ahead { serial } else { 0 };
+            }
         }
         if insertions.is_empty() && replacements.is_empty() {
             self.pass();

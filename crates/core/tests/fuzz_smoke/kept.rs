@@ -223,3 +223,10 @@ fn the_unnamed_statement_that_is_not_shared_was_gone_behind_a_function_call() {
 fn a_taken_name_in_a_failed_transaction_is_judged_behind_the_text() {
     kept("000000 000000 0000ed 000001 0000cc 0000f8");
 }
+
+/// Two simple queries, or one behind a COPY, took away what the server still had, for it ignored them.
+#[test]
+fn the_unnamed_statement_was_gone_behind_queries_that_the_server_ignored() {
+    kept("000000 000000 00007e 000030 000000 000000 0000d9 000037");
+    kept("000000 000000 000016 0000fd 000000 000011 0000ab");
+}

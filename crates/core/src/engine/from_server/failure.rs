@@ -109,7 +109,7 @@ impl<S: Socket> Relay<'_, S> {
         // The Parse whose error it is.
         let mut parse = None;
         while let Some(next) = self.backend.expected.front().copied() {
-            if matches!(next, Expect::Sync | Expect::MadeSync) {
+            if next.ends_ignoring() {
                 found = true;
                 if next == Expect::MadeSync
                     && !healing
