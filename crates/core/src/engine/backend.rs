@@ -126,6 +126,8 @@ pub struct Backend<S: Socket> {
     /// The settings at the end of any earlier pipeline than this are those under which the unnamed
     /// statement was parsed.
     pub(super) unnamed_follows: u64,
+    /// The pipeline in which its client has executed something last.
+    pub(super) executed_in: Option<u64>,
     /// Queries and pipelines that its client has sent since it was last at rest.
     pub(super) unbroken: u32,
     /// Messages of the extended protocol have been sent that no Sync has followed yet.
@@ -312,6 +314,7 @@ impl<S: Socket> Backend<S> {
             pipeline: 0,
             unnamed_since: 0,
             unnamed_follows: 0,
+            executed_in: None,
             unbroken: 0,
             unsynced: false,
             ignoring: false,
@@ -477,6 +480,12 @@ impl<S: Socket> Backend<S> {
     /// Whether answers are outstanding that its client will see.
     pub(super) fn owes_client(&self) -> bool {
         self.expected.iter().any(|expect| !expect.is_query_of_ours())
+    }
+
+    /// Whether what is sent now stands behind something in its pipeline that may have changed settings:
+    /// what is prepared, bound and described does not.
+    pub(super) fn is_behind_execute(&self) -> bool {
+        self.unsynced && self.executed_in == Some(self.pipeline)
     }
 
     /// Whether a query or pipeline of its client is to be answered to its end yet.

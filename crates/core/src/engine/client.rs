@@ -45,7 +45,7 @@ pub(super) struct ClientStatement {
     pub(super) serial: u32,
     /// The backend's pipeline that prepared it, or closed it.
     pub(super) pipeline: u64,
-    /// Something of that pipeline was sent ahead, and may have changed the settings.
+    /// Something of that pipeline was executed ahead, and may have changed the settings.
     pub(super) behind: bool,
     /// What the client has been told of it.
     pub(super) seen: Arc<Seen>,

@@ -218,6 +218,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             frontend::CLOSE => self.close()?,
             frontend::EXECUTE => {
                 self.pass();
+                self.backend.executed_in = Some(self.backend.pipeline);
                 self.backend.expect(Expect::Execute);
                 if self.client.extra.is_some() {
                     self.behind_execute()?;

@@ -230,3 +230,9 @@ fn the_unnamed_statement_was_gone_behind_queries_that_the_server_ignored() {
     kept("000000 000000 00007e 000030 000000 000000 0000d9 000037");
     kept("000000 000000 000016 0000fd 000000 000011 0000ab");
 }
+
+/// A Flush stood ahead of its Parse: nothing that sets anything.
+#[test]
+fn a_statement_was_prepared_again_under_what_was_set_behind_it() {
+    kept("000000 000000 00007e 0000a3 000018 000030 000000");
+}

@@ -115,7 +115,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.displaced.push_back((before, serial));
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.pipeline;
-            self.backend.unnamed_follows = self.backend.pipeline + u64::from(self.backend.unsynced);
+            self.backend.unnamed_follows =
+                self.backend.pipeline + u64::from(self.backend.is_behind_execute());
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
@@ -189,7 +190,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             statement: statement.clone(),
             serial: self.serial,
             pipeline: self.backend.pipeline,
-            behind: self.backend.unsynced,
+            behind: self.backend.is_behind_execute(),
             seen: Arc::default(),
         };
         if self.client.name_statement(name, named, self.hash_key, memory).is_err() {
