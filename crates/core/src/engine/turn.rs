@@ -28,7 +28,7 @@ use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue,
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES, Header};
-use crate::wire::{TransactionStatus, frontend};
+use crate::wire::{TransactionStatus, build, frontend};
 
 /// Whether a FunctionCall (by its body, or the start of it) is of any other function than those on
 /// large objects, for which libpq uses this message. Which function an oid stands for is not known,
@@ -632,6 +632,13 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.deallocate(deallocated, self.backend.status);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
+        if self.backend.status == TransactionStatus::InTransaction {
+            // As any simple query it takes the unnamed portal away, which outlasts its pipeline here.
+            build::close_portal(&mut self.passage.out, b"");
+            self.backend.expect(Expect::Made);
+            self.passage.out.extend_from_slice(&build::SYNC);
+            self.backend.expect(Expect::MadeSync);
+        }
         Ok(true)
     }
 }

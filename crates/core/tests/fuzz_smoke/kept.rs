@@ -236,3 +236,8 @@ fn the_unnamed_statement_was_gone_behind_queries_that_the_server_ignored() {
 fn a_statement_was_prepared_again_under_what_was_set_behind_it() {
     kept("000000 000000 00007e 0000a3 000018 000030 000000");
 }
+
+#[test]
+fn a_deallocate_left_the_unnamed_portal_that_a_simple_query_takes_away() {
+    kept("000000 000000 0000e1 000059 00007f");
+}

@@ -468,6 +468,9 @@ fn deallocate_all_of_a_client_that_has_nothing_on_the_server_leaves_shared_state
     client.received();
     world.send(&client, &query("deallocate prepare all;"));
     assert_eq!(client.received(), [&done[..], &in_block].concat());
+    assert_eq!(server.kinds(), "CS", "as any simple query it ends the unnamed portal");
+    world.send(&server, &answers("3T"));
+    assert_eq!(client.kinds(), "");
     world.send(&client, &[bind("s"), execute(), sync()].concat());
     let sent = server.received();
     assert_eq!(kinds(&sent), "BES", "its name is free");
