@@ -241,3 +241,9 @@ fn a_statement_was_prepared_again_under_what_was_set_behind_it() {
 fn a_deallocate_left_the_unnamed_portal_that_a_simple_query_takes_away() {
     kept("000000 000000 0000e1 000059 00007f");
 }
+
+/// Its Parse had failed, and a Query behind that was ignored: that gave it back.
+#[test]
+fn an_unnamed_statement_that_was_never_prepared_was_prepared_again() {
+    kept("000000 000000 0000e9 000049 00007e 000000 000040 0000e5");
+}

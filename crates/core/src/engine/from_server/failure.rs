@@ -137,7 +137,9 @@ impl<S: Socket> Relay<'_, S> {
             let ignored = !std::mem::replace(&mut is_first, false);
             if next.displaces_unnamed() {
                 let before = self.backend.displaced.pop_front();
-                if ignored && unnamed.is_none() {
+                if !ignored {
+                    unnamed = Some((None, 0)); // a Parse that fails has taken it away, too
+                } else if unnamed.is_none() {
                     unnamed = before;
                 }
             }
