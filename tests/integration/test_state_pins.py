@@ -4,7 +4,7 @@ Two backends and several clients: a client that holds such state keeps its backe
 """
 
 from harness import messages as m
-from harness.suite import equal, not_yet, on_every_backend, pooler_only
+from harness.suite import equal, not_yet, on_every_backend, pooler_only, until
 
 SETTINGS = {"pool_size": 2}
 
@@ -239,6 +239,66 @@ def test_lastval_in_the_transaction_of_its_nextval(env):
         equal(client.value("select lastval()"), str(n))
         client.execute("commit")
     client.execute("drop table ids")
+
+
+def keeps(target, reasons):
+    """Server connections come to be kept for these reasons, once what is in question is answered."""
+    if target.pooler:
+        until(lambda: [row["reason"] for row in target.pooler.show("pins")] == reasons, f"kept for {reasons}")
+
+
+def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
+    """From then on it keeps its server connection from an INSERT or nextval to the question, and no longer."""
+    with env.pooler_with(pool_size=2) as target, target.connect() as client, target.connect() as other, target.connect() as third:
+        client.execute("drop table if exists later; create table later (id serial, t text)")
+        client.attempt("select lastval()")
+
+        def others_draw():
+            for one in (other, third):
+                one.send(m.query("begin"), m.query("select nextval('later_id_seq')"), m.query("commit"))
+            for one in (other, third):
+                one.collect(3)
+
+        ways = (
+            lambda: client.extended("insert into later (t) values ($1) returning id", ("a",)).value,
+            lambda: client.value("insert into later (t) values ('b') returning id"),
+            lambda: client.value("select nextval('later_id_seq')"),
+            lambda: client.exchange(m.parse("insert into later (t) values ('c') returning id", "i") + m.bind("i") + m.execute() + m.close_statement("i"), m.SYNC).value,
+            lambda: client.exchange(m.query("begin"), m.query("select lastval()"), m.query("rollback"), m.query("insert into later (t) values ('d') returning id")).rows[-1][0],
+            lambda: client.execute("begin; set work_mem = '99kB'; insert into later (t) values ('e') returning id; commit").value,
+        )
+        for number, draw in enumerate(ways):
+            given = draw()
+            keeps(target, ["sequence_value"])
+            others_draw()
+            client.value("select 'something else'")
+            equal(client.attempt("select lastval()").rows, [(given,)], number)
+            keeps(target, [])
+            others_draw()
+        equal(client.value("show work_mem"), "99kB")
+        equal(client.attempt("insert into later (id) values (1 / (nextval('later_id_seq') - nextval('later_id_seq') + 1))").sqlstate, "22012")
+        keeps(target, [])
+        client.value("select nextval('later_id_seq')")
+        client.execute("discard sequences")
+        keeps(target, [])
+        client.execute("drop table later")
+
+
+@pooler_only
+def test_a_value_to_be_asked_for_disconnects_nobody(env):
+    """Where no more server connections may be kept, what is lost is the answer."""
+    with env.pooler_with(pool_size=2, max_pinned=1) as target, target.connect() as keeper, target.connect() as client, target.connect() as other:
+        client.execute("drop sequence if exists unkept; create sequence unkept")
+        keeper.execute("create temp table kept (a int)")
+        client.attempt("select lastval()")
+        for _ in range(3):
+            client.execute("begin; select nextval('unkept'); set work_mem = '98kB'; commit")
+            keeps(target, ["temporary_object"])
+            other.execute("select nextval('unkept')")
+            equal(client.attempt("select lastval()").sqlstate, "55000")
+            equal(client.value("show work_mem"), "98kB")
+        keeper.execute("drop table kept")
+        client.execute("drop sequence unkept")
 
 
 def test_setseed_does_not_leak(env):

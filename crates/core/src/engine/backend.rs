@@ -246,6 +246,8 @@ pub struct Backend<S: Socket> {
     pub(super) drawn_before: bool,
     /// Since it was lent, what currval and lastval would answer has been discarded.
     pub(super) sequences_discarded: bool,
+    /// In this transaction its client, who asks for such values, has last drawn one (`true`), or asked.
+    pub(super) drawn_to_ask: Option<bool>,
     /// Settings that may fail are under way, in a transaction block of ours.
     pub(super) applying: bool,
     /// It may have the empty statement (see [`super::turn::aborted`]).
@@ -373,6 +375,7 @@ impl<S: Socket> Backend<S> {
             drawn: false,
             drawn_before: false,
             sequences_discarded: false,
+            drawn_to_ask: None,
             applying: false,
             has_empty: false,
             custom: CustomNames::NONE,

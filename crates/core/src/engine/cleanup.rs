@@ -81,6 +81,7 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
+        backend.drawn_to_ask = None;
         backend.bringing = false;
         backend.doubt = None;
         backend.pinned = None;

@@ -362,7 +362,9 @@ impl<S: Socket> Client<S> {
     /// end that. Whether there is nothing left to ask for, and nothing pins.
     #[cold]
     fn ask(&mut self, backend: &mut Backend<S>) -> Result<bool, super::from_client::Halt> {
-        let others = self.pins.minus(ASKED.union(PASSING).union(IN_DOUBT));
+        // A sequence's value does not keep it where others may not be kept: what else does must be known.
+        let apart = ASKED.union(PASSING).union(IN_DOUBT).union(PartSet::of(&[Part::SequenceValue]));
+        let others = self.pins.minus(apart);
         let unsettled = self.is_unsettled();
         if self.is_native()
             || !others.is_empty()

@@ -88,6 +88,9 @@ impl<S: Socket> Client<S> {
             self.reads_sequences = true;
             backend.pool.note_reading_of_sequences();
         }
+        if effects.reads_sequences {
+            backend.drawn_to_ask = Some(false);
+        }
         let Some(unusual) = &effects.unusual else { return };
         backend.replay.forget();
         self.note_resetting(backend, unusual, restored);

@@ -150,11 +150,12 @@ impl<S: Socket> Relay<'_, S> {
         {
             doubt.undone();
         }
-        client.failed = false;
+        let failed = std::mem::replace(&mut client.failed, false);
         if status == TransactionStatus::Idle
             && self.backend.expected.is_empty()
             && !self.backend.unsynced
         {
+            client.keep_to_ask(self.backend, failed);
             let told = client.heed_report(self.backend);
             if !told.is_empty() && !matches!(owed, Expect::MadeSync) {
                 self.report(&told, at, run, relayed);

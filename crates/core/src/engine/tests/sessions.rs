@@ -302,6 +302,34 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     within([parse("", "SELECT f()"), bind(""), execute()].concat(), ask(""), 0);
 }
 
+/// PHP's lastInsertId() asks in a transaction of its own.
+#[test]
+fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {
+    for (draws, keeps) in [("INSERT INTO t", true), ("SELECT inserted FROM t", false)] {
+        let mut world = World::new(2);
+        let (one, two) = (world.client(), world.client());
+        world.send(&one, &query("SELECT lastval()"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CIEI"));
+        world.send(&one, &query(draws));
+        world.send(&server, &answers("CICI"));
+        server.received();
+        world.send(&two, &query("SELECT 2"));
+        assert_eq!(server.received().is_empty(), keeps, "{draws}");
+        if !keeps {
+            continue;
+        }
+        world.send(&one, &query("SELECT 1"));
+        world.send(&server, &answers("DCI"));
+        world.send(&one, &query("SELECT lastval()"));
+        assert_eq!(server.received(), [query("SELECT 1"), query("SELECT lastval()")].concat());
+        world.send(&server, &answers("DCI"));
+        let three = world.client();
+        world.send(&three, &query("SELECT 3"));
+        assert_eq!(server.received(), query("SELECT 3"), "and no longer");
+    }
+}
+
 /// It took away what only the server knew, and what the client had drawn itself.
 #[test]
 fn in_session_mode_what_others_have_drawn_is_discarded_ahead_of_all_and_never_again() {

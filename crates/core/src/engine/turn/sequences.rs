@@ -7,15 +7,21 @@
 //! discarded ahead of a transaction in which a question may come: each of a client that has asked
 //! before, and each block of a client of a pool in which anybody has.
 //!
+//! A client that has ever asked keeps its backend from the transaction that draws to the one that asks:
+//! PHP's lastInsertId() asks in a second one.
+//!
 //! # Limits
 //! Which functions and defaults draw is not known from a text: behind anything but commands that
 //! run none, the first question of a pool, in the midst of a transaction, finds what is there; so does
-//! that of a client that has never asked, in the midst of a pipeline without BEGIN. (Where the
-//! server reports it, it is known who has drawn: see [`super::super::exact`].)
+//! that of a client that has never asked, in the midst of a pipeline without BEGIN. For what functions
+//! draw no backend is kept. (Where the server reports it, it is known who has drawn: see
+//! [`super::super::exact`].)
 
 use super::super::from_client::Halt;
 use super::Turn;
 use crate::engine::Socket;
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
 use crate::engine::statement::begins_with_any;
 use crate::session::part::Part;
 use crate::wire::{TransactionStatus, frame, frontend};
@@ -56,6 +62,15 @@ pub(in crate::engine) fn draws_nothing(text: &[u8]) -> bool {
     }
 }
 
+/// Words of statements that draw, whatever functions they call. (EXECUTE may be of an INSERT.)
+const DRAW: [&[u8]; 5] = [b"insert", b"nextval", b"merge", b"copy", b"execute"];
+
+/// Whether such a word stands in a text, anywhere.
+fn draws(text: &[u8]) -> bool {
+    text.split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
+        .any(|word| DRAW.iter().any(|known| word.eq_ignore_ascii_case(known)))
+}
+
 /// Whether a text may begin a transaction block.
 fn may_begin(text: &[u8]) -> bool {
     text.windows(5)
@@ -73,8 +88,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// what stands ahead: only then is it known whether a transaction is open, in which an earlier
     /// statement of the client's own may have given the value.
     pub(super) fn before_sequences(&mut self) -> Result<(), Halt> {
-        if self.client.is_native() {
-            return Ok(());
+        if self.client.is_native() || self.client.pins.contains(Part::SequenceValue) {
+            return Ok(()); // it is its own
         }
         if self.backend.asks_for_sequences() {
             return Ok(()); // others' values went ahead of its first message
@@ -115,6 +130,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             // What others had drawn has been discarded at its start. (By a query of ours, later on, its
             // unnamed statement would be lost.)
             None if self.client.is_native() => return Ok(()),
+            None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
             None if self.client.reads_sequences => {}
             None if self.backend.drawn_before
                 && self.backend.pool.reads_sequences()
@@ -156,12 +172,59 @@ impl<S: Socket> Turn<'_, '_, S> {
         {
             self.backend.drawn = !self.text_at_hand().is_some_and(draws_nothing);
         }
+        if self.client.reads_sequences
+            && self.backend.exact.is_none()
+            && matches!(self.header.kind, frontend::QUERY | frontend::BIND)
+        {
+            self.note_drawing_to_ask();
+        }
+    }
+
+    /// The same, of a client that has ever asked for what it draws.
+    #[cold]
+    fn note_drawing_to_ask(&mut self) {
+        let has_drawn = match self.text_at_hand() {
+            None => Some(true), // too long to be looked at, or the server's alone
+            Some(text) if asks_for_sequences(text) => Some(false),
+            Some(text) if begins_with_any(text.trim_ascii_start(), &[b"discard"]) => Some(false),
+            Some(text) => draws(text).then_some(true),
+        };
+        self.backend.drawn_to_ask = has_drawn.or(self.backend.drawn_to_ask);
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Its transaction is over, and its backend at rest. A client that asks for what it draws keeps the
+    /// backend until it has asked, unless what it has drawn is beside what others have.
+    #[inline]
+    pub(in crate::engine) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
+        let Some(has_drawn) = backend.drawn_to_ask.take() else { return };
+        if !has_drawn {
+            self.pins.remove(Part::SequenceValue);
+        } else if backend.sequences_discarded
+            && !failed
+            && !self.is_native()
+            && !backend.is_classic()
+        {
+            self.pins.insert(Part::SequenceValue);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_draws_is_known_by_whole_words() {
+        for text in ["INSERT INTO t VALUES (1)", "with a as (insert into t", "select Nextval('s')"]
+        {
+            assert!(draws(text.as_bytes()), "{text}");
+        }
+        for text in ["select inserted_at from inserts", "update t set a = 1", ""] {
+            assert!(!draws(text.as_bytes()), "{text}");
+        }
+    }
 
     #[test]
     fn commands_by_themselves_draw_nothing_and_all_else_may() {
