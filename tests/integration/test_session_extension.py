@@ -271,6 +271,41 @@ def test_no_client_sees_the_report(env):
             equal(shown[0], shown[1])
 
 
+@pooler_only
+@limit(180)
+def test_slots_and_backups_pin_until_they_end(env):
+    new = env.cluster.version >= 15
+    start, stop = ("pg_backup_start('b', true)", "pg_backup_stop(false)") if new else ("pg_start_backup('b', true, false)", "pg_stop_backup(false, false)")
+    may = ("pg_backup_start(text, boolean), pg_backup_stop(boolean)" if new else
+           "pg_start_backup(text, boolean, boolean), pg_stop_backup(boolean, boolean)")
+    slot = "pg_create_physical_replication_slot('told', false, true)"
+    with env.cluster.superuser() as server:
+        server.execute(f"alter role app replication; grant execute on function {may} to app")
+        try:
+            with reporting(env) as target:
+                client = env.connect(target)
+                pid = client.value("select pg_backend_pid()")
+                for make, end, part in (
+                    (f"select {slot}", "select pg_drop_replication_slot('told')", "temporary_slot"),
+                    (f"select exact.makes($$ select {slot} $$)", "select exact.makes($$ select pg_drop_replication_slot('told') $$)", "temporary_slot"),
+                    (f"select {start}", f"select {stop}", "backup_in_progress"),
+                ):
+                    client.execute(make)
+                    equal(pins(target), [part], make)
+                    client.execute("discard all")
+                    equal(pins(target), [part], make)
+                    client.execute(end)
+                    equal(pins(target), [], end)
+                    equal(client.value("select pg_backend_pid()"), pid, "the server connection lives on")
+                client.execute("select pg_create_physical_replication_slot('lasting'); select pg_drop_replication_slot('lasting')")
+                equal(pins(target), [])
+                client.execute(f"select exact.makes($$ select {slot} $$)")
+                client.close()
+                until(lambda: server.value("select count(*) from pg_replication_slots") == "0", "the slot goes with its client")
+        finally:
+            server.execute(f"alter role app noreplication; revoke execute on function {may} from app")
+
+
 @limit(180)
 def test_lastval_answers_from_the_first_time_on(env):
     with reporting(env) as target:

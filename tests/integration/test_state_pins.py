@@ -301,6 +301,41 @@ def test_a_value_to_be_asked_for_disconnects_nobody(env):
         client.execute("drop sequence unkept")
 
 
+SLOT = "pg_create_physical_replication_slot('kept', false, true)"
+SLOTS = "select count(*) from pg_replication_slots"
+
+
+@pooler_only
+def test_a_temporary_slot_pins_until_it_is_dropped(env):
+    with env.server() as server:
+        server.execute(f"create or replace function slot() returns void language plpgsql as $$ begin perform {SLOT}; end $$")
+    with env.pooler_with(pool_size=2) as target, target.connect(user="replicator") as client:
+        keeps(target, [])
+        for make in (f"select {SLOT}", "select slot()", f"begin; select {SLOT}; rollback"):
+            pid = client.value("select pg_backend_pid()")
+            client.execute(make)
+            keeps(target, ["temporary_slot"])
+            equal(client.value(SLOTS), "1", make)
+            client.execute("discard all")
+            keeps(target, ["temporary_slot"])
+            client.extended("select pg_drop_replication_slot($1)", ("kept",))
+            keeps(target, [])
+            equal(client.value("select pg_backend_pid()"), pid, "the server connection lives on")
+        client.execute("select pg_create_physical_replication_slot('lasting')")
+        keeps(target, [])
+        client.execute("select pg_drop_replication_slot('lasting')")
+        client.execute(f"select {SLOT}")
+        client.close()
+        with env.server() as server:
+            until(lambda: server.value(SLOTS) == "0", "the slot goes with its client")
+    with env.pooler_with(pool_mode="session") as target, target.connect(user="replicator") as client:
+        client.execute(f"select {SLOT}")
+        client.close()
+        with env.server() as server:
+            until(lambda: server.value(SLOTS) == "0", "in session mode, too")
+            server.execute("drop function slot()")
+
+
 def test_setseed_does_not_leak(env):
     with env.target.connect() as first:
         first.execute("select setseed(0.5)")

@@ -21,6 +21,7 @@ use super::effects::Effects;
 use super::statement::Keyed;
 use crate::pool::SharedPool;
 use crate::session::functions::{FunctionNames, is_of_a_word};
+use crate::session::part::{Part, PartSet};
 use crate::session::question::ASKED;
 use crate::session::scan::{scan_body, scan_foreign};
 
@@ -143,6 +144,9 @@ fn written_as(word: &[u8]) -> Option<&'static [u8]> {
     (!word.is_ascii()).then(utf8)
 }
 
+/// What a text that comes from elsewhere may make, as far as it is asked for.
+const MADE_BY_TEXTS: PartSet = ASKED.minus(PartSet::of(&[Part::TemporarySlot]));
+
 fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects {
     let found = match function.language {
         Language::Sql => scan_body(&function.source, false),
@@ -152,7 +156,7 @@ fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects
     };
     let mut effects = Effects::of_body(&found, reported);
     if found.dynamic {
-        effects.pins = effects.pins.union(ASKED);
+        effects.pins = effects.pins.union(MADE_BY_TEXTS);
         effects.ends = effects.ends.union(ASKED);
     }
     effects
@@ -443,7 +447,6 @@ impl Reader {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::session::part::Part;
 
     fn function(name: &str, source: &str) -> Function {
         Function {
@@ -489,7 +492,7 @@ mod tests {
             assert_eq!(census.of_text(nothing.as_bytes()), None, "{nothing}");
         }
         assert_eq!(*of(&census, "select back()").names, [b"work_mem"[..].into()]);
-        assert_eq!(of(&census, "select makes()").pins, ASKED);
+        assert_eq!(of(&census, "select makes()").pins, MADE_BY_TEXTS);
         assert!(!census.plans_read_settings());
         assert!(!census.is_empty() && census.len() == 4);
         let lifts = of(&census, "select lifts()");

@@ -15,6 +15,7 @@ use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::pool::{Has, Released};
+use crate::session::part::Policy;
 use crate::session::scan::{ScanOptions, scan};
 use crate::session::settings::{Settings, SettingsBuilder};
 use crate::time::Time;
@@ -487,6 +488,9 @@ impl<S: Socket> Engine<S> {
             _ => Reset::No,
         });
         let exclusive = client.is_some_and(|c| c.exclusive);
+        if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
+            backend.spoiled.get_or_insert("a client changed what cannot be undone");
+        }
         backend.replay.forget();
         backend.bringing = false;
         backend.doubt = None;

@@ -148,6 +148,11 @@ impl Effects {
         self.may_mention || !self.mentions.is_empty() || self.pins.contains(Part::SessionCatalog)
     }
 
+    /// Whether there may be something behind it that only the end of the server connection takes off.
+    pub(super) fn leaves_what_stays(&self) -> bool {
+        self.spoils || Policy::pooler().must_close_with(self.pins)
+    }
+
     /// Whether the server may listen behind it.
     pub(super) fn listens(&self) -> bool {
         let named = self.unusual.as_ref().and_then(|unusual| unusual.named_channels.as_ref());

@@ -116,6 +116,9 @@ impl Exact {
     }
 }
 
+/// What no command takes off, and of which a report tells that it has ended.
+const TOLD_TO_END: PartSet = PartSet::of(&[Part::BackupInProgress, Part::ReplicationOrigin]);
+
 /// What has become of settings that a report tells of.
 #[derive(Default)]
 struct Told {
@@ -163,7 +166,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn leave_to_nobody(&mut self, to_its_first: bool) {
         let Some(mut exact) = self.exact.take_if(|exact| exact.fresh) else { return };
         let left = exact.report.parts.minus(exact.nobodys.parts);
-        if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close(left)) {
+        if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
             self.spoiled.get_or_insert("a client changed what cannot be undone");
         }
         exact.fresh = false;
@@ -318,7 +321,12 @@ impl<S: Socket> Client<S> {
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
         }
-        if Policy::pooler().must_close(pinning) {
+        let one_keeps_it = self.is_native() || self.exclusive || backend.is_classic();
+        let lasting = match one_keeps_it {
+            true => Policy::pooler().must_close_with(pinning),
+            false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
+        };
+        if lasting {
             backend.spoiled.get_or_insert("a client changed what cannot be undone");
         }
         let draws = exact.may_draw();

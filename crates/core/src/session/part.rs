@@ -121,6 +121,8 @@ pub enum Undo {
     DiscardSequences,
     /// Only the end of the backend.
     CloseBackend,
+    /// Only the end of the backend, unless the client has ended it by itself.
+    CloseWhileThere,
     /// Nothing has to be undone.
     Nothing,
 }
@@ -315,13 +317,13 @@ pub const TABLE: [Row; 23] = [
         "temporary_slot",
         &[Text, Question, Extension],
         Apply::Never,
-        Undo::CloseBackend,
+        Undo::CloseWhileThere,
         Rollback::Stays,
     ),
     row(
         Part::ReplicationOrigin,
         "replication_origin",
-        &[Text, Question, Extension],
+        &[Text, Extension],
         Apply::Never,
         Undo::CloseBackend,
         Rollback::Stays,
@@ -575,6 +577,12 @@ impl Policy {
     pub fn must_close(self, parts: PartSet) -> bool {
         self.pinning(parts).iter().any(|part| part.row().undo == Undo::CloseBackend)
     }
+
+    /// Must a backend be closed whose client leaves while it has these parts?
+    pub fn must_close_with(self, parts: PartSet) -> bool {
+        let there = |part: Part| part.row().undo == Undo::CloseWhileThere;
+        self.must_close(parts) || self.pinning(parts).iter().any(there)
+    }
 }
 
 #[cfg(test)]
@@ -650,6 +658,9 @@ mod tests {
         );
         assert!(!policy.must_close(parts));
         assert!(policy.must_close(PartSet::of(&[Part::Seed])));
+        let slot = PartSet::of(&[Part::TemporarySlot]);
+        assert!(policy.must_close_with(slot) && !policy.must_close(slot), "it may be dropped");
+        assert!(!policy.must_close_with(parts));
         assert!(!Policy::moves().must_close(PartSet::of(&[Part::CustomSetting])));
         assert_eq!(policy.treatment(Part::ConnectOnlySetting), Treatment::OwnBackend);
     }

@@ -27,7 +27,7 @@ pub const COMMENT: &str = "/* hawser: what is left of the session */ SELECT ";
 /// stays set when the last temporary object has been dropped: what depends on it counts. 2615 is
 /// pg_namespace, in every version.) Of statements of PREPARE it is an array of names, texts and types
 /// of parameters, NULL if there are none, and [`MORE`] if there are too many to be told.
-pub const PARTS: [(Part, &str); 4] = [
+pub const PARTS: [(Part, &str); 5] = [
     (
         Part::TemporaryObject,
         "EXISTS(SELECT 1 FROM pg_catalog.pg_depend WHERE refclassid OPERATOR(pg_catalog.=) 2615 AND refobjid OPERATOR(pg_catalog.=) pg_catalog.pg_my_temp_schema())",
@@ -40,6 +40,10 @@ pub const PARTS: [(Part, &str); 4] = [
     (
         Part::SqlStatement,
         "(SELECT CASE WHEN pg_catalog.count(*) OPERATOR(pg_catalog.>) 64 OR pg_catalog.sum(pg_catalog.length(statement)) OPERATOR(pg_catalog.>) 65536 THEN 'more' ELSE pg_catalog.array_agg(ARRAY[name,statement,pg_catalog.array_to_string(parameter_types,',')] ORDER BY prepare_time)::pg_catalog.text END FROM pg_catalog.pg_prepared_statements WHERE from_sql)",
+    ),
+    (
+        Part::TemporarySlot,
+        "EXISTS(SELECT 1 FROM pg_catalog.pg_replication_slots WHERE temporary AND active_pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid())",
     ),
 ];
 
@@ -55,7 +59,8 @@ pub const PARSED: (&str, &str, &str) = (
 );
 
 /// The parts that can be asked for.
-pub const ASKED: PartSet = PartSet::of(&[PARTS[0].0, PARTS[1].0, PARTS[2].0, PARTS[3].0]);
+pub const ASKED: PartSet =
+    PartSet::of(&[PARTS[0].0, PARTS[1].0, PARTS[2].0, PARTS[3].0, PARTS[4].0]);
 
 /// Around a setting's name: its value.
 pub const SETTING: (&str, &str) = ("pg_catalog.left(pg_catalog.current_setting(", ",true),4097)");
@@ -324,23 +329,24 @@ mod tests {
     fn anything_else_is_no_answer() {
         let question = Question::new(ASKED, vec![b"x"[..].into()], false);
         let t: Option<&[u8]> = Some(b"t");
-        assert!(question.read(&row(&[t, t, t, None, Some(b"v")])).is_some());
+        assert!(question.read(&row(&[t, t, t, None, t, Some(b"v")])).is_some());
         let long = vec![b'a'; VALUE_CHARACTERS_MAX + 1];
         for values in [
-            &[t, t, t, None][..],
-            &[t, t, t, None, t, t],
-            &[t, t, None, None, t],
-            &[t, t, Some(b"true"), None, t],
-            &[t, t, t, t, t],
-            &[t, t, t, Some(b"{{a,b}}"), t],
-            &[t, t, t, Some(b"{{a,b,\"c}}"), t],
-            &[t, t, t, Some(b"{{a,b,\"c\"d}}"), t],
-            &[t, t, t, None, Some(&long)],
+            &[t, t, t, None, t][..],
+            &[t, t, t, None, t, t, t],
+            &[t, t, None, None, t, t],
+            &[t, t, Some(b"true"), None, t, t],
+            &[t, t, t, None, None, t],
+            &[t, t, t, t, t, t],
+            &[t, t, t, Some(b"{{a,b}}"), t, t],
+            &[t, t, t, Some(b"{{a,b,\"c}}"), t, t],
+            &[t, t, t, Some(b"{{a,b,\"c\"d}}"), t, t],
+            &[t, t, t, None, t, Some(&long)],
         ] {
             assert!(question.read(&row(values)).is_none(), "{values:?}");
         }
         assert!(question.read(b"").is_none());
-        let mut cut = row(&[t, t, t, None, Some(b"value")]);
+        let mut cut = row(&[t, t, t, None, t, Some(b"value")]);
         cut.pop();
         assert!(question.read(&cut).is_none());
     }

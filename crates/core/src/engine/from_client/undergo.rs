@@ -35,7 +35,7 @@ impl<S: Socket> Client<S> {
         backend.catalog_at_stake |= effects.changes_catalog;
         backend.note_names(effects);
         if self.is_native() {
-            if effects.spoils {
+            if effects.leaves_what_stays() {
                 backend.spoiled.get_or_insert("a client changed what cannot be undone");
             }
             if let Some(unusual) = &effects.unusual
@@ -51,6 +51,9 @@ impl<S: Socket> Client<S> {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
             backend.reset_due = Reset::All;
+            if backend.exact.is_none() && effects.leaves_what_stays() {
+                backend.spoiled.get_or_insert("a client changed what cannot be undone");
+            }
         } else {
             // What pins already does so whatever is made besides.
             let mut pins = effects.pins.minus(backend.known_to_stay(effects));
@@ -110,8 +113,10 @@ impl<S: Socket> Client<S> {
         if unusual.discards_all {
             // What no command undoes is left on the server by this one, too.
             let lasting = self.lasting_pins(backend);
-            let stays =
-                |part: &Part| part.row().undo == Undo::CloseBackend || lasting.contains(*part);
+            let stays = |part: &Part| {
+                matches!(part.row().undo, Undo::CloseBackend | Undo::CloseWhileThere)
+                    || lasting.contains(*part)
+            };
             let stays = self.pins.iter().filter(stays).collect();
             let ends = std::mem::replace(&mut self.pins, stays);
             let extra = self.extra();

@@ -152,6 +152,32 @@ fn nobody_asks_for_a_client_that_is_pinned_to_the_end() {
 }
 
 #[test]
+fn a_temporary_slot_pins_until_it_is_dropped_and_closes_the_backend_of_who_leaves_with_it() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("SELECT pg_create_physical_replication_slot('s', false, true)"));
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("DCI"));
+    assert!(asked(&server).contains("pg_replication_slots"));
+    world.send(&server, &told(true));
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&client, &query("SELECT pg_drop_replication_slot('s')"));
+    server.received();
+    world.send(&server, &answers("DCI"));
+    assert!(asked(&server).contains("pg_replication_slots"));
+    world.send(&server, &told(false));
+    assert_eq!(world.idle_backends(), 1, "and it serves others");
+    world.send(&client, &query("SELECT pg_create_physical_replication_slot('s', false, true)"));
+    world.send(&server, &answers("DCI"));
+    world.send(&server, &told(true));
+    server.received();
+    world.close(&client);
+    assert_eq!(server.received(), message(b'X', b""), "DISCARD ALL leaves it there");
+    assert_eq!(world.idle_backends(), 0);
+}
+
+#[test]
 fn a_client_that_leaves_while_the_server_is_asked_leaves_nothing() {
     let mut world = World::new(1);
     let (client, other) = (world.client(), world.client());

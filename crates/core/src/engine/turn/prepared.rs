@@ -54,7 +54,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
             if self.client.is_native() {
                 // What no command can undo must not be left to the next session.
-                if effects.is_none_or(|effects| effects.spoils) {
+                if effects.is_none_or(|effects| effects.leaves_what_stays()) {
                     self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
                 }
             } else {

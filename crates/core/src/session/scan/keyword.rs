@@ -100,7 +100,7 @@ const fn ends(text: &'static str, part: Part) -> Keyword {
     Keyword { text: text.as_bytes(), word: Word::Ends, parts: PartSet::of(&[part]) }
 }
 
-const KEYWORDS: [Keyword; 104] = [
+const KEYWORDS: [Keyword; 105] = [
     word("abort", Word::Abort),
     word("alter", Word::Alter),
     word("as", Word::As),
@@ -183,6 +183,7 @@ const KEYWORDS: [Keyword; 104] = [
     touches("pg_create_logical_replication_slot", Part::TemporarySlot),
     touches("pg_copy_physical_replication_slot", Part::TemporarySlot),
     touches("pg_copy_logical_replication_slot", Part::TemporarySlot),
+    ends("pg_drop_replication_slot", Part::TemporarySlot),
     touches("create_replication_slot", Part::TemporarySlot), // the replication protocol's command
     touches("pg_replication_origin_session_setup", Part::ReplicationOrigin),
     touches("pg_prepared_statements", Part::SessionCatalog),
