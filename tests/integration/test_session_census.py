@@ -241,6 +241,20 @@ def test_what_is_called_without_a_function_of_ones_own_is_known(env):
         equal([error["C"] for error in other.attempt("insert into child default values").errors], ["55000"])
 
 
+def test_what_is_created_is_known_where_all_places_are_taken(env):
+    with env.connect() as maker:
+        maker.execute("drop function if exists later(text)")
+    with pooler_of(env, max_server_connections=2) as target, target.connect() as client:
+        with target.connect() as one, target.connect() as other:
+            one.execute("begin")
+            other.execute("begin")  # on the place that the first census was taken on
+        client.execute("create function later(who text) returns text language plpgsql as $$ "
+                       "begin return set_config('app.who', who, false); end $$")
+        time.sleep(CENSUS_SECONDS)
+        moves(target, client, b"select later('made through the pooler')", "made through the pooler")
+        client.execute("drop function later(text)")
+
+
 def test_a_renamed_table_has_its_triggers(env):
     with pooler_of(env) as target, target.connect() as client, target.connect() as maker:
         client.execute("insert into audited values (1)")

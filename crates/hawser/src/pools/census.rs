@@ -34,6 +34,8 @@ use crate::service::{Phase, Service};
 const PERIOD: Duration = Duration::from_secs(30);
 /// The same where the last look has failed.
 const RETRY: Duration = Duration::from_secs(5);
+/// A database that could not be looked into for so long is worth the place of an idle server connection.
+const OVERDUE: Duration = Duration::from_secs(120);
 /// How long a client waits for the first census of its database.
 const WAIT: Duration = Duration::from_millis(500);
 /// Databases with more source are not looked into.
@@ -176,6 +178,10 @@ type Key = (Vec<ServerAddress>, String);
 struct Known {
     /// When it was looked last, and whether that has failed.
     looked: Option<(Instant, bool)>,
+    /// When a look has last told what there is.
+    told: Option<Instant>,
+    /// A statement that may have changed a function has been seen since.
+    expected: bool,
     fingerprint: Vec<u8>,
     census: Option<Arc<Census>>,
     /// It has been said that there is too much source.
@@ -275,9 +281,13 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         }
         return;
     }
+    known.expected |= expected;
     let parameters = entry.pool.parameters();
     let taken = take(service, &route, parameters, &mut known).await;
     known.looked = Some((Instant::now(), taken.is_err()));
+    if taken.is_ok() {
+        (known.told, known.expected) = (Some(Instant::now()), false);
+    }
     let answered = matches!(
         &taken,
         Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. })
@@ -326,8 +336,11 @@ async fn take(
     parameters: Option<Arc<ServerParameters>>,
     known: &mut Known,
 ) -> Result<(), DialError> {
-    // The first is worth a place that an idle server connection has; later ones can wait.
-    let patience = if known.census.is_none() { WAIT } else { Duration::ZERO };
+    // Worth a place that an idle server connection has: the first, and one without which functions would
+    // do what nobody knows of. (Where limits are reached, they stay so.)
+    let overdue = known.told.is_none_or(|at| at.elapsed() >= OVERDUE);
+    let worth = known.census.is_none() || known.expected || overdue;
+    let patience = if worth { WAIT } else { Duration::ZERO };
     let answer = ask(service, route, patience, FINGERPRINT, &[]).await?;
     let [row] = answer.rows.as_slice() else { return Ok(()) };
     let value = |at: usize| row.get(at).and_then(Option::as_deref).unwrap_or_default();
