@@ -245,7 +245,8 @@ impl<S: Socket> Backend<S> {
     /// those in force, with these around it.
     ///
     /// In a transaction block, and behind anything else in its pipeline, where a BEGIN may stand, the
-    /// client may have set what is not known yet, and with LOCAL: see [`Aside`].
+    /// client may have set what is not known yet, and with LOCAL: see [`Aside`]. Nor is it where the server
+    /// could not be asked behind an earlier transaction.
     fn prepare_under(
         &mut self,
         settings: &Settings,
@@ -255,7 +256,10 @@ impl<S: Socket> Backend<S> {
     ) {
         if !other_settings {
             parse(self, out);
-        } else if self.unsynced || self.status == TransactionStatus::InTransaction {
+        } else if self.unsynced
+            || self.status == TransactionStatus::InTransaction
+            || self.settings_in_doubt()
+        {
             let (apart, back) = self.set_aside(settings);
             for text in apart {
                 self.run_within_pipeline(text, out);

@@ -14,6 +14,8 @@
 //! * only the server's own answer ends a pin; an error, or what is no answer, leaves it
 //! * a client whose statements neither made nor ended anything since is not asked for again
 //! * who is pinned to the end, or by what nobody can ask for, is not asked for
+//! * a question is not under way while a cancel may hit it: it is asked, then, when that has been sent,
+//!   and ahead of what the client sends next
 
 use std::sync::Arc;
 
@@ -21,13 +23,17 @@ use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::effects::{Effects, IN_DOUBT};
 use super::expect::Expect;
+use super::message::ClientState;
 use super::restore::KEPT_BY_RESET_ALL;
 use super::statement::{Statement, Unnamed, same_parse_settings};
-use super::{Socket, limits};
+use super::table::Engine;
+use super::{Host, Socket, limits};
+use crate::ids::Slot;
 use crate::session::part::{Part, PartSet};
 use crate::session::question::{ASKED, Answer, NAMES_MAX, Question};
 use crate::session::scan::names_temporary_schema;
 use crate::session::settings::{Settings, SettingsBuilder, can_move, is_custom};
+use crate::time::Time;
 use crate::wire::TransactionStatus;
 
 /// Parts that end with the transaction: they need no question.
@@ -305,6 +311,34 @@ impl<S: Socket> Backend<S> {
     pub(super) fn question_failed(&mut self) {
         if let Some(doubt) = &mut self.doubt {
             doubt.answer = None;
+        }
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// A cancel can hit nothing of this client's any more: what could not be asked for that reason,
+    /// when its transaction ended, is asked now.
+    pub(super) fn ask_behind_cancel<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if !client.is_pinned() || client.holds_ready() || client.is_leaving() {
+            return;
+        }
+        let Some(mut backend) = client.backend.take_if(|backend| backend.is_at_rest()) else {
+            return;
+        };
+        let done = client.can_give_back(&mut backend);
+        if let Ok(true) = done {
+            client.state = ClientState::Idle;
+            client.since = now;
+            self.give_back(host, backend, now);
+            self.drain_if_idle(host, slot, now);
+            return;
+        }
+        client.backend = Some(backend);
+        if done.is_err() {
+            self.hear_last_words(host, slot, "server closed the connection", now);
+        } else {
+            self.count_pinned(host, slot, now);
         }
     }
 }

@@ -611,8 +611,12 @@ impl<S: Socket> Engine<S> {
                     && let Some(backend) = &mut client.backend
                 {
                     backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
-                    if backend.cancels_in_flight == 0 && client.held {
-                        self.resume_client(host, slot, now);
+                    if backend.cancels_in_flight == 0 {
+                        let held = client.held;
+                        self.ask_behind_cancel(host, slot, now);
+                        if held {
+                            self.resume_client(host, slot, now);
+                        }
                     }
                 }
             }

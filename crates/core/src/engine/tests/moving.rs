@@ -1,7 +1,8 @@
 //! State that other poolers lose or leak: what `fidelity` makes of it, and when a pin ends.
 
 use super::harness::*;
-use crate::engine::PoolMode;
+use crate::engine::message::ToLoop;
+use crate::engine::{PROCESS_ID_FIRST, PoolMode};
 use crate::ids::LoopId;
 use crate::pool::Fidelity;
 
@@ -192,6 +193,34 @@ fn a_client_that_leaves_while_the_server_is_asked_leaves_nothing() {
     assert_eq!(server.received(), query("DISCARD ALL"));
     world.send(&server, &answers("CI"));
     assert_eq!(server.received(), query("SELECT 1"));
+}
+
+/// A statement was prepared under the settings known before, and these were put back behind it.
+#[test]
+fn what_a_cancel_has_put_off_is_asked_ahead_of_what_comes_next() {
+    for comes_early in [true, false] {
+        let mut world = World::new(1);
+        let client = world.client();
+        world.send(&client, &query("SET work_mem = '5MB'"));
+        let server = world.servers[0].clone();
+        let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
+        world.deliver(LoopId(0), cancel);
+        server.received();
+        world.send(&server, &answers("CI"));
+        assert_eq!((client.kinds().as_str(), server.kinds().as_str()), ("CZ", ""), "it may be hit");
+        if comes_early {
+            world.send(&client, &query("SELECT 1"));
+        }
+        let place = world.asked.cancels[0].backend;
+        world.deliver(LoopId(0), ToLoop::CancelDone(place));
+        assert!(asked(&server).contains("current_setting('work_mem'"));
+        world.send(&server, &value("5MB"));
+        if comes_early {
+            assert_eq!(server.received(), query("SELECT 1"));
+            world.send(&server, &answers("CI"));
+        }
+        assert_eq!(world.idle_backends(), 1, "nothing is in question any more");
+    }
 }
 
 #[test]
