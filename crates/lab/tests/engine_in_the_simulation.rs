@@ -318,6 +318,14 @@ fn clients_that_listen_hear_their_own_in_their_place() {
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 
+/// Behind what may pin the server is asked, while notifications come.
+#[test]
+fn clients_that_listen_hear_beside_state_of_every_kind() {
+    let mix = Mix { notifications: 80, ..mix() };
+    let reports = all("clients_that_listen_hear_beside", 8, |seed| Draw::new(seed, 10, &mix));
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
 fn with_listeners_that_die(seed: u64) -> Draw {
     Draw::new(seed, 10, &listening())
         .world(|config| config.faults = faults())

@@ -255,6 +255,13 @@ impl<S: Socket> Engine<S> {
         self.resident.iter().filter(|(_, r)| matches!(r.holder, Holder::Listener(_))).count()
     }
 
+    /// A client for which notifications wait though it could be given them: there must be none
+    /// between two events.
+    pub fn keeps_notifications(&self) -> Option<ClientId> {
+        let kept = self.clients.iter().find(|(_, client)| client.neglects_notifications());
+        kept.map(|(slot, _)| self.client_id(slot))
+    }
+
     pub(super) fn client_id(&self, slot: Slot) -> ClientId {
         ClientId { home: self.id, slot }
     }

@@ -150,9 +150,11 @@ impl Cluster {
         self.locks.retain(|_, (holder, _)| *holder != process);
     }
 
+    /// Who listens on anything has a place in the queue, and looks only when it reads whether it listens
+    /// on this (async.c).
     pub(super) fn notify(&mut self, database: &str, notification: &Notification) {
         for process in self.processes.values_mut() {
-            if process.database == database && process.listens.contains(&notification.channel) {
+            if process.database == database && !process.listens.is_empty() {
                 process.inbox.push_back(notification.clone());
             }
         }

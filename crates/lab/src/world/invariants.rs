@@ -6,6 +6,7 @@
 //! - nobody waits while a backend of its pool is idle, on whatever loop
 //! - nobody is overtaken by more later ones than the pool has backends
 //! - an idle backend is in no transaction, owes nothing, and has nothing left of any session
+//! - what is notified is kept only from who must not have it yet
 //! - what is kept for a connection stays within the engine's limits
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -91,6 +92,9 @@ impl Census {
         for (id, engine) in (0u16..).zip(engines) {
             let mut host = SimHost { id: LoopId(id), outside: &mut *outside };
             let found = snapshot(engine, &mut host);
+            if let Some(client) = engine.keeps_notifications() {
+                return Err(format!("{client} is not given its notifications, and could be"));
+            }
             for client in found.clients {
                 if client.kept_out > KEPT_OUT_BYTES_MAX || client.kept_in > KEPT_IN_BYTES_MAX {
                     return Err(format!(

@@ -84,7 +84,8 @@ impl Session {
             }
         }
         let process = cluster.processes.get_mut(&self.process);
-        let listens = &mut process.expect("a session's process is in the cluster").listens;
+        let process = process.expect("a session's process is in the cluster");
+        let listens = &mut process.listens;
         // PostgreSQL registers before it sends, so a LISTEN hears its own transaction's NOTIFY;
         // an UNLISTEN stops it hearing, since reading comes after the commit.
         for change in done.listening {
@@ -97,6 +98,9 @@ impl Session {
                 }
                 Listening::UnlistenAll => listens.clear(),
             }
+        }
+        if listens.is_empty() {
+            process.inbox.clear(); // its place in the queue is given up (`asyncQueueUnregister`)
         }
         for notification in done.notifications {
             cluster.notify(&self.database, &notification);
