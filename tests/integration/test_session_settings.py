@@ -152,3 +152,21 @@ def test_a_look_at_the_catalog_leaves_the_clients_own_statements_alone(env):
     client.execute("prepare mine as select 42")
     equal(client.rows("select name from pg_prepared_statements"), [("mine",)])
     equal(client.value("execute mine"), "42")
+
+
+def test_what_parameters_have_named_stays_where_a_statement_is_prepared_anew(env):
+    """The settings known from texts were put back behind the Parse, in place of those of set_config($1, $2, false)."""
+    def by_bind(client):
+        return client.exchange(m.bind("s"), m.execute(), m.SYNC)
+
+    for use in (by_bind, lambda client: client.attempt("execute s")):
+        with env.pooler_with(pool_size=2) as target, target.connect() as client, target.connect() as other:
+            client.execute("set my.x = 'first'; set work_mem = '65kB'")
+            client.exchange(m.parse("select current_setting('my.x') || now()::date::text", "s"), m.SYNC)
+            client.execute("set my.x = 'second'; set work_mem = '66kB'; set search_path = nowhere")
+            other.execute("begin; select 1")  # on the server connection that has the statement
+            client.extended("select set_config($1, $2, false)", ("my.x", "third"))
+            client.extended("select set_config($1, $2, false)", ("work_mem", "67kB"))
+            assert use(client).value.startswith("third")
+            equal(client.rows("select current_setting('my.x'), current_setting('work_mem')"), [("third", "67kB")])
+            other.execute("commit")

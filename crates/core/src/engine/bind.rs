@@ -315,12 +315,16 @@ impl<S: Socket> Backend<S> {
         };
         if !self.must_set_for(statement) {
             parse(self, out);
-        } else if self.status == TransactionStatus::Idle {
+        } else if self.status == TransactionStatus::Idle && !self.settings_in_doubt() {
             let before = self.applied.clone();
             self.apply_settings(&statement.settings, start, out);
             parse(self, out);
             self.apply_settings(&before, start, out);
         } else {
+            let alone = self.status == TransactionStatus::Idle;
+            if alone {
+                self.made_prepare(b"BEGIN", out);
+            }
             let (apart, back) = self.set_aside(&statement.settings);
             for text in apart {
                 self.made_prepare(&text, out);
@@ -328,6 +332,9 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
             // Where the Parse has failed, so does this, and the block stays as it is.
             self.made_prepare(&back, out);
+            if alone {
+                self.made_prepare(b"COMMIT", out); // of a statement it takes nothing back
+            }
         }
     }
 
