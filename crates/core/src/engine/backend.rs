@@ -88,6 +88,16 @@ pub(super) enum Tidying {
     AwaitingCancel,
 }
 
+/// A client's unnamed statement whose place something has taken that may yet fail.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Displaced {
+    pub(super) unnamed: Option<Arc<Unnamed>>,
+    /// Of its Parse.
+    pub(super) serial: u32,
+    /// See [`Backend::unnamed_follows`].
+    pub(super) follows: u64,
+}
+
 /// What is to be discarded of the client before.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Reset {
@@ -219,7 +229,7 @@ pub struct Backend<S: Socket> {
     pub(super) replay: Replay,
     /// The client's unnamed statements that a Parse has displaced, one for each entry in
     /// `expected` that does: the first comes back if the server would have ignored that.
-    pub(super) displaced: VecDeque<(Option<Arc<Unnamed>>, u32)>,
+    pub(super) displaced: VecDeque<Displaced>,
     /// What was noted before, one for each `ParseNoted` and `CloseNoted` in `expected`.
     pub(super) renoted: VecDeque<Renoted>,
     /// Errors due to the client in place of those that refused Parses and Binds provoke.
@@ -555,6 +565,12 @@ impl<S: Socket> Backend<S> {
             reply_to,
             backend: self.place,
         });
+    }
+
+    /// Something is sent that takes the place of its client's unnamed statement.
+    pub(super) fn displace_unnamed(&mut self, unnamed: Option<Arc<Unnamed>>, serial: u32) {
+        let follows = self.unnamed_follows;
+        self.displaced.push_back(Displaced { unnamed, serial, follows });
     }
 
     /// What the server has as unnamed statement is not known any more: whoever uses it next

@@ -520,8 +520,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         let mut unnaming = 0;
         if !self.backend.expected.is_empty() && !self.backend.ignoring {
             if self.client.unnamed.is_some() {
-                let before = (self.client.unnamed.clone(), self.client.unnamed_serial);
-                self.backend.displaced.push_back(before);
+                let (before, serial) = (self.client.unnamed.clone(), self.client.unnamed_serial);
+                self.backend.displace_unnamed(before, serial);
                 self.backend.expect(Expect::Unnaming { serial: self.serial });
                 unnaming = self.serial;
             } else if self.client.unnamed_serial != 0 {

@@ -247,3 +247,9 @@ fn a_deallocate_left_the_unnamed_portal_that_a_simple_query_takes_away() {
 fn an_unnamed_statement_that_was_never_prepared_was_prepared_again() {
     kept("000000 000000 0000e9 000049 00007e 000000 000040 0000e5");
 }
+
+/// Parsed behind a SET that was not answered yet, and taken away by a Query that was ignored.
+#[test]
+fn an_unnamed_statement_that_came_back_had_the_settings_ahead_of_a_pipelined_set() {
+    kept("000000 000000 000052 000062 000032 000000 0000ef 000071");
+}

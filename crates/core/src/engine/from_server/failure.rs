@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::super::Socket;
+use super::super::backend::Displaced;
 use super::super::client::significant;
 use super::super::expect::Expect;
 use super::super::names::ClientStatements;
@@ -138,7 +139,7 @@ impl<S: Socket> Relay<'_, S> {
             if next.displaces_unnamed() {
                 let before = self.backend.displaced.pop_front();
                 if !ignored {
-                    unnamed = Some((None, 0)); // a Parse that fails has taken it away, too
+                    unnamed = Some(Displaced::default()); // a Parse that fails has taken it away, too
                 } else if unnamed.is_none() {
                     unnamed = before;
                 }
@@ -230,7 +231,9 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(client), Some(before)) = (&mut self.client, unnamed) {
             match self.backend.displaced.front_mut() {
                 Some(later) => *later = before,
-                None if still_unnamed => (client.unnamed, client.unnamed_serial) = before,
+                None if still_unnamed => {
+                    (client.unnamed, client.unnamed_serial) = (before.unnamed, before.serial);
+                }
                 None => {}
             }
         }

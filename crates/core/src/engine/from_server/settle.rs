@@ -222,6 +222,16 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         client.unnamed = Some(again.clone());
         backend.unnamed = Some(again);
     }
+    // The same for those that come back if what has taken their place fails.
+    let mut displaced = std::mem::take(&mut backend.displaced);
+    for before in displaced.iter_mut().filter(|before| ended < before.follows) {
+        if let Some(unnamed) = &before.unnamed {
+            let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
+            let again = Unnamed::new(&unnamed.body, backend.applied.clone(), Some(effects));
+            before.unnamed = Some(again);
+        }
+    }
+    backend.displaced = displaced;
 }
 
 impl<S: Socket> Client<S> {

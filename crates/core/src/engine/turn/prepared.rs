@@ -112,7 +112,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let unnamed = Unnamed::new(rest, self.client.desired.clone(), effects);
             let before = self.client.unnamed.replace(unnamed.clone());
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
-            self.backend.displaced.push_back((before, serial));
+            self.backend.displace_unnamed(before, serial);
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.pipeline;
             self.backend.unnamed_follows =
