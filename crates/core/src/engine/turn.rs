@@ -613,8 +613,11 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.hold()?;
         self.passage.cut(self.backend)?;
         let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
-        let keeps = own.iter().any(|part| self.client.pins.contains(*part))
-            || !self.client.sql_statements().is_empty();
+        // A DISCARD ALL under way may fail, or not be run at all.
+        let discarding = self.client.extra.as_ref().and_then(|extra| extra.discarding);
+        let pins = self.client.pins.union(discarding.unwrap_or(PartSet::EMPTY));
+        let keeps =
+            own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
         self.backend.replay.forget();
         Ok(())
