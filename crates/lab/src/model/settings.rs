@@ -217,6 +217,11 @@ impl Settings {
         own.map(|(key, value)| (key.as_str(), value.session.as_str()))
     }
 
+    /// Whether this has been set and not been reset.
+    pub fn is_set_in_session(&self, name: &str) -> bool {
+        self.values.get(&key(name)).is_some_and(|value| value.own)
+    }
+
     /// What is SET stays, but for roles; all else is as the session begins.
     pub fn hand_over(&mut self) {
         self.values.retain(|key, value| value.own && !spared_by_reset_all(key));

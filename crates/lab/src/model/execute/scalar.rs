@@ -92,8 +92,9 @@ impl Session {
                 nothing
             }
             Scalar::SetInSession(name) => {
-                let own = self.defaults.get(name);
-                self.setting(name).filter(|value| own != Some(value)).map(str::to_owned)
+                // By its source: also where the value is the one that RESET would give.
+                let set = self.now.settings.is_set_in_session(name);
+                self.setting(name).filter(|_| set).map(str::to_owned)
             }
             Scalar::Statements(names) => self.shown_statements(names),
             Scalar::Holds(part) => truth(self.holds(cluster, *part)),
