@@ -170,3 +170,31 @@ def test_what_parameters_have_named_stays_where_a_statement_is_prepared_anew(env
             assert use(client).value.startswith("third")
             equal(client.rows("select current_setting('my.x'), current_setting('work_mem')"), [("third", "67kB")])
             other.execute("commit")
+
+
+def test_start_values_come_back_without_a_query(env):
+    """A query would take a snapshot: behind one the isolation level can no longer be set."""
+    for start in ('"$user", public', "pg_catalog", 's1, "S 2"'):
+        written = start.replace("\\", "\\\\").replace(" ", "\\ ")
+        client = env.connect(options=f"-c search_path={written}")
+        equal(client.value("show search_path"), start)
+        for reset in ("reset all", "reset search_path", "set local search_path to default"):
+            client.execute("begin")
+            client.execute(reset)
+            client.execute("set transaction isolation level serializable")
+            equal(client.value("show search_path"), start)
+            client.execute("commit")
+            client.execute(f"begin; {reset}; set transaction isolation level serializable; commit")
+
+
+def test_lists_keep_their_spelling(env):
+    lists = ["public", '"$user", public', 's1, "S 2", "it\'s", "a,b"', "a,b", "a ,  b", '"a"', "user", '"user"', "A", "", '"größe", x', "x" * 63,
+             '"' + "ß" * 40 + '"', 'a, "quo""te"', '"back\\slash"']
+    clients = [env.connect() for _ in lists]
+    for client, value in zip(clients, lists):
+        client.execute("select set_config('search_path', '%s', false)" % value.replace("'", "''"))
+    for _ in range(2):
+        for client, value in zip(clients, lists):
+            equal(client.value("show search_path"), value)
+            client.execute("begin; set local search_path to nowhere; savepoint a; rollback to a; commit")
+            equal(client.value("show search_path"), value)

@@ -6,12 +6,16 @@
 //! # Invariants  names are in lower case (the server compares them without case); values are
 //!           canonical, as the server would show them; equal contents are equal whether shared or
 //!           not.
-//! # Why not SET for lists  the server keeps `search_path` as a list that is already quoted.
+//! # Why not always SET for lists  the server keeps `search_path` as a list that is already quoted.
 //!           `SET search_path TO 'a, b'` makes it ONE name, and a list taken apart and quoted anew
 //!           may come out spelt differently (key words are quoted, spaces change), which the
-//!           client can see. `set_config()` takes the value as it is.
+//!           client can see. `set_config()` takes the value as it is; but it is a query, which takes
+//!           a snapshot (a SET TRANSACTION ISOLATION LEVEL behind it fails) and costs a plan: so
+//!           what certainly comes out as it was goes by SET ([`list::names`]).
 //! # Limits  values must be in the encoding that the backend has when it reads the statement:
 //!           [`Settings::needs_encoding`].
+
+mod list;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -463,9 +467,19 @@ pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
 }
 
 /// One statement that gives a setting a value, for the session or up to the end of the
-/// transaction. Lists are quoted by the server already: only set_config() takes them as they are.
+/// transaction. Lists are quoted by the server already: set_config() takes any of them as it is.
 fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
-    if QUOTED_LISTS.contains(&name) {
+    let is_list = QUOTED_LISTS.contains(&name);
+    if is_list && let Some(names) = list::names(value) {
+        out.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
+        write_name(name, out);
+        out.extend_from_slice(b" TO ");
+        for (at, name) in names.enumerate() {
+            out.extend_from_slice(if at == 0 { b"\"" } else { b", \"" });
+            out.extend_from_slice(name);
+            out.push(b'"');
+        }
+    } else if is_list {
         out.extend_from_slice(b"SELECT pg_catalog.set_config(");
         write_string(name, out);
         out.push(b',');
@@ -712,7 +726,7 @@ mod tests {
             [
                 r#"SET "datestyle" TO 'ISO, MDY'"#,
                 r#"SET "my"."user""; drop" TO E'a''b\\''; drop'"#,
-                r#"SELECT pg_catalog.set_config('search_path','"$user", "it''s", public',false)"#,
+                r#"SET "search_path" TO "$user", "it's", "public""#,
                 r#"SELECT pg_catalog.set_config('temp_tablespaces','',false)"#,
             ]
             .join(";")
@@ -732,8 +746,12 @@ mod tests {
         };
         assert_eq!(written(Change::Set(b"datestyle", b"dmy")), r#"SET LOCAL "datestyle" TO 'dmy'"#);
         assert_eq!(
+            written(Change::Set(b"search_path", b"it's,x")),
+            r#"SELECT pg_catalog.set_config('search_path','it''s,x',true)"#
+        );
+        assert_eq!(
             written(Change::Set(b"search_path", b"\"it's\"")),
-            r#"SELECT pg_catalog.set_config('search_path','"it''s"',true)"#
+            r#"SET LOCAL "search_path" TO "it's""#
         );
         assert_eq!(written(Change::Reset(b"my.x")), r#"SET LOCAL "my"."x" TO DEFAULT"#);
     }
