@@ -26,10 +26,6 @@ sys.dont_write_bytecode = True
 from harness import drivers, pooler, postgres, suite  # noqa: E402  (after the path is set)
 
 
-# More tests than these that pass only when run again, and the run fails: that is no noise.
-UNSTEADY_MAX = 3
-
-
 class OutOfTime(BaseException):
     """Not an Exception: a test's own handlers must not swallow it."""
 
@@ -173,7 +169,7 @@ def run_again(modules, cluster, directory, direct, report):
     failed; what passes is named at the end, so that nobody overlooks a bug that shows itself now and then.
     """
     named = {f"{module.__name__.split('.')[-1]}.{test.__name__}": (module, test) for module, tests in modules for test in tests}
-    if not report.failures or len(report.failures) > UNSTEADY_MAX or any(name not in named for name in report.failures):
+    if not report.failures or len(report.failures) > suite.UNSTEADY_MAX or any(name not in named for name in report.failures):
         return
     failures = list(report.failures)
     print("\nonce more, what failed:")

@@ -15,14 +15,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from .pooler import Pooler
+from .suite import UNSTEADY_MAX
 
 HERE = pathlib.Path(__file__).resolve().parents[1] / "drivers"
 INSTALL_SECONDS = 900
 # Before each attempt: registries have bad moments.
 INSTALL_PAUSES = (0, 15)
 RUN_SECONDS = 180
-# A driver of which no more than this fails is run once more.
-UNSTEADY_MAX = 3
 
 
 @dataclass

@@ -573,6 +573,11 @@ impl<S: Socket> Backend<S> {
         self.displaced.push_back(Displaced { unnamed, serial, follows });
     }
 
+    /// A client may leave what only the end of the connection takes off.
+    pub(super) fn spoil_for_good(&mut self) {
+        self.spoiled.get_or_insert("a client changed what cannot be undone");
+    }
+
     /// What the server has as unnamed statement is not known any more: whoever uses it next
     /// prepares or closes it first.
     pub(super) fn forget_unnamed(&mut self) {

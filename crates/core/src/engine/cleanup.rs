@@ -489,7 +489,7 @@ impl<S: Socket> Engine<S> {
         });
         let exclusive = client.is_some_and(|c| c.exclusive);
         if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
-            backend.spoiled.get_or_insert("a client changed what cannot be undone");
+            backend.spoil_for_good();
         }
         backend.replay.forget();
         backend.bringing = false;

@@ -167,7 +167,7 @@ impl<S: Socket> Backend<S> {
         let Some(mut exact) = self.exact.take_if(|exact| exact.fresh) else { return };
         let left = exact.report.parts.minus(exact.nobodys.parts);
         if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
-            self.spoiled.get_or_insert("a client changed what cannot be undone");
+            self.spoil_for_good();
         }
         exact.fresh = false;
         exact.since = self.pipeline;
@@ -327,7 +327,7 @@ impl<S: Socket> Client<S> {
             false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
         };
         if lasting {
-            backend.spoiled.get_or_insert("a client changed what cannot be undone");
+            backend.spoil_for_good();
         }
         let draws = exact.may_draw();
         let asked = std::mem::take(&mut exact.asks);

@@ -11,7 +11,7 @@
 //!           may come out spelt differently (key words are quoted, spaces change), which the
 //!           client can see. `set_config()` takes the value as it is; but it is a query, which takes
 //!           a snapshot (a SET TRANSACTION ISOLATION LEVEL behind it fails) and costs a plan: so
-//!           what certainly comes out as it was goes by SET ([`list::names`]).
+//!           what certainly comes out as it was goes by SET ([`list::write_names`]).
 //! # Limits  values must be in the encoding that the backend has when it reads the statement:
 //!           [`Settings::needs_encoding`].
 
@@ -469,27 +469,19 @@ pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
 /// One statement that gives a setting a value, for the session or up to the end of the
 /// transaction. Lists are quoted by the server already: set_config() takes any of them as it is.
 fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
-    let is_list = QUOTED_LISTS.contains(&name);
-    if is_list && let Some(names) = list::names(value) {
-        out.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
-        write_name(name, out);
-        out.extend_from_slice(b" TO ");
-        for (at, name) in names.enumerate() {
-            out.extend_from_slice(if at == 0 { b"\"" } else { b", \"" });
-            out.extend_from_slice(name);
-            out.push(b'"');
-        }
-    } else if is_list {
+    let start = out.len();
+    out.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
+    write_name(name, out);
+    out.extend_from_slice(b" TO ");
+    if !QUOTED_LISTS.contains(&name) {
+        write_string(value, out);
+    } else if list::write_names(value, out).is_none() {
+        out.truncate(start);
         out.extend_from_slice(b"SELECT pg_catalog.set_config(");
         write_string(name, out);
         out.push(b',');
         write_string(value, out);
         out.extend_from_slice(if local { b",true)" } else { b",false)" });
-    } else {
-        out.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
-        write_name(name, out);
-        out.extend_from_slice(b" TO ");
-        write_string(value, out);
     }
 }
 

@@ -36,7 +36,7 @@ impl<S: Socket> Client<S> {
         backend.note_names(effects);
         if self.is_native() {
             if effects.leaves_what_stays() {
-                backend.spoiled.get_or_insert("a client changed what cannot be undone");
+                backend.spoil_for_good();
             }
             if let Some(unusual) = &effects.unusual
                 && self.has_start_values()
@@ -52,7 +52,7 @@ impl<S: Socket> Client<S> {
             // Lost when the transaction ends, and no other client finds it.
             backend.reset_due = Reset::All;
             if backend.exact.is_none() && effects.leaves_what_stays() {
-                backend.spoiled.get_or_insert("a client changed what cannot be undone");
+                backend.spoil_for_good();
             }
         } else {
             // What pins already does so whatever is made besides.
@@ -85,7 +85,7 @@ impl<S: Socket> Client<S> {
         }
         // What a server reports is known from it.
         if if backend.exact.is_some() { effects.spoils_unseen } else { effects.spoils } {
-            backend.spoiled.get_or_insert("a client changed what cannot be undone");
+            backend.spoil_for_good();
         }
         if effects.reads_sequences && !self.reads_sequences {
             self.reads_sequences = true;

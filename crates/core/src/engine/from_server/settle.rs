@@ -46,7 +46,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.fence_passed = false;
         self.backend.new_reports = 0;
-        let ends_pipeline = matches!(owed, Expect::Sync | Expect::MadeSync);
+        let ends_pipeline = owed.ends_ignoring();
         let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
         match owed {

@@ -59,9 +59,7 @@ impl<S: Socket> Client<S> {
             && !self.is_leaving()
             && self.output.len() <= limits::OUTPUT_HIGH_BYTES
     }
-}
 
-impl<S: Socket> Client<S> {
     /// Whether notifications wait for it that it could be given.
     pub(in crate::engine) fn neglects_notifications(&self) -> bool {
         let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());

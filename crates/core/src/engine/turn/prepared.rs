@@ -55,7 +55,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             if self.client.is_native() {
                 // What no command can undo must not be left to the next session.
                 if effects.is_none_or(|effects| effects.leaves_what_stays()) {
-                    self.backend.spoiled.get_or_insert("a client changed what cannot be undone");
+                    self.backend.spoil_for_good();
                 }
             } else {
                 if effects.as_ref().is_none_or(Effects::listens) {

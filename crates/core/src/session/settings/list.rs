@@ -66,34 +66,33 @@ fn next(list: &[u8]) -> Option<(&[u8], &[u8])> {
     (!name.is_empty() && name.len() <= most && !known).then_some((name, rest))
 }
 
-/// The names of a list, each as it stands between double quotes. `None` if it is not written exactly
-/// as the server would write them behind a SET (`flatten_set_variable_args`, guc_funcs.c), or may not
-/// be: where the spaces differ, or quotes are missing.
-pub(super) fn names(list: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
-    let separated = |rest: &[u8]| rest.is_empty() || rest.starts_with(b", ");
+/// Writes the names of a list, each in double quotes: so it does not matter which are key words of a
+/// later version. `None`, and a part of them, if the list is not written exactly as the server would
+/// write them behind a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the spaces
+/// differ, or quotes are missing.
+pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut rest = list;
     loop {
-        let (_, behind) = next(rest).filter(|(_, behind)| separated(behind))?;
-        if behind.is_empty() {
-            break;
-        }
-        rest = &behind[2..];
-    }
-    let mut rest = list;
-    Some(std::iter::from_fn(move || {
         let (name, behind) = next(rest)?;
-        rest = behind.strip_prefix(b", ").unwrap_or_default();
-        Some(name)
-    }))
+        out.push(b'"');
+        out.extend_from_slice(name);
+        out.push(b'"');
+        if behind.is_empty() {
+            return Some(());
+        }
+        rest = behind.strip_prefix(b", ")?;
+        out.extend_from_slice(b", ");
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(list: &str) -> Option<Vec<String>> {
-        let names = names(list.as_bytes())?;
-        Some(names.map(|name| String::from_utf8(name.to_vec()).unwrap()).collect())
+    fn written(list: &str) -> Option<String> {
+        let mut out = Vec::new();
+        write_names(list.as_bytes(), &mut out)?;
+        Some(String::from_utf8(out).unwrap())
     }
 
     #[test]
@@ -106,13 +105,8 @@ mod tests {
                 &["a_1", "A", "_b", "1a", "größe", "it's", "a,b", r#"say ""x"""#],
             ),
         ] {
-            assert_eq!(
-                read(list).as_deref(),
-                Some(expected)
-                    .map(|all| all.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())
-                    .as_deref(),
-                "{list}"
-            );
+            let quoted: Vec<String> = expected.iter().map(|name| format!("\"{name}\"")).collect();
+            assert_eq!(written(list), Some(quoted.join(", ")), "{list}");
         }
     }
 
@@ -142,7 +136,7 @@ mod tests {
             &long,
             &wide,
         ] {
-            assert_eq!(read(list), None, "{list}");
+            assert_eq!(written(list), None, "{list}");
         }
     }
 
