@@ -1,6 +1,8 @@
 """Large and finely split messages; every kind of address."""
 
 import hashlib
+import threading
+import time
 
 from harness import messages as m
 from harness.suite import equal, limit
@@ -40,6 +42,28 @@ def test_a_statement_text_of_8_mib(env):
     result = client.exchange(m.run(f"select length('{text}')", name="long"), m.SYNC)
     equal(result.value, str(8 * MIB))
     equal(client.exchange(m.bind("long"), m.execute(), m.SYNC).value, str(8 * MIB))
+
+
+def test_an_error_while_megabytes_of_a_pipeline_are_on_their_way(env):
+    """A Sync of Hawser's own, which ends the failed pipeline, once went into the middle of a Bind."""
+    watcher = env.connect()
+    for number, (size, cancelled) in enumerate([(40_000, False), (200_000, False), (200_000, True)]):
+        watcher.execute("drop table if exists big_binds; create table big_binds (t text, i int primary key)")
+        with env.connect() as client:
+            client.send(m.parse("insert into big_binds values (pg_sleep(0.1) || $1, $2)", "", [25, 23]))
+            # The third row violates the primary key.
+            rows = [1, 2, 3, *range(4, 130)] if cancelled else [1, 2, 2, *range(4, 130)]
+            pipeline = b"".join(m.bind(values=["x" * size, str(row)]) + m.execute() for row in rows) + m.SYNC
+            sender = threading.Thread(target=client.send, args=[pipeline], daemon=True)
+            sender.start()
+            if cancelled:
+                time.sleep(0.15)
+                client.cancel(env.target)
+            result = client.collect()
+            equal((result.sqlstate, result.status, result.closed), ("57014" if cancelled else "23505", "I", False), (number, size))
+            sender.join()
+            equal(client.value("select count(*) from big_binds"), "0")
+    watcher.execute("drop table big_binds")
 
 
 def test_copy_in_of_64_mib(env):

@@ -54,6 +54,7 @@ mod restore;
 mod sql_statement;
 pub mod statement;
 mod table;
+mod to_server;
 mod told;
 mod turn;
 mod within;

@@ -11,13 +11,13 @@ use super::effects::Effects;
 use super::exact::Exact;
 use super::expect::Expect;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
-use super::kept::Kept;
 use super::message::PoolRef;
 use super::noted::Renoted;
 use super::replay::{Replay, Seen};
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
+use super::to_server::ToServer;
 use super::told::Told;
 use super::turn::OwnNames;
 use super::within::Within;
@@ -168,17 +168,12 @@ pub struct Backend<S: Socket> {
     pub(super) new_reports: u32,
     /// What the server said last.
     pub(super) status: TransactionStatus,
-    /// A message from the client is half sent: bytes of it still to come.
-    pub(super) sending_rest: usize,
-    /// The length of the message that was half sent last, and when its start was passed on.
-    pub(super) sending: usize,
-    pub(super) sending_since: Time,
+    /// What is written to the server.
+    pub(super) to_server: ToServer,
     /// A message from the server is half passed on: bytes of it still to come.
     pub(super) receiving_rest: usize,
     /// Start of a message from the server that is not complete yet.
     pub(super) input: Vec<u8>,
-    /// Bytes for the server that its socket did not take.
-    pub(super) output: Kept,
     /// There may be something to read that was not read because the client is slow.
     pub(super) readable: bool,
     /// Its loop is told when its socket takes bytes again.
@@ -341,12 +336,9 @@ impl<S: Socket> Backend<S> {
             syncs_in_doubt: 0,
             new_reports: 0,
             status: TransactionStatus::Idle,
-            sending_rest: 0,
-            sending: 0,
-            sending_since: seed.opened,
+            to_server: ToServer::default(),
             receiving_rest: 0,
             input: Vec::new(),
-            output: Kept::EMPTY,
             readable: false,
             tells_of_room: Cell::new(false),
             applied: Settings::EMPTY,
@@ -478,10 +470,10 @@ impl<S: Socket> Backend<S> {
             && !self.unsynced
             && !self.ignoring
             && !self.copying_in
-            && self.sending_rest == 0
+            && !self.to_server.is_open()
             && self.receiving_rest == 0
             && self.input.is_empty()
-            && self.output.is_empty()
+            && self.to_server.is_empty()
     }
 
     /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends

@@ -503,7 +503,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
-        if backend.sending_rest > 0 {
+        if backend.to_server.is_open() {
             self.close_backend(host, backend, "its client left in the middle of a message", now);
             return;
         }

@@ -181,12 +181,12 @@ impl<S: Socket> Engine<S> {
                 if ready.writable {
                     let Some(client) = self.clients.get_mut(slot) else { return };
                     let Some(backend) = &mut client.backend else { return };
-                    if !backend.output.is_empty() {
-                        if write_kept(&mut backend.socket, &mut backend.output).is_err() {
+                    if !backend.to_server.is_empty() {
+                        if backend.to_server.flush(&mut backend.socket).is_err() {
                             self.hear_last_words(host, slot, "server closed the connection", now);
                             return;
                         }
-                        if backend.output.len() < limits::OUTPUT_HIGH_BYTES
+                        if backend.to_server.len() < limits::OUTPUT_HIGH_BYTES
                             && (client.readable || !client.input.is_empty())
                         {
                             self.resume_client(host, slot, now);
@@ -209,9 +209,9 @@ impl<S: Socket> Engine<S> {
                 }
             }
             Holder::Engine(backend) => {
-                let unsent = !backend.output.is_empty();
+                let unsent = !backend.to_server.is_empty();
                 backend.hung_up |= ready.hangup;
-                if ready.writable && write_kept(&mut backend.socket, &mut backend.output).is_err() {
+                if ready.writable && backend.to_server.flush(&mut backend.socket).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
                     {
@@ -219,7 +219,7 @@ impl<S: Socket> Engine<S> {
                     }
                     return;
                 }
-                let out = unsent && backend.output.is_empty();
+                let out = unsent && backend.to_server.is_empty();
                 if out || ready.readable || ready.hangup {
                     self.read_tidied(host, place, now);
                 }
@@ -735,7 +735,7 @@ impl<S: Socket> Backend<S> {
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
             kept_in: self.input.len(),
-            kept_out: self.output.len(),
+            kept_out: self.to_server.len(),
         }
     }
 }

@@ -25,6 +25,7 @@ use super::effects::Effects;
 use super::expect::Expect;
 use super::message::ClientState;
 use super::table::Engine;
+use super::to_server::WriteError;
 use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
@@ -84,17 +85,36 @@ impl<'a> Passage<'a> {
         &self.input[self.at..]
     }
 
-    /// Ends the run, so that something can be put behind it.
+    /// Ends the run, so that messages of Hawser's own can be put after it: never within a client's
+    /// message, of which the server would take them as a part.
     pub(super) fn cut<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
+        debug_assert!(!backend.to_server.is_open(), "a client's message is open");
+        if backend.to_server.is_open() {
+            return Err(Halt::BackendLost(WriteError::Open.reason()));
+        }
+        self.end_run(backend)
+    }
+
+    fn end_run<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
         let run = &self.input[self.run..self.at];
         self.run = self.at;
         if run.len() < DIRECT_WRITE_BYTES {
             self.out.extend_from_slice(run);
             return Ok(());
         }
-        backend.send(&self.out)?;
+        backend.relay(&self.out)?;
         self.out.clear();
-        backend.send(run)
+        backend.relay(run)
+    }
+
+    /// Writes everything, a client's message as far as it is here.
+    fn flush<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
+        self.end_run(backend)?;
+        if !self.out.is_empty() {
+            backend.relay(&self.out)?;
+        }
+        backend.to_server.check();
+        Ok(())
     }
 
     /// The message at hand is not passed on.
@@ -106,12 +126,18 @@ impl<'a> Passage<'a> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// Writes to the server, keeping what its socket does not take.
-    pub(super) fn send(&mut self, bytes: &[u8]) -> Result<(), Halt> {
-        match super::write_or_keep(&mut self.socket, &mut self.output, bytes) {
-            Ok(_) => Ok(()),
-            Err(_) => Err(Halt::BackendLost("its connection broke while it was written to")),
-        }
+    /// Writes whole messages of Hawser's own to the server, keeping what its socket does not take.
+    /// Refused within a client's message.
+    pub(super) fn send(&mut self, messages: &[u8]) -> Result<(), Halt> {
+        let written = self.to_server.inject(&mut self.socket, messages);
+        debug_assert_ne!(written, Err(WriteError::Open), "a client's message is open");
+        written.map_err(|error| Halt::BackendLost(error.reason()))
+    }
+
+    /// Writes a client's bytes to the server, with what was put among its messages.
+    fn relay(&mut self, bytes: &[u8]) -> Result<(), Halt> {
+        let written = self.to_server.relay(&mut self.socket, bytes);
+        written.map_err(|error| Halt::BackendLost(error.reason()))
     }
 }
 
@@ -137,7 +163,7 @@ impl<S: Socket> Engine<S> {
                 break;
             }
             if let Some(backend) = &client.backend
-                && (backend.output.len() > limits::OUTPUT_HIGH_BYTES
+                && (backend.to_server.len() > limits::OUTPUT_HIGH_BYTES
                     || backend.is_full()
                     || client.held)
             {
@@ -219,10 +245,7 @@ impl<S: Socket> Engine<S> {
             self.late.push(slot);
         }
         if let Some(backend) = &mut client.backend {
-            let sent = passage.cut(backend).and_then(|()| {
-                if passage.out.is_empty() { Ok(()) } else { backend.send(&passage.out) }
-            });
-            if let Err(lost) = sent {
+            if let Err(lost) = passage.flush(backend) {
                 halt = lost;
             }
         }
@@ -306,14 +329,16 @@ impl<S: Socket> Engine<S> {
             }
             // In the middle of a message that streams.
             if let Some(backend) = &mut client.backend
-                && backend.sending_rest > 0
+                && backend.to_server.is_open()
             {
-                let part = backend.sending_rest.min(rest.len());
-                backend.sending_rest -= part;
-                let ended = backend.sending_rest == 0;
+                let part = backend.to_server.take_part(rest.len());
+                let ended = !backend.to_server.is_open();
                 passage.pass(part);
                 if client.extra.as_ref().is_some_and(|extra| extra.scanner.is_some()) {
                     self.scan_on(slot, &rest[..part], ended);
+                }
+                if ended && let Err(lost) = self.end_failed_pipeline(slot, passage) {
+                    return lost;
                 }
                 continue;
             }
@@ -545,10 +570,7 @@ impl<S: Socket> Engine<S> {
         };
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
-        if backend.sending_rest > 0 {
-            backend.sending = header.total();
-            backend.sending_since = now;
-        }
+        backend.to_server.measure(header.total(), now);
         client.backend = Some(backend);
         if client.listens() {
             self.join_ahead(host, slot);
@@ -557,6 +579,22 @@ impl<S: Socket> Engine<S> {
             self.rearm(slot, now);
         }
         result
+    }
+
+    /// A client's pipeline has failed while a message of it was open, which has ended now: a Sync of ours
+    /// ends the pipeline (see [`Backend::owes_failed_pipeline_a_sync`]).
+    fn end_failed_pipeline(&mut self, slot: Slot, passage: &mut Passage<'_>) -> Result<(), Halt> {
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
+        let pinned = client.is_pinned();
+        let Some(backend) = &mut client.backend else { return Ok(()) };
+        if !backend.ignoring || !backend.owes_failed_pipeline_a_sync(pinned) {
+            return Ok(());
+        }
+        passage.cut(backend)?;
+        passage.out.extend_from_slice(&build::SYNC);
+        backend.expect_made_sync();
+        client.extra().skipping = true;
+        Ok(())
     }
 
     /// Whether a client's backend has to be handed over to it first, or its listening set right.

@@ -7,7 +7,6 @@
 
 use std::time::Duration;
 
-use super::backend::Backend;
 use super::client::Client;
 use super::message::{ClientState, PoolMode};
 use super::table::{Engine, Holder};
@@ -127,7 +126,7 @@ impl<S: Socket> Engine<S> {
                 Holder::Pool => None,
             };
             if let Some(backend) = backend
-                && (!backend.output.is_empty() || backend.socket.has_unsent())
+                && (!backend.to_server.is_empty() || backend.socket.has_unsent())
                 && !backend.tells_of_room.replace(true)
             {
                 watch(&backend.socket, Token::Backend(place));
@@ -412,7 +411,7 @@ impl<S: Socket> Client<S> {
     /// Whether it keeps its backend from those who wait by taking or sending nothing.
     fn is_stalled(&self, timeout: Duration, now: Time) -> bool {
         let Some(backend) = &self.backend else { return false };
-        let half_sent = backend.sending_rest > 0 && !self.readable;
+        let half_sent = backend.to_server.is_open() && !self.readable;
         if self.has_given_up() {
             return true; // nobody waits for what is still to come
         }
@@ -424,19 +423,7 @@ impl<S: Socket> Client<S> {
             && (self.mode != PoolMode::Session || leaving)
             && !timeout.is_zero()
             && (now.since(backend.progress) >= timeout
-                || (half_sent && backend.crawls(timeout, now)))
-    }
-}
-
-impl<S: Socket> Backend<S> {
-    /// Whether the message that is half sent has taken longer than a message may. A byte now and
-    /// then is none the less a client that keeps its backend from others.
-    fn crawls(&self, timeout: Duration, now: Time) -> bool {
-        let sent = self.sending.saturating_sub(self.sending_rest) as u64;
-        let allowed = Duration::from_micros(
-            sent.saturating_mul(1_000_000) / limits::STREAM_BYTES_A_SECOND_MIN,
-        );
-        now.since(self.sending_since) >= timeout + allowed
+                || (half_sent && backend.to_server.crawls(timeout, now)))
     }
 }
 

@@ -10,7 +10,7 @@ mod exact;
 mod faults;
 mod floods;
 mod handing_over;
-mod harness;
+pub(super) mod harness;
 mod limits;
 mod moving;
 mod own_names;
@@ -22,6 +22,7 @@ mod replay;
 mod restoring;
 mod sessions;
 mod simulated;
+mod splitting;
 mod telling;
 mod within;
 

@@ -71,7 +71,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Passes the message on as it is; what has not come yet streams.
     fn pass(&mut self) {
         self.passage.pass(HEADER_BYTES + self.body.len());
-        self.backend.sending_rest = self.header.body - self.body.len();
+        self.backend.to_server.leave_open(self.header.body - self.body.len());
     }
 
     /// Passes on a message whose body cannot be read: the server knows what to say of it, and its
@@ -96,7 +96,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         out[start + 1..start + HEADER_BYTES].copy_from_slice(&length.to_be_bytes());
         self.passage.skip(HEADER_BYTES + old);
         self.passage.pass(self.body.len() - old);
-        self.backend.sending_rest = self.header.body - self.body.len();
+        self.backend.to_server.leave_open(self.header.body - self.body.len());
         Ok(())
     }
 

@@ -70,6 +70,11 @@ fn unnamed(out: &mut Vec<u8>, text: &str, token: &str) {
     execute(out, "", 0);
 }
 
+/// Whether the token of entry `which` of [`messages`] is bound as a parameter.
+pub(crate) fn is_bound(which: u8) -> bool {
+    split(&messages(which, "")).0.iter().any(|(kind, _)| *kind == b'B')
+}
+
 /// The messages of entry `which`, as an application could send them. `token` comes back in rows.
 pub(crate) fn messages(which: u8, token: &str) -> Vec<u8> {
     let mut bytes = Vec::new();

@@ -22,12 +22,13 @@ pub(crate) mod world;
 
 use std::time::Duration;
 
+use hawser_core::engine::limits::WHOLE_MESSAGE_BYTES;
 use hawser_core::engine::{PoolMode, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_core::pool::PoolSettings;
 use hawser_core::wire::error::{ClientError, SqlState};
 
-use self::clients::{Excuse, Judge, messages, split};
+use self::clients::{Excuse, Judge, is_bound, messages, split};
 use self::server::Session;
 use self::world::{Undone, World};
 
@@ -39,6 +40,10 @@ pub(crate) const OPERATION: usize = 3;
 const OPERATIONS_MAX: usize = 400;
 /// Clients at the same time.
 const CLIENTS_MAX: usize = 6;
+/// Of the first byte of an operation: what a client sends is bound with a parameter that streams.
+const LONG: u8 = 0x60;
+/// The length of such a parameter: more than a message that is passed on only when it is complete.
+const LONG_BYTES: usize = 3 * WHOLE_MESSAGE_BYTES / 2;
 /// Rounds that the end may take.
 const ROUNDS_MAX: usize = 2_000;
 
@@ -132,8 +137,8 @@ impl Play {
         // A lie, and a death, may be noticed, and the server be gone, by the end of this.
         let faulty = self.faulty_servers() || matches!(what % 32, 19 | 20);
         match what % 32 {
-            0..=8 => self.client_sends(who, how),
-            9 => self.client_sends_part(who, how),
+            0..=8 => self.client_sends(who, how, what & LONG == LONG),
+            9 => self.client_sends_part(who, how, what & LONG == LONG),
             10 => self.client_sends_nonsense(who, how),
             11 => self.client_leaves(who, how),
             12 => self.connect(who, how),
@@ -214,18 +219,21 @@ impl Play {
     }
 
     /// A client has something to send; all that it has is sent.
-    fn client_sends(&mut self, who: usize, how: usize) {
+    fn client_sends(&mut self, who: usize, how: usize, long: bool) {
         let Some(number) = self.client(who) else {
             self.connect(who, how);
             return;
         };
-        self.enqueue(number, how);
+        self.enqueue(number, how, long);
         self.push_out(number, usize::MAX);
     }
 
-    fn enqueue(&mut self, number: usize, how: usize) {
+    fn enqueue(&mut self, number: usize, how: usize, long: bool) {
         let client = &mut self.clients[number];
-        let token = client.judge.token();
+        let mut token = client.judge.token();
+        if long && is_bound(how as u8) {
+            token.extend(std::iter::repeat_n('.', LONG_BYTES));
+        }
         let bytes = messages(how as u8, &token);
         if !client.judge.may_send(&bytes) {
             return;
@@ -245,12 +253,21 @@ impl Play {
         self.world.clients[number].send(&part);
     }
 
-    fn client_sends_part(&mut self, who: usize, how: usize) {
+    /// What a client has to send breaks off somewhere, also in the middle of a message that streams.
+    fn client_sends_part(&mut self, who: usize, how: usize, long: bool) {
         let Some(number) = self.client(who) else { return };
         if self.clients[number].unsent.is_empty() {
-            self.enqueue(number, how);
+            self.enqueue(number, how, long);
         }
-        self.push_out(number, 1 + how % 40);
+        let unsent = self.clients[number].unsent.len();
+        let part = match who >> 5 {
+            0..=3 => 1 + how % 40,
+            4 => WHOLE_MESSAGE_BYTES + how % 40,
+            5 => unsent.saturating_sub(1 + how % 40),
+            6 => unsent / 2,
+            _ => unsent * (1 + how) / 257,
+        };
+        self.push_out(number, part);
         self.say(|| format!("client {number}: only a part is sent"));
     }
 
@@ -614,7 +631,7 @@ impl Play {
             let number = self.clients.len() - 1;
             for which in [1, 0, 4, 7] {
                 // BEGIN; a simple query; the extended protocol; a statement nobody has prepared
-                self.enqueue(number, which);
+                self.enqueue(number, which, false);
             }
         }
         self.settle()?;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::super::Socket;
-use super::super::backend::Displaced;
+use super::super::backend::{Backend, Displaced};
 use super::super::client::significant;
 use super::super::expect::Expect;
 use super::super::names::ClientStatements;
@@ -345,6 +345,9 @@ impl<S: Socket> Relay<'_, S> {
     /// that keeps its backend anyway.
     fn sync_for_client(&mut self) {
         self.backend.ignoring = true;
+        if self.backend.to_server.is_open() {
+            return; // the rest of the client's message goes first: see `end_failed_pipeline`
+        }
         let Some(client) = &mut self.client else {
             // It left behind a simple query that the server now ignores: no Sync was seen to be
             // missing.
@@ -353,18 +356,27 @@ impl<S: Socket> Relay<'_, S> {
             }
             return;
         };
-        // A Sync that crossed with the error may be answered yet: a second one would be one too many.
-        if client.is_pinned()
-            || self.backend.status != TransactionStatus::Idle
-            || self.backend.syncs_in_doubt > 0
+        if self.backend.owes_failed_pipeline_a_sync(client.is_pinned())
+            && self.backend.send(&build::SYNC).is_ok()
         {
-            return;
-        }
-        if self.backend.send(&build::SYNC).is_ok() {
-            self.backend.ignoring = false;
-            self.backend.expect(Expect::MadeSync);
+            self.backend.expect_made_sync();
             client.extra().skipping = true;
         }
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Whether a Sync of ours ends the pipeline that has failed. Not within a transaction block or for a
+    /// client that keeps its server connection anyway; nor where a Sync that crossed with the error may
+    /// be answered yet, for it would be one too many.
+    pub(in crate::engine) fn owes_failed_pipeline_a_sync(&self, pinned: bool) -> bool {
+        !pinned && self.status == TransactionStatus::Idle && self.syncs_in_doubt == 0
+    }
+
+    /// A Sync of ours ends the pipeline that the server ignores.
+    pub(in crate::engine) fn expect_made_sync(&mut self) {
+        self.ignoring = false;
+        self.expect(Expect::MadeSync);
     }
 }
 

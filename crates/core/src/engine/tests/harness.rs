@@ -44,7 +44,7 @@ struct Pipe {
 }
 
 /// The engine's end of a connection.
-pub(super) struct Fake(Arc<Mutex<Pipe>>);
+pub(in crate::engine) struct Fake(Arc<Mutex<Pipe>>);
 
 impl Drop for Fake {
     fn drop(&mut self) {
@@ -113,7 +113,7 @@ pub(super) struct Asked {
 }
 
 /// The host of one engine.
-pub(super) struct FakeHost<'a> {
+pub(in crate::engine) struct FakeHost<'a> {
     id: LoopId,
     asked: &'a mut Asked,
 }
@@ -158,16 +158,16 @@ impl Host<Fake> for FakeHost<'_> {
 
 /// The test's end of a connection.
 #[derive(Clone)]
-pub(super) struct Peer(Arc<Mutex<Pipe>>);
+pub(in crate::engine) struct Peer(Arc<Mutex<Pipe>>);
 
 impl Peer {
-    fn new() -> (Self, Fake) {
+    pub(in crate::engine) fn new() -> (Self, Fake) {
         let pipe = Arc::new(Mutex::new(Pipe { room: usize::MAX, ..Pipe::default() }));
         (Self(pipe.clone()), Fake(pipe))
     }
 
     /// What the engine has sent since the last look.
-    pub(super) fn received(&self) -> Vec<u8> {
+    pub(in crate::engine) fn received(&self) -> Vec<u8> {
         std::mem::take(&mut self.0.lock().unwrap().from_engine)
     }
 

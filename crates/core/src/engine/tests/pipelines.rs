@@ -1,8 +1,8 @@
 //! Order, framing and release: what must hold whatever is pipelined.
 
 use super::harness::*;
-use crate::engine::PROCESS_ID_FIRST;
 use crate::engine::message::{PoolMode, ToLoop};
+use crate::engine::{PROCESS_ID_FIRST, limits};
 use crate::ids::LoopId;
 
 #[test]
@@ -672,4 +672,61 @@ fn a_simple_query_in_a_pipeline_costs_a_connection_to_postgresql_18_and_no_other
         assert_eq!(client.kinds(), "12CCZZ");
         assert_eq!(server.is_dropped(), closed, "{version}");
     }
+}
+
+/// A Bind of the unnamed statement with one parameter of so many bytes.
+fn long_bind(bytes: usize) -> Vec<u8> {
+    let mut body = b"\0\0\0\0\0\x01".to_vec();
+    body.extend_from_slice(&u32::try_from(bytes).unwrap().to_be_bytes());
+    body.resize(body.len() + bytes, b'S');
+    body.extend_from_slice(&[0, 0]);
+    message(b'B', &body)
+}
+
+#[test]
+fn a_pipeline_that_fails_in_the_middle_of_a_message_gets_its_sync_after_that_message() {
+    let long = long_bind(3 * limits::WHOLE_MESSAGE_BYTES);
+    for split in [limits::WHOLE_MESSAGE_BYTES, limits::WHOLE_MESSAGE_BYTES + 1, long.len() - 1] {
+        for cancelled in [false, true] {
+            let mut world = World::new(1);
+            let client = world.client();
+            let start = [parse("", "INSERT"), bind(""), execute(), bind(""), execute()].concat();
+            world.send(&client, &[&start[..], &long[..split]].concat());
+            let server = world.servers[0].clone();
+            assert_eq!(server.received().len(), start.len() + split);
+            if cancelled {
+                let cancel = ToLoop::Cancel { process: PROCESS_ID_FIRST, key: [9; 4].into() };
+                world.deliver(LoopId(0), cancel);
+                let request = world.asked.cancels.pop().unwrap();
+                world.deliver(LoopId(0), ToLoop::CancelDone(request.backend));
+            }
+            world.send(&server, &answers("12C2E"));
+            assert_eq!(client.kinds(), "12C2E");
+            assert_eq!(server.received(), b"", "the server reads the rest of the message first");
+            world.send(&client, &long[split..]);
+            assert_eq!(server.received(), [&long[split..], &sync()].concat());
+            world.send(&server, &answers("I"));
+            world.send(&client, &[execute(), long_bind(20), execute(), sync()].concat());
+            assert_eq!(server.received(), b"");
+            assert_eq!(client.kinds(), "Z");
+            assert_eq!(world.idle_backends(), 1);
+            world.send(&client, &query("SELECT 1"));
+            assert_eq!(server.kinds(), "Q");
+        }
+    }
+}
+
+#[test]
+fn a_client_that_leaves_in_the_middle_of_a_message_of_a_failed_pipeline_takes_its_backend_along() {
+    let mut world = World::new(1);
+    let client = world.client();
+    let long = long_bind(3 * limits::WHOLE_MESSAGE_BYTES);
+    world.send(&client, &[&parse("", "INSERT")[..], &long[..limits::WHOLE_MESSAGE_BYTES]].concat());
+    let server = world.servers[0].clone();
+    server.received();
+    world.send(&server, &answers("E"));
+    assert_eq!(server.received(), b"");
+    world.close(&client);
+    assert_eq!(server.received(), b"");
+    assert!(server.is_dropped());
 }

@@ -107,7 +107,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, STAND_IN);
         })?;
         self.backend.expect(Expect::Bind { statement: 0 });
-        if self.backend.sending_rest == 0 {
+        if !self.backend.to_server.is_open() {
             // The portal has what it needs, and nobody is to find the statement in a list.
             self.passage.cut(self.backend)?;
             build::close_statement(&mut self.passage.out, STAND_IN);
