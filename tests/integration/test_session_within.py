@@ -177,3 +177,60 @@ def test_a_name_that_the_server_had_from_another_is_ones_own_once_one_sets_it(en
         two.exchange(run("sets", "other"), m.SYNC)
         equal(one.exchange(run("shows"), m.SYNC).rows, [(name,)])
         equal(one.parameters["application_name"], name)
+
+
+def two_with_names(env):
+    """Two clients, each with its `app.who`; the second has something of SQL's PREPARE besides, which is taken away ahead of
+    what the first sends next."""
+    one, two = env.connect(), env.connect()
+    for client, who in ((one, "alice"), (two, "bob")):
+        client.execute(f"set app.who = '{who}'")
+        equal(client.exchange(m.parse("select current_setting('app.who')", "who"), m.SYNC).kinds, "1Z")
+    two.execute("prepare p as select 1")
+    return one, two
+
+
+def test_what_goes_ahead_of_a_pipeline_that_fails_does_not_commit_its_settings(env):
+    one, two = two_with_names(env)
+    for _ in range(3):
+        equal(one.exchange(m.parse("select 1/0"), run(""), m.SYNC).sqlstate, "22012")
+        equal(two.rows("select current_setting('app.who')"), [("bob",)])
+        equal(two.exchange(run("who"), m.SYNC).rows, [("bob",)])
+        equal(two.rows("execute p"), [("1",)])
+        equal(one.exchange(run("who"), m.SYNC).rows, [("alice",)])
+
+
+def test_a_row_policy_shows_ones_own_rows_after_anothers_pipeline_has_failed(env):
+    one, two = two_with_names(env)
+    one.execute(
+        "drop table if exists told; create table told (who text);"
+        " create policy own on told using (who = current_setting('app.who', true)) with check (true);"
+        " insert into told values ('alice'), ('bob');"
+        " alter table told enable row level security; alter table told force row level security"
+    )
+    two.execute("execute p")
+    one.exchange(m.parse("select 1/0"), run(""), m.SYNC)
+    equal(two.rows("select who from told"), [("bob",)])
+
+
+def test_what_discards_anothers_sequences_does_not_commit_settings(env):
+    one, two = two_with_names(env)
+    two.execute("deallocate p")
+    one.execute("create sequence if not exists drawn_from")
+    one.rows("select nextval('drawn_from')")
+    one.exchange(m.query("select lastval()"))  # from now on its transactions begin with a DISCARD
+    two.rows("select nextval('drawn_from')")
+    equal(one.exchange(m.parse("select 1/0"), run(""), m.SYNC).sqlstate, "22012")
+    equal(two.rows("select current_setting('app.who')"), [("bob",)])
+
+
+def test_what_brings_missed_names_does_not_commit_settings(env):
+    one, two = two_with_names(env)
+    one.execute("create or replace function runs(text) returns text language plpgsql as"
+                " $$ declare v text; begin execute 'execute ' || $1 into v; return v; end $$")
+    one.exchange(m.parse("select 'of q'", "q"), m.SYNC)
+    two.execute("execute p")
+    one.exchange(m.query("select runs('q')"))  # on a direct connection it works
+    two.execute("execute p")
+    equal(one.exchange(m.parse("select 1/0"), run(""), m.SYNC).sqlstate, "22012")
+    equal(two.rows("select current_setting('app.who')"), [("bob",)])

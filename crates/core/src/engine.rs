@@ -46,6 +46,7 @@ mod listening;
 pub mod message;
 mod names;
 mod noted;
+mod owed;
 mod pinned;
 mod rebase;
 mod recover;

@@ -26,26 +26,6 @@ use crate::wire::{TransactionStatus, build};
 const SETTING_STATEMENT: &[u8] = b"hawser_settings";
 
 impl<S: Socket> Backend<S> {
-    /// Notes what a message that is being sent owes.
-    #[inline]
-    pub(super) fn expect(&mut self, expect: Expect) {
-        if self.ignoring {
-            if expect != Expect::Sync {
-                return;
-            }
-            self.ignoring = false;
-        }
-        if expect.ends_with_ready() {
-            self.syncs_outstanding += 1;
-            self.unbroken += 1;
-            self.pipeline += 1;
-            self.unsynced = false;
-        } else {
-            self.unsynced = true;
-        }
-        self.expected.push_back(expect);
-    }
-
     /// Appends the queries that bring the backend's settings to what is wanted. What is in `trusted`,
     /// the client's start values, has been taken by this server at its login.
     ///

@@ -339,6 +339,8 @@ impl<S: Socket> Client<S> {
         out: &mut Vec<u8>,
     ) {
         if unusual.discards_all {
+            // (Commands that need a transaction of their own are committed at once.)
+            backend.let_sync_end_pipeline();
             out.extend_from_slice(&build::SYNC);
             backend.expect(Expect::MadeSync);
             return;

@@ -291,7 +291,9 @@ impl<S: Socket> Backend<S> {
             there.under_way.push_back(Some(one.clone()));
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
-        self.apply_settings(desired, start, out);
+        if !missing.is_empty() {
+            self.apply_settings(desired, start, out);
+        }
         let order =
             |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
         there.all.sort_by_cached_key(order);

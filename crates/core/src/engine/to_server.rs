@@ -30,6 +30,8 @@ pub(super) enum WriteError {
     Broken,
     /// A client's message is open: the server would take the bytes as a part of it.
     Open,
+    /// Nothing more is written, for this reason: see [`super::owed`].
+    BrokenOff(&'static str),
 }
 
 impl WriteError {
@@ -38,6 +40,7 @@ impl WriteError {
         match self {
             Self::Broken => "its connection broke while it was written to",
             Self::Open => "a message of Hawser's was due within a client's message",
+            Self::BrokenOff(why) => why,
         }
     }
 }
@@ -59,11 +62,18 @@ pub(super) struct ToServer {
     /// Bytes that the socket did not take.
     pending: Kept,
     open: Open,
+    broken_off: Option<&'static str>,
     #[cfg(debug_assertions)]
     walk: Walk,
 }
 
 impl ToServer {
+    /// Nothing more is written to it.
+    #[cold]
+    pub(super) fn break_off(&mut self, why: &'static str) {
+        self.broken_off.get_or_insert(why);
+    }
+
     /// Whether a client's message is open.
     #[inline]
     pub(super) fn is_open(&self) -> bool {
@@ -120,6 +130,9 @@ impl ToServer {
         socket: &mut S,
         bytes: &[u8],
     ) -> Result<(), WriteError> {
+        if let Some(why) = self.broken_off {
+            return Err(WriteError::BrokenOff(why));
+        }
         #[cfg(debug_assertions)]
         self.walk.on(bytes);
         write_or_keep(socket, &mut self.pending, bytes).map_err(|_| WriteError::Broken)?;

@@ -125,19 +125,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             let mptcp = self.client.socket.mptcp();
             self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
         }
-        if self.backend.applied != self.client.desired {
-            self.passage.cut(self.backend)?;
-            if self.client.is_native() {
-                self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
-            } else if !self.settings_go_within() {
-                let start = &self.client.record.start;
-                self.backend.apply_settings(&self.client.desired, start, &mut self.passage.out);
-                if self.backend.applying && !self.fails_in_failed_block() {
-                    // It would end the block that keeps it from running without its settings.
-                    self.backend.bringing = true;
-                    return self.wait();
-                }
-            }
+        let go_within = self.settings_fit_within();
+        if !go_within {
+            self.open_settings()?;
         }
         if self.client.has_missed_names() {
             self.bring_missed_names()?;
@@ -147,6 +137,30 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status == TransactionStatus::Idle && self.client.has_looked_at_channels() {
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);
+        }
+        if go_within && !self.settings_go_within()? {
+            self.open_settings()?;
+        }
+        // Whatever is put here ends the transaction that the settings are part of.
+        Ok(())
+    }
+
+    /// Sends what the backend's settings lack, each query in a transaction of its own.
+    fn open_settings(&mut self) -> Result<(), Halt> {
+        if self.backend.applied == self.client.desired {
+            return Ok(());
+        }
+        self.passage.cut(self.backend)?;
+        if self.client.is_native() {
+            self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
+            return Ok(());
+        }
+        let start = &self.client.record.start;
+        self.backend.apply_settings(&self.client.desired, start, &mut self.passage.out);
+        if self.backend.applying && !self.fails_in_failed_block() {
+            // It would end the block that keeps it from running without its settings.
+            self.backend.bringing = true;
+            return self.wait();
         }
         Ok(())
     }

@@ -19,6 +19,13 @@
 //! (`ReportChangedGUCOptions`, since PostgreSQL 14). A setting that was brought so, and of which it then
 //! says nothing, has the value from before again: the client's own statements have set that.
 //!
+//! # The last
+//! What else goes ahead of a transaction (names that a function has missed, statements of PREPARE,
+//! sequences, channels) are queries, and a query ends the implicit transaction that a pipeline has begun:
+//! between the settings and the pipeline it would commit them, and the books would take them back with the
+//! pipeline's error. So they are the last that is written ahead of a pipeline (`Turn::open`), and
+//! [`Backend::expect`] refuses anything that would end their transaction (see [`super::owed`]).
+//!
 //! # Which
 //! Those that differ from client to client: `application_name`, `search_path` and custom names. Others
 //! may have to be in force when the transaction begins (`default_transaction_isolation`,
@@ -27,6 +34,7 @@
 use super::backend::Backend;
 use super::client::{Client, significant};
 use super::expect::Expect;
+use super::from_client::Halt;
 use super::statement::begins_with_any;
 use super::turn::Turn;
 use super::{Socket, limits};
@@ -122,15 +130,23 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Turn<'_, '_, S> {
-    /// Sends the client's settings with its pipeline, if they can go with it. Whether they have gone.
-    pub(super) fn settings_go_within(&mut self) -> bool {
+    /// Whether the backend lacks settings of the client's that can go with its pipeline.
+    pub(super) fn settings_fit_within(&self) -> bool {
         let (backend, client) = (&*self.backend, &*self.client);
-        client.extra.is_none()
+        backend.applied != client.desired
+            && !client.is_native()
+            && client.extra.is_none()
             && !backend.shares_nothing()
             && backend.status == TransactionStatus::Idle
             && matches!(self.header.kind, frontend::BIND | frontend::PARSE)
             && client.takes_settings(self.passage.rest(), self.scan_options())
-            && self.backend.set_within(&self.client.desired, &mut self.passage.out)
+    }
+
+    /// Sends the client's settings with its pipeline. Whether they have gone. The pipeline's own first
+    /// message is the next: see "The last" above.
+    pub(super) fn settings_go_within(&mut self) -> Result<bool, Halt> {
+        self.passage.cut(self.backend)?;
+        Ok(self.backend.set_within(&self.client.desired, &mut self.passage.out))
     }
 }
 

@@ -376,6 +376,7 @@ impl<S: Socket> Backend<S> {
     /// A Sync of ours ends the pipeline that the server ignores.
     pub(in crate::engine) fn expect_made_sync(&mut self) {
         self.ignoring = false;
+        self.let_sync_end_pipeline();
         self.expect(Expect::MadeSync);
     }
 }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
+use crate::engine::backend::Backend;
 use crate::engine::expect::Expect;
 use crate::engine::hand_over::HandOverKey;
 use crate::engine::message::{
@@ -538,6 +539,13 @@ impl World {
             Some((_, Token::Client(slot))) => slot,
             _ => panic!("not a client that is watched"),
         }
+    }
+
+    /// Does something with the backend of a client of loop 0 that no message of the client's does.
+    pub(super) fn with_backend_of(&mut self, peer: &Peer, work: impl FnOnce(&mut Backend<Fake>)) {
+        let slot = self.slot_of(peer);
+        let client = self.engines[0].clients.get_mut(slot).unwrap();
+        work(client.backend.as_mut().unwrap());
     }
 
     /// The names that a client of loop 0 has given.

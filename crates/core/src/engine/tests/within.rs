@@ -253,3 +253,59 @@ fn what_a_client_sets_back_to_what_the_server_had_is_its_own_although_nothing_is
     world.send(&server, &answers("2CI"));
     assert_eq!(one.kinds(), "2CZ");
 }
+
+/// As `two_clients`, and the second has something that goes with no other client: a query of ours takes it
+/// away ahead of the first client's pipeline.
+#[test]
+fn what_takes_anothers_statements_away_goes_ahead_of_them_and_not_between() {
+    let (mut world, one, two, server) = two_clients();
+    world.send(&two, &query("PREPARE p AS SELECT 1"));
+    world.send(&server, &answers("CI"));
+    world.send(&server, &told_prepared(&["p"]));
+    assert_eq!(world.idle_backends(), 1);
+    server.received();
+    world.send(&one, &run("s"));
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "QCPBECPBES", "the DEALLOCATE would commit what is ahead of it");
+    assert!(sent.starts_with(&query("DEALLOCATE \"p\"")));
+    // The settings are taken back with the pipeline, as the books have it.
+    world.send(&server, &answers("CI312DC312EI"));
+    assert_eq!(one.kinds(), "2EZ");
+    two.received();
+    world.send(&two, &[bind("s"), execute(), sync()].concat());
+    let sent = String::from_utf8_lossy(&server.received()).into_owned();
+    assert!(sent.contains("PREPARE p AS SELECT 1"), "its own is brought: {sent}");
+    assert!(!sent.contains("my.user"), "its settings are in force: {sent}");
+}
+
+#[test]
+fn what_takes_anothers_sequences_away_goes_ahead_of_them_and_not_between() {
+    let (mut world, one, two, server) = two_clients();
+    // From now on the first client's transactions begin with a DISCARD.
+    world.send(&one, &query("SELECT lastval()"));
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "QQQ", "{}", sent.escape_ascii());
+    world.send(&server, &answers("CICICI"));
+    world.send(&two, &run("s"));
+    world.send(&server, &answers("2DC2CI"));
+    server.received();
+    world.send(&one, &run("s"));
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "QBEBES");
+    assert!(sent.starts_with(&query("DISCARD SEQUENCES")), "{}", sent.escape_ascii());
+}
+
+#[test]
+fn a_query_of_ours_in_the_middle_of_a_clients_pipeline_ends_the_connection_instead() {
+    let (mut world, one, _, server) = two_clients();
+    world.send(&one, &[bind("s"), execute()].concat());
+    assert_eq!(server.kinds(), "QBE");
+    world.send(&server, &answers("CI2C"));
+    one.received();
+    let mut out = Vec::new();
+    world.with_backend_of(&one, |backend| backend.made_query(b"SELECT 1", &mut out));
+    world.send(&one, &sync());
+    assert_eq!(server.kinds(), "", "nothing more, not even the Sync");
+    assert!(server.is_dropped());
+    assert!(world.asked.told.contains(&SqlState::CONNECTION_FAILURE), "{:?}", world.asked.told);
+}
