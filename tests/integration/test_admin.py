@@ -366,6 +366,24 @@ def test_shutdown(env):
 
 
 @pooler_only
+def test_shutdown_waits_for_clients_while_consoles_are_connected(env):
+    """Each console once counted as a client that had left: a query was cut."""
+    with env.pooler_with(start=False) as target:
+        target.pooler.start()
+        client, watcher = target.connect(), target.connect(user="admin", database="hawser")
+        with target.connect(user="admin", database="hawser") as admin:
+            client.send(m.query("select pg_sleep(1.5), 'answered'"))
+            admin.send(m.query("SHUTDOWN WAIT_FOR_CLIENTS"))
+            equal(client.collect().rows, [("", "answered")])
+            equal(client.value("select 2"), "2")
+            assert watcher.attempt("SHOW VERSION").rows, "the console is closed"
+            client.close()
+            equal(target.pooler.wait(), 0)
+        target.pooler.check_log()
+        target.pooler.process = None
+
+
+@pooler_only
 def test_both_ends_of_each_connection_are_shown(env):
     by_tcp, by_unix = env.connect(), env.connect(host=env.target.socket_dir)
     with env.pooler_with(servers=[f"127.0.0.1:{env.cluster.port}"], server_tls_sslmode="disable") as target:

@@ -162,6 +162,8 @@ pub struct Pool<B> {
     paused: bool,
     /// No backend is opened before this moment (back-off after a failure).
     open_not_before: Time,
+    /// The last opening failed: one at a time tries whether the server is back.
+    failing: bool,
     /// The next backend released before this moment is closed, so that another pool can have one.
     give_up_until: Time,
 }
@@ -180,6 +182,7 @@ impl<B> Pool<B> {
             parked: 0,
             paused: false,
             open_not_before: Time::ZERO,
+            failing: false,
             give_up_until: Time::ZERO,
         }
     }
@@ -250,8 +253,14 @@ impl<B> Pool<B> {
         self.total() - self.parked.min(self.limits.idle_transaction_reserve)
     }
 
+    /// Whether nothing is opened now: PAUSE, or an opening has failed and it is not time to try again,
+    /// or one tries.
+    fn is_held_back(&self, now: Time) -> bool {
+        self.paused || now < self.open_not_before || (self.failing && self.opening > 0)
+    }
+
     fn may_open(&self, now: Time) -> bool {
-        if self.paused || now < self.open_not_before || self.opening >= self.waiting_count() {
+        if self.is_held_back(now) || self.opening >= self.waiting_count() {
             return false;
         }
         let reserve = match self.waiting.front() {
@@ -281,10 +290,12 @@ impl<B> Pool<B> {
 
     /// How many backends are to be opened so that `min_size` stand ready; counted as opening.
     pub fn openings_for_min_size(&mut self, now: Time) -> u32 {
-        if self.paused || now < self.open_not_before {
+        if self.is_held_back(now) {
             return 0;
         }
+        let most = if self.failing { 1 } else { u32::MAX };
         let wanted = self.limits.min_size.min(self.limits.size).saturating_sub(self.total());
+        let wanted = wanted.min(most);
         self.opening += wanted;
         wanted
     }
@@ -292,7 +303,7 @@ impl<B> Pool<B> {
     /// One backend is to be opened although nobody waits, to learn what the server says. `false` if
     /// the pool is full, paused or waits after a failure; else it is counted as opening.
     pub fn open_one(&mut self, now: Time) -> bool {
-        if self.paused || now < self.open_not_before || self.counted() >= self.limits.size {
+        if self.is_held_back(now) || self.counted() >= self.limits.size {
             return false;
         }
         self.opening += 1;
@@ -481,13 +492,21 @@ impl<B> Pool<B> {
         self.opening = self.opening.saturating_sub(1);
         self.lent += 1;
         self.open_not_before = Time::ZERO;
+        self.failing = false;
     }
 
-    /// A backend could not be opened; the next attempt waits for `retry_after`.
+    /// The server can be reached again, as another pool has seen: the next attempt need not wait.
+    pub fn try_now(&mut self) {
+        self.open_not_before = Time::ZERO;
+    }
+
+    /// A backend could not be opened. The next attempt waits for `retry_after`, and is one alone until
+    /// one succeeds.
     pub fn open_failed(&mut self, now: Time, retry_after: Duration) {
         debug_assert!(self.opening > 0, "an opening failed that nobody asked for");
         self.opening = self.opening.saturating_sub(1);
         self.open_not_before = now.after(retry_after);
+        self.failing = true;
     }
 
     /// A lent backend is gone. Returns how many are to be opened for waiters.

@@ -20,7 +20,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::auth::secret::Secret;
 use crate::cc::usage;
-use crate::config::{Config, Congestion, ListenAddress, MptcpUse, ServerAddress};
+use crate::config::{Config, Congestion, ListenAddress, MptcpUse, OptionalAddress, ServerAddress};
 use crate::login::access::Access;
 use crate::pools::Connectings;
 use crate::tls::accept::Accepting;
@@ -262,6 +262,18 @@ impl Report {
                     self.add(Grade::Error, format!("{address} cannot be listened on: {error}"));
                 }
             }
+        }
+        let http = config.start.admin.http_address;
+        let Some(address) = http.address() else { return };
+        match (TcpListener::bind(address).await, http) {
+            (Ok(_), _) => self.add(Grade::Ok, format!("http_address {address} can be listened on")),
+            (Err(error), OptionalAddress::Asked(_)) if error.kind() != io::ErrorKind::AddrInUse => {
+                self.add(Grade::Error, format!("http_address {address} cannot be listened on: {error}"));
+            }
+            (Err(error), _) => self.add(
+                Grade::Warning,
+                format!("http_address {address} cannot be had, so there are no metrics, no health and no dashboard: {error}"),
+            ),
         }
     }
 

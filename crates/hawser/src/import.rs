@@ -33,7 +33,7 @@ use ini::Entry;
 const UNIX_SOCKET_DIR_DEFAULT: &str = "/tmp";
 /// The system's authorities, which OpenSSL takes by itself where no file is named.
 const SYSTEM_AUTHORITIES: &str = "/etc/ssl/certs/ca-certificates.crt";
-/// PgBouncer's defaults that are not ours.
+/// PgBouncer's defaults that are not ours. (See also `idle_transaction_reserve`, which it has not.)
 const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("pool_mode", "session"),
     ("max_client_conn", "100"),
@@ -352,6 +352,9 @@ impl Import {
                 self.other_default(key)?;
             }
         }
+        // PgBouncer's bounds hold for server connections in open transactions, too.
+        let bound = "idle_transaction_reserve = 0 # PgBouncer has none: pool_size bounds all";
+        self.line(Table::Pool, bound.to_owned());
         let verbose = self.take("verbose").is_some_and(|entry| entry.value != "0");
         if verbose {
             self.line(Table::Log, "level = \"debug\"".to_owned());

@@ -99,7 +99,7 @@ pub struct PoolEntry {
     pub changed: Notify,
     /// Why waiting does not help, as long as that is so.
     refusal: Mutex<Option<ClientError>>,
-    failures: AtomicU32,
+    failures: open::Failures,
     clients: AtomicUsize,
     checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
@@ -408,7 +408,7 @@ impl Pools {
             mode: Mutex::new(mode),
             changed: Notify::new(),
             refusal: Mutex::new(None),
-            failures: AtomicU32::new(0),
+            failures: open::Failures::default(),
             clients: AtomicUsize::new(0),
             checked: Mutex::default(),
             last_client: Mutex::new(Instant::now()),

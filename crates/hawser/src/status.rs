@@ -125,7 +125,12 @@ impl Status {
             state,
             uptime_s: uptime.as_secs(),
             listeners: pooler.listeners(),
-            http: config.start.admin.http_address.0.map(|address| format!("http://{address}/")),
+            http: config
+                .start
+                .admin
+                .http_address
+                .address()
+                .map(|address| format!("http://{address}/")),
             loops: pooler.loops().count(),
             clients: pooler.limits().client_count(),
             clients_max: config.reload.limits.max_client_conn,

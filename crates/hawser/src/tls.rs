@@ -58,6 +58,13 @@ pub enum TlsError {
         /// Why.
         reason: String,
     },
+    /// A key of another certificate.
+    OtherKey {
+        /// The file of the certificate.
+        certificate: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+    },
     /// A setting that another one needs is not there.
     Missing {
         /// The setting that is missing.
@@ -69,6 +76,18 @@ pub enum TlsError {
     NoSystemAuthorities,
 }
 
+impl TlsError {
+    /// Why rustls refuses a certificate with its key.
+    fn of_pair(certificate: &Path, key: &Path, error: &rustls::Error) -> Self {
+        match error {
+            rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch) => {
+                Self::OtherKey { certificate: certificate.to_owned(), key: key.to_owned() }
+            }
+            _ => Self::Unusable { path: certificate.to_owned(), reason: error.to_string() },
+        }
+    }
+}
+
 impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -78,6 +97,12 @@ impl fmt::Display for TlsError {
             Self::Empty { what, path } => {
                 write!(f, "there is no {what} in \"{}\" (PEM is expected)", path.display())
             }
+            Self::OtherKey { certificate, key } => write!(
+                f,
+                "the private key in \"{}\" is not the key of the certificate in \"{}\"",
+                key.display(),
+                certificate.display()
+            ),
             Self::Unusable { path, reason } => {
                 write!(f, "\"{}\" cannot be used: {reason}", path.display())
             }

@@ -458,6 +458,11 @@ impl<S: Socket> Engine<S> {
             Ok(()) => self.give_back(host, backend, now),
             Err(reason) => self.close_backend(host, backend, reason, now),
         }
+        // After a failure it was the only one to be opened.
+        let open = pool.lock().openings_due(now);
+        for _ in 0..open {
+            host.open(&pool, self.id);
+        }
     }
 
     /// Clients that wait for a pool whose server refuses are told at once.

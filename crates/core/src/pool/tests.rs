@@ -134,6 +134,27 @@ fn after_a_failure_nothing_is_opened_until_the_back_off_ends() {
 }
 
 #[test]
+fn after_a_failure_one_opening_at_a_time_tries_until_one_succeeds() {
+    let mut pool: Pool<u64> = Pool::new(Limits { min_size: 3, ..limits(3) });
+    for at in 0..3 {
+        assert!(matches!(pool.acquire(client(0, at), T0), Acquired::Wait { open: true }));
+    }
+    for _ in 0..3 {
+        pool.open_failed(T0, Duration::from_secs(1));
+    }
+    let end = Time::from_micros(1_000_000);
+    assert_eq!(pool.openings_due(end), 1);
+    assert_eq!((pool.openings_due(end), pool.openings_for_min_size(end)), (0, 0));
+    assert!(!pool.open_one(end));
+    pool.open_failed(end, Duration::from_secs(10));
+    assert_eq!(pool.openings_due(end), 0);
+    pool.try_now();
+    assert_eq!(pool.openings_due(end), 1, "another pool has seen the server");
+    pool.opened();
+    assert_eq!(pool.openings_due(end), 2, "and now all");
+}
+
+#[test]
 fn a_pause_keeps_backends_and_resume_hands_them_to_waiters() {
     let mut pool = lent_out(2);
     pool.pause();

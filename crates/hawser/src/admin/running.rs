@@ -5,7 +5,6 @@
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
@@ -18,7 +17,7 @@ use super::Console;
 use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::cc::usage::CongestionUsage;
-use crate::config::Config;
+use crate::config::{Config, OptionalAddress};
 use crate::dial::Place;
 use crate::limits::Limits;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
@@ -45,18 +44,7 @@ pub struct Administration {
 struct Running {
     service: Arc<Service>,
     started: SystemTime,
-    /// Operators' own connections: they are counted as clients.
-    operators: Arc<AtomicUsize>,
     fallbacks: Arc<Mutex<Vec<String>>>,
-}
-
-/// An operator's connection, counted until this is dropped.
-struct Counted(Arc<AtomicUsize>);
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
 }
 
 impl Administration {
@@ -65,7 +53,6 @@ impl Administration {
             Arc::new(Running {
                 service: service.clone(),
                 started: SystemTime::now(),
-                operators: Arc::default(),
                 fallbacks: self.fallbacks.clone(),
             })
         };
@@ -85,15 +72,16 @@ impl AdminConsole for Administration {
         let mut control_sockets = Vec::new();
         let pooler: Arc<dyn Pooler> = self.pooler(service);
         let config = service.config.load_full();
-        if let Some(address) = config.start.admin.http_address.0 {
+        let http = config.start.admin.http_address;
+        if let Some(address) = http.address() {
             match listen(address) {
                 Ok(listener) => {
                     let address = listener.local_addr().unwrap_or(address);
                     tokio::spawn(http::run(listener, Arc::new(Pages::new(pooler.clone()))));
                     tracing::info!(%address, "metrics, health and status page");
                 }
-                // Without a file nobody has asked for it: a second trial on this host goes on.
-                Err(error) if config.file().is_none() => {
+                // Asked for, it must be there; a second process on this host goes on without the default.
+                Err(error) if matches!(http, OptionalAddress::Default(_)) => {
                     tracing::warn!(%address, %error, "no metrics: the address is not to be had");
                     self.fall_back(format!("no metrics, no health, no page at {address}: {error}"));
                 }
@@ -146,8 +134,6 @@ impl AdminConsole for Administration {
         let console = self.console.clone();
         Box::pin(async move {
             let AdminClient { stream, user, role, permit } = client;
-            pooler.operators.fetch_add(1, Ordering::Relaxed);
-            let counted = Counted(pooler.operators.clone());
             let role = match role {
                 AdminRole::Admin => Role::Admin,
                 AdminRole::Stats => Role::Stats,
@@ -162,7 +148,7 @@ impl AdminConsole for Administration {
                 }
                 _ = phase.wait_for(|phase| *phase == Phase::Ending) => {}
             }
-            drop((counted, permit));
+            drop(permit);
         })
     }
 }
@@ -332,9 +318,9 @@ impl Pooler for Running {
             }
             Shutdown::WaitForClients => {
                 service.gates.close_door();
-                let operators = self.operators.clone();
+                // (Consoles are not among the clients.)
                 tokio::spawn(async move {
-                    while service.limits.client_count() > operators.load(Ordering::Relaxed) {
+                    while service.limits.client_count() > 0 {
                         tokio::time::sleep(DRAIN_POLL).await;
                     }
                     let _ = service.phase.send(Phase::Ending);

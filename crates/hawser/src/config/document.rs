@@ -64,9 +64,19 @@ impl Document {
         if syntax_errors.is_empty() {
             reader.root(root.get_ref());
         }
+        if !syntax_errors.is_empty()
+            && let Some(at) = section_of_pgbouncer(text)
+        {
+            let name = file.display();
+            let message = format!(
+                "this is a configuration of PgBouncer: `hawser import {name} > hawser.toml` makes one of Hawser of it"
+            );
+            reader.refuse(&at, message);
+            return (reader.document, reader.errors);
+        }
         for error in syntax_errors {
             let at = error.span().unwrap_or(0..0);
-            reader.refuse(&at, format!("not TOML: {}", error.message()));
+            reader.refuse(&at, not_toml(text, at.start, error.message()));
         }
         (reader.document, reader.errors)
     }
@@ -86,6 +96,29 @@ impl Document {
         debug_assert!(known, "{} of {table} is in no group", context.setting.name);
         Ok(())
     }
+}
+
+/// What is wrong with the syntax at this byte, and what to do about the fault that is made most: of a
+/// word without quotes the parser says that it is no boolean, or no number.
+fn not_toml(text: &str, at: usize, message: &str) -> String {
+    let (before, value) = text.split_at_checked(at).unwrap_or((text, ""));
+    let is_word = before.trim_end().ends_with(['=', '[', ','])
+        && value.starts_with(|first: char| first.is_ascii_alphabetic());
+    let hint = if is_word { " (text needs quotes, as in \"transaction\")" } else { "" };
+    format!("not TOML: {message}{hint}")
+}
+
+/// Where a section begins that a pgbouncer.ini has and a hawser.toml has not.
+fn section_of_pgbouncer(text: &str) -> Option<Range<usize>> {
+    let mut at = 0;
+    for line in text.split_inclusive('\n') {
+        let word = line.trim();
+        if matches!(word, "[pgbouncer]" | "[databases]") {
+            return Some(at..at + word.len());
+        }
+        at += line.len();
+    }
+    None
 }
 
 struct Reader<'a> {

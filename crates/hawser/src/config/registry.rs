@@ -605,8 +605,10 @@ settings! {
         /// Time for connect and login together.
         server_connect_timeout: Duration = "15s", example "\"5s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_connect_timeout";
-        /// The longest pause between attempts to reach a server that fails; the first pauses are
-        /// shorter and double. Clients wait meanwhile, up to `query_wait_timeout`.
+        /// The longest pause between attempts to reach a server that fails. The first pauses are shorter
+        /// and double: up to 0.4 s while a server cannot be reached or is not ready (20 ms for each
+        /// pool that fails, if that is more), up to this where it refuses the login. One connection
+        /// of a pool tries at a time. Clients wait meanwhile, up to `query_wait_timeout`.
         server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_login_retry";
         /// How long the addresses of a server's name are believed, and the names of clients that rules
@@ -655,7 +657,8 @@ settings! {
     /// What answers outside of the PostgreSQL protocol.
     AdminSettings in Admin, Restart {
         /// Where metrics (`/metrics`), health (`/healthz`, `/readyz`) and the dashboard (`/`) are. They
-        /// ask for no password: keep it on loopback or behind a proxy. "" turns it off.
+        /// ask for no password: keep it on loopback or behind a proxy. "" turns it off. Without an address
+        /// here, a process that cannot have the default says so and goes on without them.
         http_address: OptionalAddress = "127.0.0.1:9632", example "\"127.0.0.1:9700\"";
         /// The socket that `hawser status` asks. Without it, `hawser.sock` in `$RUNTIME_DIRECTORY`
         /// (systemd's) or `$XDG_RUNTIME_DIR`; without those, there is none.

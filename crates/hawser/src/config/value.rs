@@ -437,25 +437,45 @@ impl SettingType for PathBuf {
 
 /// The address of a service that can be turned off by `""`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OptionalAddress(pub Option<SocketAddr>);
+pub enum OptionalAddress {
+    /// The service is turned off.
+    Off,
+    /// Somebody has asked for this address: without it, the process does not start.
+    Asked(SocketAddr),
+    /// This is the default: without it, the process goes on.
+    Default(SocketAddr),
+}
+
+impl OptionalAddress {
+    /// The address, if the service is not turned off.
+    pub fn address(self) -> Option<SocketAddr> {
+        match self {
+            Self::Off => None,
+            Self::Asked(address) | Self::Default(address) => Some(address),
+        }
+    }
+}
 
 impl SettingType for OptionalAddress {
     const KIND: &'static str = "an address and port (\"\": off)";
 
     fn parse(raw: &Raw<'_>, _: Context<'_>) -> Result<Self, Rejected> {
         match raw {
-            Raw::String("") | Raw::Text("") => Ok(Self(None)),
-            Raw::String(text) | Raw::Text(text) => text.parse().map(Some).map(Self).map_err(|_| {
+            Raw::String("") | Raw::Text("") => Ok(Self::Off),
+            Raw::String(text) | Raw::Text(text) => {
+                let made = if matches!(raw, Raw::Text(_)) { Self::Default } else { Self::Asked };
+                text.parse().map(made).map_err(|_| {
                 Rejected::new(format!(
                     "`{text}` is not an address and port, as in \"127.0.0.1:9632\" or \"[::1]:9632\""
                 ))
-            }),
+            })
+            }
             _ => Err(raw.instead_of::<Self>()),
         }
     }
 
     fn show(&self, _: &Setting) -> String {
-        self.0.map_or_else(String::new, |address| address.to_string())
+        self.address().map_or_else(String::new, |address| address.to_string())
     }
 }
 
@@ -692,6 +712,15 @@ mod tests {
         }
         let message = parse::<Duration>("query_timeout", &Raw::String("5m")).unwrap_err();
         assert!(message.contains("min"), "{message}");
+    }
+
+    #[test]
+    fn an_address_by_default_is_not_one_that_was_asked_for() {
+        let address: SocketAddr = "127.0.0.1:9632".parse().unwrap();
+        let by = |raw| parse::<OptionalAddress>("http_address", &raw);
+        assert_eq!(by(Raw::Text("127.0.0.1:9632")), Ok(OptionalAddress::Default(address)));
+        assert_eq!(by(Raw::String("127.0.0.1:9632")), Ok(OptionalAddress::Asked(address)));
+        assert_eq!(by(Raw::String("")), Ok(OptionalAddress::Off));
     }
 
     #[test]

@@ -31,6 +31,17 @@ fn a_small_file_keeps_pgbouncers_defaults_where_ours_differ() {
 }
 
 #[test]
+fn the_bounds_on_server_connections_are_pgbouncers() {
+    let (config, _) = imported(
+        "[databases]\n* = host=h\n[pgbouncer]\nauth_file = u\ndefault_pool_size = 15\nreserve_pool_size = 3\n",
+    );
+    let database = config.database("any").unwrap();
+    let limits =
+        (database.pool_size, database.reserve_pool_size, database.idle_transaction_reserve);
+    assert_eq!(limits, (15, 3, Some(0)));
+}
+
+#[test]
 fn databases_and_users_keep_their_settings() {
     let (config, output) = imported(
         "[databases]

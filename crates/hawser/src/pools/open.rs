@@ -1,8 +1,7 @@
 //! Opens backends for pools: what the event loops ask for, and what logins wait for.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use hawser_core::engine::hand_over::HandOverKey;
 use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
@@ -23,10 +22,56 @@ use crate::loops::{Order, Pool};
 use crate::service::Service;
 use crate::socket::Conn;
 
-/// The first pause after a failed opening; it doubles up to `server_login_retry`.
+/// The first pause after a failed opening; it doubles.
 const RETRY_AFTER_FIRST: Duration = Duration::from_millis(50);
+/// The longest pause where a server that is back would be of use at once: clients are served within
+/// half a second of its being ready.
+const RETRY_REACHABLE: Duration = Duration::from_millis(400);
+/// Each pool that fails adds this to the pauses of all: together they make 50 attempts a second.
+const RETRY_EACH_POOL: Duration = Duration::from_millis(20);
 /// How long a login that found the pool busy waits before it asks the server itself.
 const PARAMETERS_POLL: Duration = Duration::from_millis(100);
+
+/// What a pool has seen of openings that fail.
+#[derive(Debug, Default)]
+pub(super) struct Failures(Mutex<Failing>);
+
+#[derive(Debug, Default)]
+struct Failing {
+    /// Failures in a row. Those of attempts that were under way together count as one.
+    times: u32,
+    /// When the last was counted.
+    last: Option<Instant>,
+}
+
+impl Failures {
+    /// An attempt has failed that began then. How many had before it; `None` if it counts with the
+    /// last one.
+    fn add(&self, begun: Instant) -> Option<u32> {
+        let mut failing = locked(&self.0);
+        if failing.last.is_some_and(|last| begun <= last) {
+            return None;
+        }
+        failing.last = Some(Instant::now());
+        failing.times = failing.times.saturating_add(1);
+        Some(failing.times - 1)
+    }
+
+    /// The pause after so many failures.
+    fn pause(&self, longest: Duration) -> Duration {
+        let doublings = locked(&self.0).times.saturating_sub(1).min(16);
+        RETRY_AFTER_FIRST.saturating_mul(1 << doublings).min(longest)
+    }
+
+    fn is_failing(&self) -> bool {
+        locked(&self.0).times > 0
+    }
+
+    /// An attempt has succeeded. Whether others had failed before.
+    fn end(&self) -> bool {
+        std::mem::take(&mut *locked(&self.0)).times > 0
+    }
+}
 
 /// A place under all limits on server connections.
 #[derive(Debug)]
@@ -65,16 +110,17 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
         return;
     };
     let epoch = pool.epoch();
+    let begun = Instant::now();
     match open(service, &entry, false).await {
         Ok((socket, parameters, opened)) => {
             let parameters = keep_parameters(&entry, epoch, parameters);
-            let recovered = entry.failures.swap(0, Ordering::Relaxed) > 0;
-            if recovered {
+            if entry.failures.end() {
                 tracing::info!(
                     database = entry.key.database,
                     user = entry.key.user,
                     "server connections can be opened again"
                 );
+                retry_others(service, &entry);
             }
             *locked(&entry.refusal) = None;
             pool.set_last_error(None);
@@ -90,10 +136,14 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             let is_full = matches!(error, DialError::Full(_));
             // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
             let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
-            let times = entry.failures.fetch_add(u32::from(is_news), Ordering::Relaxed);
-            let doublings = if is_full { 0 } else { times.min(16) };
-            let pause = RETRY_AFTER_FIRST.saturating_mul(1 << doublings);
-            if times == 0 && is_news {
+            let before = if is_news { entry.failures.add(begun) } else { None };
+            let longest = route.target.retry_after_max;
+            let retry_after = match (is_full, fatal) {
+                (true, _) => RETRY_AFTER_FIRST.min(longest),
+                (false, true) => entry.failures.pause(longest), // waiting does not mend it
+                (false, false) => entry.failures.pause(longest.min(reachable_pause(service))),
+            };
+            if before == Some(0) {
                 tracing::warn!(
                     database = entry.key.database, user = entry.key.user, %error,
                     "no server connection can be opened"
@@ -102,12 +152,31 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             let error = error.to_client_error();
             pool.set_last_error(Some(error.clone()));
             *locked(&entry.refusal) = fatal.then(|| error.clone());
-            let retry_after = pause.min(route.target.retry_after_max);
             let failed = ToLoop::OpenFailed { pool, error, fatal, retry_after };
             service.loops.send(home, failed);
         }
     }
     entry.changed.notify_waiters();
+}
+
+/// The longest pause before a server is tried again that cannot be reached, or is not ready: the more
+/// pools try, the longer, for they all try the same few servers.
+fn reachable_pause(service: &Service) -> Duration {
+    let failing = service.pools.all().iter().filter(|entry| entry.failures.is_failing()).count();
+    let failing = u32::try_from(failing).unwrap_or(u32::MAX);
+    RETRY_EACH_POOL.saturating_mul(failing).max(RETRY_REACHABLE)
+}
+
+/// A server can be reached again: other pools of its that wait for the end of a pause try at once.
+fn retry_others(service: &Service, recovered: &PoolEntry) {
+    let route = recovered.route.load();
+    for entry in service.pools.all() {
+        if entry.failures.is_failing() && entry.route.load().target.servers == route.target.servers
+        {
+            entry.pool.lock().try_now();
+            service.loops.send(service.loops.least_loaded(), ToLoop::Poke(entry.pool.clone()));
+        }
+    }
 }
 
 /// Opens a connection that listens for a pool's clients, and tells loop `home` of it. The pool does
@@ -390,4 +459,31 @@ pub async fn ask_line(
     let (dialled, server) =
         dial(service, entry, &route, true).await.map_err(|error| error.to_client_error())?;
     Ok((dialled.talk, Permit { _place: server, _address: dialled.place, _known: dialled.known }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_that_were_under_way_together_count_as_one_failure() {
+        let failures = Failures::default();
+        let longest = Duration::from_secs(15);
+        let begun = Instant::now();
+        assert_eq!(failures.add(begun), Some(0));
+        for _ in 0..9 {
+            assert_eq!(failures.add(begun), None);
+        }
+        assert_eq!(failures.pause(longest), RETRY_AFTER_FIRST);
+        std::thread::sleep(Duration::from_millis(1));
+        assert_eq!(failures.add(Instant::now()), Some(1));
+        assert_eq!(failures.pause(longest), 2 * RETRY_AFTER_FIRST);
+        for _ in 0..40 {
+            std::thread::sleep(Duration::from_millis(1));
+            failures.add(Instant::now());
+        }
+        assert_eq!(failures.pause(longest), longest);
+        assert!(failures.end() && !failures.end());
+        assert_eq!(failures.add(Instant::now()), Some(0));
+    }
 }

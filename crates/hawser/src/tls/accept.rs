@@ -67,7 +67,7 @@ impl Accepting {
             .map_err(|error| unusable(&error))?
             .with_client_cert_verifier(client_verifier(mode, ca_file)?)
             .with_single_cert(chain, private_key(key_file)?)
-            .map_err(|error| unusable(&error))?;
+            .map_err(|error| TlsError::of_pair(cert_file, key_file, &error))?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         // Tickets carry the session to the client and back: nothing is kept here.
         config.session_storage = Arc::new(NoServerSessionStorage {});

@@ -123,7 +123,7 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
     let mut config = match (&settings.cert_file, &settings.key_file) {
         (Some(certificate), Some(key)) => builder
             .with_client_auth_cert(certificates("certificate", certificate)?, private_key(key)?)
-            .map_err(|error| unusable(&error))?,
+            .map_err(|error| TlsError::of_pair(certificate, key, &error))?,
         (Some(_), None) => {
             return Err(TlsError::Missing {
                 setting: "server_tls_key_file",

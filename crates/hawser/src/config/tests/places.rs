@@ -42,6 +42,27 @@ fn syntax_errors_are_where_the_parser_stopped() {
 }
 
 #[test]
+fn a_word_without_quotes_is_told_to_need_them() {
+    for word in ["transaction", "on", "first", "five", "none"] {
+        let rest = format!("[pool]\npool_mode = {word}\n");
+        assert!(
+            errors(&with(&rest)).contains("text needs quotes"),
+            "{word}: {}",
+            errors(&with(&rest))
+        );
+    }
+}
+
+#[test]
+fn a_configuration_of_pgbouncer_is_known_as_such() {
+    let ini = "; comment\n[databases]\napp = host=localhost port=5432 dbname=app\n[pgbouncer]\nauth_type = md5\n";
+    let errors = errors(ini);
+    assert!(errors.contains("hawser import /etc/hawser/hawser.toml"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    assert!(errors.contains(":2:1"), "{errors}");
+}
+
+#[test]
 fn unknown_names_are_refused_with_the_nearest_known_one() {
     refused("[pool]\npool_sise = 1\n", "8:1", &["pool_sise", "did you mean `pool_size`"]);
     refused("[pol]\n", "7:2", &["did you mean `pool`"]);
