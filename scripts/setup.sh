@@ -103,7 +103,7 @@ fi
 if [ "$purpose" = all ]; then
     # Debian splits venv's ensurepip into a package of its own.
     python3 -c 'import ensurepip, venv' >/dev/null 2>&1 || need "Python's venv" python3-venv
-    have go || need "Go, for pgx" golang-go
+    have go || need "Go, for pgx and lib/pq" golang-go
     have javac || need "Java, for pgjdbc" default-jdk-headless
     have mvn || need "Maven, for pgjdbc" maven
     have node || need "Node, for node-postgres" nodejs

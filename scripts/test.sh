@@ -139,6 +139,21 @@ regression_suite() { # regression_suite LOG
     fi
 }
 
+# The drivers' own suites in short form, through Hawser in transaction mode. They wait for much of
+# their time, and measure little of it: started here, they run beside the regression suite.
+start_driver_suites() { # start_driver_suites OUTPUT
+    say "the drivers' own suites: started, they are shown when they have ended"
+    env HAWSER="$target/release/hawser" python3 tests/suites/run.py >"$1" 2>&1 &
+    driver_suites=$!
+}
+
+end_driver_suites() { # end_driver_suites OUTPUT LOG
+    local status=0
+    wait "$driver_suites" || status=$?
+    # shellcheck disable=SC2016 # its own arguments
+    run_counted "drivers' own suites" "$2" bash -c 'cat "$1"; exit "$2"' - "$1" "$status"
+}
+
 # The extension's own tests, where its server's directories can be written to.
 extension_tests() { # extension_tests LOG
     local log=$1 started=$SECONDS reason
@@ -170,7 +185,9 @@ main() {
     run_counted "python tests" "$logs/python-test.log" \
         env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py
     if [ "$purpose" = all ]; then
+        start_driver_suites "$logs/driver-suites.out"
         regression_suite "$logs/regress.log"
+        end_driver_suites "$logs/driver-suites.out" "$logs/suites-test.log"
         second_server "$logs/python-test-18.log"
         extension_tests "$logs/extension-test.log"
     fi
