@@ -9,7 +9,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "suites"))
 
 from harness.suite import pooler_only  # noqa: E402  (after the path is set)
-from outcomes import Outcome, from_go, from_libtest, from_record, from_surefire  # noqa: E402
+from outcomes import Outcome, died_in_go, from_go, from_libtest, from_record, from_surefire  # noqa: E402
 from report import Report, listed  # noqa: E402
 
 PASSED, FAILED = Outcome("passed"), Outcome("failed", "reason\nlast line")
@@ -64,6 +64,12 @@ def test_outputs_of_suites_are_read(env):
         {"Action": "run", "Package": "p", "Test": "U"}, {"Action": "pass", "Package": "p", "Test": "U"},
         {"Action": "fail", "Package": "not built"})) + "not json\n")
     assert {name: found.verdict for name, found in from_go(place / "go").items()} == {"p T/x": "failed", "p U": "passed", "not built (package)": "failed"}
+    died = [{"Action": "start", "Package": "p"}, {"Action": "run", "Package": "p", "Test": "T"}, {"Action": "output", "Package": "p", "Test": "T", "Output": "panic: x [recovered]"},
+            {"Action": "fail", "Package": "p", "Test": "T"}, {"Action": "fail", "Package": "p"}]
+    (place / "go").write_text("".join(json.dumps(line) + "\n" for line in died))
+    assert died_in_go(place / "go") == {"p": {"T"}}
+    (place / "go").write_text("".join(json.dumps(line) + "\n" for line in [*died, died[0], {"Action": "pass", "Package": "p"}]))
+    assert died_in_go(place / "go") == {}, "it has had another go"
     (place / "libtest").write_text("test a ... ok\ntest b::c ... FAILED\ntest d ... ignored\n\n---- b::c stdout ----\nwhy\n\nfailures:\n")
     found = from_libtest(place / "libtest")
     assert {name: found[name].verdict for name in found} == {"a": "passed", "b::c": "failed", "d": "skipped"} and found["b::c"].why.strip() == "why"

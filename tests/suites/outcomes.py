@@ -56,6 +56,27 @@ def from_go(path):
             if name not in parents and not (name.endswith(" (package)") and name.split(" ")[0] in broken)}
 
 
+def died_in_go(path):
+    """{package: tests} of those whose last run ended within tests, by a panic or for its time: all tests that it was ended in so far."""
+    within, died, last = {}, {}, {}
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        try:
+            said = json.loads(line)
+        except ValueError:
+            continue
+        package, test = said.get("Package", ""), said.get("Test", "").split("/")[0]
+        if said["Action"] == "start":
+            within[package], last[package] = set(), False
+        elif test and said["Action"] == "run":
+            within.setdefault(package, set()).add(test)
+        elif said["Action"] == "output" and said["Output"].startswith("panic: ") and "[recovered" in said["Output"] or "panic: test timed out" in said.get("Output", ""):
+            last[package] = True
+            died.setdefault(package, set()).update({test} - {""})
+        elif said["Action"] in ("pass", "fail", "skip") and test and "/" not in said["Test"]:
+            within.get(package, set()).discard(test)
+    return {package: died[package] or within[package] for package in died if last[package]}
+
+
 def from_libtest(path):
     """Rust's own harness: `test NAME ... ok`, and what failed tests printed."""
     text = path.read_text(errors="replace") if path.exists() else ""

@@ -19,6 +19,8 @@ HERE = pathlib.Path(__file__).resolve().parent
 # The whole of a suite, and one of its tests.
 SUITE_SECONDS = 1500
 TEST_SECONDS = 60
+# How often the rest of a Go package is run again without the test that ended it.
+PANICS_MAX = 3
 
 
 def execute(command, directory, environment, log, seconds=SUITE_SECONDS):
@@ -187,22 +189,36 @@ class Go(Suite):
     def run(self, place, directory, tests, full):
         environment = {**self.variables(place), "GOFLAGS": "-mod=mod"}
         packages = self.whole if full else self.short
-        runs = [(packages, ())]
+        runs = [(packages, [])]
         if tests:
             chosen = {}
             for test in tests:
                 package, _, name = test.partition(" ")
                 chosen.setdefault(package, set()).add(name)
             # Of a subtest the whole test: many need what their parents have set up.
-            runs = [((package,), () if "(package)" in names else ("-run", "^(" + "|".join(sorted({re.escape(name.split("/")[0]) for name in names})) + ")$"))
-                    for package, names in chosen.items()]
+            runs = [((package,), [] if "(package)" in names else ["-run", alternatives(names)]) for package, names in chosen.items()]
         self.faults = ()
         for packages, chosen in runs:
-            code = execute(["go", "test", "-json", "-count=1", "-p", "1", f"-timeout={TEST_SECONDS * 5}s", *chosen, *packages],
-                           self.tree, environment, directory / "log")
-            if code is None:
-                self.faults = ("did not end",)
+            self.test(packages, chosen, directory / "log", environment)
+        if tests:
+            return outcomes.from_go(directory / "log")
+        # A test that panics, or hangs, ends its package: the others of it have another go without it.
+        for _ in range(PANICS_MAX):
+            for package, names in outcomes.died_in_go(directory / "log").items():
+                self.test((package,), ["-skip", alternatives(names)], directory / "log", environment)
+        if died := outcomes.died_in_go(directory / "log"):
+            self.faults += (f"after {PANICS_MAX} panics, tests of {', '.join(died)} were left that did not run",)
         return outcomes.from_go(directory / "log")
+
+    def test(self, packages, chosen, log, environment):
+        command = ["go", "test", "-json", "-count=1", "-p", "1", f"-timeout={TEST_SECONDS * 5}s", *chosen, *packages]
+        if execute(command, self.tree, environment, log) is None:
+            self.faults += ("did not end",)
+
+
+def alternatives(names):
+    """A pattern of go test for these tests, each with all of its subtests."""
+    return "^(" + "|".join(sorted({re.escape(name.split("/")[0]) for name in names})) + ")$"
 
 
 class Pgx(Go):
