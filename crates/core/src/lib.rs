@@ -11,12 +11,14 @@
 //! * [`listen`] one connection to a server that listens for all clients of a pool
 //! * [`tuner`] which congestion control algorithm a path needs
 //! * [`paths`] which subflows a connection over several paths needs
+//! * [`rds`] reliable datagrams over TCP connections
 
 pub mod engine;
 pub mod ids;
 pub mod listen;
 pub mod paths;
 pub mod pool;
+pub mod rds;
 pub mod session;
 pub mod time;
 pub mod tuner;

@@ -1,0 +1,180 @@
+//! Bytes of a connection to messages.
+//!
+//! # Model       a message that lies whole in what was read is a slice of it; one that does not is
+//!               gathered here. Where its bytes were cut makes no difference
+//! # Limits      at most one message is gathered, and memory is taken as its bytes arrive, not as its
+//!               header claims
+
+use std::borrow::Cow;
+
+use super::header::{HEADER_BYTES, Header, MESSAGE_BYTES_MAX};
+
+/// Memory that is taken for a message before its bytes are there, at most.
+const TAKEN_AHEAD: usize = 64 << 10;
+
+/// A message that says that it is longer than any may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooLong(pub u32);
+
+/// A message, which is a slice of what was read where it lies in it whole.
+pub type Message<'a> = (Header, Cow<'a, [u8]>);
+
+/// What has come of a message that is not whole yet.
+#[derive(Clone, Debug, Default)]
+pub struct Assembly {
+    start: Vec<u8>,
+    header: Option<Header>,
+    body: Vec<u8>,
+}
+
+impl Assembly {
+    /// Takes the next message off `input`, or all of it if there is none.
+    ///
+    /// # Errors
+    /// [`TooLong`]: what follows has no meaning any more.
+    pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Message<'a>>, TooLong> {
+        let header = match self.header {
+            Some(header) => header,
+            None => {
+                let Some(header) = self.header(input) else { return Ok(None) };
+                if header.length as usize > MESSAGE_BYTES_MAX {
+                    return Err(TooLong(header.length));
+                }
+                header
+            }
+        };
+        let length = header.length as usize;
+        let missing = length - self.body.len();
+        if self.body.is_empty()
+            && let Some((body, rest)) = input.split_at_checked(length)
+        {
+            *input = rest;
+            self.header = None;
+            self.body = Vec::new(); // taken ahead, maybe
+            return Ok(Some((header, Cow::Borrowed(body))));
+        }
+        if self.body.is_empty() {
+            self.body.reserve(length.min(TAKEN_AHEAD));
+        }
+        let (here, rest) = input.split_at(missing.min(input.len()));
+        self.body.extend_from_slice(here);
+        *input = rest;
+        if self.body.len() < length {
+            self.header = Some(header);
+            return Ok(None);
+        }
+        self.header = None;
+        Ok(Some((header, Cow::Owned(std::mem::take(&mut self.body)))))
+    }
+
+    fn header(&mut self, input: &mut &[u8]) -> Option<Header> {
+        if self.start.is_empty()
+            && let Some((bytes, rest)) = input.split_first_chunk::<HEADER_BYTES>()
+        {
+            *input = rest;
+            return Some(Header::parse(bytes));
+        }
+        let (here, rest) = input.split_at((HEADER_BYTES - self.start.len()).min(input.len()));
+        self.start.extend_from_slice(here);
+        *input = rest;
+        let header = Header::parse(self.start.as_slice().try_into().ok()?);
+        self.start = Vec::new();
+        Some(header)
+    }
+
+    /// Bytes of memory beyond itself.
+    #[must_use]
+    pub fn memory(&self) -> usize {
+        self.start.capacity() + self.body.capacity()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn message(length: usize, to: u16) -> Vec<u8> {
+        let header = Header { sequence: 1, length: length as u32, to, ..Header::default() };
+        let mut bytes = header.encode().to_vec();
+        bytes.extend((0..length).map(|at| (at * 7 + usize::from(to)) as u8));
+        bytes
+    }
+
+    fn all(assembly: &mut Assembly, mut input: &[u8]) -> Vec<(u16, Vec<u8>)> {
+        let mut found = Vec::new();
+        while let Some((header, body)) = assembly.next(&mut input).unwrap() {
+            found.push((header.to, body.into_owned()));
+        }
+        assert!(input.is_empty());
+        found
+    }
+
+    #[test]
+    fn a_message_of_no_bytes_and_one_of_the_most() {
+        let mut stream = message(0, 1);
+        stream.extend(message(MESSAGE_BYTES_MAX, 2));
+        stream.extend(message(0, 3));
+        let found = all(&mut Assembly::default(), &stream);
+        assert_eq!(
+            found.iter().map(|(to, b)| (*to, b.len())).collect::<Vec<_>>(),
+            [(1, 0), (2, MESSAGE_BYTES_MAX), (3, 0)]
+        );
+    }
+
+    #[test]
+    fn one_byte_more_than_the_most_is_refused_before_it_comes() {
+        let length = MESSAGE_BYTES_MAX as u32 + 1;
+        let header = Header { length, ..Header::default() }.encode();
+        let mut input = &header[..];
+        assert_eq!(Assembly::default().next(&mut input).unwrap_err(), TooLong(length));
+    }
+
+    #[test]
+    fn a_header_that_claims_much_takes_little() {
+        let header = Header { length: MESSAGE_BYTES_MAX as u32, ..Header::default() }.encode();
+        let mut assembly = Assembly::default();
+        assert!(assembly.next(&mut &header[..]).unwrap().is_none());
+        assert!(assembly.memory() <= 2 * TAKEN_AHEAD, "{}", assembly.memory());
+    }
+
+    proptest! {
+        #[test]
+        fn cuts_make_no_difference(
+            lengths in proptest::collection::vec(0usize..300, 1..8),
+            cuts in proptest::collection::vec(1usize..90, 1..60),
+        ) {
+            let stream: Vec<u8> =
+                (0u16..).zip(&lengths).flat_map(|(to, length)| message(*length, to)).collect();
+            let whole = all(&mut Assembly::default(), &stream);
+            let (mut assembly, mut found, mut rest) = (Assembly::default(), Vec::new(), &stream[..]);
+            for cut in cuts.iter().cycle() {
+                let (here, after) = rest.split_at((*cut).min(rest.len()));
+                found.extend(all(&mut assembly, here));
+                rest = after;
+                if rest.is_empty() {
+                    break;
+                }
+            }
+            prop_assert_eq!(found, whole);
+            prop_assert_eq!(assembly.memory(), 0);
+        }
+
+        #[test]
+        fn any_bytes_do_no_harm(bytes: Vec<u8>, cut in 1usize..60) {
+            let mut assembly = Assembly::default();
+            'stream: for here in bytes.chunks(cut) {
+                let mut input = here;
+                loop {
+                    match assembly.next(&mut input) {
+                        Ok(Some(_)) => {}
+                        Ok(None) => break,
+                        Err(_) => break 'stream,
+                    }
+                }
+                prop_assert!(assembly.memory() <= 2 * TAKEN_AHEAD + MESSAGE_BYTES_MAX);
+            }
+        }
+    }
+}

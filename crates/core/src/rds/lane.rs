@@ -1,0 +1,383 @@
+//! One lane: messages in the order in which they go, and the connection that carries them.
+//!
+//! # Model
+//! ```text
+//!   begin        sent (in the middle of a message, maybe)            end
+//!     │ given to the connection │ not yet                             │
+//!     └─ goes when TCP has acknowledged a message's last byte         └─ push()
+//! ```
+//! A message keeps its number for good. When the connection breaks, `sent` goes back to `begin`: what
+//! was given to it, if only in part, gets the flag of what may have come before. Congestion maps are no
+//! part of the sequence: they go between two messages, and a map under way is forgotten when the
+//! connection breaks.
+//! ```text
+//!   Down ──► Dialling ──► Up ──► Draining ──► Down       an accepted connection is Up at once;
+//!    ▲          │ failed   │ broken               │       Draining: nothing more is sent, what the
+//!    └──────────┴──────────┴──────────────────────┘       peer has sent is read to its end
+//! ```
+//! # Invariants
+//! * what was given to a connection is a beginning of the queue
+//! * bytes are kept until TCP has acknowledged the last one of their message
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::assembly::Assembly;
+use super::header::{FLAG_AGAIN, FLAGS_AT, HEADER_BYTES, Header};
+use super::node::Connection;
+use super::spread;
+use crate::time::Time;
+
+/// The first and the longest wait before a lane is dialled again (rds_sysctl_reconnect_min_jiffies
+/// and _max_: a jiffy and a second).
+pub const BACK_OFF_MIN: Duration = Duration::from_millis(1);
+/// See [`BACK_OFF_MIN`].
+pub const BACK_OFF_MAX: Duration = Duration::from_secs(1);
+/// Pings that wait to be answered on a lane; further ones are not answered.
+pub const ANSWERS_MAX: usize = 1024;
+/// Memory for bytes that an empty lane keeps while it is busy.
+const ROOM_KEPT: usize = 1 << 20;
+
+/// How a lane's connection is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum State {
+    /// There is none.
+    #[default]
+    Down,
+    /// It was asked for.
+    Dialling,
+    /// It carries messages.
+    Up,
+    /// What the peer has sent is read; nothing more is sent.
+    Draining,
+}
+
+impl State {
+    /// One word.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Down => "down",
+            Self::Dialling => "dialling",
+            Self::Up => "up",
+            Self::Draining => "draining",
+        }
+    }
+}
+
+/// What belongs to a connection and ends with it.
+#[derive(Debug, Default)]
+pub(crate) struct Link {
+    pub(crate) state: State,
+    pub(crate) connection: Option<Connection>,
+    pub(crate) assembly: Assembly,
+    /// Its remote port, if the peer dialled it.
+    pub(crate) accepted_from: Option<u16>,
+    /// A map that goes before the next message.
+    pub(crate) map: Vec<u8>,
+    map_sent: usize,
+    /// A map is due.
+    pub(crate) map_due: bool,
+    /// Bytes that were given to it, and those of them that TCP has acknowledged.
+    written: u64,
+    /// No message is given to it until the peer has said who it is, or until this moment.
+    pub(crate) held: Option<Time>,
+    /// That there is something to write was said.
+    pub(crate) asked: bool,
+    /// Nothing is read from it for now.
+    pub(crate) paused: bool,
+}
+
+/// A message in the queue.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    /// Where it ends among all bytes that were ever queued.
+    end: u64,
+    /// Where it ends among the connection's bytes, once it was given to it whole.
+    written: u64,
+    from: u16,
+    is_answer: bool,
+    /// It was given to a connection, if only in part.
+    tried: bool,
+}
+
+/// What a lane has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages queued.
+    pub sent: u64,
+    /// Messages taken.
+    pub received: u64,
+    /// Messages that were given to a connection once more.
+    pub again: u64,
+    /// Messages that had come before, and were dropped.
+    pub duplicates: u64,
+    /// Messages that were dropped because the peer has started anew.
+    pub dropped: u64,
+    /// Connections.
+    pub connections: u64,
+    /// Bytes given to connections, headers included.
+    pub bytes_sent: u64,
+    /// Bytes that came.
+    pub bytes_received: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Lane {
+    pub(crate) link: Link,
+    bytes: VecDeque<u8>,
+    begin: u64,
+    sent: u64,
+    queue: VecDeque<Queued>,
+    /// Which of the queue `sent` lies in.
+    next: usize,
+    answers: usize,
+    sequence: u64,
+    /// The least number that is new.
+    pub(crate) expected: u64,
+    /// The peer's generation to which the numbers belong, as far as it said so on this lane.
+    pub(crate) generation: u32,
+    back_off: Duration,
+    pub(crate) dial_at: Option<Time>,
+    pub(crate) counts: Counts,
+}
+
+/// Messages that are gone from a queue: whose port gets room, and how much.
+pub(crate) type Freed = Vec<(u16, usize)>;
+
+impl Lane {
+    /// Queues a message. Returns its number.
+    pub(crate) fn push(&mut self, mut header: Header, body: &[u8]) -> u64 {
+        self.sequence += 1;
+        header.sequence = self.sequence;
+        self.bytes.extend(&header.encode());
+        self.bytes.extend(body);
+        let end = self.begin + self.bytes.len() as u64;
+        let is_answer = header.from == 0;
+        self.answers += usize::from(is_answer);
+        self.queue.push_back(Queued {
+            end,
+            written: 0,
+            from: header.from,
+            is_answer,
+            tried: false,
+        });
+        self.counts.sent += 1;
+        self.sequence
+    }
+
+    /// Whether no further ping may be answered.
+    pub(crate) fn answers_are_full(&self) -> bool {
+        self.answers >= ANSWERS_MAX
+    }
+
+    pub(crate) fn is_up(&self) -> bool {
+        self.link.state == State::Up
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Messages and bytes that are kept, and the number of the next one.
+    pub(crate) fn queued(&self) -> (usize, usize, u64) {
+        (self.queue.len(), self.bytes.len(), self.sequence + 1)
+    }
+
+    fn start_of(&self, at: usize) -> u64 {
+        match at.checked_sub(1).and_then(|before| self.queue.get(before)) {
+            Some(before) => before.end,
+            None => self.begin,
+        }
+    }
+
+    fn is_between_messages(&self) -> bool {
+        self.sent == self.start_of(self.next)
+    }
+
+    /// For the search for lanes that share a limit.
+    pub(crate) fn look(&self) -> spread::Lane {
+        spread::Lane { bytes: self.begin, busy: self.is_up() && !self.is_empty() }
+    }
+
+    /// Whether something was given to the connection that is kept.
+    pub(crate) fn has_unacknowledged(&self) -> bool {
+        self.sent > self.begin
+    }
+
+    /// Whether there is something to write.
+    pub(crate) fn has_to_write(&self) -> bool {
+        let link = &self.link;
+        link.state == State::Up
+            && (link.map_due
+                || !link.map.is_empty()
+                || (link.held.is_none() && self.next < self.queue.len()))
+    }
+
+    /// What goes next, in two parts.
+    pub(crate) fn to_write(&self) -> [&[u8]; 2] {
+        if self.link.state != State::Up {
+            return [&[], &[]];
+        }
+        let between = self.is_between_messages();
+        if !self.link.map.is_empty() && between {
+            return [&self.link.map[self.link.map_sent..], &[]];
+        }
+        if self.link.held.is_some() {
+            return [&[], &[]];
+        }
+        // A map that waits goes after the message that is under way.
+        let end = match self.queue.get(self.next) {
+            Some(current) if !self.link.map.is_empty() => current.end,
+            _ => self.begin + self.bytes.len() as u64,
+        };
+        let (from, to) = ((self.sent - self.begin) as usize, (end - self.begin) as usize);
+        let (first, second) = self.bytes.as_slices();
+        let middle = first.len();
+        [
+            &first[from.min(middle)..to.min(middle)],
+            &second[from.max(middle) - middle..to.max(middle) - middle],
+        ]
+    }
+
+    /// So many bytes of that were given to the connection.
+    pub(crate) fn wrote(&mut self, count: usize) {
+        self.link.written += count as u64;
+        self.counts.bytes_sent += count as u64;
+        if !self.link.map.is_empty() && self.is_between_messages() {
+            self.link.map_sent += count;
+            if self.link.map_sent >= self.link.map.len() {
+                self.link.map = Vec::new();
+                self.link.map_sent = 0;
+            }
+            return;
+        }
+        self.sent += count as u64;
+        while let Some(current) = self.queue.get_mut(self.next)
+            && current.end <= self.sent
+        {
+            current.tried = true;
+            current.written = self.link.written - (self.sent - current.end);
+            self.next += 1;
+        }
+        if !self.is_between_messages()
+            && let Some(current) = self.queue.get_mut(self.next)
+        {
+            current.tried = true;
+        }
+    }
+
+    /// TCP has acknowledged so many bytes of the connection.
+    pub(crate) fn acknowledged(&mut self, total: u64, freed: &mut Freed) {
+        let mut end = self.begin;
+        while self.next > 0
+            && let Some(first) = self.queue.front()
+            && first.written <= total
+        {
+            freed.push((first.from, (first.end - end) as usize));
+            self.answers -= usize::from(first.is_answer);
+            end = first.end;
+            self.next -= 1;
+            self.queue.pop_front();
+        }
+        self.forget_to(end);
+    }
+
+    fn forget_to(&mut self, end: u64) {
+        self.bytes.drain(..(end - self.begin) as usize);
+        self.begin = end;
+        if self.queue.is_empty() && self.bytes.capacity() > ROOM_KEPT {
+            self.give_back_memory();
+        }
+    }
+
+    /// Gives back what an idle lane does not need.
+    pub(crate) fn give_back_memory(&mut self) {
+        if self.queue.is_empty() {
+            self.bytes = VecDeque::new();
+            self.queue = VecDeque::new();
+        }
+    }
+
+    /// The connection is gone: all that it may not have carried is to be sent again.
+    pub(crate) fn rewind(&mut self) {
+        let begun = self.next + usize::from(!self.is_between_messages());
+        for at in 0..begun.min(self.queue.len()) {
+            let flags = (self.start_of(at) - self.begin) as usize + FLAGS_AT;
+            self.bytes[flags] |= FLAG_AGAIN;
+            self.queue[at].written = 0;
+            self.queue[at].tried = true;
+            self.counts.again += 1;
+        }
+        self.sent = self.begin;
+        self.next = 0;
+        self.link = Link::default();
+    }
+
+    /// The peer has started anew: what its last start may have got is not for this one.
+    pub(crate) fn drop_tried(&mut self, freed: &mut Freed) {
+        // What this connection has begun to carry went to the new start, and must be whole.
+        let kept = self.next + usize::from(!self.is_between_messages());
+        let tried = self.queue.iter().take_while(|queued| queued.tried).count();
+        if tried <= kept {
+            return;
+        }
+        let (from, to) = (self.start_of(kept), self.start_of(tried));
+        for at in kept..tried {
+            let size = self.queue[at].end - self.start_of(at);
+            freed.push((self.queue[at].from, size as usize));
+            self.answers -= usize::from(self.queue[at].is_answer);
+            self.counts.dropped += 1;
+        }
+        self.queue.drain(kept..tried);
+        self.bytes.drain((from - self.begin) as usize..(to - self.begin) as usize);
+        for queued in self.queue.range_mut(kept..) {
+            queued.end -= to - from;
+        }
+    }
+
+    /// Gives all messages that no connection has seen to another lane.
+    pub(crate) fn move_to(&mut self, other: &mut Lane) {
+        let kept = self.queue.iter().take_while(|queued| queued.tried).count();
+        let from = self.start_of(kept);
+        let moved: Vec<u8> = self.bytes.drain((from - self.begin) as usize..).collect();
+        let mut rest = &moved[..];
+        for queued in self.queue.drain(kept..) {
+            let size = queued.end - from - (moved.len() - rest.len()) as u64;
+            let (message, after) = rest.split_at(size as usize);
+            rest = after;
+            if let Some((header, body)) = message.split_first_chunk::<HEADER_BYTES>() {
+                other.push(Header::parse(header), body);
+            }
+            self.answers -= usize::from(queued.is_answer);
+            self.counts.sent -= 1;
+        }
+    }
+
+    /// When it may be dialled again after a failure: at once, then after a random part of a time that
+    /// doubles (rds_queue_reconnect, net/rds/threads.c).
+    pub(crate) fn back_off(&mut self, random: u64) -> Duration {
+        if self.back_off.is_zero() {
+            self.back_off = BACK_OFF_MIN;
+            return Duration::ZERO;
+        }
+        let micros = self.back_off.as_micros() as u64;
+        self.back_off = (self.back_off * 2).min(BACK_OFF_MAX);
+        Duration::from_micros(random % micros)
+    }
+
+    /// It is up: the next failure is a first one.
+    pub(crate) fn forget_failures(&mut self) {
+        self.back_off = Duration::ZERO;
+        self.dial_at = None;
+    }
+
+    /// Bytes of memory, itself included.
+    pub(crate) fn memory(&self) -> usize {
+        size_of::<Self>()
+            + self.bytes.capacity()
+            + self.queue.capacity() * size_of::<Queued>()
+            + self.link.map.capacity()
+            + self.link.assembly.memory()
+    }
+}

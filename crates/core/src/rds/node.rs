@@ -1,0 +1,556 @@
+//! This host: its ports and its peers. Bytes and time in, bytes and requests out.
+//!
+//! # Model
+//! Whoever drives a node dials, accepts, reads and writes for it:
+//! ```text
+//!   poll() ─► Dial ─► connected() or failed()       accept() ─► a connection, or wait, or refuse
+//!          ─► Write ─► to_write(), wrote()          received(), acknowledged(), closed()
+//!          ─► Drain, Close, Pause, Resume, Vacant   tick() at next_tick()
+//!          ─► Readable, Room, Notice                for those who use ports
+//! ```
+//! A *port* has a queue of what came and a count of what it has sent that is not acknowledged. A queue
+//! of more than its bound marks the port as congested, until it is under half of that (
+//! rds_recv_rcvbuf_delta, net/rds/recv.c).
+//!
+//! # Invariants
+//! * a connection is named once and never again: what comes late for it changes nothing
+//! * a message to a port that nobody has is dropped and counted, as the kernel does
+//!
+//! # Limits
+//! One address a node. A queue to which messages keep coming from peers that do not care for
+//! congestion stops the reading of their lanes, other ports' messages on these included.
+
+use core::net::{IpAddr, Ipv6Addr};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt;
+use std::time::Duration;
+
+use super::congestion::{MAP_BYTES, Map};
+use super::hash::lane_of;
+use super::header::{
+    Announcement, FLAG_AGAIN, FLAG_MAP, HEADER_BYTES, Header, LANES_MAX, MESSAGE_BYTES_MAX,
+    PROBE_PORT,
+};
+use super::lane::{Counts, Freed, State};
+use super::peer::{Busy, Peer, Told};
+use crate::time::Time;
+
+mod connections;
+mod incoming;
+mod report;
+
+pub use report::{LaneReport, PeerReport, PortReport, Report};
+
+/// Hosts at a time. Of more, those that were down and idle for longest are forgotten; if none is, a new
+/// one is refused.
+pub const PEERS_MAX: usize = 4096;
+/// What the queue of a port may have beyond its bound: what was under way when it was announced as
+/// congested. Then the lanes that bring more are not read.
+pub const OVERRUN_BYTES: usize = 8 << 20;
+/// A peer that has broken the protocol is not let in again before this.
+pub const SHUT_OUT: Duration = Duration::from_secs(1);
+/// A lane waits so long for the peer to say who it is before it sends anything again.
+pub const HELD_MAX: Duration = Duration::from_secs(1);
+/// A larger address that still has something to send knocks again after this.
+pub const KNOCK_AGAIN: Duration = Duration::from_secs(1);
+/// A peer that does not answer and to which nothing is queued is dialled no more after this.
+pub const GIVE_UP: Duration = Duration::from_secs(60);
+/// Memory that an idle lane does not need is given back after this.
+pub const IDLE: Duration = Duration::from_secs(1);
+
+/// A connection of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Connection(pub u64);
+
+/// What a node needs to know.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Its address.
+    pub address: IpAddr,
+    /// Lanes to each peer: 1, 2, 4 or 8.
+    pub lanes: usize,
+    /// Another number at each start, and not 0.
+    pub generation: u32,
+    /// For the lanes of ports, and for random waits.
+    pub seed: u64,
+    /// Bytes that may wait in a port's queue before it is congested.
+    pub receive_buffer: usize,
+    /// Bytes of a port's messages that are not acknowledged, and of its largest message.
+    pub send_buffer: usize,
+}
+
+impl Config {
+    /// Eight lanes and buffers of 2 MiB, which take the largest message.
+    #[must_use]
+    pub fn new(address: IpAddr, generation: u32, seed: u64) -> Self {
+        let buffer = 2 * MESSAGE_BYTES_MAX;
+        let generation = generation.max(1);
+        Self {
+            address,
+            lanes: LANES_MAX,
+            generation,
+            seed,
+            receive_buffer: buffer,
+            send_buffer: buffer,
+        }
+    }
+}
+
+/// A message that came.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Datagram {
+    /// From which host.
+    pub from: IpAddr,
+    /// From which of its ports; 0 is the answer to a ping.
+    pub port: u16,
+    /// Its bytes.
+    pub body: Vec<u8>,
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Connect; `port_remainder` is what the source port leaves when it is divided by eight.
+    Dial {
+        /// The new connection.
+        connection: Connection,
+        /// To whom.
+        to: IpAddr,
+        /// Which source port.
+        port_remainder: u16,
+    },
+    /// There is something to write to it.
+    Write(Connection),
+    /// End sending, read what there is to its end, and then say that it is closed.
+    Drain(Connection),
+    /// Reset it; it is no connection of the node's any more.
+    Close(Connection),
+    /// Read no more from it for now.
+    Pause(Connection),
+    /// Read again.
+    Resume(Connection),
+    /// Connections of this peer that wait may be offered again.
+    Vacant(IpAddr),
+    /// The port's queue was empty, and is not.
+    Readable(u16),
+    /// The port could not send, and may try again.
+    Room(u16),
+    /// An operator should know, once.
+    Notice(Notice),
+}
+
+/// What an operator should know of a peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// It sent a header that says more than a message may have.
+    TooLong(IpAddr, u32),
+    /// It sends to a port that nobody has.
+    NoPort(IpAddr, u16),
+    /// It sends pings and does not read the answers.
+    Answers(IpAddr),
+    /// It sent a congestion map of another length.
+    BadMap(IpAddr),
+    /// There are too many peers.
+    Peers(IpAddr),
+    /// It has started anew: messages that its last start may have got were dropped.
+    Anew(IpAddr, u64),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLong(from, length) => write!(
+                f,
+                "{from} sent a message of {length} bytes, and {MESSAGE_BYTES_MAX} are the most: the \
+                 connection is reset"
+            ),
+            Self::NoPort(from, port) => {
+                write!(f, "{from} sends to port {port}, which nobody has: its messages are dropped")
+            }
+            Self::Answers(from) => write!(
+                f,
+                "{from} sends pings and does not read the answers: further ones are not answered"
+            ),
+            Self::BadMap(from) => write!(
+                f,
+                "{from} sent a congestion map that is not {MAP_BYTES} bytes long: it is ignored"
+            ),
+            Self::Peers(from) => {
+                write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
+            }
+            Self::Anew(from, dropped) => write!(
+                f,
+                "{from} has started anew: {dropped} messages that its last start may have got are not \
+                 sent again"
+            ),
+        }
+    }
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SendError {
+    /// It is longer than any message may be, or than the send buffer.
+    TooLong,
+    /// The port's send buffer is full: there will be a [`Request::Room`].
+    Full,
+    /// The receiving port is congested: there will be a [`Request::Room`].
+    Congested,
+    /// The port is not bound.
+    NotBound,
+    /// No host has this address, or it is of another family than the node's.
+    Address,
+    /// There are too many peers.
+    Peers,
+}
+
+impl fmt::Display for SendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::TooLong => "the message is longer than the send buffer or than 1 MiB",
+            Self::Full => "the send buffer is full",
+            Self::Congested => "the receiving port is congested",
+            Self::NotBound => "the port is not bound",
+            Self::Address => "no such address can be sent to from here",
+            Self::Peers => "there are too many peers",
+        })
+    }
+}
+
+impl std::error::Error for SendError {}
+
+/// Why a port cannot be had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BindError {
+    /// It is taken, or all are.
+    InUse,
+    /// Port 1 is for probes.
+    Reserved,
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::InUse => "the port is in use",
+            Self::Reserved => "port 1 is for probes",
+        })
+    }
+}
+
+impl std::error::Error for BindError {}
+
+/// Why a connection is not taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum NotTaken {
+    /// Keep it, unread, and offer it again when the peer has a lane free.
+    Wait,
+    /// Reset it.
+    Refuse,
+}
+
+/// A port of this host.
+#[derive(Debug, Default)]
+struct Port {
+    queue: VecDeque<Datagram>,
+    queued_bytes: usize,
+    sent_bytes: usize,
+    congested: bool,
+    /// It was refused room, and wants to know.
+    wants_room: bool,
+    /// Connections that are not read because of it.
+    pausing: Vec<Connection>,
+    received: u64,
+    sent: u64,
+}
+
+/// What a message takes of a buffer beyond its bytes: or those of no bytes would have no bound.
+const MESSAGE_COST: usize = HEADER_BYTES;
+
+/// What a node has counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Messages to ports that nobody has.
+    pub no_port: u64,
+    /// Pings that came.
+    pub pings: u64,
+    /// Pings that were not answered, for the lane was full of answers.
+    pub pings_unanswered: u64,
+    /// Congestion maps that came.
+    pub maps_received: u64,
+    /// Congestion maps that were sent.
+    pub maps_sent: u64,
+    /// Connections that were refused.
+    pub refused: u64,
+}
+
+/// A host that speaks RDS.
+#[derive(Debug)]
+pub struct Node {
+    config: Config,
+    key: u32,
+    random: u64,
+    ports: BTreeMap<u16, Port>,
+    peers: BTreeMap<u32, Peer>,
+    by_address: BTreeMap<IpAddr, u32>,
+    connections: BTreeMap<Connection, (u32, usize)>,
+    next_connection: u64,
+    next_peer: u32,
+    congested: Map,
+    timers: BTreeSet<(Time, u32)>,
+    requests: VecDeque<Request>,
+    freed: Freed,
+    totals: Totals,
+}
+
+/// An address as the kernel compares it: as IPv6, IPv4 mapped into it.
+fn as_ipv6(address: IpAddr) -> Ipv6Addr {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    }
+}
+
+/// Whether something can be sent there.
+fn is_a_host(address: IpAddr) -> bool {
+    !address.is_unspecified()
+        && !address.is_multicast()
+        && address != IpAddr::V4(core::net::Ipv4Addr::BROADCAST)
+}
+
+impl Node {
+    /// A node with no ports and no peers.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        let mut node = Self {
+            key: 0,
+            random: config.seed,
+            config,
+            ports: BTreeMap::new(),
+            peers: BTreeMap::new(),
+            by_address: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next_connection: 1,
+            next_peer: 0,
+            congested: Map::default(),
+            timers: BTreeSet::new(),
+            requests: VecDeque::new(),
+            freed: Freed::new(),
+            totals: Totals::default(),
+        };
+        node.key = node.draw() as u32;
+        node
+    }
+
+    /// Steele, Lea and Flood's SplitMix64.
+    fn draw(&mut self) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// Takes a port; 0 is any that is free.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn bind(&mut self, port: u16) -> Result<u16, BindError> {
+        let port = match port {
+            0 => {
+                let first = (self.draw() as u16).max(2);
+                (first..=u16::MAX)
+                    .chain(2..first)
+                    .find(|port| !self.ports.contains_key(port))
+                    .ok_or(BindError::InUse)?
+            }
+            PROBE_PORT => return Err(BindError::Reserved),
+            port if self.ports.contains_key(&port) => return Err(BindError::InUse),
+            port => port,
+        };
+        self.ports.insert(port, Port::default());
+        Ok(port)
+    }
+
+    /// Gives a port back, with all that waits in its queue. What it has sent goes on its way.
+    pub fn unbind(&mut self, port: u16) {
+        let Some(gone) = self.ports.remove(&port) else { return };
+        if gone.congested {
+            self.set_congested(port, false);
+        }
+        for connection in gone.pausing {
+            self.resume(connection);
+        }
+    }
+
+    /// Takes a message, to be sent. It waits for nothing.
+    ///
+    /// # Errors
+    /// [`SendError`]: it was not taken.
+    pub fn send(
+        &mut self,
+        from: u16,
+        to: (IpAddr, u16),
+        body: &[u8],
+        now: Time,
+    ) -> Result<(), SendError> {
+        let port = self.ports.get_mut(&from).ok_or(SendError::NotBound)?;
+        if body.len() > MESSAGE_BYTES_MAX.min(self.config.send_buffer) {
+            return Err(SendError::TooLong);
+        }
+        if !is_a_host(to.0) || to.0.is_ipv4() != self.config.address.is_ipv4() {
+            return Err(SendError::Address);
+        }
+        if port.sent_bytes >= self.config.send_buffer {
+            port.wants_room = true;
+            return Err(SendError::Full);
+        }
+        if to.0 == self.config.address {
+            return self.send_to_itself(from, to.1, body);
+        }
+        let at = self.peer_at(to.0, now).ok_or(SendError::Peers)?;
+        let (Some(peer), Some(port)) = (self.peers.get_mut(&at), self.ports.get_mut(&from)) else {
+            return Err(SendError::NotBound);
+        };
+        if peer.congested.is_set(to.1) {
+            port.wants_room = true;
+            return Err(SendError::Congested);
+        }
+        peer.used = now;
+        port.sent += 1;
+        port.sent_bytes += body.len() + MESSAGE_COST;
+        let lanes = if peer.paths == 0 { self.config.lanes } else { peer.paths };
+        let lane = lane_of(from, self.key, lanes);
+        let length = body.len() as u32;
+        let header = Header { length, from, to: to.1, ..Header::default() };
+        peer.lane(lane).push(header, body);
+        self.go_on(at, lane, now);
+        Ok(())
+    }
+
+    fn send_to_itself(&mut self, from: u16, to: u16, body: &[u8]) -> Result<(), SendError> {
+        if self.congested.is_set(to) {
+            if let Some(port) = self.ports.get_mut(&from) {
+                port.wants_room = true;
+            }
+            return Err(SendError::Congested);
+        }
+        if let Some(port) = self.ports.get_mut(&from) {
+            port.sent += 1;
+        }
+        let address = self.config.address;
+        let (to, from) = if to == 0 { (from, 0) } else { (to, from) };
+        let body = if from == 0 { Vec::new() } else { body.to_vec() };
+        if self.deliver(to, Datagram { from: address, port: from, body }).is_none() {
+            self.totals.no_port += 1;
+        }
+        Ok(())
+    }
+
+    /// Takes what came for a port, the oldest first.
+    pub fn receive(&mut self, port: u16) -> Option<Datagram> {
+        let at = port;
+        let port = self.ports.get_mut(&at)?;
+        let datagram = port.queue.pop_front()?;
+        port.queued_bytes -= datagram.body.len() + MESSAGE_COST;
+        let half = self.config.receive_buffer / 2;
+        if port.queued_bytes < half {
+            let cleared = std::mem::take(&mut port.congested);
+            let paused = std::mem::take(&mut port.pausing);
+            if cleared {
+                self.set_congested(at, false);
+            }
+            for connection in paused {
+                self.resume(connection);
+            }
+        }
+        Some(datagram)
+    }
+
+    /// How long what would be received next is.
+    #[must_use]
+    pub fn next_length(&self, port: u16) -> Option<usize> {
+        self.ports.get(&port)?.queue.front().map(|datagram| datagram.body.len())
+    }
+
+    /// Puts a message into a port's queue. Returns whether that is too full; `None` if nobody has it.
+    fn deliver(&mut self, to: u16, datagram: Datagram) -> Option<bool> {
+        let port = self.ports.get_mut(&to)?;
+        port.queued_bytes += datagram.body.len() + MESSAGE_COST;
+        port.received += 1;
+        if port.queue.is_empty() {
+            self.requests.push_back(Request::Readable(to));
+        }
+        port.queue.push_back(datagram);
+        let bytes = port.queued_bytes;
+        if bytes > self.config.receive_buffer && !port.congested {
+            port.congested = true;
+            self.set_congested(to, true);
+        }
+        Some(bytes > self.config.receive_buffer + OVERRUN_BYTES)
+    }
+
+    /// Marks a port of this host, and has all peers told.
+    fn set_congested(&mut self, port: u16, congested: bool) {
+        self.congested.set(port, congested);
+        for peer in self.peers.values_mut() {
+            if let Some(lane) = peer.lanes.iter_mut().find(|lane| lane.is_up()) {
+                lane.link.map_due = true;
+                Self::ask_to_write(&mut self.requests, lane);
+            }
+        }
+        if !congested {
+            self.tell_of_room();
+        }
+    }
+
+    /// Those who were refused may try again.
+    fn tell_of_room(&mut self) {
+        for (at, port) in &mut self.ports {
+            if port.wants_room && port.sent_bytes < self.config.send_buffer {
+                port.wants_room = false;
+                self.requests.push_back(Request::Room(*at));
+            }
+        }
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// Where it listens and who it is.
+    #[must_use]
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    fn announcement(&self) -> Announcement {
+        Announcement {
+            lanes: Some(self.config.lanes as u16),
+            generation: self.config.generation,
+            port_is_lane: true,
+        }
+    }
+
+    fn notice(&mut self, peer: u32, what: Told, notice: impl FnOnce(IpAddr) -> Notice) {
+        if let Some(peer) = self.peers.get_mut(&peer)
+            && peer.tell_once(what)
+        {
+            self.requests.push_back(Request::Notice(notice(peer.address)));
+        }
+    }
+
+    /// Ports get back what is not under way any more.
+    fn give_room(&mut self) {
+        let mut any = false;
+        for (port, bytes) in self.freed.drain(..) {
+            if let Some(port) = self.ports.get_mut(&port) {
+                port.sent_bytes = port.sent_bytes.saturating_sub(bytes);
+                any |= port.wants_room;
+            }
+        }
+        if any {
+            self.tell_of_room();
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Connections: which are dialled and taken, what is written to them, what becomes of them.
+
+use super::{
+    Announcement, Busy, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_MAX, Header, IDLE, IpAddr,
+    KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT, Peer,
+    Request, SHUT_OUT, State, Time, VecDeque, as_ipv6, is_a_host,
+};
+use crate::rds::header::HEADER_BYTES;
+use crate::rds::lane::Lane;
+use crate::rds::spread;
+
+/// Lanes leave their number as the remainder of source ports (RDS_MPATH_WORKERS).
+const REMAINDERS: u16 = LANES_MAX as u16;
+
+impl Node {
+    /// The peer with this address, which is made if there is none.
+    pub(super) fn peer_at(&mut self, address: IpAddr, now: Time) -> Option<u32> {
+        if let Some(at) = self.by_address.get(&address) {
+            return Some(*at);
+        }
+        if self.peers.len() >= PEERS_MAX && !self.forget_one() {
+            return None;
+        }
+        let dials = as_ipv6(self.config.address) < as_ipv6(address);
+        let at = self.next_peer;
+        self.next_peer += 1;
+        self.peers.insert(at, Peer::new(address, dials, now));
+        self.by_address.insert(address, at);
+        Some(at)
+    }
+
+    fn forget_one(&mut self) -> bool {
+        let oldest = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.is_down() && peer.is_idle())
+            .min_by_key(|(_, peer)| peer.used)
+            .map(|(at, peer)| (*at, peer.address));
+        let Some((at, address)) = oldest else { return false };
+        self.peers.remove(&at);
+        self.by_address.remove(&address);
+        true
+    }
+
+    fn new_connection(&mut self, peer: u32, lane: usize) -> Connection {
+        let connection = Connection(self.next_connection);
+        self.next_connection += 1;
+        self.connections.insert(connection, (peer, lane));
+        connection
+    }
+
+    /// There may be something to write on a lane, or to dial it for.
+    pub(super) fn go_on(&mut self, at: u32, lane: usize, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if peer.lane(lane).is_up() {
+            return Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
+        }
+        self.dial(at, 0, now);
+        if lane > 0 {
+            self.dial(at, lane, now);
+        }
+    }
+
+    pub(super) fn ask_to_write(requests: &mut VecDeque<Request>, lane: &mut Lane) {
+        if let Some(connection) = lane.link.connection
+            && !lane.link.asked
+            && lane.has_to_write()
+        {
+            lane.link.asked = true;
+            requests.push_back(Request::Write(connection));
+        }
+    }
+
+    /// Dials a lane if it is down and may be dialled now. Of a larger address it is a knock.
+    fn dial(&mut self, at: u32, lane: usize, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if peer.lane(lane).link.state != State::Down
+            || peer.lanes[lane].dial_at.is_some_and(|then| then > now)
+        {
+            return;
+        }
+        if lane == 0 && peer.dials && !peer.port_is_lane && !peer.is_down() {
+            return; // in order: when all are down
+        }
+        if lane > 0 {
+            let in_order = peer.port_is_lane || peer.lanes[..lane].iter().all(Lane::is_up);
+            if !peer.dials || lane >= peer.paths || !peer.lanes[0].is_up() || !in_order {
+                return;
+            }
+        }
+        let to = peer.address;
+        let connection = self.new_connection(at, lane);
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let link = &mut peer.lanes[lane].link;
+        link.state = State::Dialling;
+        link.connection = Some(connection);
+        peer.lanes[lane].dial_at = None;
+        let port_remainder = lane as u16 % REMAINDERS;
+        self.requests.push_back(Request::Dial { connection, to, port_remainder });
+    }
+
+    /// Dials all lanes that there shall be.
+    pub(super) fn dial_all(&mut self, at: u32, now: Time) {
+        let Some(peer) = self.peers.get(&at) else { return };
+        if peer.dials {
+            for lane in 1..peer.paths {
+                self.dial(at, lane, now);
+            }
+        }
+    }
+
+    /// A connection that was asked for is there.
+    pub fn connected(&mut self, connection: Connection, now: Time) {
+        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if !peer.dials {
+            // It was a knock: the smaller address dials back (rds_tcp_state_change,
+            // net/rds/tcp_connect.c).
+            peer.lanes[lane].rewind();
+            self.connections.remove(&connection);
+            self.requests.push_back(Request::Close(connection));
+            return self.set_dial_time(at, lane, now.after(KNOCK_AGAIN));
+        }
+        self.up(at, lane, None, now);
+        self.dial_all(at, now);
+    }
+
+    /// A connection that was asked for cannot be had.
+    pub fn failed(&mut self, connection: Connection, now: Time) {
+        let Some((at, lane)) = self.connections.remove(&connection) else { return };
+        if let Some(peer) = self.peers.get_mut(&at) {
+            peer.lanes[lane].rewind();
+        }
+        self.dial_later(at, lane, now);
+    }
+
+    /// A peer has connected from `port`.
+    ///
+    /// # Errors
+    /// [`NotTaken`]: it waits, or is to be reset.
+    pub fn accept(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
+        let taken = self.accept_(from, port, now);
+        self.totals.refused += u64::from(taken == Err(NotTaken::Refuse));
+        taken
+    }
+
+    fn accept_(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
+        let from = from.to_canonical();
+        if from == self.config.address || !is_a_host(from) {
+            return Err(NotTaken::Refuse);
+        }
+        let Some(at) = self.peer_at(from, now) else {
+            self.requests.push_back(Request::Notice(Notice::Peers(from)));
+            return Err(NotTaken::Refuse);
+        };
+        let Some(peer) = self.peers.get_mut(&at) else { return Err(NotTaken::Refuse) };
+        if now < peer.shut_out_until {
+            return Err(NotTaken::Refuse);
+        }
+        peer.used = now;
+        if peer.dials {
+            // A knock: it is there, so whatever wait there was is over.
+            peer.lanes[0].dial_at = None;
+            self.dial(at, 0, now);
+            return Err(NotTaken::Refuse);
+        }
+        match peer.lane_for(port) {
+            Ok(lane) => {
+                if let Some(knock) = peer.lanes[lane].link.connection.take() {
+                    self.connections.remove(&knock);
+                    self.requests.push_back(Request::Close(knock));
+                }
+                let connection = self.new_connection(at, lane);
+                if let Some(peer) = self.peers.get_mut(&at) {
+                    peer.lanes[lane].link.connection = Some(connection);
+                }
+                self.up(at, lane, Some(port), now);
+                Ok(connection)
+            }
+            Err(Busy::GivenUp(lane)) => {
+                self.drain(at, lane);
+                Err(NotTaken::Wait)
+            }
+            Err(Busy::All) => Err(NotTaken::Wait),
+        }
+    }
+
+    fn up(&mut self, at: u32, lane: usize, accepted_from: Option<u16>, now: Time) {
+        let said = self.announcement();
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let unknown = peer.paths == 0;
+        // What was sent to one start of a peer is not for the next: a Hawser says which it is in the
+        // first message of each connection. And that says which lane a connection is that has come
+        // before the peer has said what its ports mean. (A kernel's first message is a map, too, on
+        // lane 0.)
+        let to_be_held = unknown || peer.announces_in_maps;
+        let probe = unknown && !peer.probed;
+        peer.probed |= probe;
+        let this = &mut peer.lanes[lane];
+        this.forget_failures();
+        this.counts.connections += 1;
+        this.link.state = State::Up;
+        this.link.accepted_from = accepted_from;
+        this.link.map_due = true;
+        this.link.held = to_be_held.then(|| now.after(HELD_MAX));
+        if probe {
+            let extensions = said.write();
+            let header = Header { from: PROBE_PORT, to: 0, extensions, ..Header::default() };
+            this.push(header, &[]);
+        }
+        Self::ask_to_write(&mut self.requests, this);
+        if to_be_held {
+            self.timers.insert((now.after(HELD_MAX), at));
+        }
+    }
+
+    /// The connection's first message has come, and the peer is known as far as it says.
+    pub(super) fn release(&mut self, at: u32, lane: usize) -> usize {
+        let Some(peer) = self.peers.get_mut(&at) else { return lane };
+        let link = &mut peer.lanes[lane].link;
+        if link.held.take().is_none() {
+            return lane;
+        }
+        let Some(port) = link.accepted_from else {
+            Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
+            return lane;
+        };
+        // A connection that came before the peer has said what its ports mean was taken for lane 0.
+        let meant = usize::from(port) % peer.paths.max(1);
+        let is_another = peer.port_is_lane && meant != lane;
+        let lane = if is_another && peer.lane(meant).link.state == State::Down {
+            let link = std::mem::take(&mut peer.lanes[lane].link);
+            peer.lanes[meant].link = link;
+            peer.lanes[meant].generation = peer.generation;
+            if let Some(connection) = peer.lanes[meant].link.connection {
+                self.connections.insert(connection, (at, meant));
+            }
+            self.requests.push_back(Request::Vacant(peer.address));
+            meant
+        } else {
+            lane
+        };
+        Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
+        lane
+    }
+
+    /// What goes next on a connection, in two parts. Nothing if it waits for something.
+    pub fn to_write(&mut self, connection: Connection) -> [&[u8]; 2] {
+        let Some((at, lane)) = self.connections.get(&connection) else { return [&[], &[]] };
+        let said = self.announcement();
+        let Some(lane) = self.peers.get_mut(at).and_then(|peer| peer.lanes.get_mut(*lane)) else {
+            return [&[], &[]];
+        };
+        if lane.link.map_due && lane.link.map.is_empty() && lane.is_up() {
+            self.totals.maps_sent += 1;
+            lane.link.map_due = false;
+            let map = &mut lane.link.map;
+            map.reserve_exact(HEADER_BYTES + MAP_BYTES);
+            map.extend(map_header(said).encode());
+            self.congested.write(map);
+        }
+        if !lane.has_to_write() {
+            lane.link.asked = false;
+        }
+        lane.to_write()
+    }
+
+    /// So many bytes of that were written.
+    pub fn wrote(&mut self, connection: Connection, count: usize) {
+        if let Some((at, lane)) = self.connections.get(&connection)
+            && let Some(lane) = self.peers.get_mut(at).and_then(|peer| peer.lanes.get_mut(*lane))
+        {
+            lane.wrote(count);
+        }
+    }
+
+    /// TCP has acknowledged so many bytes of a connection since it is up.
+    pub fn acknowledged(&mut self, connection: Connection, bytes: u64, now: Time) {
+        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        peer.lanes[lane].acknowledged(bytes, &mut self.freed);
+        // On whole seconds, so that a busy lane does not fill the table of timers.
+        let second = now.as_micros() / 1_000_000 * 1_000_000;
+        self.timers.insert((Time::from_micros(second).after(2 * IDLE), at));
+        self.give_room();
+    }
+
+    /// Whether the connection's acknowledgements matter: something waits for them.
+    #[must_use]
+    pub fn has_unacknowledged(&self, connection: Connection) -> bool {
+        self.connections.get(&connection).is_some_and(|(at, lane)| {
+            self.peers.get(at).is_some_and(|peer| peer.lanes[*lane].has_unacknowledged())
+        })
+    }
+
+    /// A connection has ended, and what had come by it was handed over.
+    pub fn closed(&mut self, connection: Connection, now: Time) {
+        let Some((at, lane)) = self.connections.remove(&connection) else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        peer.lanes[lane].rewind();
+        peer.used = now;
+        self.requests.push_back(Request::Vacant(peer.address));
+        if peer.dials && !peer.port_is_lane {
+            for other in 0..peer.paths {
+                self.drain(at, other);
+            }
+        }
+        self.dial_later(at, lane, now);
+    }
+
+    fn drain(&mut self, at: u32, lane: usize) {
+        if let Some(link) = self.peers.get_mut(&at).and_then(|peer| peer.lanes.get_mut(lane))
+            && link.link.state == State::Up
+            && let Some(connection) = link.link.connection
+        {
+            link.link.state = State::Draining;
+            self.requests.push_back(Request::Drain(connection));
+        }
+    }
+
+    /// The peer of a connection has broken the protocol.
+    pub(super) fn shut_out(&mut self, connection: Connection, now: Time) {
+        let Some((at, lane)) = self.connections.remove(&connection) else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        peer.shut_out_until = now.after(SHUT_OUT);
+        peer.lanes[lane].rewind();
+        self.requests.push_back(Request::Close(connection));
+        self.set_dial_time(at, lane, now.after(SHUT_OUT));
+    }
+
+    /// A lane that has broken, or could not be dialled, is dialled again by the smaller address. A
+    /// larger one knocks for what it has to send.
+    fn dial_later(&mut self, at: u32, lane: usize, now: Time) {
+        let random = self.draw();
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if !peer.dials {
+            return self.set_dial_time(at, 0, now.after(KNOCK_AGAIN));
+        }
+        if peer.is_idle() && peer.is_down() && now.since(peer.used) > GIVE_UP {
+            return;
+        }
+        let wait = peer.lane(lane).back_off(random);
+        let in_order = !peer.port_is_lane;
+        self.set_dial_time(at, lane, now.after(wait));
+        if in_order && lane > 0 {
+            self.set_dial_time(at, 0, now.after(wait));
+        }
+    }
+
+    fn set_dial_time(&mut self, at: u32, lane: usize, then: Time) {
+        if let Some(peer) = self.peers.get_mut(&at) {
+            peer.lane(lane).dial_at = Some(then);
+            self.timers.insert((then, at));
+        }
+    }
+
+    /// When [`Node::tick`] is due.
+    #[must_use]
+    pub fn next_tick(&self) -> Option<Time> {
+        self.timers.first().map(|(then, _)| *then)
+    }
+
+    /// Does what time has come for.
+    pub fn tick(&mut self, now: Time) {
+        while let Some((then, at)) = self.timers.first().copied().filter(|(then, _)| *then <= now) {
+            self.timers.remove(&(then, at));
+            self.tick_peer(at, now);
+        }
+    }
+
+    fn tick_peer(&mut self, at: u32, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let wants = peer.dials || !peer.is_idle();
+        let mut due = Vec::new();
+        for (lane, this) in peer.lanes.iter_mut().enumerate() {
+            this.give_back_memory();
+            if this.link.held.is_some_and(|until| until <= now) {
+                this.link.held = None;
+                Self::ask_to_write(&mut self.requests, this);
+            }
+            if wants && this.dial_at.is_some_and(|then| then <= now) {
+                due.push(lane);
+            }
+        }
+        for lane in due {
+            self.dial(at, lane, now);
+        }
+        self.spread(at, now);
+    }
+
+    /// Lanes that share a limit end their connections. The smaller address dials them again, from other
+    /// ports.
+    fn spread(&mut self, at: u32, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if !peer.port_is_lane || peer.paths < 2 {
+            return;
+        }
+        let looks: Vec<spread::Lane> = peer.lanes.iter().take(peer.paths).map(Lane::look).collect();
+        for lane in peer.spread.look(now, &looks) {
+            self.drain(at, lane);
+        }
+    }
+
+    /// The wait until something may be done, from `now` on.
+    #[must_use]
+    pub fn until_tick(&self, now: Time) -> Option<Duration> {
+        self.next_tick().map(|then| then.since(now))
+    }
+}
+
+fn map_header(said: Announcement) -> Header {
+    Header {
+        length: MAP_BYTES as u32,
+        flags: FLAG_MAP,
+        extensions: said.write(),
+        ..Header::default()
+    }
+}

@@ -1,0 +1,171 @@
+//! What comes from peers.
+
+use std::borrow::Cow;
+
+use super::{
+    Announcement, Connection, Datagram, FLAG_AGAIN, Header, MAP_BYTES, Map, Node, Notice,
+    PROBE_PORT, Request, Time, Told,
+};
+use crate::rds::assembly::Assembly;
+use crate::rds::peer::Learnt;
+
+impl Node {
+    /// Bytes that came on a connection. What they bring is in the ports' queues afterwards.
+    pub fn received(&mut self, connection: Connection, bytes: &[u8], now: Time) {
+        let mut rest = bytes;
+        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        peer.used = now;
+        let this = &mut peer.lanes[lane];
+        this.counts.bytes_received += bytes.len() as u64;
+        // Taken out, so that what a message leads to may change the lane.
+        let mut assembly = std::mem::take(&mut this.link.assembly);
+        let whole = self.messages(connection, &mut assembly, &mut rest, now);
+        if whole
+            && let Some((at, lane)) = self.connections.get(&connection)
+            && let Some(peer) = self.peers.get_mut(at)
+        {
+            peer.lanes[*lane].link.assembly = assembly;
+        }
+    }
+
+    fn messages(
+        &mut self,
+        connection: Connection,
+        assembly: &mut Assembly,
+        rest: &mut &[u8],
+        now: Time,
+    ) -> bool {
+        loop {
+            match assembly.next(rest) {
+                Ok(Some((header, body))) => self.message(connection, header, body, now),
+                Ok(None) => return true,
+                Err(too_long) => {
+                    if let Some((at, _)) = self.connections.get(&connection).copied() {
+                        let told = |from| Notice::TooLong(from, too_long.0);
+                        self.notice(at, Told::TooLong, told);
+                    }
+                    self.shut_out(connection, now);
+                    return false;
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, connection: Connection, header: Header, body: Cow<'_, [u8]>, now: Time) {
+        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+        if header.is_map() {
+            return self.map(at, lane, &header, &body, now);
+        }
+        let lane = self.release(at, lane);
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let this = &mut peer.lanes[lane];
+        if header.sequence < this.expected && header.flags & FLAG_AGAIN != 0 {
+            this.counts.duplicates += 1;
+            return;
+        }
+        this.expected = header.sequence.wrapping_add(1);
+        this.counts.received += 1;
+        if header.is_probe() {
+            let said = Announcement::read(&header.extensions);
+            self.learn(at, lane, said, false, now);
+            if header.to == PROBE_PORT {
+                return;
+            }
+        }
+        if header.to == 0 {
+            return self.ping(at, lane, header.from);
+        }
+        let from = peer_address(self, at);
+        let datagram = Datagram { from, port: header.from, body: body.into_owned() };
+        match self.deliver(header.to, datagram) {
+            None => {
+                self.totals.no_port += 1;
+                self.notice(at, Told::NoPort, |from| Notice::NoPort(from, header.to));
+            }
+            Some(false) => {}
+            Some(true) => self.pause(connection, header.to),
+        }
+    }
+
+    fn map(&mut self, at: u32, lane: usize, header: &Header, body: &[u8], now: Time) {
+        self.totals.maps_received += 1;
+        let said = Announcement::read(&header.extensions);
+        if said != Announcement::default() {
+            self.learn(at, lane, said, true, now);
+        }
+        self.release(at, lane);
+        let (Some(map), Some(peer)) = (Map::read(body), self.peers.get_mut(&at)) else {
+            debug_assert_ne!(body.len(), MAP_BYTES);
+            return self.notice(at, Told::Map, Notice::BadMap);
+        };
+        peer.congested = map;
+        self.tell_of_room();
+    }
+
+    fn learn(&mut self, at: u32, lane: usize, said: Announcement, in_map: bool, now: Time) {
+        let lanes_here = self.config.lanes;
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let before: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum();
+        let Learnt { anew, paths } = peer.learn(said, lane, in_map, lanes_here, &mut self.freed);
+        let dropped: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum::<u64>() - before;
+        let address = peer.address;
+        if anew || dropped > 0 {
+            self.requests.push_back(Request::Notice(Notice::Anew(address, dropped)));
+        }
+        self.give_room();
+        if paths {
+            self.requests.push_back(Request::Vacant(address));
+            self.dial_all(at, now);
+            let Some(peer) = self.peers.get_mut(&at) else { return };
+            for lane in &mut peer.lanes {
+                Self::ask_to_write(&mut self.requests, lane);
+            }
+        }
+    }
+
+    /// Answers a ping; a probe with what this host is.
+    fn ping(&mut self, at: u32, lane: usize, from: u16) {
+        self.totals.pings += 1;
+        if from == 0 {
+            return;
+        }
+        let extensions = if from == PROBE_PORT { self.announcement().write() } else { [0; 16] };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let this = &mut peer.lanes[lane];
+        if this.answers_are_full() || peer.congested.is_set(from) {
+            self.totals.pings_unanswered += 1;
+            return self.notice(at, Told::Answers, Notice::Answers);
+        }
+        this.push(Header { from: 0, to: from, extensions, ..Header::default() }, &[]);
+        Self::ask_to_write(&mut self.requests, this);
+    }
+
+    /// A queue is fuller than it should be by what was under way.
+    fn pause(&mut self, connection: Connection, port: u16) {
+        if let Some((at, lane)) = self.connections.get(&connection)
+            && let Some(peer) = self.peers.get_mut(at)
+            && let Some(port) = self.ports.get_mut(&port)
+            && !port.pausing.contains(&connection)
+        {
+            port.pausing.push(connection);
+            if !std::mem::replace(&mut peer.lanes[*lane].link.paused, true) {
+                self.requests.push_back(Request::Pause(connection));
+            }
+        }
+    }
+
+    pub(super) fn resume(&mut self, connection: Connection) {
+        if let Some((at, lane)) = self.connections.get(&connection)
+            && let Some(peer) = self.peers.get_mut(at)
+            && !self.ports.values().any(|port| port.pausing.contains(&connection))
+        {
+            peer.lanes[*lane].link.paused = false;
+            self.requests.push_back(Request::Resume(connection));
+        }
+    }
+}
+
+fn peer_address(node: &Node, at: u32) -> core::net::IpAddr {
+    node.peers.get(&at).map_or(node.config.address, |peer| peer.address)
+}

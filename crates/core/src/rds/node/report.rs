@@ -1,0 +1,123 @@
+//! What a node is like at a moment.
+
+use super::{Counts, IpAddr, Node, Totals};
+
+/// A lane.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaneReport {
+    /// One word.
+    pub state: &'static str,
+    /// Messages that are kept until TCP has acknowledged them, and their bytes with headers.
+    pub queued: usize,
+    /// See `queued`.
+    pub queued_bytes: usize,
+    /// The number of the next message to be sent.
+    pub next_sequence: u64,
+    /// The least number that is new among those that come.
+    pub expected: u64,
+    /// What it has done.
+    pub counts: Counts,
+}
+
+/// A peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerReport {
+    /// Its address.
+    pub address: IpAddr,
+    /// Whether this host dials.
+    pub dials: bool,
+    /// Lanes that are used; 0 until it has said.
+    pub paths: usize,
+    /// Its generation; 0 if it has not said.
+    pub generation: u32,
+    /// Whether its source ports name lanes.
+    pub port_is_lane: bool,
+    /// Ports of its that take no more.
+    pub congested_ports: usize,
+    /// Bytes of memory that it takes here, without sockets.
+    pub memory: usize,
+    /// Its lanes.
+    pub lanes: Vec<LaneReport>,
+}
+
+/// A port of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortReport {
+    /// Its number.
+    pub port: u16,
+    /// Messages in its queue, and bytes.
+    pub queued: usize,
+    /// See `queued`.
+    pub queued_bytes: usize,
+    /// Bytes that it has sent and no peer has acknowledged.
+    pub sent_bytes: usize,
+    /// Whether peers are told to wait.
+    pub congested: bool,
+    /// Messages that came and that were sent, ever.
+    pub received: u64,
+    /// See `received`.
+    pub sent: u64,
+}
+
+/// All of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// This host.
+    pub address: IpAddr,
+    /// Its generation.
+    pub generation: u32,
+    /// Counts since its start.
+    pub totals: Totals,
+    /// By address.
+    pub peers: Vec<PeerReport>,
+    /// By number.
+    pub ports: Vec<PortReport>,
+}
+
+impl Node {
+    /// What it is like now.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let peers = self.by_address.values().filter_map(|at| self.peers.get(at));
+        let peers = peers.map(|peer| PeerReport {
+            address: peer.address,
+            dials: peer.dials,
+            paths: peer.paths,
+            generation: peer.generation,
+            port_is_lane: peer.port_is_lane,
+            congested_ports: peer.congested.count(),
+            memory: peer.memory(),
+            lanes: peer
+                .lanes
+                .iter()
+                .map(|lane| {
+                    let (queued, queued_bytes, next_sequence) = lane.queued();
+                    LaneReport {
+                        state: lane.link.state.name(),
+                        queued,
+                        queued_bytes,
+                        next_sequence,
+                        expected: lane.expected,
+                        counts: lane.counts,
+                    }
+                })
+                .collect(),
+        });
+        let ports = self.ports.iter().map(|(number, port)| PortReport {
+            port: *number,
+            queued: port.queue.len(),
+            queued_bytes: port.queued_bytes,
+            sent_bytes: port.sent_bytes,
+            congested: port.congested,
+            received: port.received,
+            sent: port.sent,
+        });
+        Report {
+            address: self.config.address,
+            generation: self.config.generation,
+            totals: self.totals,
+            peers: peers.collect(),
+            ports: ports.collect(),
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! A host and the lanes to it.
+//!
+//! # Model
+//! Until the peer has said how many lanes it has, only lane 0 has a connection; what belongs to others
+//! waits on them. Then messages of lanes that there are not go to those that there are, before any of
+//! them was sent.
+//!
+//! # Invariants
+//! * all messages of a port are on one lane, in order
+//! * lanes from 1 on are dialled only while lane 0 is up
+//!
+//! # Limits
+//! A peer that does not name its lanes by source ports (Linux up to 6.18) takes connections for lanes
+//! in the order in which they come: to such a one lanes are dialled one after the other, and all of
+//! them again when one breaks.
+
+use core::net::IpAddr;
+
+use super::congestion::Map;
+use super::header::{Announcement, LANES_MAX};
+use super::lane::{Freed, Lane, State};
+use super::spread::Spread;
+use crate::time::Time;
+
+/// Things that are said once of each peer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub(crate) enum Told {
+    TooLong,
+    NoPort,
+    Answers,
+    Map,
+}
+
+#[derive(Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// Whether this end dials: its address is smaller.
+    pub(crate) dials: bool,
+    /// How many lanes are used; 0 until the peer has said.
+    pub(crate) paths: usize,
+    pub(crate) port_is_lane: bool,
+    /// Its generation; 0 if it has not said.
+    pub(crate) generation: u32,
+    /// It announces itself in maps: a Hawser.
+    pub(crate) announces_in_maps: bool,
+    pub(crate) probed: bool,
+    pub(crate) lanes: Vec<Lane>,
+    pub(crate) congested: Map,
+    pub(crate) spread: Spread,
+    pub(crate) shut_out_until: Time,
+    /// When something was last done.
+    pub(crate) used: Time,
+    told: u8,
+}
+
+/// Why a connection has no lane yet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Busy {
+    /// The peer dials a lane again, so it has given up the connection that this lane has.
+    GivenUp(usize),
+    /// All lanes that are known of have one.
+    All,
+}
+
+/// What became of an announcement.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Learnt {
+    /// It has started anew.
+    pub(crate) anew: bool,
+    /// The number of lanes is another one.
+    pub(crate) paths: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(address: IpAddr, dials: bool, now: Time) -> Self {
+        Self {
+            address,
+            dials,
+            paths: 0,
+            port_is_lane: false,
+            generation: 0,
+            announces_in_maps: false,
+            probed: false,
+            lanes: vec![Lane::default()],
+            congested: Map::default(),
+            spread: Spread::default(),
+            shut_out_until: Time::ZERO,
+            used: now,
+            told: 0,
+        }
+    }
+
+    /// A lane, which is made if there is none yet.
+    pub(crate) fn lane(&mut self, at: usize) -> &mut Lane {
+        debug_assert!(at < LANES_MAX);
+        if self.lanes.len() <= at {
+            self.lanes.resize_with(at + 1, Lane::default);
+        }
+        &mut self.lanes[at]
+    }
+
+    /// Whether nothing is queued to it.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.lanes.iter().all(Lane::is_empty)
+    }
+
+    /// Whether no lane has a connection.
+    pub(crate) fn is_down(&self) -> bool {
+        self.lanes.iter().all(|lane| lane.link.state == State::Down)
+    }
+
+    /// Whether this was not said before.
+    pub(crate) fn tell_once(&mut self, what: Told) -> bool {
+        let bit = 1 << what as u8;
+        let first = self.told & bit == 0;
+        self.told |= bit;
+        first
+    }
+
+    /// The peer has said what it is, on a lane, in a map or in a probe.
+    pub(crate) fn learn(
+        &mut self,
+        said: Announcement,
+        lane: usize,
+        in_map: bool,
+        lanes_here: usize,
+        freed: &mut Freed,
+    ) -> Learnt {
+        let mut learnt = Learnt::default();
+        let generation = said.generation;
+        if generation != 0 {
+            learnt.anew = self.generation != 0 && self.generation != generation;
+            self.generation = generation;
+        }
+        if in_map {
+            self.announces_in_maps = true;
+            if generation != 0 && self.lanes[lane].generation != generation {
+                self.start_lane_anew(lane, generation, freed);
+            }
+        } else if learnt.anew && !self.announces_in_maps {
+            // As rds_conn_peer_gen_update (net/rds/recv.c): a kernel says it on one lane for all.
+            for at in 0..self.lanes.len() {
+                self.lanes[at].expected = 0;
+                self.lanes[at].drop_tried(freed);
+            }
+        }
+        if in_map && said.lanes.is_none() {
+            return learnt;
+        }
+        self.port_is_lane = said.port_is_lane;
+        let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, lanes_here);
+        // Another number only of one that has started anew: ports would have to change lanes.
+        if self.paths == 0 || (paths != self.paths && learnt.anew) {
+            learnt.paths = true;
+            self.paths = paths;
+            self.move_beyond(paths, freed);
+        }
+        learnt
+    }
+
+    fn start_lane_anew(&mut self, at: usize, generation: u32, freed: &mut Freed) {
+        let lane = &mut self.lanes[at];
+        if lane.generation != 0 {
+            lane.drop_tried(freed);
+            lane.expected = 0;
+        }
+        lane.generation = generation;
+    }
+
+    /// What waits on lanes that there are not goes to those that there are.
+    fn move_beyond(&mut self, paths: usize, freed: &mut Freed) {
+        for at in (paths..self.lanes.len()).rev() {
+            let (below, these) = self.lanes.split_at_mut(at);
+            let lane = &mut these[0];
+            let to = &mut below[at & (paths - 1)];
+            lane.move_to(to);
+            lane.drop_tried(freed);
+        }
+    }
+
+    /// Which lane a connection is that the peer has dialled. It must wait if there is none free: a peer
+    /// that was turned away after TCP has acknowledged its messages would take them for delivered.
+    pub(crate) fn lane_for(&mut self, source_port: u16) -> Result<usize, Busy> {
+        let is_free = |lane: &Lane| matches!(lane.link.state, State::Down | State::Dialling);
+        let paths = self.paths.max(1);
+        if self.paths > 0 && self.port_is_lane {
+            let at = usize::from(source_port) % paths;
+            return if is_free(self.lane(at)) { Ok(at) } else { Err(Busy::GivenUp(at)) };
+        }
+        let free = (0..paths).find(|at| is_free(self.lane(*at)));
+        free.ok_or(if self.paths == 1 { Busy::GivenUp(0) } else { Busy::All })
+    }
+
+    /// Bytes of memory, itself included.
+    pub(crate) fn memory(&self) -> usize {
+        let unused = (self.lanes.capacity() - self.lanes.len()) * size_of::<Lane>();
+        let map = if self.congested.count() > 0 { super::congestion::MAP_BYTES } else { 0 };
+        size_of::<Self>() + unused + map + self.lanes.iter().map(Lane::memory).sum::<usize>()
+    }
+}

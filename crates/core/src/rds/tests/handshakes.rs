@@ -1,0 +1,278 @@
+//! Kernels of both generations, byte by byte.
+
+use super::*;
+use crate::rds::header::{Announcement, FLAG_AGAIN, PROBE_PORT};
+use crate::rds::node::NotTaken;
+
+const OLD: &[u8] = &[5, 0, 8];
+const NEW: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 1, 8, 0];
+const NEW_AGAIN: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 2, 8, 0];
+
+fn dials(node: &mut Node) -> Vec<(Connection, u16)> {
+    let dial = |request| match request {
+        Request::Dial { connection, port_remainder, .. } => Some((connection, port_remainder)),
+        _ => None,
+    };
+    requests(node).into_iter().filter_map(dial).collect()
+}
+
+#[test]
+fn a_map_goes_first_and_then_the_probe() {
+    let now = Time::ZERO;
+    let (mut node, connection, _) = dialled(now);
+    let first = written(&mut node, connection);
+    assert_eq!(first.len(), 1, "messages wait until the peer has said something");
+    assert!(first[0].0.is_map() && first[0].1.len() == 8192);
+    node.received(connection, &kernel_map(), now);
+    let next = written(&mut node, connection);
+    let probe = next.iter().find(|(header, _)| header.from == PROBE_PORT).unwrap();
+    let said = Announcement::read(&probe.0.extensions);
+    assert_eq!((said.lanes, said.generation, said.port_is_lane), (Some(8), 7, true));
+}
+
+#[test]
+fn lanes_of_an_old_kernel_are_dialled_one_after_the_other() {
+    let now = Time::ZERO;
+    let (mut node, connection, _) = dialled(now);
+    node.received(connection, &kernel_map(), now);
+    written(&mut node, connection);
+    assert!(dials(&mut node).is_empty(), "no lane before the handshake");
+    node.received(connection, &probe(1, 0, PROBE_PORT, OLD), now);
+    for lane in 1..8 {
+        let dialled = dials(&mut node);
+        assert_eq!(dialled.len(), 1, "lane {lane}");
+        node.connected(dialled[0].0, now);
+    }
+    assert!(dials(&mut node).is_empty());
+}
+
+#[test]
+fn lanes_of_a_later_kernel_are_dialled_at_once_from_ports_that_name_them() {
+    let now = Time::ZERO;
+    let (mut node, connection, _) = dialled(now);
+    node.received(connection, &kernel_map(), now);
+    node.received(connection, &probe(1, 0, PROBE_PORT, NEW), now);
+    let remainders: Vec<u16> = dials(&mut node).into_iter().map(|(_, port)| port).collect();
+    assert_eq!(remainders, [1, 2, 3, 4, 5, 6, 7]);
+}
+
+#[test]
+fn when_a_lane_of_an_old_kernel_breaks_all_are_dialled_again_in_order() {
+    let mut now = Time::ZERO;
+    let (mut node, first, _) = dialled(now);
+    node.received(first, &kernel_map(), now);
+    node.received(first, &probe(1, 0, PROBE_PORT, OLD), now);
+    let mut lanes = vec![first];
+    for _ in 1..8 {
+        let next = dials(&mut node)[0].0;
+        node.connected(next, now);
+        lanes.push(next);
+    }
+    node.closed(lanes[3], now);
+    let drains: Vec<Request> =
+        requests(&mut node).into_iter().filter(|r| matches!(r, Request::Drain(_))).collect();
+    assert_eq!(drains.len(), 7);
+    for (at, lane) in lanes.iter().enumerate().rev().filter(|(at, _)| *at != 3) {
+        node.tick(now);
+        assert!(dials(&mut node).is_empty(), "lane {at} is still there");
+        node.closed(*lane, now);
+    }
+    now = now.after(std::time::Duration::from_millis(5));
+    node.tick(now);
+    let dialled = dials(&mut node);
+    assert_eq!(dialled.len(), 1);
+    assert_eq!(dialled[0].1, 0, "lane 0 comes first");
+}
+
+#[test]
+fn a_kernel_without_lanes_gets_one() {
+    let now = Time::ZERO;
+    let (mut node, connection, _) = dialled(now);
+    node.received(connection, &kernel_map(), now);
+    node.received(connection, &probe(1, 0, PROBE_PORT, &[]), now);
+    assert!(dials(&mut node).is_empty());
+    assert_eq!(node.report().peers[0].paths, 1);
+    // What waited on other lanes goes by the only one.
+    for _ in 0..20 {
+        let port = node.bind(0).unwrap();
+        node.send(port, (address(LARGE), 9), b"x", now).unwrap();
+    }
+    assert_eq!(written(&mut node, connection).len(), 1 + 1 + 1 + 20, "map, probe, first, others");
+}
+
+#[test]
+fn what_waits_before_the_handshake_is_moved_and_numbered_anew() {
+    let now = Time::ZERO;
+    let mut node = node(SMALL);
+    let ports: Vec<u16> = (0..40).map(|_| node.bind(0).unwrap()).collect();
+    for port in &ports {
+        for part in [b"one", b"two"] {
+            node.send(*port, (address(LARGE), 9), part, now).unwrap();
+        }
+    }
+    let connection = dials(&mut node)[0].0;
+    node.connected(connection, now);
+    node.received(connection, &kernel_map(), now);
+    node.received(connection, &probe(1, 0, PROBE_PORT, &[5, 0, 1]), now);
+    let sent = written(&mut node, connection);
+    let numbers: Vec<u64> =
+        sent.iter().map(|(header, _)| header.sequence).filter(|number| *number > 0).collect();
+    assert_eq!(numbers, (1..=81).collect::<Vec<u64>>());
+    for port in ports {
+        let of_port: Vec<&[u8]> = sent
+            .iter()
+            .filter(|(header, _)| header.from == port)
+            .map(|(_, body)| &body[..])
+            .collect();
+        assert_eq!(of_port, [b"one", b"two"]);
+    }
+}
+
+#[test]
+fn a_larger_address_knocks_and_is_dialled_back() {
+    let now = Time::ZERO;
+    let mut large = node(LARGE);
+    let port = large.bind(0).unwrap();
+    large.send(port, (address(SMALL), 9), b"hello", now).unwrap();
+    let knock = dials(&mut large)[0].0;
+    let mut small = node(SMALL);
+    assert_eq!(small.accept(address(LARGE), 40_000, now), Err(NotTaken::Refuse));
+    assert_eq!(dials(&mut small).len(), 1, "it dials back");
+    large.connected(knock, now);
+    assert!(requests(&mut large).contains(&Request::Close(knock)), "nothing is sent on a knock");
+    let accepted = large.accept(address(SMALL), 40_000, now).unwrap();
+    large.received(accepted, &kernel_map(), now);
+    let sent = written(&mut large, accepted);
+    // Probe and message; the port may belong to another lane, which waits for the handshake.
+    assert!(sent.iter().any(|(header, _)| header.from == PROBE_PORT));
+}
+
+#[test]
+fn both_dial_at_once_and_one_connection_is_left() {
+    let now = Time::ZERO;
+    let (mut small, mut large) = (node(SMALL), node(LARGE));
+    for (node, to) in [(&mut small, LARGE), (&mut large, SMALL)] {
+        let port = node.bind(0).unwrap();
+        node.send(port, (address(to), 9), b"hello", now).unwrap();
+    }
+    let (dial, knock) = (dials(&mut small)[0].0, dials(&mut large)[0].0);
+    assert_eq!(small.accept(address(LARGE), 40_000, now), Err(NotTaken::Refuse));
+    assert!(dials(&mut small).is_empty(), "it dials already");
+    let accepted = large.accept(address(SMALL), 40_000, now).unwrap();
+    assert!(requests(&mut large).contains(&Request::Close(knock)));
+    large.failed(knock, now);
+    small.connected(dial, now);
+    assert!(written(&mut small, dial)[0].0.is_map());
+    assert!(written(&mut large, accepted)[0].0.is_map());
+}
+
+#[test]
+fn an_acceptor_takes_lanes_of_a_later_kernel_by_their_ports() {
+    let now = Time::ZERO;
+    let mut large = node(LARGE);
+    let first = large.accept(address(SMALL), 40_000, now).unwrap();
+    large.received(first, &kernel_map(), now);
+    assert_eq!(large.accept(address(SMALL), 40_003, now), Err(NotTaken::Wait));
+    large.received(first, &probe(1, PROBE_PORT, 0, NEW), now);
+    assert!(requests(&mut large).contains(&Request::Vacant(address(SMALL))));
+    let third = large.accept(address(SMALL), 40_003, now).unwrap();
+    large.received(third, &message(1, 4000, 4001, 0, b"x"), now);
+    let report = large.report();
+    assert_eq!(report.peers[0].lanes[3].expected, 2);
+    // Dialled again before this end knows that it has broken: the old one is read to its end.
+    assert_eq!(large.accept(address(SMALL), 40_011, now), Err(NotTaken::Wait));
+    assert!(requests(&mut large).contains(&Request::Drain(third)));
+    large.closed(third, now);
+    assert!(large.accept(address(SMALL), 40_011, now).is_ok());
+}
+
+#[test]
+fn an_acceptor_takes_lanes_of_an_old_kernel_in_order() {
+    let now = Time::ZERO;
+    let mut large = node(LARGE);
+    let first = large.accept(address(SMALL), 50_001, now).unwrap();
+    large.received(first, &kernel_map(), now);
+    large.received(first, &probe(1, PROBE_PORT, 0, OLD), now);
+    for at in 1..8 {
+        let next = large.accept(address(SMALL), 50_001 + at * 5, now).unwrap();
+        large.received(next, &message(u64::from(at) * 10, 4000, 4001, 0, b"x"), now);
+    }
+    assert_eq!(large.accept(address(SMALL), 50_099, now), Err(NotTaken::Wait));
+    let expected: Vec<u64> = large.report().peers[0].lanes.iter().map(|l| l.expected).collect();
+    assert_eq!(expected, [2, 11, 21, 31, 41, 51, 61, 71]);
+}
+
+#[test]
+fn a_lane_that_comes_before_its_peer_is_known_finds_its_place() {
+    let now = Time::ZERO;
+    let (mut small, mut large) = (node(SMALL), node(LARGE));
+    let port = small.bind(0).unwrap();
+    small.send(port, (address(LARGE), 9), b"x", now).unwrap();
+    let dial = dials(&mut small)[0].0;
+    small.connected(dial, now);
+    let announced = written(&mut small, dial).remove(0);
+    let bytes = [&announced.0.encode()[..], &announced.1].concat();
+    // Of a Hawser, which says in its first message that 40,005 is lane 5.
+    let accepted = large.accept(address(SMALL), 40_005, now).unwrap();
+    large.received(accepted, &[bytes, message(3, 4, 5, 0, b"")].concat(), now);
+    let lanes = &large.report().peers[0].lanes;
+    assert_eq!((lanes[0].state, lanes[5].state, lanes[5].expected), ("down", "up", 4));
+}
+
+#[test]
+fn a_kernel_that_has_started_anew_gets_nothing_twice() {
+    let mut now = Time::ZERO;
+    let (mut node, connection, _) = dialled(now);
+    node.received(connection, &kernel_map(), now);
+    node.received(connection, &probe(1, 0, PROBE_PORT, NEW), now);
+    written(&mut node, connection);
+    node.received(connection, &message(9, 3, 4, 0, b""), now);
+    node.closed(connection, now);
+    now = now.after(std::time::Duration::from_millis(2));
+    node.tick(now);
+    let again = dials(&mut node).into_iter().find(|(_, port)| *port == 0).unwrap().0;
+    node.connected(again, now);
+    node.received(again, &probe(1, PROBE_PORT, 0, NEW_AGAIN), now);
+    // A number below the last start's, flagged: it is this start's own.
+    node.received(again, &message(2, 3, 4, FLAG_AGAIN, b""), now);
+    let lane = &node.report().peers[0].lanes[0];
+    assert_eq!((lane.counts.duplicates, lane.expected), (0, 3));
+}
+
+#[test]
+fn pings_are_answered_and_from_port_0_not() {
+    let now = Time::ZERO;
+    let mut large = node(LARGE);
+    let connection = large.accept(address(SMALL), 40_000, now).unwrap();
+    large.received(connection, &kernel_map(), now);
+    written(&mut large, connection);
+    large.received(connection, &message(5, 777, 0, 0, b""), now);
+    large.received(connection, &message(6, 0, 0, 0, b""), now);
+    let sent = written(&mut large, connection);
+    assert_eq!(sent.len(), 1);
+    assert_eq!((sent[0].0.from, sent[0].0.to, sent[0].0.length), (0, 777, 0));
+}
+
+#[test]
+fn after_a_failure_it_is_dialled_at_once_and_then_ever_later() {
+    let mut now = Time::ZERO;
+    let mut node = node(SMALL);
+    let port = node.bind(0).unwrap();
+    node.send(port, (address(LARGE), 9), b"x", now).unwrap();
+    let mut longest = 0;
+    for round in 0..40 {
+        let dialled = dials(&mut node);
+        assert_eq!(dialled.len(), 1, "round {round}");
+        node.failed(dialled[0].0, now);
+        let wait = node.until_tick(now).unwrap();
+        if round == 0 {
+            assert!(wait.is_zero());
+        }
+        let most = 1u64 << (round as u32).saturating_sub(1).min(10);
+        assert!(wait.as_millis() as u64 <= most.min(1000), "round {round}: {wait:?}");
+        longest = longest.max(wait.as_millis());
+        now = now.after(wait);
+        node.tick(now);
+    }
+    assert!(longest > 300, "it does back off: {longest} ms");
+}

@@ -1,0 +1,314 @@
+//! Bounds, and what a peer may do wrong.
+
+use super::*;
+use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, MESSAGE_BYTES_MAX};
+use crate::rds::lane::ANSWERS_MAX;
+use crate::rds::node::{
+    BindError, NotTaken, Notice, OVERRUN_BYTES, PEERS_MAX, SHUT_OUT, SendError,
+};
+
+fn notices(node: &mut Node) -> Vec<Notice> {
+    let notice = |request| match request {
+        Request::Notice(notice) => Some(notice),
+        _ => None,
+    };
+    requests(node).into_iter().filter_map(notice).collect()
+}
+
+/// A node that one with the smaller address has dialled.
+fn accepted(receive_buffer: usize) -> (Node, Connection) {
+    let mut config = Config::new(address(LARGE), 7, 1);
+    config.receive_buffer = receive_buffer;
+    let mut node = Node::new(config);
+    let connection = node.accept(address(SMALL), 40_000, Time::ZERO).unwrap();
+    node.received(connection, &kernel_map(), Time::ZERO);
+    written(&mut node, connection);
+    requests(&mut node);
+    (node, connection)
+}
+
+#[test]
+fn a_message_of_the_most_goes_and_one_byte_more_does_not() {
+    let (mut node, _, port) = dialled(Time::ZERO);
+    let to = (address(LARGE), 9);
+    let body = vec![0; MESSAGE_BYTES_MAX + 1];
+    assert_eq!(node.send(port, to, &body, Time::ZERO), Err(SendError::TooLong));
+    assert_eq!(node.send(port, to, &body[1..], Time::ZERO), Ok(()));
+    let mut config = Config::new(address(SMALL), 1, 1);
+    config.send_buffer = 1000;
+    let mut node = Node::new(config);
+    let port = node.bind(0).unwrap();
+    assert_eq!(node.send(port, to, &[0; 1001], Time::ZERO), Err(SendError::TooLong));
+    assert_eq!(node.send(port, to, &[0; 1000], Time::ZERO), Ok(()));
+    assert_eq!(node.send(port, to, &[0; 1], Time::ZERO), Err(SendError::Full));
+}
+
+#[test]
+fn room_is_told_once_tcp_has_acknowledged() {
+    let now = Time::ZERO;
+    let mut config = Config::new(address(SMALL), 1, 1);
+    (config.send_buffer, config.lanes) = (1000, 1);
+    let mut node = Node::new(config);
+    let port = node.bind(0).unwrap();
+    let to = (address(LARGE), 9);
+    node.send(port, to, &[1; 1000], now).unwrap();
+    assert_eq!(node.send(port, to, &[2; 10], now), Err(SendError::Full));
+    let Some(Request::Dial { connection, .. }) = node.poll() else { panic!() };
+    node.connected(connection, now);
+    node.received(connection, &kernel_map(), now);
+    written(&mut node, connection);
+    let all = 48 + 8192 + 1048; // and then the probe
+    node.acknowledged(connection, all - 1, now);
+    assert!(!requests(&mut node).contains(&Request::Room(port)), "one byte is missing");
+    node.acknowledged(connection, all, now);
+    assert!(requests(&mut node).contains(&Request::Room(port)));
+    assert_eq!(node.send(port, to, &[2; 10], now), Ok(()));
+}
+
+#[test]
+fn a_length_beyond_the_most_resets_the_lane_and_shuts_the_peer_out_for_a_while() {
+    let (mut node, connection) = accepted(1000);
+    let header = Header { length: 1 << 30, to: 5, ..Header::default() }.encode();
+    node.received(connection, &header, Time::ZERO);
+    let asked = requests(&mut node);
+    assert!(asked.contains(&Request::Close(connection)), "{asked:?}");
+    let said = Notice::TooLong(address(SMALL), 1 << 30);
+    assert!(asked.contains(&Request::Notice(said)));
+    assert_eq!(node.accept(address(SMALL), 1, Time::ZERO), Err(NotTaken::Refuse));
+    let later = Time::ZERO.after(SHUT_OUT);
+    let again = node.accept(address(SMALL), 1, later).unwrap();
+    node.received(again, &header, later);
+    assert!(notices(&mut node).is_empty(), "said once");
+    // Others are not concerned.
+    assert!(node.accept(address("10.0.0.0"), 8, later).is_ok());
+}
+
+#[test]
+fn a_number_below_the_expected_one_is_dropped_only_if_flagged() {
+    let (mut node, connection) = accepted(100_000);
+    let port = node.bind(5).unwrap();
+    for (sequence, flags) in
+        [(1, 0), (2, 0), (2, FLAG_AGAIN), (9, 0), (3, 0), (u64::MAX, 0), (1, 0)]
+    {
+        node.received(connection, &message(sequence, 4, 5, flags, &[sequence as u8]), Time::ZERO);
+    }
+    let got: Vec<u8> = std::iter::from_fn(|| node.receive(port)).map(|d| d.body[0]).collect();
+    assert_eq!(got, [1, 2, 9, 3, 255, 1]);
+    assert_eq!(node.report().peers[0].lanes[0].counts.duplicates, 1);
+}
+
+#[test]
+fn what_was_not_acknowledged_is_sent_again_from_its_first_byte_with_its_number() {
+    let mut now = Time::ZERO;
+    let (mut node, connection, port) = dialled(now);
+    node.received(connection, &kernel_map(), now);
+    node.received(connection, &probe(1, 0, 1, &[5, 0, 1]), now);
+    for part in [b"two", b"thr"] {
+        node.send(port, (address(LARGE), 9), part, now).unwrap();
+    }
+    // The map, the probe and "first" are acknowledged; "two" was written in part, "thr" not at all.
+    let count = node.to_write(connection)[0].len();
+    node.wrote(connection, count);
+    let all = 48 + 48 + 5;
+    node.wrote(connection, all + 48 + 1);
+    node.acknowledged(connection, (count + all) as u64, now);
+    node.closed(connection, now);
+    now = now.after(std::time::Duration::from_millis(2));
+    node.tick(now);
+    let again = requests(&mut node).into_iter().find_map(|request| match request {
+        Request::Dial { connection, .. } => Some(connection),
+        _ => None,
+    });
+    let again = again.unwrap();
+    node.connected(again, now);
+    let sent = written(&mut node, again);
+    let seen: Vec<_> =
+        sent.iter().map(|(h, body)| (h.sequence, h.flags, body.len(), body.first())).collect();
+    assert_eq!(seen[0].1, FLAG_MAP);
+    assert_eq!(seen[1..], [(3, FLAG_AGAIN, 3, Some(&b't')), (4, 0, 3, Some(&b't'))]);
+}
+
+#[test]
+fn a_full_queue_is_congested_until_half_of_it_is_taken() {
+    let (mut node, connection) = accepted(1000);
+    let port = node.bind(4001).unwrap();
+    node.received(connection, &message(1, 4, 4001, 0, &[0; 900]), Time::ZERO);
+    assert!(written(&mut node, connection).is_empty());
+    node.received(connection, &message(2, 4, 4001, 0, &[0; 100]), Time::ZERO);
+    let map = written(&mut node, connection);
+    assert_eq!((map[0].0.flags, map[0].0.sequence, map[0].1[4001 / 8]), (FLAG_MAP, 0, 2));
+    node.receive(port).unwrap();
+    let map = written(&mut node, connection);
+    assert_eq!(map[0].1[4001 / 8], 0);
+}
+
+#[test]
+fn a_queue_that_overruns_stops_the_reading_until_it_is_taken() {
+    let (mut node, connection) = accepted(1000);
+    let port = node.bind(4001).unwrap();
+    let body = vec![0; MESSAGE_BYTES_MAX];
+    let mut sequence = 0;
+    while !requests(&mut node).contains(&Request::Pause(connection)) {
+        sequence += 1;
+        node.received(connection, &message(sequence, 4, 4001, 0, &body), Time::ZERO);
+        assert!(sequence <= (OVERRUN_BYTES / MESSAGE_BYTES_MAX) as u64 + 2);
+    }
+    while node.receive(port).is_some() {}
+    assert!(requests(&mut node).contains(&Request::Resume(connection)));
+    // And when the port is given back instead.
+    for _ in 0..12 {
+        sequence += 1;
+        node.received(connection, &message(sequence, 4, 4001, 0, &body), Time::ZERO);
+    }
+    requests(&mut node);
+    node.unbind(port);
+    assert!(requests(&mut node).contains(&Request::Resume(connection)));
+    assert_eq!(node.report().ports.len(), 0);
+}
+
+#[test]
+fn a_congested_port_is_not_sent_to() {
+    let now = Time::ZERO;
+    let (mut node, connection, port) = dialled(now);
+    let mut bits = [0; 8192];
+    bits[9 / 8] = 1 << (9 % 8);
+    node.received(connection, &message(0, 0, 0, FLAG_MAP, &bits), now);
+    let to = address(LARGE);
+    assert_eq!(node.send(port, (to, 9), b"x", now), Err(SendError::Congested));
+    assert_eq!(node.send(port, (to, 10), b"x", now), Ok(()));
+    requests(&mut node);
+    node.received(connection, &kernel_map(), now);
+    assert!(requests(&mut node).contains(&Request::Room(port)));
+    assert_eq!(node.send(port, (to, 9), b"x", now), Ok(()));
+    // A map of another length is no map.
+    node.received(connection, &message(0, 0, 0, FLAG_MAP, &bits[1..]), now);
+    assert_eq!(notices(&mut node), [Notice::BadMap(to)]);
+    assert_eq!(node.send(port, (to, 9), b"x", now), Ok(()));
+}
+
+#[test]
+fn pings_of_a_peer_that_does_not_read_are_bounded() {
+    let (mut node, connection) = accepted(1000);
+    for sequence in 0..3 * ANSWERS_MAX as u64 {
+        node.received(connection, &message(sequence, 99, 0, 0, b""), Time::ZERO);
+    }
+    let lane = &node.report().peers[0].lanes[0];
+    assert!(lane.queued <= ANSWERS_MAX + 1, "{}", lane.queued);
+    assert_eq!(notices(&mut node), [Notice::Answers(address(SMALL))]);
+}
+
+#[test]
+fn messages_to_a_port_that_nobody_has_are_dropped_and_said_once() {
+    let (mut node, connection) = accepted(1000);
+    for sequence in 1..100 {
+        node.received(
+            connection,
+            &message(sequence, 4, sequence as u16 + 100, 0, b"x"),
+            Time::ZERO,
+        );
+    }
+    assert_eq!(notices(&mut node), [Notice::NoPort(address(SMALL), 101)]);
+    assert_eq!(node.report().totals.no_port, 99);
+}
+
+#[test]
+fn peers_are_bounded_and_the_idle_ones_forgotten() {
+    let mut node = node("255.0.0.1");
+    let at = |number: u32| IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0a00_0000 + number));
+    for number in 0..PEERS_MAX as u32 {
+        node.accept(at(number), 8, Time::ZERO).unwrap();
+    }
+    requests(&mut node);
+    let one_more = at(PEERS_MAX as u32);
+    assert_eq!(node.accept(one_more, 8, Time::ZERO), Err(NotTaken::Refuse));
+    assert_eq!(notices(&mut node), [Notice::Peers(one_more)]);
+}
+
+#[test]
+fn an_idle_peer_takes_less_than_4_kib() {
+    let now = Time::ZERO;
+    let mut large = node(LARGE);
+    let port = large.bind(4001).unwrap();
+    let first = large.accept(address(SMALL), 40_000, now).unwrap();
+    large.received(first, &kernel_map(), now);
+    let new = [5, 0, 8, 6, 0, 0, 0, 1, 8, 0];
+    large.received(first, &probe(1, 1, 0, &new), now);
+    let mut lanes = vec![first];
+    lanes.extend((1..8).map(|at| large.accept(address(SMALL), 40_000 + at, now).unwrap()));
+    for _ in 0..100 {
+        large.send(port, (address(SMALL), 9), &[0; 5000], now).unwrap();
+    }
+    for lane in &lanes {
+        large.received(*lane, &message(1, 5, 4001, 0, &[1; 9000])[..4000], now);
+        large.received(*lane, &message(1, 5, 4001, 0, &[1; 9000])[4000..], now);
+        written(&mut large, *lane);
+        large.acknowledged(*lane, u64::MAX, now);
+    }
+    assert!(large.report().peers[0].memory > 4096);
+    large.tick(at_ms(5000));
+    let memory = large.report().peers[0].memory;
+    assert!(memory < 4096, "{memory} bytes with eight lanes");
+}
+
+#[test]
+fn ports() {
+    let mut node = node(SMALL);
+    assert_eq!(node.bind(1), Err(BindError::Reserved));
+    assert_eq!(node.bind(4001), Ok(4001));
+    assert_eq!(node.bind(4001), Err(BindError::InUse));
+    let any = node.bind(0).unwrap();
+    assert!(any > 1 && any != 4001);
+    node.unbind(4001);
+    assert_eq!(node.bind(4001), Ok(4001));
+    let now = Time::ZERO;
+    for wrong in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "::1"] {
+        let sent = node.send(4001, (address(wrong), 9), b"x", now);
+        assert_eq!(sent, Err(SendError::Address), "{wrong}");
+    }
+    assert_eq!(node.send(9, (address(LARGE), 9), b"x", now), Err(SendError::NotBound));
+}
+
+#[test]
+fn what_is_sent_to_itself_needs_no_connection() {
+    let mut node = node(SMALL);
+    let (one, other) = (node.bind(10).unwrap(), node.bind(11).unwrap());
+    node.send(one, (address(SMALL), other), b"x", Time::ZERO).unwrap();
+    node.send(one, (address(SMALL), 0), b"", Time::ZERO).unwrap();
+    assert_eq!(requests(&mut node), [Request::Readable(other), Request::Readable(one)]);
+    assert_eq!(node.receive(other).unwrap().port, one);
+    assert_eq!(node.receive(one).unwrap().port, 0, "the answer to a ping");
+}
+
+proptest::proptest! {
+    /// What is random here is likely: headers with small numbers in them, cut anywhere.
+    #[test]
+    fn any_bytes_do_no_harm(
+        parts in proptest::collection::vec((0u64..9, 0u16..3, 0u16..3, 0u8..8, 0u32..200), 0..30),
+        tail: Vec<u8>,
+        cut in 1usize..120,
+    ) {
+        let (mut node, mut connection) = accepted(1000);
+        node.bind(2).unwrap();
+        let mut bytes = Vec::new();
+        for (sequence, from, to, flags, length) in parts {
+            let mut header = Header { sequence, length, from, to, flags, ..Header::default() };
+            header.extensions[..3].copy_from_slice(&[5, 0, length as u8]);
+            bytes.extend(header.encode());
+            bytes.resize(bytes.len() + length as usize, 7);
+        }
+        bytes.extend(tail);
+        let mut now = Time::ZERO;
+        for here in bytes.chunks(cut) {
+            node.received(connection, here, now);
+            if requests(&mut node).contains(&Request::Close(connection)) {
+                now = now.after(2 * SHUT_OUT);
+                connection = node.accept(address(SMALL), 40_000, now).unwrap();
+            }
+            written(&mut node, connection);
+            node.tick(now);
+        }
+        let report = node.report();
+        proptest::prop_assert!(report.ports[0].queued_bytes < 200 * 250);
+        proptest::prop_assert!(report.peers[0].lanes.len() <= 8);
+    }
+}

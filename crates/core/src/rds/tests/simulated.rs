@@ -1,0 +1,480 @@
+//! Two hosts in virtual time, and a network that cuts connections at any byte.
+//!
+//! # Model
+//! A connection takes bytes, has them under way, and puts them into the other end's receive buffer,
+//! where they are acknowledged, as TCP has it. When it is cut, what is under way is lost, and maybe
+//! acknowledgements too; each end reads what is in its buffer and then learns that it has ended. A host that starts anew loses what is
+//! in its buffers.
+//!
+//! # Invariants
+//! * without a new start: each message arrives, once, and those of one port to one port in order
+//! * with new starts: none arrives twice, whichever start gets it, and the order holds
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::{Config, Connection, LARGE, Node, Request, SMALL, address};
+use crate::rds::node::NotTaken;
+use crate::time::Time;
+
+/// Marsaglia's xorshift, so that a seed is a run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % most.max(1)
+    }
+}
+
+#[derive(Default)]
+struct End {
+    connection: Option<Connection>,
+    writable: bool,
+    paused: bool,
+    /// Given to the connection, and not at the other end yet.
+    under_way: VecDeque<u8>,
+    /// Came from the other end, and not read yet.
+    inbox: VecDeque<u8>,
+    /// Of what this end has written, what is in the other's inbox or was.
+    acknowledged: u64,
+    /// As much of that as this end knows.
+    seen: u64,
+    finished: bool,
+}
+
+struct Tcp {
+    ends: [End; 2],
+    dialled_by: usize,
+    source_port: u16,
+    offered: bool,
+    established: bool,
+    cut: bool,
+}
+
+struct Host {
+    node: Node,
+    start: u32,
+    sent: BTreeMap<(u16, u16), u32>,
+}
+
+struct World {
+    random: Random,
+    now: Time,
+    hosts: [Host; 2],
+    connections: Vec<Tcp>,
+    next_port: u16,
+    lanes: usize,
+    /// By sender, its start, its port and the receiver's: numbers that arrived.
+    arrived: BTreeMap<(usize, u32, u16, u16), Vec<u32>>,
+    all_sent: BTreeMap<(usize, u32, u16, u16), u32>,
+    duplicates: u64,
+}
+
+const ADDRESSES: [&str; 2] = [SMALL, LARGE];
+const PORTS: [u16; 4] = [4001, 4002, 4003, 4004];
+
+fn fresh(host: usize, start: u32, lanes: usize, seed: u64) -> Node {
+    let mut config = Config::new(address(ADDRESSES[host]), start * 2 + 1, seed + host as u64);
+    config.lanes = lanes;
+    config.receive_buffer = 60_000;
+    config.send_buffer = 80_000;
+    let mut node = Node::new(config);
+    for port in PORTS {
+        node.bind(port).unwrap();
+    }
+    node
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        random.below(9);
+        let lanes = [1, 2, 4, 8][random.below(4)];
+        let host = |host| Host {
+            node: fresh(host, 0, if host == 0 { lanes } else { 8 }, seed),
+            start: 0,
+            sent: BTreeMap::new(),
+        };
+        Self {
+            random,
+            now: Time::ZERO,
+            hosts: [host(0), host(1)],
+            connections: Vec::new(),
+            next_port: 32_768,
+            lanes,
+            arrived: BTreeMap::new(),
+            all_sent: BTreeMap::new(),
+            duplicates: 0,
+        }
+    }
+
+    fn requests(&mut self, host: usize) {
+        while let Some(request) = self.hosts[host].node.poll() {
+            match request {
+                Request::Dial { connection, port_remainder, .. } => {
+                    self.next_port = self.next_port.checked_add(8).unwrap_or(32_768);
+                    let mut ends = [End::default(), End::default()];
+                    ends[host].connection = Some(connection);
+                    self.connections.push(Tcp {
+                        ends,
+                        dialled_by: host,
+                        source_port: self.next_port / 8 * 8 + port_remainder,
+                        offered: false,
+                        established: false,
+                        cut: false,
+                    });
+                }
+                Request::Write(connection) => {
+                    if let Some(end) = self.end(host, connection) {
+                        end.writable = true;
+                    }
+                }
+                Request::Drain(connection) => {
+                    if let Some(end) = self.end(host, connection) {
+                        end.finished = true;
+                    }
+                }
+                Request::Close(connection) => {
+                    if let Some(at) = self.find(host, connection) {
+                        self.connections[at].ends[host].connection = None;
+                        self.connections[at].cut = true;
+                    }
+                }
+                Request::Pause(connection) | Request::Resume(connection) => {
+                    let paused = matches!(request, Request::Pause(_));
+                    if let Some(end) = self.end(host, connection) {
+                        end.paused = paused;
+                    }
+                }
+                Request::Vacant(_) | Request::Readable(_) | Request::Room(_) => {}
+                Request::Notice(notice) => assert!(
+                    matches!(notice, crate::rds::node::Notice::Anew(..)),
+                    "{notice} without a reason"
+                ),
+            }
+        }
+    }
+
+    fn find(&self, host: usize, connection: Connection) -> Option<usize> {
+        self.connections.iter().position(|tcp| tcp.ends[host].connection == Some(connection))
+    }
+
+    fn end(&mut self, host: usize, connection: Connection) -> Option<&mut End> {
+        let at = self.find(host, connection)?;
+        Some(&mut self.connections[at].ends[host])
+    }
+
+    /// A connection's SYN arrives.
+    fn offer(&mut self, at: usize) {
+        let tcp = &mut self.connections[at];
+        if tcp.cut || tcp.established && tcp.offered {
+            return;
+        }
+        let (dialler, other) = (tcp.dialled_by, 1 - tcp.dialled_by);
+        if !tcp.established {
+            tcp.established = true;
+            if let Some(connection) = tcp.ends[dialler].connection {
+                self.hosts[dialler].node.connected(connection, self.now);
+                self.requests(dialler);
+            }
+        }
+        let tcp = &mut self.connections[at];
+        let from = address(ADDRESSES[dialler]);
+        match self.hosts[other].node.accept(from, tcp.source_port, self.now) {
+            Ok(connection) => {
+                tcp.ends[other].connection = Some(connection);
+                tcp.offered = true;
+            }
+            Err(NotTaken::Wait) => {}
+            Err(NotTaken::Refuse) => tcp.cut = true,
+        }
+        self.requests(other);
+    }
+
+    fn write(&mut self, at: usize, host: usize, most: usize) {
+        let end = &mut self.connections[at].ends[host];
+        let Some(connection) = end.connection.filter(|_| end.writable && !end.finished) else {
+            return;
+        };
+        let count = {
+            let parts = self.hosts[host].node.to_write(connection);
+            let bytes = parts[0].iter().chain(parts[1]).take(most);
+            let before = end.under_way.len();
+            end.under_way.extend(bytes);
+            end.under_way.len() - before
+        };
+        if count == 0 {
+            end.writable = false;
+        }
+        self.hosts[host].node.wrote(connection, count);
+    }
+
+    fn deliver(&mut self, at: usize, from: usize, most: usize) {
+        let tcp = &mut self.connections[at];
+        let count = most.min(tcp.ends[from].under_way.len());
+        let bytes: Vec<u8> = tcp.ends[from].under_way.drain(..count).collect();
+        tcp.ends[from].acknowledged += count as u64;
+        tcp.ends[1 - from].inbox.extend(bytes);
+    }
+
+    fn read(&mut self, at: usize, host: usize, most: usize) {
+        let end = &mut self.connections[at].ends[host];
+        let Some(connection) = end.connection.filter(|_| !end.paused) else { return };
+        let count = most.min(end.inbox.len());
+        let bytes: Vec<u8> = end.inbox.drain(..count).collect();
+        self.hosts[host].node.received(connection, &bytes, self.now);
+        self.requests(host);
+    }
+
+    fn acknowledge(&mut self, at: usize, host: usize) {
+        let end = &mut self.connections[at].ends[host];
+        if let Some(connection) = end.connection {
+            let count = end.acknowledged;
+            end.seen = count;
+            self.hosts[host].node.acknowledged(connection, count, self.now);
+            self.requests(host);
+        }
+    }
+
+    /// Both ends of what was cut, or was finished by one of them, learn of it; in any order.
+    fn bury(&mut self, at: usize) {
+        let tcp = &mut self.connections[at];
+        if !tcp.cut && tcp.ends.iter().any(|end| end.finished) {
+            // What was written before the end comes before the end.
+            for from in [0, 1] {
+                self.deliver(at, from, usize::MAX);
+            }
+            self.connections[at].cut = true;
+        }
+        if !self.connections[at].cut {
+            return;
+        }
+        let host = self.random.below(2);
+        for host in [host, 1 - host] {
+            let lost = self.random.below(2) == 0;
+            let end = &mut self.connections[at].ends[host];
+            end.under_way.clear();
+            end.paused = false;
+            if lost {
+                end.acknowledged = end.seen;
+            }
+            self.read(at, host, usize::MAX);
+            self.acknowledge(at, host);
+            let tcp = &mut self.connections[at];
+            let dialling = host == tcp.dialled_by && !tcp.established;
+            if let Some(connection) = tcp.ends[host].connection.take() {
+                let node = &mut self.hosts[host].node;
+                if dialling {
+                    node.failed(connection, self.now);
+                } else {
+                    node.closed(connection, self.now);
+                }
+                self.requests(host);
+            }
+        }
+    }
+
+    fn send(&mut self, host: usize) {
+        let (from, to) = (PORTS[self.random.below(4)], PORTS[self.random.below(4)]);
+        let size = match self.random.below(20) {
+            0 => self.random.below(70_000),
+            1..5 => self.random.below(3000),
+            _ => self.random.below(60),
+        };
+        let start = self.hosts[host].start;
+        let number = self.hosts[host].sent.get(&(from, to)).copied().unwrap_or(0);
+        let mut body = Vec::with_capacity(16 + size);
+        for word in [host as u32, start, u32::from(from), number] {
+            body.extend(word.to_be_bytes());
+        }
+        body.resize(16 + size, number as u8);
+        let other = address(ADDRESSES[1 - host]);
+        if self.hosts[host].node.send(from, (other, to), &body, self.now).is_ok() {
+            self.hosts[host].sent.insert((from, to), number + 1);
+            self.all_sent.insert((host, start, from, to), number + 1);
+        }
+        self.requests(host);
+    }
+
+    fn receive(&mut self, host: usize, port: u16) -> bool {
+        let Some(datagram) = self.hosts[host].node.receive(port) else { return false };
+        let word =
+            |at: usize| u32::from_be_bytes(datagram.body[at * 4..at * 4 + 4].try_into().unwrap());
+        assert_eq!(
+            (datagram.from, word(2)),
+            (address(ADDRESSES[word(0) as usize]), u32::from(datagram.port))
+        );
+        let number = word(3);
+        assert!(datagram.body[16..].iter().all(|byte| *byte == number as u8));
+        let key = (word(0) as usize, word(1), datagram.port, port);
+        self.arrived.entry(key).or_default().push(number);
+        self.requests(host);
+        true
+    }
+
+    fn restart(&mut self, host: usize) {
+        self.duplicates += self.count_duplicates(host);
+        for at in 0..self.connections.len() {
+            let tcp = &mut self.connections[at];
+            tcp.ends[host].connection = None;
+            tcp.ends[host].inbox.clear();
+            tcp.cut = true;
+        }
+        let start = self.hosts[host].start + 1;
+        let lanes = if host == 0 { self.lanes } else { 8 };
+        let node = fresh(host, start, lanes, u64::from(start) * 77);
+        self.hosts[host] = Host { node, start, sent: BTreeMap::new() };
+    }
+
+    fn count_duplicates(&self, host: usize) -> u64 {
+        let report = self.hosts[host].node.report();
+        let lanes = report.peers.iter().flat_map(|peer| &peer.lanes);
+        lanes.map(|lane| lane.counts.duplicates).sum()
+    }
+
+    fn pass(&mut self, micros: u64) {
+        self.now = self.now.after(Duration::from_micros(micros));
+        for host in [0, 1] {
+            self.hosts[host].node.tick(self.now);
+            self.requests(host);
+        }
+    }
+
+    fn chaos(&mut self, steps: usize, restarts: bool) {
+        for _ in 0..steps {
+            let host = self.random.below(2);
+            let size = [1, 30, 48, 500, 9000, 100_000][self.random.below(6)];
+            let most = 1 + self.random.below(size);
+            let count = self.connections.len();
+            let at = self.random.below(count);
+            match self.random.below(100) {
+                0..15 => self.send(host),
+                15..25 => {
+                    self.receive(host, PORTS[most % 4]);
+                }
+                25..32 => {
+                    let micros = self.random.below(3000) as u64;
+                    self.pass(micros);
+                }
+                _ if count == 0 => {}
+                32..45 => self.offer(at),
+                45..62 => self.write(at, host, most),
+                62..79 => self.deliver(at, host, most),
+                79..92 => self.read(at, host, most),
+                92..96 => self.acknowledge(at, host),
+                96..98 => self.bury(at),
+                98 => self.connections[at].cut = true,
+                _ if restarts && self.random.below(40) == 0 => self.restart(host),
+                _ => {}
+            }
+            self.connections
+                .retain(|tcp| !tcp.cut || tcp.ends.iter().any(|end| end.connection.is_some()));
+        }
+    }
+
+    /// The network does its best until nothing is left to do.
+    fn settle(&mut self) {
+        let mut quiet = 0;
+        for _ in 0..4000 {
+            let mut any = false;
+            for at in 0..self.connections.len() {
+                self.bury(at);
+            }
+            self.connections.retain(|tcp| !tcp.cut);
+            for at in 0..self.connections.len() {
+                self.offer(at);
+                for host in [0, 1] {
+                    self.write(at, host, usize::MAX);
+                    self.deliver(at, host, usize::MAX);
+                }
+                for host in [0, 1] {
+                    self.read(at, host, usize::MAX);
+                    self.acknowledge(at, host);
+                }
+            }
+            for host in [0, 1] {
+                for port in PORTS {
+                    while self.receive(host, port) {
+                        any = true;
+                    }
+                }
+            }
+            self.pass(20_000);
+            let idle = self.hosts.iter().all(|host| {
+                let report = host.node.report();
+                report.peers.iter().all(|peer| peer.lanes.iter().all(|lane| lane.queued == 0))
+            });
+            quiet = if any || !idle { 0 } else { quiet + 1 };
+            if quiet > 3 {
+                return;
+            }
+        }
+        for host in &self.hosts {
+            eprintln!("{:#?}", host.node.report());
+        }
+        panic!("messages are left that nothing moves");
+    }
+
+    fn check(&self, complete: bool) {
+        for (key, numbers) in &self.arrived {
+            let once: BTreeSet<u32> = numbers.iter().copied().collect();
+            assert_eq!(once.len(), numbers.len(), "{key:?} has one twice: {numbers:?}");
+            assert!(numbers.is_sorted(), "{key:?} is out of order: {numbers:?}");
+        }
+        if complete {
+            for (key, count) in &self.all_sent {
+                let arrived = self.arrived.get(key).map_or(0, Vec::len);
+                assert_eq!(arrived, *count as usize, "{key:?}");
+            }
+        }
+    }
+}
+
+fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let one = std::env::var("RDS_SEED").ok().and_then(|text| text.parse().ok());
+    one.map_or(default, |seed| seed..seed + 1)
+}
+
+/// Runs each seed, and says which one failed.
+fn play(
+    default: std::ops::Range<u64>,
+    run: impl Fn(u64) -> u64 + std::panic::RefUnwindSafe,
+) -> u64 {
+    let mut duplicates = 0;
+    for seed in seeds(default) {
+        match std::panic::catch_unwind(|| run(seed)) {
+            Ok(count) => duplicates += count,
+            Err(error) => {
+                eprintln!("RDS_SEED={seed} repeats it");
+                std::panic::resume_unwind(error);
+            }
+        }
+    }
+    duplicates
+}
+
+#[test]
+fn each_message_arrives_once_and_in_order_however_often_connections_are_cut() {
+    let duplicates = play(0..40, |seed| {
+        let mut world = World::new(seed);
+        world.chaos(2500, false);
+        world.settle();
+        world.check(true);
+        world.count_duplicates(0) + world.count_duplicates(1)
+    });
+    assert!(duplicates > 0 || std::env::var("RDS_SEED").is_ok(), "nothing was sent again");
+}
+
+#[test]
+fn hosts_that_start_anew_get_nothing_twice() {
+    play(1000..1040, |seed| {
+        let mut world = World::new(seed);
+        world.chaos(3000, true);
+        world.settle();
+        world.check(false);
+        world.duplicates
+    });
+}
