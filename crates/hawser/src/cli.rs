@@ -15,7 +15,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
-use crate::{cc, check, demo, import, logging, mptcp, serve, status};
+use crate::{cc, check, demo, import, logging, mptcp, rds, serve, status};
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -50,6 +50,8 @@ enum Command {
     Mptcp(mptcp::command::Mptcp),
     /// Congestion control: what there is, which is best to a host, and making it so.
     Cc(cc::command::Cc),
+    /// Reliable datagrams: RDS over TCP, without the kernel's module and without root.
+    Rds(rds::command::Rds),
     /// A WAN on this machine: rate, delay, loss, queues, limits per flow.
     Lab(lab::Lab),
 }
@@ -134,6 +136,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Lab(arguments) => return lab::run(&arguments),
         Command::Cc(arguments) => return arguments.run(),
+        Command::Rds(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
         Command::Demo(Demo { clients, seconds, pool_size }) => {
             demo::run(&demo::Options { clients, seconds, pool_size })

@@ -22,6 +22,7 @@ pub mod metrics;
 pub mod mptcp;
 pub mod pools;
 pub mod process;
+pub mod rds;
 pub mod reactor;
 pub mod resolve;
 pub mod serve;

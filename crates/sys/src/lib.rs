@@ -7,6 +7,7 @@
 pub mod bpf;
 pub mod clock;
 pub mod congestion;
+pub mod dial;
 pub mod epoll;
 pub mod eventfd;
 pub mod interfaces;
@@ -15,6 +16,7 @@ pub mod mptcp;
 pub mod names;
 pub mod namespace;
 pub mod netlink;
+pub mod packets;
 pub mod precision;
 pub mod process;
 pub mod rtnetlink;

@@ -140,9 +140,20 @@ pub fn listen_unix(
     file: SocketFile,
     backlog: i32,
 ) -> io::Result<(UnixListener, BoundPath)> {
+    let (socket, bound) = listen_unix_with(SocketType::STREAM, path, file, backlog)?;
+    Ok((socket.into(), bound))
+}
+
+/// As [`listen_unix`], with a socket of any type that has connections.
+pub(crate) fn listen_unix_with(
+    kind: SocketType,
+    path: &Path,
+    file: SocketFile,
+    backlog: i32,
+) -> io::Result<(OwnedFd, BoundPath)> {
     remove_stale(path)?;
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::net::bind(&socket, &rustix::net::SocketAddrUnix::new(path)?)?;
     // From here on a failure leaves nothing behind.
     let bound = BoundPath::of(path)?;
@@ -154,7 +165,7 @@ pub fn listen_unix(
         fs::set_permissions(path, fs::Permissions::from_mode(mode))?;
     }
     rustix::net::listen(&socket, backlog)?;
-    Ok((socket.into(), bound))
+    Ok((socket, bound))
 }
 
 /// Removes a unix socket's file if nobody listens on it.
@@ -170,7 +181,12 @@ fn remove_stale(path: &Path) -> io::Result<()> {
         }
         Ok(_) => {}
     }
-    match UnixStream::connect(path) {
+    // Of one of another type connect(2) says EPROTOTYPE, whoever listens.
+    let connected = UnixStream::connect(path).map(drop).or_else(|error| {
+        let other_type = error.raw_os_error() == Some(libc::EPROTOTYPE);
+        if other_type { crate::packets::connect(path).map(drop) } else { Err(error) }
+    });
+    match connected {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
         Err(error) => Err(error),
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),

@@ -1,0 +1,675 @@
+//! A host of reliable datagrams: ports, and the TCP connections that carry them.
+//!
+//! # Model
+//! One thread has it. It takes and gives datagrams without waiting; connections are dialled, read and
+//! written in [`Endpoint::turn`], which waits for as long as it may.
+//! ```text
+//!   bind() ─► send(), receive() ... turn() ─► next_event(): Readable(port), Room(port)
+//! ```
+//! [`Endpoint::send_waiting`] and [`Endpoint::receive_waiting`] do it with turns of their own.
+//!
+//! # Invariants
+//! * what a connection has received is handed over before its end is
+//! * a connection that is not taken yet is kept unread, never reset: its peer may have sent messages that
+//!   TCP has acknowledged
+//!
+//! # Limits
+//! Linux 4.1, for `tcpi_bytes_acked`. One address.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
+
+use hawser_core::rds::TCP_PORT;
+use hawser_core::rds::header::LANES_MAX;
+use hawser_core::rds::node::{
+    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Report, Request, SendError,
+};
+use hawser_core::time::Time;
+use hawser_sys::clock::monotonic_micros;
+use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
+use hawser_sys::epoll::{Epoll, Event, Events};
+use hawser_sys::listen::{accept_tcp, listen_tcp};
+use hawser_sys::stream::{TcpOptions, recv, send_vectored, set_tcp_options, shutdown_sending};
+use hawser_sys::tcp_info::tcp_info;
+
+use crate::process::random_u64;
+
+/// Read at once from a connection.
+const READ_BYTES: usize = 256 << 10;
+/// Reads of one connection before the others have their turn.
+const READS_MAX: usize = 4;
+/// Connections taken in a turn.
+const ACCEPTS_MAX: usize = 64;
+/// Connections of a peer that wait for a lane; more are reset.
+const WAITING_MAX: usize = LANES_MAX;
+/// Connections of all peers that wait, likewise.
+const WAITING_ALL_MAX: usize = 1024;
+/// A peer has so long to end a connection that this end has ended.
+const DRAIN_MAX: Duration = Duration::from_secs(1);
+/// TCP is asked what it has acknowledged after so many bytes, or after a time that doubles while
+/// nothing is.
+const ACKNOWLEDGED_EACH_BYTES: u64 = 64 << 10;
+const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(2);
+const ACKNOWLEDGED_AFTER_MAX: Duration = Duration::from_millis(64);
+/// Source ports that are tried for a dial.
+const PORTS_TRIED: u32 = 64;
+/// What Linux's rds_tcp sets (rds_tcp_keepalive, net/rds/tcp_listen.c).
+const KEEPALIVE: Duration = Duration::from_secs(5);
+const KEEPALIVE_PROBES: u32 = 5;
+const BACKLOG: i32 = 256;
+
+/// In epoll: the listener, and what others watch; connections have their own numbers.
+const LISTENER: u64 = 0;
+const OTHERS: u64 = 1 << 63;
+
+/// How an endpoint is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Its address, one of this machine's.
+    pub address: IpAddr,
+    /// The TCP port at which it listens and to which it connects: 16385 among kernels.
+    pub tcp_port: u16,
+    /// Lanes to each peer at most: 1, 2, 4 or 8.
+    pub lanes: usize,
+    /// Bytes that may wait in a port's queue, and bytes that a port may have under way.
+    pub buffer_bytes: usize,
+}
+
+impl Options {
+    /// Eight lanes on the usual port.
+    #[must_use]
+    pub fn new(address: IpAddr) -> Self {
+        Self { address, tcp_port: TCP_PORT, lanes: LANES_MAX, buffer_bytes: 2 << 20 }
+    }
+}
+
+/// What has become possible with a port.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PortEvent {
+    /// There is something to receive.
+    Readable(u16),
+    /// What was refused may be sent again.
+    Room(u16),
+}
+
+/// Something that is watched for others: what it was given with, and whether it was hung up.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OtherEvent {
+    /// What [`Endpoint::watch`] was given.
+    pub token: u64,
+    /// The other side has gone.
+    pub hangup: bool,
+}
+
+struct Socket {
+    fd: OwnedFd,
+    dialling: bool,
+    readable: bool,
+    /// Its end is to be read, after what came before.
+    hangup: bool,
+    writable: bool,
+    wants_write: bool,
+    paused: bool,
+    drained_by: Option<Time>,
+    /// What TCP had acknowledged when it was established: the SYN, on one side.
+    acknowledged_before: u64,
+    unasked_bytes: u64,
+    ask_at: Option<Time>,
+    ask_after: Duration,
+}
+
+struct Waiting {
+    from: IpAddr,
+    port: u16,
+    fd: OwnedFd,
+}
+
+/// A host of reliable datagrams.
+pub struct Endpoint {
+    node: Node,
+    options: Options,
+    epoll: Epoll,
+    events: Events,
+    listener: TcpListener,
+    listener_is_readable: bool,
+    sockets: BTreeMap<Connection, Socket>,
+    to_read: BTreeSet<Connection>,
+    to_write: BTreeSet<Connection>,
+    draining: BTreeSet<Connection>,
+    asking: BTreeSet<Connection>,
+    waiting: Vec<Waiting>,
+    port_events: VecDeque<PortEvent>,
+    others: Vec<OtherEvent>,
+    notices: VecDeque<Notice>,
+    buffer: Box<[u8]>,
+    source_ports: (u16, u16),
+    next_source: u32,
+}
+
+fn now() -> Time {
+    Time::from_micros(monotonic_micros())
+}
+
+/// The ports that outgoing connections are made from.
+fn source_ports() -> (u16, u16) {
+    let text = std::fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let mut numbers = text.iter().flat_map(|text| text.split_whitespace()).flat_map(str::parse);
+    match (numbers.next(), numbers.next()) {
+        (Some(low), Some(high)) if high > low => (low, high),
+        _ => (32_768, 60_999),
+    }
+}
+
+fn tcp_options() -> TcpOptions {
+    TcpOptions {
+        keepalive: true,
+        keepalive_idle: KEEPALIVE,
+        keepalive_interval: KEEPALIVE,
+        keepalive_count: KEEPALIVE_PROBES,
+        ..TcpOptions::default()
+    }
+}
+
+impl Endpoint {
+    /// Listens, and connects to nobody yet.
+    ///
+    /// # Errors
+    /// As listen(2) and bind(2): the address is not this machine's, or the port is taken.
+    pub fn open(options: Options) -> io::Result<Self> {
+        let listener = listen_tcp(SocketAddr::new(options.address, options.tcp_port), BACKLOG)?;
+        let epoll = Epoll::new()?;
+        epoll.add_readable(&listener, LISTENER)?;
+        let mut config = Config::new(options.address, random_u64() as u32, random_u64());
+        config.lanes = options.lanes;
+        config.send_buffer = options.buffer_bytes;
+        config.receive_buffer = options.buffer_bytes;
+        Ok(Self {
+            node: Node::new(config),
+            epoll,
+            events: Events::with_capacity(256),
+            listener,
+            listener_is_readable: true,
+            sockets: BTreeMap::new(),
+            to_read: BTreeSet::new(),
+            to_write: BTreeSet::new(),
+            draining: BTreeSet::new(),
+            asking: BTreeSet::new(),
+            waiting: Vec::new(),
+            port_events: VecDeque::new(),
+            others: Vec::new(),
+            notices: VecDeque::new(),
+            buffer: vec![0; READ_BYTES].into_boxed_slice(),
+            source_ports: source_ports(),
+            next_source: random_u64() as u32,
+            options,
+        })
+    }
+
+    /// Takes a port; 0 is any that is free.
+    ///
+    /// # Errors
+    /// [`BindError`].
+    pub fn bind(&mut self, port: u16) -> Result<u16, BindError> {
+        self.node.bind(port)
+    }
+
+    /// Gives a port back, with what waits in its queue.
+    pub fn unbind(&mut self, port: u16) {
+        self.node.unbind(port);
+    }
+
+    /// Takes a message, without waiting; it goes in the next [`Endpoint::turn`]. To port 0 it is a ping,
+    /// which the other host answers from its port 0.
+    ///
+    /// # Errors
+    /// [`SendError`]; after `Full` and `Congested` there will be a [`PortEvent::Room`].
+    pub fn send(&mut self, from: u16, to: (IpAddr, u16), body: &[u8]) -> Result<(), SendError> {
+        self.node.send(from, to, body, now())
+    }
+
+    /// Takes what came for a port, the oldest first.
+    pub fn receive(&mut self, port: u16) -> Option<Datagram> {
+        self.node.receive(port)
+    }
+
+    /// As [`Endpoint::send`], but waits for room until `most` has passed.
+    ///
+    /// # Errors
+    /// As there; and [`io::ErrorKind::TimedOut`].
+    pub fn send_waiting(
+        &mut self,
+        from: u16,
+        to: (IpAddr, u16),
+        body: &[u8],
+        most: Duration,
+    ) -> io::Result<()> {
+        let until = now().after(most);
+        loop {
+            match self.send(from, to, body) {
+                Err(SendError::Full | SendError::Congested) => {}
+                other => return other.map_err(io::Error::other),
+            }
+            self.turn_until(until)?;
+        }
+    }
+
+    /// As [`Endpoint::receive`], but waits until `most` has passed.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::TimedOut`], and as [`Endpoint::turn`].
+    pub fn receive_waiting(&mut self, port: u16, most: Duration) -> io::Result<Datagram> {
+        let until = now().after(most);
+        loop {
+            if let Some(datagram) = self.receive(port) {
+                return Ok(datagram);
+            }
+            self.turn_until(until)?;
+        }
+    }
+
+    fn turn_until(&mut self, until: Time) -> io::Result<()> {
+        let left = until.since(now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.turn(left)
+    }
+
+    /// What has become possible since this was asked for last.
+    pub fn next_event(&mut self) -> Option<PortEvent> {
+        self.port_events.pop_front()
+    }
+
+    /// What an operator should know.
+    pub fn next_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// What it is like now.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        self.node.report()
+    }
+
+    /// Its options.
+    #[must_use]
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Has another descriptor end the waits of [`Endpoint::turn`], edge-triggered.
+    ///
+    /// # Errors
+    /// As epoll_ctl(2).
+    pub fn watch(&self, fd: impl AsFd, token: u64) -> io::Result<()> {
+        self.epoll.add(fd, token | OTHERS)
+    }
+
+    /// Has the next [`Endpoint::turn`] give an event of what is watched: there is more to do with it.
+    pub fn again(&mut self, token: u64) {
+        self.others.push(OtherEvent { token, hangup: false });
+    }
+
+    /// Events of what is watched, since this was asked for last.
+    pub fn take_others(&mut self) -> Vec<OtherEvent> {
+        std::mem::take(&mut self.others)
+    }
+
+    /// Writes what is to be written, waits until something happens, but no longer than `most`, and reads.
+    ///
+    /// # Errors
+    /// As epoll_wait(2). What goes wrong with a connection ends that connection only.
+    pub fn turn(&mut self, most: Duration) -> io::Result<()> {
+        self.work(now());
+        let began = now();
+        let idle = self.to_read.is_empty()
+            && self.port_events.is_empty()
+            && self.others.is_empty()
+            && !self.listener_is_readable;
+        let wait = if idle { self.longest_wait(began).min(most) } else { Duration::ZERO };
+        self.epoll.wait(&mut self.events, wait)?;
+        let now = now();
+        for at in 0..self.events.len() {
+            let Some(event) = self.events.get(at) else { break };
+            if event.data & OTHERS != 0 {
+                let token = event.data & !OTHERS;
+                self.others.push(OtherEvent { token, hangup: event.hangup });
+            } else if event.data == LISTENER {
+                self.listener_is_readable = true;
+            } else {
+                self.happened(Connection(event.data), event, now);
+            }
+        }
+        self.accept_all(now);
+        self.read_all(now);
+        self.node.tick(now);
+        self.work(now);
+        Ok(())
+    }
+
+    fn longest_wait(&self, now: Time) -> Duration {
+        let tick = self.node.until_tick(now);
+        let socket = |at: &Connection| self.sockets.get(at);
+        let drained = self.draining.iter().filter_map(socket).filter_map(|s| s.drained_by);
+        let asked = self.asking.iter().filter_map(socket).filter_map(|s| s.ask_at);
+        let first = drained.chain(asked).map(|then| then.since(now)).min();
+        tick.into_iter().chain(first).min().unwrap_or(Duration::MAX)
+    }
+
+    fn happened(&mut self, at: Connection, event: Event, now: Time) {
+        let Event { readable, writable, hangup, .. } = event;
+        let Some(socket) = self.sockets.get_mut(&at) else { return };
+        socket.hangup |= hangup;
+        if socket.dialling {
+            if !writable {
+                return;
+            }
+            if dial_result(&socket.fd).is_err() {
+                self.sockets.remove(&at);
+                return self.node.failed(at, now);
+            }
+            socket.dialling = false;
+            socket.acknowledged_before = acknowledged(&socket.fd).unwrap_or(0);
+            self.node.connected(at, now);
+        }
+        let Some(socket) = self.sockets.get_mut(&at) else { return };
+        if readable {
+            socket.readable = true;
+            if !socket.paused {
+                self.to_read.insert(at);
+            }
+        }
+        if writable {
+            socket.writable = true;
+            if socket.wants_write {
+                self.to_write.insert(at);
+            }
+        }
+    }
+
+    fn accept_all(&mut self, now: Time) {
+        for _ in 0..ACCEPTS_MAX {
+            if !self.listener_is_readable {
+                return;
+            }
+            match accept_tcp(&self.listener) {
+                Ok((fd, from)) => {
+                    // A connection without them works, and is found dead later.
+                    let _ = set_tcp_options(&fd, &tcp_options());
+                    self.offer(from.ip().to_canonical(), from.port(), fd, now);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.listener_is_readable = false;
+                }
+                Err(_) => {} // of that connection (accept(2))
+            }
+        }
+    }
+
+    fn offer(&mut self, from: IpAddr, port: u16, fd: OwnedFd, now: Time) {
+        match self.node.accept(from, port, now) {
+            Ok(connection) => {
+                if self.epoll.add(&fd, connection.0).is_err() {
+                    return self.node.closed(connection, now);
+                }
+                self.sockets.insert(connection, Socket::new(fd, false));
+            }
+            Err(NotTaken::Wait) => {
+                let of_peer = self.waiting.iter().filter(|other| other.from == from).count();
+                if of_peer < WAITING_MAX && self.waiting.len() < WAITING_ALL_MAX {
+                    self.waiting.push(Waiting { from, port, fd });
+                } else {
+                    close_with_reset(fd);
+                }
+            }
+            Err(NotTaken::Refuse) => close_with_reset(fd),
+        }
+    }
+
+    /// Connections that wait are offered again.
+    fn offer_again(&mut self, from: IpAddr, now: Time) {
+        let (again, others): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.waiting).into_iter().partition(|w| w.from == from);
+        self.waiting = others;
+        for Waiting { from, port, fd } in again {
+            self.offer(from, port, fd, now);
+        }
+    }
+
+    fn read_all(&mut self, now: Time) {
+        for at in std::mem::take(&mut self.to_read) {
+            for _ in 0..READS_MAX {
+                let Some(socket) = self.sockets.get_mut(&at) else { break };
+                if socket.paused {
+                    break;
+                }
+                match recv(&socket.fd, &mut self.buffer) {
+                    Ok(0) => {
+                        self.ended(at, now);
+                        break;
+                    }
+                    Ok(count) => {
+                        self.node.received(at, &self.buffer[..count], now);
+                        self.requests(now);
+                        let Some(socket) = self.sockets.get_mut(&at) else { break };
+                        if count < self.buffer.len() && !socket.hangup {
+                            // All that there was (epoll(7)): what comes next is another event.
+                            socket.readable = false;
+                            self.to_read.remove(&at);
+                            break;
+                        }
+                        self.to_read.insert(at);
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        socket.readable = false;
+                        self.to_read.remove(&at);
+                        break;
+                    }
+                    Err(_) => {
+                        self.ended(at, now);
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// A connection has ended, and was read to its end.
+    fn ended(&mut self, at: Connection, now: Time) {
+        if let Some(socket) = self.forget(at) {
+            if let Some(bytes) = acknowledged(&socket.fd) {
+                self.node.acknowledged(at, bytes - socket.acknowledged_before, now);
+            }
+            drop(socket);
+            self.node.closed(at, now);
+        }
+    }
+
+    fn forget(&mut self, at: Connection) -> Option<Socket> {
+        self.to_read.remove(&at);
+        self.to_write.remove(&at);
+        self.draining.remove(&at);
+        self.asking.remove(&at);
+        self.sockets.remove(&at)
+    }
+
+    fn work(&mut self, now: Time) {
+        self.requests(now);
+        self.write_all();
+        self.ask_all(now);
+        for at in self.draining.clone() {
+            if self.sockets.get(&at).and_then(|s| s.drained_by).is_some_and(|then| then <= now) {
+                self.ended(at, now);
+            }
+        }
+        // Acknowledgements and ends may have led to more.
+        self.requests(now);
+        self.write_all();
+    }
+
+    fn requests(&mut self, now: Time) {
+        while let Some(request) = self.node.poll() {
+            match request {
+                Request::Dial { connection, to, port_remainder } => {
+                    match self.dial(to, port_remainder).and_then(|fd| {
+                        set_tcp_options(&fd, &tcp_options())?;
+                        self.epoll.add(&fd, connection.0)?;
+                        Ok(fd)
+                    }) {
+                        Ok(fd) => drop(self.sockets.insert(connection, Socket::new(fd, true))),
+                        Err(_) => self.node.failed(connection, now),
+                    }
+                }
+                Request::Write(at) => {
+                    if let Some(socket) = self.sockets.get_mut(&at) {
+                        socket.wants_write = true;
+                        self.to_write.insert(at);
+                    }
+                }
+                Request::Drain(at) => {
+                    if let Some(socket) = self.sockets.get_mut(&at) {
+                        let _ = shutdown_sending(&socket.fd); // it fails where it has ended anyway
+                        socket.drained_by = Some(now.after(DRAIN_MAX));
+                        self.draining.insert(at);
+                        self.to_read.insert(at);
+                    }
+                }
+                Request::Close(at) => {
+                    if let Some(socket) = self.forget(at) {
+                        close_with_reset(socket.fd);
+                    }
+                }
+                Request::Pause(at) => self.pause(at, true),
+                Request::Resume(at) => self.pause(at, false),
+                Request::Vacant(peer) => self.offer_again(peer, now),
+                Request::Readable(port) => self.port_events.push_back(PortEvent::Readable(port)),
+                Request::Room(port) => self.port_events.push_back(PortEvent::Room(port)),
+                Request::Notice(notice) => self.notices.push_back(notice),
+            }
+        }
+    }
+
+    fn pause(&mut self, at: Connection, paused: bool) {
+        if let Some(socket) = self.sockets.get_mut(&at) {
+            socket.paused = paused;
+            if paused {
+                self.to_read.remove(&at);
+            } else if socket.readable {
+                self.to_read.insert(at);
+            }
+        }
+    }
+
+    /// Begins to connect from a source port with this remainder.
+    fn dial(&mut self, to: IpAddr, port_remainder: u16) -> io::Result<OwnedFd> {
+        let lanes = LANES_MAX as u32;
+        let (low, high) = self.source_ports;
+        let low = u32::from(low).next_multiple_of(lanes);
+        let groups = (u32::from(high) + 1).saturating_sub(low) / lanes;
+        let to = SocketAddr::new(to, self.options.tcp_port);
+        let mut result = Err(io::ErrorKind::AddrInUse.into());
+        for _ in 0..PORTS_TRIED.min(groups) {
+            self.next_source = self.next_source.wrapping_add(1);
+            let port = low + self.next_source % groups * lanes + u32::from(port_remainder);
+            result = dial_from(self.options.address, port as u16, to);
+            let taken = [io::ErrorKind::AddrInUse, io::ErrorKind::AddrNotAvailable];
+            if !result.as_ref().is_err_and(|error| taken.contains(&error.kind())) {
+                break;
+            }
+        }
+        result
+    }
+
+    fn write_all(&mut self) {
+        for at in std::mem::take(&mut self.to_write) {
+            while let Some(socket) = self.sockets.get_mut(&at).filter(|s| s.writable) {
+                let parts = self.node.to_write(at);
+                let bufs = [IoSlice::new(parts[0]), IoSlice::new(parts[1])];
+                if parts[0].is_empty() && parts[1].is_empty() {
+                    socket.wants_write = false;
+                    break;
+                }
+                match send_vectored(&socket.fd, &bufs) {
+                    Ok(count) => {
+                        self.node.wrote(at, count);
+                        socket.unasked_bytes += count as u64;
+                        self.asking.insert(at);
+                    }
+                    // Broken: reading says so, after what came before.
+                    Err(_) => socket.writable = false,
+                }
+            }
+        }
+    }
+
+    /// Asks TCP what it has acknowledged, where that may matter.
+    fn ask_all(&mut self, now: Time) {
+        let due = |socket: &Socket| {
+            socket.unasked_bytes >= ACKNOWLEDGED_EACH_BYTES
+                || socket.ask_at.is_some_and(|then| then <= now)
+        };
+        let mut done = Vec::new();
+        for at in &self.asking {
+            let Some(socket) = self.sockets.get_mut(at) else {
+                done.push(*at);
+                continue;
+            };
+            if socket.ask_at.is_none() {
+                socket.ask_after = ACKNOWLEDGED_AFTER;
+                socket.ask_at = Some(now.after(socket.ask_after));
+            }
+            if !due(socket) {
+                continue;
+            }
+            let Some(bytes) = acknowledged(&socket.fd) else { continue };
+            self.node.acknowledged(*at, bytes - socket.acknowledged_before, now);
+            socket.unasked_bytes = 0;
+            if self.node.has_unacknowledged(*at) {
+                socket.ask_after = (socket.ask_after * 2).min(ACKNOWLEDGED_AFTER_MAX);
+                socket.ask_at = Some(now.after(socket.ask_after));
+            } else {
+                socket.ask_at = None;
+                done.push(*at);
+            }
+        }
+        for at in done {
+            self.asking.remove(&at);
+        }
+    }
+}
+
+impl Socket {
+    fn new(fd: OwnedFd, dialling: bool) -> Self {
+        let acknowledged_before = if dialling { 0 } else { acknowledged(&fd).unwrap_or(0) };
+        Self {
+            fd,
+            dialling,
+            readable: false,
+            hangup: false,
+            writable: !dialling,
+            wants_write: false,
+            paused: false,
+            drained_by: None,
+            acknowledged_before,
+            unasked_bytes: 0,
+            ask_at: None,
+            ask_after: ACKNOWLEDGED_AFTER,
+        }
+    }
+}
+
+fn acknowledged(fd: &OwnedFd) -> Option<u64> {
+    tcp_info(fd).ok()?.bytes_acked
+}
+
+impl std::fmt::Debug for Endpoint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Endpoint").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,174 @@
+use std::net::TcpListener as StdListener;
+
+use super::*;
+
+const SOON: Duration = Duration::from_secs(20);
+
+/// A TCP port that is free on all of 127/8 just now.
+fn free_port() -> u16 {
+    StdListener::bind("0.0.0.0:0").unwrap().local_addr().unwrap().port()
+}
+
+fn pair(lanes: usize) -> (Endpoint, Endpoint) {
+    let tcp_port = free_port();
+    let open = |address: &str| {
+        let options = Options { tcp_port, lanes, ..Options::new(address.parse().unwrap()) };
+        Endpoint::open(options).unwrap()
+    };
+    (open("127.0.0.1"), open("127.0.0.2"))
+}
+
+fn address(endpoint: &Endpoint) -> IpAddr {
+    endpoint.options().address
+}
+
+/// Both take turns until `done`.
+fn until(
+    one: &mut Endpoint,
+    other: &mut Endpoint,
+    mut done: impl FnMut(&mut Endpoint, &mut Endpoint) -> bool,
+) {
+    let end = now().after(SOON);
+    while !done(one, other) {
+        assert!(now() < end, "{:#?}\n{:#?}", one.report(), other.report());
+        one.turn(Duration::from_millis(1)).unwrap();
+        other.turn(Duration::from_millis(1)).unwrap();
+    }
+}
+
+#[test]
+fn messages_of_all_sizes_go_both_ways_and_in_order() {
+    for lanes in [1, 8] {
+        let (mut one, mut other) = pair(lanes);
+        let (here, there) = (one.bind(4001).unwrap(), other.bind(0).unwrap());
+        let sizes = [0, 1, 48, 70_000, 1 << 20, 5];
+        for (from, to) in [(here, there), (there, here)] {
+            let (sender, receiver) =
+                if from == here { (&mut one, &mut other) } else { (&mut other, &mut one) };
+            let mut got = Vec::new();
+            let mut next = 0;
+            until(sender, receiver, |sender, receiver| {
+                if next < sizes.len() {
+                    let body = vec![next as u8; sizes[next]];
+                    let to = (address(receiver), to);
+                    next += usize::from(sender.send(from, to, &body).is_ok());
+                }
+                while let Some(datagram) = receiver.receive(to) {
+                    assert_eq!((datagram.from, datagram.port), (address(sender), from));
+                    assert!(datagram.body.iter().all(|byte| *byte == got.len() as u8));
+                    got.push(datagram.body.len());
+                }
+                got.len() == sizes.len()
+            });
+            assert_eq!(got, sizes);
+        }
+    }
+}
+
+#[test]
+fn a_port_that_nobody_reads_stops_its_senders_and_no_others() {
+    let (mut one, mut other) = pair(8);
+    let (from, full, free) = (one.bind(0).unwrap(), other.bind(5).unwrap(), other.bind(6).unwrap());
+    let to = address(&other);
+    let body = vec![1; 100_000];
+    let mut sent = 0;
+    until(&mut one, &mut other, |one, _| match one.send(from, (to, full), &body) {
+        Err(SendError::Congested) => true,
+        result => {
+            sent += usize::from(result.is_ok());
+            false
+        }
+    });
+    assert!(sent < 100, "{sent} messages of 100 kB before it is congested");
+    one.send_waiting(from, (to, free), b"free", SOON).unwrap();
+    until(&mut one, &mut other, |_, other| other.receive(free).is_some());
+    let mut got = 0;
+    until(&mut one, &mut other, |one, other| {
+        got += usize::from(other.receive(full).is_some());
+        one.send(from, (to, full), b"again").is_ok()
+    });
+    until(&mut one, &mut other, |_, other| match other.receive(full) {
+        Some(datagram) if datagram.body == b"again" => true,
+        Some(_) => {
+            got += 1;
+            false
+        }
+        None => false,
+    });
+    assert_eq!(got, sent);
+}
+
+#[test]
+fn all_lanes_come_up_and_each_from_a_port_that_names_it() {
+    let (mut one, mut other) = pair(8);
+    let from = one.bind(0).unwrap();
+    one.send(from, (address(&other), 9), b"x").unwrap();
+    until(&mut one, &mut other, |one, other| {
+        [one, other].iter().all(|endpoint| {
+            let report = endpoint.report();
+            report.peers.first().is_some_and(|peer| {
+                peer.lanes.len() == 8 && peer.lanes.iter().all(|lane| lane.state == "up")
+            })
+        })
+    });
+    let mut remainders: Vec<u16> = one.sockets.values().map(local_port).map(|p| p % 8).collect();
+    remainders.sort_unstable();
+    assert_eq!(remainders, [0, 1, 2, 3, 4, 5, 6, 7]);
+    let peer = &other.report().peers[0];
+    assert!(peer.port_is_lane && !peer.dials && peer.memory < 40_000);
+}
+
+fn local_port(socket: &Socket) -> u16 {
+    match hawser_sys::stream::local_address(&socket.fd).unwrap() {
+        hawser_sys::stream::LocalAddress::Internet(address) => address.port(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_peer_that_is_not_there_yet_gets_what_was_sent_once_it_is() {
+    let tcp_port = free_port();
+    let options = |address: &str| Options { tcp_port, ..Options::new(address.parse().unwrap()) };
+    for (first, second) in [("127.0.0.1", "127.0.0.2"), ("127.0.0.2", "127.0.0.1")] {
+        let mut early = Endpoint::open(options(first)).unwrap();
+        let from = early.bind(0).unwrap();
+        early.send(from, (second.parse().unwrap(), 7), b"early").unwrap();
+        for _ in 0..20 {
+            early.turn(Duration::from_millis(5)).unwrap();
+        }
+        let mut late = Endpoint::open(options(second)).unwrap();
+        let port = late.bind(7).unwrap();
+        until(&mut early, &mut late, |_, late| {
+            late.receive(port).is_some_and(|datagram| datagram.body == b"early")
+        });
+    }
+}
+
+#[test]
+fn what_was_not_acknowledged_comes_once_after_a_reset() {
+    let (mut one, mut other) = pair(1);
+    let (from, to) = (one.bind(0).unwrap(), other.bind(9).unwrap());
+    let there = address(&other);
+    let (mut next, mut got) = (0u32, Vec::new());
+    let mut resets = 0;
+    until(&mut one, &mut other, |one, other| {
+        if next < 400
+            && one.send(from, (there, to), &vec![next as u8; 5000 + next as usize]).is_ok()
+        {
+            next += 1;
+        }
+        if next % 50 == 49 && resets < next / 50 {
+            // Both learn of it, in the middle of whatever is under way.
+            resets += 1;
+            for socket in one.sockets.values() {
+                let _ = shutdown_sending(&socket.fd);
+            }
+        }
+        while let Some(datagram) = other.receive(to) {
+            got.push(datagram.body.len() as u32 - 5000);
+        }
+        got.len() == 400
+    });
+    assert_eq!(got, (0..400).collect::<Vec<u32>>());
+    assert!(one.report().peers[0].lanes[0].counts.connections > 3);
+}

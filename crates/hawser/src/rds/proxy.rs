@@ -1,0 +1,444 @@
+//! `hawser rds proxy`: reliable datagrams for any program of this machine, by a unix socket.
+//!
+//! # Model
+//! A SOCK_SEQPACKET socket, so each message is whole. Numbers are big-endian; an address has 16 bytes,
+//! IPv4 mapped into IPv6. A datagram that is longer than a part comes in several: `s` or `r` with bytes
+//! only, and the last one as `S` or `R`.
+//! ```text
+//!   client  B port(2)                 take a port, 0 for any; once, and first
+//!           s bytes                   a part of the next datagram
+//!           S port(2) address(16) bytes   its last part: send it
+//!           I                         what is the proxy doing
+//!   proxy   B port(2)                 the port that was taken
+//!           r bytes, R port(2) address(16) bytes   a datagram that came
+//!           i bytes, I bytes          the answer, JSON
+//!           E code(1) text            1 no port, 2 too long, 3 no such address, 4 no such message
+//! ```
+//! # Invariants
+//! * a client has one port, and gets what comes for that port only
+//! * of a client whose datagram cannot be sent yet nothing more is read: its own sends wait
+//!
+//! # Limits
+//! A client that does not read is congested, and its senders wait. Where what was under way to it is
+//! more than the bound on that, lanes of its senders stand still; it is ended after [`STALLED_MAX`].
+
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv6Addr};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use hawser_core::rds::header::MESSAGE_BYTES_MAX;
+use hawser_core::rds::node::{Datagram, OVERRUN_BYTES, SendError};
+use hawser_sys::listen::{BoundPath, SocketFile};
+use hawser_sys::packets;
+use hawser_sys::process::{catch_signals, next_signal};
+use tracing::{info, warn};
+
+use super::endpoint::{Endpoint, PortEvent};
+use super::info::to_json;
+
+/// Clients at a time; more are turned away.
+pub const CLIENTS_MAX: usize = 1024;
+/// Bytes of a part: a message of a unix socket must fit into its send buffer.
+pub const PART_BYTES: usize = 32 << 10;
+/// The longest message that a client may send.
+const MESSAGE_MAX: usize = 64 << 10;
+/// Port and address before the bytes of `S` and `R`.
+const HEAD: usize = 1 + 2 + 16;
+/// Messages of one client before the others have their turn.
+const MESSAGES_A_TURN: usize = 64;
+/// A client that takes nothing for so long while lanes stand still for it is ended.
+pub const STALLED_MAX: Duration = Duration::from_secs(5);
+/// How often that is looked at.
+const LOOK_EACH: Duration = Duration::from_secs(1);
+
+const SIGINT: i32 = 2;
+const SIGTERM: i32 = 15;
+const LISTENER: u64 = 0;
+const SIGNALS: u64 = 1;
+const FIRST_CLIENT: u64 = 2;
+
+/// Codes of `E`.
+const NO_PORT: u8 = 1;
+const TOO_LONG: u8 = 2;
+const NO_ADDRESS: u8 = 3;
+const NO_MESSAGE: u8 = 4;
+
+struct Client {
+    fd: OwnedFd,
+    port: Option<u16>,
+    /// Parts of the datagram that it is sending.
+    parts: Vec<u8>,
+    /// A datagram that could not be sent yet.
+    waits: Option<((IpAddr, u16), Vec<u8>)>,
+    /// A datagram that it is given, and how much of it it has.
+    gives: Option<(Datagram, usize)>,
+    /// Answers that it has not taken.
+    answers: Vec<Vec<u8>>,
+    readable: bool,
+    writable: bool,
+    took: Instant,
+}
+
+/// Answers that a client may leave untaken before nothing more is read from it.
+const ANSWERS_MAX: usize = 16;
+
+/// What ends a client.
+enum End {
+    /// It has left, or is broken.
+    Left,
+    /// It says what it may not.
+    Wrong,
+}
+
+/// The proxy.
+pub struct Proxy {
+    endpoint: Endpoint,
+    listener: OwnedFd,
+    _path: BoundPath,
+    signals: OwnedFd,
+    clients: BTreeMap<u64, Client>,
+    by_port: BTreeMap<u16, u64>,
+    next_client: u64,
+    looked: Instant,
+    buffer: Vec<u8>,
+}
+
+/// Where it listens for programs.
+#[derive(Clone, Debug)]
+pub struct Place {
+    /// The socket's file.
+    pub path: PathBuf,
+    /// Its mode.
+    pub mode: u32,
+}
+
+impl Proxy {
+    /// Listens.
+    ///
+    /// # Errors
+    /// As bind(2), of the unix socket.
+    pub fn open(endpoint: Endpoint, place: &Place) -> io::Result<Self> {
+        let file = SocketFile { mode: Some(place.mode), ..SocketFile::default() };
+        let (listener, path) = packets::listen(&place.path, file, 64)?;
+        let signals = catch_signals(&[SIGINT, SIGTERM])?;
+        endpoint.watch(&listener, LISTENER)?;
+        endpoint.watch(&signals, SIGNALS)?;
+        Ok(Self {
+            endpoint,
+            listener,
+            _path: path,
+            signals,
+            clients: BTreeMap::new(),
+            by_port: BTreeMap::new(),
+            next_client: FIRST_CLIENT,
+            looked: Instant::now(),
+            buffer: vec![0; MESSAGE_MAX],
+        })
+    }
+
+    /// Serves until SIGINT or SIGTERM.
+    ///
+    /// # Errors
+    /// As epoll_wait(2).
+    pub fn run(&mut self) -> io::Result<()> {
+        loop {
+            self.endpoint.turn(LOOK_EACH)?;
+            for event in self.endpoint.take_others() {
+                match event.token {
+                    LISTENER => self.accept_all(),
+                    SIGNALS => {
+                        if next_signal(&self.signals).is_ok() {
+                            return Ok(());
+                        }
+                    }
+                    client => {
+                        if let Some(client) = self.clients.get_mut(&client) {
+                            client.readable = true;
+                            client.writable = true;
+                        }
+                        self.serve(client);
+                    }
+                }
+            }
+            while let Some(event) = self.endpoint.next_event() {
+                let (PortEvent::Readable(port) | PortEvent::Room(port)) = event;
+                if let Some(client) = self.by_port.get(&port) {
+                    self.serve(*client);
+                }
+            }
+            while let Some(notice) = self.endpoint.next_notice() {
+                warn!("{notice}");
+            }
+            if self.looked.elapsed() >= LOOK_EACH {
+                self.looked = Instant::now();
+                self.end_stalled();
+            }
+        }
+    }
+
+    fn accept_all(&mut self) {
+        // Edge-triggered: until there is none.
+        while let Ok(fd) = packets::accept(&self.listener) {
+            if self.clients.len() >= CLIENTS_MAX {
+                warn!("a program is turned away: there are {CLIENTS_MAX} already");
+                continue;
+            }
+            let token = self.next_client;
+            self.next_client += 1;
+            if let Err(error) = self.endpoint.watch(&fd, token) {
+                warn!("a program is turned away: {error}");
+                continue;
+            }
+            let client = Client {
+                fd,
+                port: None,
+                parts: Vec::new(),
+                waits: None,
+                gives: None,
+                answers: Vec::new(),
+                readable: true,
+                writable: true,
+                took: Instant::now(),
+            };
+            self.clients.insert(token, client);
+            self.serve(token);
+        }
+    }
+
+    fn serve(&mut self, token: u64) {
+        let ended =
+            self.give(token).and_then(|()| self.take(token)).and_then(|()| self.give(token));
+        if let Err(end) = ended {
+            self.end(token, &end);
+        }
+    }
+
+    fn end(&mut self, token: u64, end: &End) {
+        let Some(client) = self.clients.remove(&token) else { return };
+        if let Some(port) = client.port {
+            self.by_port.remove(&port);
+            self.endpoint.unbind(port);
+        }
+        if matches!(end, End::Wrong) {
+            info!("a program was ended: it sent what no message is");
+        }
+    }
+
+    /// Takes what a client sends, until there is no more or a datagram has to wait.
+    fn take(&mut self, token: u64) -> Result<(), End> {
+        for _ in 0..MESSAGES_A_TURN {
+            self.send_what_waits(token)?;
+            let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
+            if client.waits.is_some() || client.answers.len() >= ANSWERS_MAX || !client.readable {
+                return Ok(());
+            }
+            let count = match packets::recv(&client.fd, &mut self.buffer, false) {
+                Ok(0) => return Err(End::Left),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    client.readable = false;
+                    return Ok(());
+                }
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    self.answer(token, error_message(TOO_LONG, "the message is too long"));
+                    continue;
+                }
+                Err(_) => return Err(End::Left),
+            };
+            let message = self.buffer[..count].to_vec();
+            self.message(token, &message)?;
+        }
+        // There may be more: others have their turn first.
+        self.endpoint.again(token);
+        Ok(())
+    }
+
+    fn message(&mut self, token: u64, message: &[u8]) -> Result<(), End> {
+        let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
+        match message {
+            [b'B', high, low] if client.port.is_none() => {
+                match self.endpoint.bind(u16::from_be_bytes([*high, *low])) {
+                    Ok(port) => {
+                        client.port = Some(port);
+                        self.by_port.insert(port, token);
+                        let [high, low] = port.to_be_bytes();
+                        self.answer(token, vec![b'B', high, low]);
+                    }
+                    Err(error) => self.answer(token, error_message(NO_PORT, &error.to_string())),
+                }
+            }
+            [b'B', ..] => self.answer(token, error_message(NO_PORT, "it has a port already")),
+            [b's', part @ ..] | [b'S', _, _, part @ ..]
+                if client.parts.len() + part.len() > MESSAGE_BYTES_MAX + HEAD =>
+            {
+                self.answer(token, error_message(TOO_LONG, "a datagram has 1 MiB at most"));
+                let _ = self.give(token);
+                return Err(End::Wrong);
+            }
+            [b's', part @ ..] => client.parts.extend_from_slice(part),
+            [b'S', high, low, rest @ ..] if rest.len() >= 16 => {
+                let (address, part) = rest.split_at(16);
+                let mut bytes = [0; 16];
+                bytes.copy_from_slice(address);
+                let to = Ipv6Addr::from(bytes).to_canonical();
+                let mut body = std::mem::take(&mut client.parts);
+                body.extend_from_slice(part);
+                client.waits = Some(((to, u16::from_be_bytes([*high, *low])), body));
+            }
+            [b'I'] => {
+                let report = to_json(&self.endpoint.report(), self.endpoint.options().tcp_port);
+                let bytes = report.to_string().into_bytes();
+                let parts = bytes.chunks(PART_BYTES);
+                let last = parts.len().saturating_sub(1);
+                for (at, part) in parts.enumerate() {
+                    let kind = if at == last { b'I' } else { b'i' };
+                    self.answer(token, [&[kind][..], part].concat());
+                }
+            }
+            _ => {
+                self.answer(token, error_message(NO_MESSAGE, "no message begins so"));
+                let _ = self.give(token);
+                return Err(End::Wrong);
+            }
+        }
+        Ok(())
+    }
+
+    fn send_what_waits(&mut self, token: u64) -> Result<(), End> {
+        let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
+        let Some((to, body)) = &client.waits else { return Ok(()) };
+        let Some(port) = client.port else {
+            client.waits = None;
+            self.answer(token, error_message(NO_PORT, "it has no port: B comes first"));
+            return Ok(());
+        };
+        let refused = match self.endpoint.send(port, *to, body) {
+            Ok(()) => None,
+            Err(SendError::Full | SendError::Congested) => return Ok(()),
+            Err(error @ SendError::TooLong) => Some((TOO_LONG, error)),
+            Err(error @ SendError::NotBound) => Some((NO_PORT, error)),
+            Err(error @ (SendError::Address | SendError::Peers)) => Some((NO_ADDRESS, error)),
+        };
+        client.waits = None;
+        if let Some((code, error)) = refused {
+            self.answer(token, error_message(code, &error.to_string()));
+        }
+        Ok(())
+    }
+
+    fn answer(&mut self, token: u64, message: Vec<u8>) {
+        if let Some(client) = self.clients.get_mut(&token) {
+            client.answers.push(message);
+        }
+    }
+
+    /// Gives a client its answers and what has come for its port, as far as it takes them.
+    fn give(&mut self, token: u64) -> Result<(), End> {
+        let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
+        while client.writable && !client.answers.is_empty() && client.gives.is_none() {
+            let sent = packets::send(&client.fd, &[IoSlice::new(&client.answers[0])], false);
+            if took(client, sent)? {
+                client.answers.remove(0);
+            }
+        }
+        let Some(port) = client.port else { return Ok(()) };
+        while client.writable {
+            let Some((datagram, at)) = &mut client.gives else {
+                if !client.answers.is_empty() {
+                    return Ok(());
+                }
+                match self.endpoint.receive(port) {
+                    Some(datagram) => client.gives = Some((datagram, 0)),
+                    None => return Ok(()),
+                }
+                continue;
+            };
+            let rest = &datagram.body[*at..];
+            let (from, here) = (datagram.from, rest.len().min(PART_BYTES));
+            let is_last = here == rest.len();
+            let head = if is_last { head(from, datagram.port) } else { [b'r'; HEAD] };
+            let head = if is_last { &head[..] } else { &head[..1] };
+            let parts = [IoSlice::new(head), IoSlice::new(&rest[..here])];
+            *at += here;
+            let sent = packets::send(&client.fd, &parts, false);
+            if !took(client, sent)? {
+                if let Some((_, at)) = &mut client.gives {
+                    *at -= here;
+                }
+            } else if is_last {
+                client.gives = None;
+            }
+        }
+        Ok(())
+    }
+
+    fn end_stalled(&mut self) {
+        let bound = self.endpoint.options().buffer_bytes + OVERRUN_BYTES;
+        let report = self.endpoint.report();
+        for port in report.ports.iter().filter(|port| port.queued_bytes > bound) {
+            let Some(token) = self.by_port.get(&port.port).copied() else { continue };
+            if self.clients.get(&token).is_some_and(|client| client.took.elapsed() > STALLED_MAX) {
+                warn!(
+                    "the program with port {} is ended: it reads nothing, and {} bytes wait for it",
+                    port.port, port.queued_bytes
+                );
+                self.end(token, &End::Left);
+            }
+        }
+    }
+}
+
+/// Whether a client has taken a message.
+fn took(client: &mut Client, sent: io::Result<()>) -> Result<bool, End> {
+    match sent {
+        Ok(()) => {
+            client.took = Instant::now();
+            Ok(true)
+        }
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+            client.writable = false;
+            Ok(false)
+        }
+        Err(_) => Err(End::Left),
+    }
+}
+
+fn head(from: IpAddr, port: u16) -> [u8; HEAD] {
+    let mut bytes = [0; HEAD];
+    bytes[0] = b'R';
+    bytes[1..3].copy_from_slice(&port.to_be_bytes());
+    let address = match from {
+        IpAddr::V4(address) => address.to_ipv6_mapped(),
+        IpAddr::V6(address) => address,
+    };
+    bytes[3..].copy_from_slice(&address.octets());
+    bytes
+}
+
+fn error_message(code: u8, text: &str) -> Vec<u8> {
+    [&[b'E', code][..], text.as_bytes()].concat()
+}
+
+/// Asks a running proxy what it is doing.
+///
+/// # Errors
+/// As connect(2): nobody listens there.
+pub fn ask(path: &Path) -> io::Result<serde_json::Value> {
+    let fd = packets::connect(path)?;
+    packets::send(fd.as_fd(), &[IoSlice::new(b"I")], true)?;
+    let (mut json, mut buffer) = (Vec::new(), vec![0; MESSAGE_MAX]);
+    loop {
+        let count = packets::recv(&fd, &mut buffer, true)?;
+        match &buffer[..count] {
+            [b'i', part @ ..] => json.extend_from_slice(part),
+            [b'I', part @ ..] => {
+                json.extend_from_slice(part);
+                return serde_json::from_slice(&json).map_err(io::Error::other);
+            }
+            _ => return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no proxy")),
+        }
+    }
+}

@@ -1,0 +1,465 @@
+"""`hawser rds`: reliable datagrams, over loopback and in the laboratory, and against peers that do wrong."""
+
+import contextlib
+import json
+import os
+import pathlib
+import select
+import socket
+import struct
+import subprocess
+import tempfile
+import threading
+import time
+
+from harness.suite import equal, limit, until
+from integration.test_cc import here
+from integration.test_lab import lab, network
+
+ABSENT = 69
+MAP = struct.pack(">QQIHHBBIHH", 0, 0, 8192, 0, 0, 1, 0, 0, 0, 0)[:32] + bytes(16) + bytes(8192)
+# What Linux up to 6.18 says of itself in a probe: eight lanes.
+OLD_KERNEL = bytes([5, 0, 8]) + bytes(13)
+
+
+def header(sequence, length, sport, dport, flags=0, extensions=bytes(16)):
+    return struct.pack(">QQIHHBB", sequence, 0, length, sport, dport, flags, 0) + bytes(6) + extensions
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("0.0.0.0", 0))
+        return probe.getsockname()[1]
+
+
+def rds(*arguments, check=0, seconds=60):
+    run = subprocess.run([os.environ["HAWSER"], "rds", *map(str, arguments)], capture_output=True, text=True, timeout=seconds)
+    assert check is None or run.returncode == check, f"exit code {run.returncode}: {run.stderr}{run.stdout}"
+    return run
+
+
+class Proxy:
+    """`hawser rds proxy` at an address, on a TCP port that is free on all of them."""
+
+    def __init__(self, address, tcp_port, *options):
+        self.directory = tempfile.TemporaryDirectory()
+        self.path = pathlib.Path(self.directory.name, "rds.sock")
+        self.address, self.tcp_port = address, tcp_port
+        command = [os.environ["HAWSER"], "rds", "proxy", "--address", address, "--tcp-port", str(tcp_port), "--socket", str(self.path), *options]
+        self.log = open(pathlib.Path(self.directory.name, "log"), "w+")
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
+        assert self.process.stdout.readline().startswith("RDS on"), self.logged()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        equal(self.process.wait(10), 0, "exit code of the proxy")
+        assert not self.path.exists(), "its socket is left"
+        self.directory.cleanup()
+
+    def logged(self):
+        self.log.flush()
+        return pathlib.Path(self.log.name).read_text()
+
+    def info(self):
+        return json.loads(rds("info", "--socket", self.path, "--json").stdout)
+
+    def program(self, port=0):
+        return Program(self, port)
+
+
+class Program:
+    """A client of a proxy, as any language could be one."""
+
+    def __init__(self, proxy, port=0):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(20)
+        self.socket.connect(str(proxy.path))
+        self.address = proxy.address
+        self.port = None
+        if port is not None:
+            self.socket.send(b"B" + struct.pack(">H", port))
+            answer = self.socket.recv(100)
+            equal(answer[:1], b"B")
+            self.port = struct.unpack(">H", answer[1:])[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.socket.close()
+
+    def send(self, to, body):
+        """`to` is a program, or an address and a port."""
+        address, port = (to.address, to.port) if isinstance(to, Program) else to
+        part = 32 << 10
+        while len(body) > part:
+            self.socket.send(b"s" + body[:part])
+            body = body[part:]
+        mapped = bytes(10) + b"\xff\xff" + socket.inet_aton(address)
+        self.socket.send(b"S" + struct.pack(">H", port) + mapped + body)
+
+    def receive(self):
+        """The next datagram: whose, and its bytes; or an error's code."""
+        body = b""
+        while True:
+            message = self.socket.recv(64 << 10)
+            kind = message[:1]
+            if kind == b"r":
+                body += message[1:]
+            elif kind == b"R":
+                address = socket.inet_ntoa(message[15:19])
+                return (address, struct.unpack(">H", message[1:3])[0]), body + message[19:]
+            elif kind == b"E":
+                return message[1], message[2:].decode()
+            else:
+                raise AssertionError(message[:40])
+
+    def has_something(self):
+        return bool(select.select([self.socket], [], [], 0.2)[0])
+
+
+@contextlib.contextmanager
+def two_hosts(*options):
+    tcp_port = free_port()
+    with Proxy("127.0.0.1", tcp_port, *options) as small, Proxy("127.0.0.2", tcp_port, *options) as large:
+        yield small, large
+
+
+@here
+def test_programs_exchange_datagrams_of_all_sizes(env):
+    with two_hosts() as (small, large):
+        for near, far in ((small, large), (large, small), (small, small)):
+            with near.program() as one, far.program(5000) as other:
+                for size in (0, 1, 32 << 10, (32 << 10) + 1, 200_000, 1 << 20):
+                    body = os.urandom(size)
+                    one.send(other, body)
+                    equal(other.receive(), ((near.address, one.port), body), f"{size} bytes")
+                    other.send(one, body[::-1])
+                    equal(one.receive()[1], body[::-1])
+        assert not small.logged() and not large.logged(), small.logged() + large.logged()
+
+
+@here
+def test_each_program_gets_what_is_for_its_port_and_nothing_else(env):
+    with two_hosts() as (small, large), contextlib.ExitStack() as stack:
+        senders = [stack.enter_context(small.program()) for _ in range(10)]
+        receivers = [stack.enter_context(large.program()) for _ in range(10)]
+        for round_ in range(20):
+            for sender in senders:
+                for receiver in receivers:
+                    sender.send(receiver, f"{sender.port} {receiver.port} {round_}".encode())
+        for receiver in receivers:
+            seen = {sender.port: 0 for sender in senders}
+            for _ in range(200):
+                (_, port), body = receiver.receive()
+                equal(body.decode(), f"{port} {receiver.port} {seen[port]}")
+                seen[port] += 1
+            assert not receiver.has_something()
+        paths = small.info()["peers"][0]
+        equal(paths["paths"], 8)
+        equal({lane["state"] for lane in paths["lanes"]}, {"up"})
+
+
+@here
+def test_what_a_program_may_not_say_is_answered(env):
+    with two_hosts() as (small, large):
+        with small.program(7000) as first:
+            with Program(small, None) as second:
+                second.socket.send(b"S" + bytes(18) + b"x")
+                equal(second.receive()[0], 1, "no port yet")
+                second.socket.send(b"B" + struct.pack(">H", 7000))
+                equal(second.receive()[0], 1, "the port is another's")
+                second.socket.send(b"B" + struct.pack(">H", 1))
+                equal(second.receive()[0], 1, "port 1 is for probes")
+                second.socket.send(b"?")
+                equal(second.receive()[0], 4)
+                equal(second.socket.recv(10), b"", "and that was all")
+            for address in ("0.0.0.0", "224.0.0.1", "255.255.255.255"):
+                first.send((address, 9), b"x")
+                equal(first.receive()[0], 3, address)
+            with large.program() as other:
+                first.send(other, bytes(1 << 20))
+                equal(len(other.receive()[1]), 1 << 20)
+                first.send(other, b"still there")
+                equal(other.receive()[1], b"still there")
+                with small.program() as third:
+                    with contextlib.suppress(OSError):
+                        third.send(other, bytes((1 << 20) + 100_000))
+                    equal(third.receive()[0], 2)
+                assert not other.has_something()
+
+
+@here
+def test_a_program_that_reads_nothing_stops_its_senders_and_no_others(env):
+    with two_hosts() as (small, large):
+        with small.program() as sender, large.program() as deaf, large.program() as other, small.program() as third:
+            sender.socket.settimeout(3)
+            sent = 0
+            try:
+                while sent < 2000:
+                    sender.send(deaf, bytes(20_000))
+                    sent += 1
+            except TimeoutError:
+                pass
+            assert 100 < sent < 2000, f"{sent} messages of 20 kB were taken"
+            third.send(other, b"others go on")
+            equal(other.receive()[1], b"others go on")
+            port = next(port for port in large.info()["ports"] if port["port"] == deaf.port)
+            assert port["congested"] and port["queued_bytes"] < 16 << 20, port
+            for _ in range(sent):
+                equal(len(deaf.receive()[1]), 20_000)
+
+
+@here
+def test_ping_is_answered_and_says_how_fast(env):
+    tcp_port = free_port()
+    with Proxy("127.0.0.2", tcp_port):
+        said = rds("ping", "127.0.0.2", "-I", "127.0.0.1", "-c", 10, "-i", "10ms", "--tcp-port", tcp_port).stdout.splitlines()
+        equal(sorted(int(line.split(":")[0]) for line in said), list(range(1, 11)), "each once; by lanes of their own they may overtake each other")
+        assert all(line.endswith(" usec") for line in said), said
+    nobody = rds("ping", "127.0.0.2", "-I", "127.0.0.1", "-c", 1, "-i", "10ms", "--tcp-port", tcp_port, check=1)
+    equal(nobody.stdout, "")
+
+
+@here
+def test_the_larger_address_pings_too(env):
+    tcp_port = free_port()
+    with Proxy("127.0.0.1", tcp_port):
+        said = rds("ping", "127.0.0.1", "-I", "127.0.0.2", "-c", 3, "-i", "50ms", "--tcp-port", tcp_port).stdout
+        equal(len(said.splitlines()), 3)
+
+
+@here
+def test_info_shows_lanes_and_ports(env):
+    with two_hosts("--lanes", "2") as (small, large):
+        with small.program(6000) as one, large.program(6001) as other:
+            one.send(other, b"x")
+            other.receive()
+            text = rds("info", "--socket", small.path).stdout
+            assert "peer 127.0.0.2: 2 lanes, dialled" in text, text
+            assert any(line.split()[:1] == ["6000"] for line in text.splitlines()), text
+    assert "no proxy answers" in rds("info", "--socket", small.path, check=ABSENT).stderr
+
+
+@contextlib.contextmanager
+def passive_stress(address, port):
+    process = subprocess.Popen([os.environ["HAWSER"], "rds", "stress", "-r", address, "-p", str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout.readline().startswith("waiting for incoming connection on")
+        yield process
+        out, error = process.communicate(timeout=30)
+        assert process.returncode == 0, out + error
+        assert "(average)" in out, out
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+
+
+@here
+def test_stress_prints_rds_stress_s_columns_and_both_ends_end(env):
+    port, tcp_port = 20_000 + os.getpid() % 10_000, free_port()
+    with passive_stress("127.0.0.2", port):
+        said = rds("stress", "-s", "127.0.0.2", "-r", "127.0.0.1", "-p", port, "-t", 4, "-d", 2, "-q", "8K", "-a", 256, "-T", 2, "-v", "-c", "--tcp-port", tcp_port).stdout.splitlines()
+    columns = next(number for number, line in enumerate(said) if line.split()[:3] == ["tsks", "tx/s", "rx/s"])
+    equal(said[columns].split(), "tsks tx/s rx/s tx+rx K/s mbi K/s mbo K/s tx us/c rtt us cpu %".split())
+    average = said[-1].split()
+    equal((average[0], average[-1]), ("4", "(average)"))
+    sent, received, rtt = float(average[1]), float(average[2]), float(average[7])
+    assert sent > 100 and received > 100 and rtt > 0 and float(average[8]) > 0, average
+
+
+@here
+def test_stress_refuses_sizes_that_no_message_has(env):
+    for wrong in (("-q", 62), ("-q", (1 << 20) + 1), ("-t", 0), ("-d", 0)):
+        assert rds("stress", "-s", "127.0.0.1", *wrong, check=1).stderr
+
+
+def connect(proxy, source="127.0.0.1"):
+    """A peer made by hand: with the smaller address it dials."""
+    stream = socket.create_connection((proxy.address, proxy.tcp_port), source_address=(source, 0))
+    stream.settimeout(20)
+    return stream
+
+
+def read_message(stream):
+    data = b""
+    while len(data) < 48:
+        piece = stream.recv(48 - len(data))
+        if not piece:
+            raise EOFError
+        data += piece
+    sequence, _, length, sport, dport, flags = struct.unpack(">QQIHHB", data[:25])
+    body = b""
+    while len(body) < length:
+        body += stream.recv(length - len(body))
+    return sequence, sport, dport, flags, data[32:48], body
+
+
+@here
+def test_a_peer_as_an_old_kernel_is_understood(env):
+    with Proxy("127.0.0.2", free_port()) as proxy, proxy.program(5000) as program:
+        with connect(proxy) as kernel:
+            kernel.sendall(MAP + header(1, 0, 1, 0, extensions=OLD_KERNEL) + header(2, 5, 4000, 5000) + b"hello")
+            equal(program.receive(), (("127.0.0.1", 4000), b"hello"))
+            program.send(("127.0.0.1", 4000), b"world")
+            seen = []
+            # Its map, its probe and the answer to ours; "world" may go by a lane that is not there yet.
+            while len(seen) < 3:
+                seen.append(read_message(kernel))
+            equal((seen[0][3], len(seen[0][5])), (1, 8192))
+            probes = [message for message in seen if (message[1], message[2]) in ((1, 0), (0, 1))]
+            assert len(probes) == 2 and all(message[4][:3] == bytes([5, 0, 8]) for message in probes), seen
+            # Seven more, in any order: each goes to the next lane that is free.
+            lanes = [connect(proxy) for _ in range(7)]
+            try:
+                until(lambda: [lane["state"] for lane in proxy.info()["peers"][0]["lanes"]] == ["up"] * 8, "eight lanes")
+                for number, lane in enumerate(lanes):
+                    lane.sendall(header(1, 1, 4000 + number, 5000) + bytes([number]))
+                got = sorted(program.receive()[1][0] for _ in lanes)
+                equal(got, list(range(7)))
+            finally:
+                for lane in lanes:
+                    lane.close()
+
+
+@here
+def test_duplicates_are_dropped_across_a_new_connection(env):
+    with Proxy("127.0.0.2", free_port()) as proxy, proxy.program(5000) as program:
+        with connect(proxy) as kernel:
+            kernel.sendall(MAP + header(1, 3, 4000, 5000) + b"one" + header(2, 3, 4000, 5000) + b"two" + header(3, 5, 4000, 5000) + b"thr")
+            equal([program.receive()[1] for _ in range(2)], [b"one", b"two"])
+        until(lambda: proxy.info()["peers"][0]["lanes"][0]["state"] == "down", "the lane's end")
+        with connect(proxy) as kernel:
+            kernel.sendall(MAP + header(2, 3, 4000, 5000, 4) + b"two" + header(3, 5, 4000, 5000, 4) + b"three")
+            equal(program.receive()[1], b"three")
+            lane = proxy.info()["peers"][0]["lanes"][0]
+            equal((lane["duplicates"], lane["expected_sequence"], lane["connections"]), (1, 4, 2))
+
+
+@here
+def test_what_peers_do_wrong_is_bounded_said_once_and_no_concern_of_others(env):
+    with Proxy("127.0.0.9", free_port()) as proxy, Proxy("127.0.0.1", proxy.tcp_port) as good, proxy.program(5000) as program, good.program() as friend:
+        # A length beyond the most: the lane is reset, each time, and said once.
+        for _ in range(2):
+            with connect(proxy, "127.0.0.2") as bad:
+                bad.sendall(MAP + header(1, (1 << 20) + 1, 9, 5000))
+                with contextlib.suppress(ConnectionError, EOFError):
+                    while True:
+                        read_message(bad)
+            time.sleep(1.1)
+        # Extension headers that lie, unknown ones, a map of another length, a jump of the numbers, port 0 from port 0.
+        with connect(proxy, "127.0.0.3") as odd:
+            odd.sendall(MAP + header(1, 0, 1, 0, extensions=bytes([255] * 16)) + header(2, 0, 1, 0, extensions=bytes([5]) + bytes([255] * 15)))
+            odd.sendall(header(0, 10, 0, 0, 1) + bytes(10) + header(3, 0, 0, 0) + header(1 << 63, 3, 9, 5000) + b"odd")
+            equal(program.receive(), (("127.0.0.3", 9), b"odd"))
+            odd.sendall(header(5, 4, 9, 5000) + b"back")
+            equal(program.receive()[1], b"back")
+        # Ports that nobody has.
+        with connect(proxy, "127.0.0.4") as lost:
+            lost.sendall(MAP + b"".join(header(number, 1, 9, number) + b"x" for number in range(100, 1100)))
+            until(lambda: proxy.info()["messages_to_no_port"] >= 1000, "all of them")
+        # More lanes than there are: those wait, or are reset; none is taken.
+        with connect(proxy, "127.0.0.5") as first, contextlib.ExitStack() as stack:
+            first.sendall(MAP)
+            flood = [stack.enter_context(connect(proxy, "127.0.0.5")) for _ in range(50)]
+            for stream in flood:
+                with contextlib.suppress(OSError):
+                    stream.sendall(header(1, 4, 9, 5000) + b"lane")
+            until(lambda: any(peer["address"] == "127.0.0.5" for peer in proxy.info()["peers"]), "the flooding peer")
+            peer = next(peer for peer in proxy.info()["peers"] if peer["address"] == "127.0.0.5")
+            equal(len(peer["lanes"]), 1)
+        # Pings of one that does not read.
+        with connect(proxy, "127.0.0.6") as deaf:
+            deaf.sendall(MAP)
+            deaf.settimeout(3)
+            with contextlib.suppress(TimeoutError):
+                for number in range(40):
+                    deaf.sendall(b"".join(header(number * 5000 + n, 0, 77, 0) for n in range(5000)))
+            until(lambda: proxy.info()["pings"] > 10_000, "pings")
+            peer = next(peer for peer in proxy.info()["peers"] if peer["address"] == "127.0.0.6")
+            assert peer["lanes"][0]["queued"] <= 1100, peer
+        friend.send(program, b"unharmed")
+        seen = b""
+        while seen != b"unharmed":
+            seen = program.receive()[1]
+        log = proxy.logged()
+        for what in ("1048577 bytes", "which nobody has", "congestion map"):
+            equal(log.count(what), 1, what)
+
+
+def whole_messages(data):
+    """Those of a stream that are whole: number, flags, bytes."""
+    while len(data) >= 48:
+        sequence, _, length, sport, dport, flags = struct.unpack(">QQIHHB", data[:25])
+        if len(data) < 48 + length:
+            return
+        yield sequence, dport, flags, data[48:48 + length]
+        data = data[48 + length:]
+
+
+@limit(120)
+@here
+def test_messages_come_once_and_in_order_although_their_lane_is_cut_anywhere(env):
+    """A peer by hand, which ends each connection after some bytes and reads what is left: a lane that is cut in mid-message."""
+    tcp_port = free_port()
+    with socket.create_server(("127.0.0.2", tcp_port)) as listener, Proxy("127.0.0.1", tcp_port) as proxy, proxy.program() as program:
+        listener.settimeout(20)
+        # So little that much of what was sent is not acknowledged when the lane ends.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8192)
+        count, expected, got, connections, again = 1500, 0, [], 0, 0
+
+        def send():
+            for number in range(count):
+                program.send(("127.0.0.2", 9), struct.pack(">I", number) + bytes(number * 37 % 3000))
+        sender = threading.Thread(target=send, daemon=True)
+        sender.start()
+        while len(got) < count:
+            connections += 1
+            stream = listener.accept()[0]
+            stream.settimeout(20)
+            with stream:
+                # One lane: its probe is answered without a number of lanes.
+                stream.sendall(MAP + header(1, 0, 0, 1))
+                data = b""
+                while len(data) < 8240 + 20_011 * connections % 150_000:
+                    piece = select.select([stream], [], [], 1)[0] and stream.recv(7919)
+                    if not piece:
+                        break
+                    data += piece
+                stream.shutdown(socket.SHUT_WR)
+                with contextlib.suppress(ConnectionError):
+                    while piece := stream.recv(65536):
+                        data += piece
+            for sequence, port, flags, body in whole_messages(data):
+                again += bool(flags & 4)
+                if flags == 1 or (sequence < expected and flags & 4):
+                    continue
+                expected = sequence + 1
+                if port == 9:
+                    got.append(struct.unpack(">I", body[:4])[0])
+                    equal(len(body), 4 + got[-1] * 37 % 3000)
+        equal(got, list(range(count)))
+        assert connections > 3 and again > 3, (connections, again)
+
+
+@limit(120)
+@here
+def test_lanes_use_several_limits_of_the_laboratory(env):
+    with network("per-flow", "--seed", "3") as name:
+        inside = [os.environ["HAWSER"], "lab", "run", name, "--accept-unfaithful"]
+        far = subprocess.Popen([*inside, "--on", "far", "--", os.environ["HAWSER"], "rds", "stress"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        try:
+            assert far.stdout.readline().startswith("waiting")
+            stress = [os.environ["HAWSER"], "rds", "stress", "-s", "10.77.0.2", "-t", "32", "-q", "8K", "-a", "256", "-o", "-T", "6", "--json"]
+            said = json.loads(lab("run", name, "--accept-unfaithful", "--", *stress, seconds=90).stdout)
+            far.communicate(timeout=30)
+        finally:
+            far.kill()
+        equal([lane["connections"] >= 1 for lane in said["lanes"]], [True] * 8)
+        assert sum(lane["bytes_sent"] > 500_000 for lane in said["lanes"]) == 8, said
+        rate = said["bytes_s"] * 8 / 1e6
+        assert 20 < rate < 80, f"{rate:.1f} Mbit/s, and one limit is 10"
