@@ -48,6 +48,7 @@ mod names;
 mod noted;
 mod owed;
 mod pinned;
+mod process_ids;
 mod rebase;
 mod recover;
 mod replay;
@@ -67,11 +68,11 @@ use crate::wire::error::{ClientError, SqlState};
 use kept::Kept;
 
 pub use backend::{Backend, BackendSeed};
-pub use events::PROCESS_ID_FIRST;
 pub use message::{
     CancelKey, ClientAbout, ClientSecret, ListenLost, Mptcp, NewClient, PeerAddress, PoolMode,
     ToLoop,
 };
+pub use process_ids::{PROCESS_ID_FIRST, PROCESS_ID_LAST, loop_of_process};
 
 /// Bounds of what one connection may occupy.
 pub mod limits {

@@ -1,9 +1,9 @@
 //! Cancel requests: from clients to the loop that serves them, and from loops to servers.
 //!
 //! # Model
-//! A client's process id is made by its loop: [`PROCESS_BASE`]` + index * loops + loop`, above every
-//! process id that Linux gives out. It names the loop; whether the key fits, that loop decides. In
-//! session mode clients have the server's own process id, which is below: all loops are asked.
+//! A client's process id is made by its loop, above every process id that Linux gives out, and names
+//! it ([`loop_of_process`]); whether the key fits, that loop decides. In session mode clients have
+//! the server's own process id, which is below: all loops are asked.
 //!
 //! # Invariants
 //! * at most [`IN_FLIGHT_MAX`] cancel connections to servers at a time; others wait for theirs, for
@@ -18,14 +18,11 @@
 
 use std::sync::Arc;
 
-use hawser_core::engine::{CancelKey, CancelRequest, ToLoop};
-use hawser_core::ids::LoopId;
+use hawser_core::engine::{CancelKey, CancelRequest, ToLoop, loop_of_process};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::loops::Loops;
 use crate::service::Service;
-
-pub use hawser_core::engine::PROCESS_ID_FIRST as PROCESS_BASE;
 
 /// Cancel requests to servers that are under way at a time.
 pub const IN_FLIGHT_MAX: usize = 256;
@@ -62,17 +59,11 @@ impl CancelGate {
         let Ok(place) = self.from_clients.clone().acquire_owned().await else { return };
         let key = CancelKey::holding(key, Arc::new(place));
         let message = || ToLoop::Cancel { process, key: key.clone() };
-        match loop_of(process, loops.count()) {
+        match loop_of_process(process, u16::try_from(loops.count()).unwrap_or(u16::MAX)) {
             Some(home) => loops.send(home, message()),
             None => loops.send_all(message),
         }
     }
-}
-
-/// The loop that made a client's process id; `None` if none did.
-pub fn loop_of(process: u32, loops: usize) -> Option<LoopId> {
-    let offset = process.checked_sub(PROCESS_BASE)? as usize;
-    u16::try_from(offset % loops.max(1)).ok().map(LoopId)
 }
 
 /// Sends a cancel request to a server, and tells the loop when the server has dealt with it, or
@@ -96,22 +87,10 @@ pub async fn send(service: &Arc<Service>, request: CancelRequest) {
 mod tests {
     use std::time::Instant;
 
+    use hawser_core::engine::PROCESS_ID_FIRST;
+
     use super::*;
     use crate::loops::tests::{mailboxes, take_count};
-
-    #[test]
-    fn a_process_id_names_its_loop_and_smaller_ones_none() {
-        for loops in 1..5u32 {
-            for index in 0..3 {
-                for home in 0..loops {
-                    let process = PROCESS_BASE + index * loops + home;
-                    assert_eq!(loop_of(process, loops as usize), Some(LoopId(home as u16)));
-                }
-            }
-        }
-        assert_eq!(loop_of(PROCESS_BASE - 1, 2), None);
-        assert_eq!(loop_of(0, 2), None);
-    }
 
     #[tokio::test]
     async fn a_cancel_goes_to_one_loop_or_for_a_servers_own_id_to_all() {
@@ -119,7 +98,7 @@ mod tests {
         let loops = Loops::new(mailboxes.clone(), Instant::now());
         let taken = || -> Vec<usize> { mailboxes.iter().map(take_count).collect() };
         let gate = CancelGate::default();
-        gate.hand_over(&loops, PROCESS_BASE + 4, b"key").await;
+        gate.hand_over(&loops, PROCESS_ID_FIRST + 4, b"key").await;
         assert_eq!(taken(), [0, 1, 0]);
         gate.hand_over(&loops, 1234, b"key").await;
         assert_eq!(taken(), [1, 1, 1]);

@@ -96,7 +96,8 @@ pub struct Reactors<S: Socket> {
 }
 
 impl<S: Socket + AsFd + 'static> Reactors<S> {
-    /// Starts `count` loops; their [`Time`] counts from now. `hash_key` keys their hash maps.
+    /// Starts `count` loops; their [`Time`] counts from now. `hash_key` keys their hash maps,
+    /// `processes` says where process ids of clients begin.
     ///
     /// # Errors
     /// No descriptors or no thread to be had.
@@ -106,6 +107,7 @@ impl<S: Socket + AsFd + 'static> Reactors<S> {
     pub fn start(
         count: u16,
         hash_key: u64,
+        processes: u32,
         control: Control<S>,
         logged: Arc<Logged>,
     ) -> io::Result<Self> {
@@ -133,7 +135,7 @@ impl<S: Socket + AsFd + 'static> Reactors<S> {
             let thread =
                 std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
                     // Made here, so that its memory lies near the processor that the thread runs on.
-                    Reactor::new(id, shared, hash_key).run();
+                    Reactor::new(id, shared, hash_key, processes).run();
                 })?;
             reactors.threads.push(thread);
         }
@@ -196,10 +198,10 @@ struct Reactor<S: Socket> {
 }
 
 impl<S: Socket + AsFd> Reactor<S> {
-    fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64) -> Self {
+    fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64, processes: u32) -> Self {
         let count = u16::try_from(shared.epolls.len()).unwrap_or(u16::MAX);
         Self {
-            engine: Engine::new(id, count, hash_key),
+            engine: Engine::new(id, count, hash_key, processes),
             mailbox: shared.mailboxes[usize::from(id.0)].clone(),
             host: LoopHost { id, shared, own: Vec::new(), changed: None },
             events: Events::with_capacity(EVENTS_A_TURN),

@@ -103,8 +103,10 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
     let errors: Arc<ErrorCounts> = Arc::default();
     let logged = Arc::new(Logged { disconnections, errors: errors.clone() });
-    let reactors = Reactors::start(loop_count, random_u64(), control.clone(), logged.clone())
-        .map_err(ServeError::Start)?;
+    let (hash_key, processes) = (random_u64(), (random_u64() >> 32) as u32);
+    let reactors =
+        Reactors::start(loop_count, hash_key, processes, control.clone(), logged.clone())
+            .map_err(ServeError::Start)?;
     let user = start.user.clone();
     let loops = reactors.loops().clone();
     let service = Service::new(config, loops, control, admin, errors, runtimes.threads())

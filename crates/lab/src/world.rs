@@ -258,7 +258,10 @@ impl World {
             lobby: Lobby::new(config.login_max),
             outside,
             engines: (0..config.loops)
-                .map(|id| Engine::new(LoopId(id), config.loops, config.seed))
+                .map(|id| {
+                    let processes = config.seed as u32; // any will do
+                    Engine::new(LoopId(id), config.loops, config.seed, processes)
+                })
                 .collect(),
             loops: (0..config.loops).map(|_| fresh()).collect(),
             queues: pools.iter().map(|_| Queue::default()).collect(),

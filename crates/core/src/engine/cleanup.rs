@@ -461,6 +461,7 @@ impl<S: Socket> Engine<S> {
         }
         self.forget_listening(host, slot);
         let Some(mut client) = self.clients.remove(slot) else { return };
+        self.process_ids.give_back(slot.index);
         let _ = client.push_out(&mut self.spare); // what it does not take is lost: it leaves
         client.socket.shutdown();
         let pool = &self.pools[client.pool as usize].pool;

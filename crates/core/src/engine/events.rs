@@ -7,6 +7,7 @@ use super::message::{
     BackendRow, BackendState, ClientRow, ClientState, Event, NewClient, PoolMode, PoolRef, Scope,
     Snapshot, ToLoop,
 };
+use super::process_ids::PROCESS_ID_FIRST;
 use super::table::{Engine, Holder};
 use super::{BackendSeed, Host, Readiness, Socket, Token, limits, write_kept};
 use crate::ids::{ClientId, LoopId, Slot};
@@ -15,10 +16,6 @@ use crate::session::part::PartSet;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frontend};
-
-/// Process ids in BackendKeyData of clients that share backends start here: above any that Linux
-/// gives to a process (`PID_MAX_LIMIT`, include/linux/threads.h).
-pub const PROCESS_ID_FIRST: u32 = 4_194_305;
 
 impl<S: Socket> Engine<S> {
     /// Something has happened on a connection.
@@ -356,6 +353,7 @@ impl<S: Socket> Engine<S> {
             held: false,
             failed: false,
         });
+        self.process_ids.take(slot.index);
         if let Some(error) = self.draining.clone() {
             self.say_goodbye(host, slot, &error, now);
             return;
@@ -389,10 +387,12 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// The process id in the BackendKeyData of a client that shares backends.
+    /// The process id in a client's BackendKeyData: in session mode the server's own.
     pub(super) fn process_of(&self, slot: Slot) -> u32 {
-        let number = slot.index.wrapping_mul(u32::from(self.loops)) + u32::from(self.id.0);
-        PROCESS_ID_FIRST + (number & 0x3fff_ffff)
+        match self.clients.get(slot) {
+            Some(Client { mode: PoolMode::Session, backend: Some(backend), .. }) => backend.process,
+            _ => self.process_ids.of(slot.index),
+        }
     }
 
     pub(super) fn greet<H: Host<S>>(&mut self, host: &mut H, slot: Slot, process: u32, now: Time) {
@@ -512,11 +512,7 @@ impl<S: Socket> Engine<S> {
     /// A cancel request has come for one of this loop's clients, or so it says.
     fn cancel<H: Host<S>>(&mut self, host: &mut H, process: u32, key: &[u8], now: Time) {
         let slot = if process >= PROCESS_ID_FIRST {
-            let number = process - PROCESS_ID_FIRST;
-            if number % u32::from(self.loops) != u32::from(self.id.0) {
-                return;
-            }
-            self.clients.at(number / u32::from(self.loops))
+            self.process_ids.index_of(process).and_then(|index| self.clients.at(index))
         } else {
             // Session mode: the server's own process id.
             self.resident.iter().find_map(|(_, resident)| match resident.holder {
@@ -645,6 +641,7 @@ impl<S: Socket> Engine<S> {
             if let Some(backend) = &client.backend {
                 let mut row = backend.row(BackendState::Active, Some(self.client_id(slot)));
                 row.local = local(&backend.socket);
+                row.client_process = self.process_of(slot);
                 snapshot.backends.push(row);
             }
             if scope < Scope::Clients {
@@ -683,10 +680,7 @@ impl<S: Socket> Engine<S> {
                     .and_then(|backend| Some(backend.pinned.as_ref()?.since)),
                 channels: client.channel_count(),
                 statements: client.statements.as_ref().map_or(0, |names| names.len()),
-                process: match (&client.backend, client.is_native()) {
-                    (Some(backend), true) => backend.process,
-                    _ => self.process_of(slot),
-                },
+                process: self.process_of(slot),
                 kept_in: client.input.len(),
                 kept_out: client.output.len(),
             });
@@ -736,6 +730,7 @@ impl<S: Socket> Backend<S> {
             connected: self.opened,
             parked: self.parked,
             client,
+            client_process: 0,
             statements: self.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),

@@ -118,6 +118,7 @@ impl<S: Socket> Listener<S> {
             connected: self.opened,
             parked: false,
             client: None,
+            client_process: 0,
             statements: 0,
             application_name: String::new(),
             encrypted: self.socket.is_encrypted(),

@@ -462,6 +462,8 @@ pub struct BackendRow {
     pub parked: bool,
     /// The client that has it.
     pub client: Option<ClientId>,
+    /// And the process id that this client knows; 0: no client has it.
+    pub client_process: u32,
     /// Shared prepared statements on it.
     pub statements: usize,
     /// The application_name that it has.

@@ -10,6 +10,7 @@ use super::housekeeping::Wheel;
 use super::kept::Spare;
 use super::listener::{Listener, PoolHub};
 use super::message::PoolRef;
+use super::process_ids::ProcessIds;
 use super::statement::{IdHasher, Keyed};
 use super::{Socket, limits};
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
@@ -184,6 +185,7 @@ fn limits_clients(settings: &PoolSettings) -> bool {
 pub struct Engine<S: Socket> {
     pub(super) id: LoopId,
     pub(super) loops: u16,
+    pub(super) process_ids: ProcessIds,
     pub(super) hash_key: Keyed,
     pub(super) clients: Table<Client<S>>,
     pub(super) resident: Table<Resident<S>>,
@@ -214,11 +216,13 @@ pub struct Engine<S: Socket> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// The engine of loop `id` out of `loops`. `hash_key` keys its hash maps.
-    pub fn new(id: LoopId, loops: u16, hash_key: u64) -> Self {
+    /// The engine of loop `id` out of `loops`. `hash_key` keys its hash maps; `processes` says where
+    /// process ids of clients begin.
+    pub fn new(id: LoopId, loops: u16, hash_key: u64, processes: u32) -> Self {
         Self {
             id,
             loops,
+            process_ids: ProcessIds::new(id, loops, processes),
             hash_key: Keyed(hash_key),
             clients: Table::new(),
             resident: Table::new(),

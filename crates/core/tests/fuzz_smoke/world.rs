@@ -208,7 +208,7 @@ impl World {
             parameters.set(name.as_bytes(), value.as_bytes());
         }
         Self {
-            engines: (0..loops).map(|id| Engine::new(LoopId(id), loops, 7)).collect(),
+            engines: (0..loops).map(|id| Engine::new(LoopId(id), loops, 7, 0)).collect(),
             asked: Asked::default(),
             pool: Arc::new(pool),
             clients: Vec::new(),

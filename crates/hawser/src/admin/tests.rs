@@ -165,6 +165,7 @@ impl Fake {
             connected: Time::ZERO,
             parked: false,
             client: None,
+            client_process: 0,
             statements: 0,
             application_name: String::new(),
             encrypted: true,

@@ -377,11 +377,11 @@ async fn an_unknown_user_of_trust_is_refused() {
 async fn a_cancel_request_reaches_the_loop_and_is_never_answered() {
     let world = trusting().await;
     let mut packet = Vec::new();
-    write_cancel(&mut packet, crate::cancel::PROCESS_BASE, b"some key");
+    write_cancel(&mut packet, hawser_core::engine::PROCESS_ID_FIRST, b"some key");
     assert!(world.told(&packet).await.is_empty());
     assert!(matches!(
         world.kept().as_slice(),
-        [ToLoop::Cancel { process: crate::cancel::PROCESS_BASE, key }] if **key == *b"some key"
+        [ToLoop::Cancel { process: hawser_core::engine::PROCESS_ID_FIRST, key }] if **key == *b"some key"
     ));
 }
 

@@ -6,9 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hawser_core::engine::message::PoolRef;
-use hawser_core::engine::{
-    ClientAbout, NewClient, PROCESS_ID_FIRST, PeerAddress, PoolMode, ToLoop,
-};
+use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, PoolMode, ToLoop, loop_of_process};
 use hawser_core::ids::LoopId;
 use hawser_core::session::settings::{Settings, SettingsBuilder};
 
@@ -135,11 +133,10 @@ impl Lobby {
         if version == CANCEL_REQUEST {
             let process = u32::try_from(reader.int32().unwrap_or_default()).unwrap_or_default();
             let key: Box<[u8]> = reader.rest().into();
-            let told = |loop_: u16| match process.checked_sub(PROCESS_ID_FIRST) {
-                Some(number) => number % u32::from(loops) == u32::from(loop_),
-                None => true,
-            };
-            for home in (0..loops).filter(|loop_| told(*loop_)).map(LoopId) {
+            let made_by = loop_of_process(process, loops);
+            for home in
+                (0..loops).map(LoopId).filter(|home| made_by.is_none_or(|made| made == *home))
+            {
                 outside.send(OUTSIDE, home, ToLoop::Cancel { process, key: key.clone().into() });
             }
             return;

@@ -70,7 +70,7 @@ impl<S: Socket> Engine<S> {
         out: &mut Vec<u8>,
         now: Time,
     ) -> bool {
-        let own_process = self.process_of(slot);
+        let own_process = self.process_ids.of(slot.index);
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let Some(mut backend) = client.backend.take() else { return false };
         if client.output.len() > limits::OUTPUT_HIGH_BYTES {

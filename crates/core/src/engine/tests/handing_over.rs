@@ -39,7 +39,11 @@ fn user_of(call: &[u8]) -> String {
     assert_eq!(mac, hash.finish().to_le_bytes());
     assert_eq!(message[..2], [1, 13], "version; alone, with a user and the transport");
     assert_eq!(message[10..18], 9u64.to_be_bytes(), "the pooler");
-    assert!(u32::from_be_bytes(message[18..22].try_into().unwrap()) > 0x40_0000, "the client");
+    let client = u32::from_be_bytes(message[18..22].try_into().unwrap());
+    assert!(
+        client > 0x40_0000 || client == 101,
+        "the client's own, or in session mode the server's"
+    );
     assert_eq!(message[22..25], [1, 0, 0], "over a unix socket");
     let length = usize::from(u16::from_be_bytes([message[25], message[26]]));
     assert_eq!(message[27 + length..], [0; 6], "not over MPTCP");

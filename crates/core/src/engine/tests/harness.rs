@@ -309,7 +309,7 @@ impl World {
         settings.limits.idle_transaction_reserve = 0;
         let pool = SharedPool::new(PoolId(1), "db", "me", settings, usize::from(loops), 7);
         Self {
-            engines: (0..loops).map(|id| Engine::new(LoopId(id), loops, 7)).collect(),
+            engines: (0..loops).map(|id| Engine::new(LoopId(id), loops, 7, 0)).collect(),
             asked: Asked::default(),
             pool: Arc::new(pool),
             servers: Vec::new(),

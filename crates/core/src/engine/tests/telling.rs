@@ -165,5 +165,5 @@ fn a_client_s_own_call_of_the_function_goes_nowhere() {
     world.send(&server, &noted());
     let two = world.client();
     world.send(&two, &query("SELECT 1"));
-    assert_eq!(sent(&server), ["-> 1", "SELECT 1"], "another client in the same place");
+    assert_eq!(sent(&server), ["-> 2", "SELECT 1"], "another client in the same place");
 }

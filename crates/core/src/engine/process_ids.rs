@@ -1,0 +1,170 @@
+//! Process ids of clients that share backends, in their BackendKeyData.
+//!
+//! # Model
+//! ```text
+//! id = PROCESS_ID_FIRST + number * loops + loop        number = start, start + 1, ...
+//! ```
+//! An id lies above any that Linux gives to a process, and is a positive int32. It names its loop, so
+//! that a cancel request finds it. Numbers are counted up, and begin again from 0 past the last. The
+//! start is random, so that the ids of two processes (a successor's, another host's) seldom meet.
+//!
+//! # Invariants
+//! * no two clients have an id at the same time
+//! * an id is not given out again before all others of the loop have been: with fewer than 2,000
+//!   loops not within 2^20 connections. Drivers and tests tell sessions apart by their ids.
+
+use std::collections::hash_map::Entry;
+
+use super::statement::IdMap;
+use crate::ids::LoopId;
+
+/// The first id: above any that Linux gives to a process (`PID_MAX_LIMIT`, include/linux/threads.h).
+pub const PROCESS_ID_FIRST: u32 = 4_194_305;
+/// The last id: process ids are signed in the protocol and in SQL.
+pub const PROCESS_ID_LAST: u32 = i32::MAX as u32;
+
+/// The loop that gives out a process id; `None` for the id of a server's process.
+pub fn loop_of_process(process: u32, loops: u16) -> Option<LoopId> {
+    let offset = process.checked_sub(PROCESS_ID_FIRST)?;
+    u16::try_from(offset % u32::from(loops.max(1))).ok().map(LoopId)
+}
+
+/// The ids of one loop's clients.
+#[derive(Debug)]
+pub(super) struct ProcessIds {
+    home: u32,
+    loops: u32,
+    /// The number that comes next.
+    next: u32,
+    /// Where the client is that has an id: its index in the loop's table.
+    places: IdMap<u32, u32>,
+    /// The id of the client at each index. Apart from the clients, whose alignment would take twice as
+    /// much; 0: none.
+    of: Vec<u32>,
+}
+
+impl ProcessIds {
+    /// Those of the loop `home` out of `loops`, from a number that `start` stands for.
+    pub(super) fn new(home: LoopId, loops: u16, start: u32) -> Self {
+        let loops = u32::from(loops.max(1));
+        let places = IdMap::default();
+        let mut ids = Self { home: u32::from(home.0), loops, next: 0, places, of: Vec::new() };
+        ids.next = start % ids.numbers();
+        ids
+    }
+
+    /// How many ids there are.
+    fn numbers(&self) -> u32 {
+        (PROCESS_ID_LAST - PROCESS_ID_FIRST + 1) / self.loops
+    }
+
+    /// Gives the client at this index an id.
+    pub(super) fn take(&mut self, index: u32) -> u32 {
+        // A loop has fewer clients than ids: a client is a descriptor, of which Linux has 2^31 at most
+        // for all loops together, and memory for far fewer.
+        loop {
+            let process = PROCESS_ID_FIRST + self.next * self.loops + self.home;
+            self.next = (self.next + 1) % self.numbers();
+            if let Entry::Vacant(place) = self.places.entry(process) {
+                place.insert(index);
+                let at = index as usize;
+                if at >= self.of.len() {
+                    self.of.resize(at + 1, 0);
+                }
+                self.of[at] = process;
+                return process;
+            }
+        }
+    }
+
+    /// The index of the client that has this id.
+    pub(super) fn index_of(&self, process: u32) -> Option<u32> {
+        self.places.get(&process).copied()
+    }
+
+    /// The id of the client at this index; 0: there is none.
+    pub(super) fn of(&self, index: u32) -> u32 {
+        self.of.get(index as usize).copied().unwrap_or(0)
+    }
+
+    /// The client at this index has left.
+    pub(super) fn give_back(&mut self, index: u32) {
+        let Some(process) = self.of.get_mut(index as usize).map(std::mem::take) else { return };
+        self.places.remove(&process);
+        // The table has grown to what a rush of clients needed.
+        if self.places.capacity() > 1024 && self.places.len() < self.places.capacity() / 8 {
+            self.places.shrink_to(self.places.capacity() / 4);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_id_is_not_given_out_again_within_2_to_the_20_connections() {
+        let mut ids = ProcessIds::new(LoopId(1), 3, 12_345);
+        let first = ids.take(0);
+        assert_eq!(first, PROCESS_ID_FIRST + 12_345 * 3 + 1);
+        assert_eq!(ids.of(0), first);
+        ids.give_back(0);
+        let mut before = first;
+        for _ in 0..1 << 20 {
+            let id = ids.take(0);
+            assert!(id > before, "counted up: {before}, {id}");
+            ids.give_back(0);
+            before = id;
+        }
+        assert!(ids.places.is_empty());
+    }
+
+    #[test]
+    fn ids_stay_between_the_systems_own_and_the_largest_int32() {
+        for (home, loops) in [(0, 1), (0, 2), (1, 2), (6, 7), (64, 65)] {
+            let mut ids = ProcessIds::new(LoopId(home), loops, 0);
+            ids.next = ids.numbers() - 1;
+            let last = ids.take(0);
+            assert!(last <= PROCESS_ID_LAST && last > PROCESS_ID_LAST - 2 * u32::from(loops));
+            assert_eq!(loop_of_process(last, loops), Some(LoopId(home)));
+            let first = ids.take(1);
+            assert_eq!(first, PROCESS_ID_FIRST + u32::from(home), "it begins again");
+            assert_eq!(loop_of_process(first, loops), Some(LoopId(home)));
+            assert!(i32::try_from(last).is_ok());
+        }
+        assert_eq!(loop_of_process(PROCESS_ID_FIRST - 1, 2), None, "a server's own");
+        assert_eq!(loop_of_process(0, 2), None);
+    }
+
+    #[test]
+    fn a_client_that_stays_keeps_its_id_for_itself() {
+        let mut ids = ProcessIds::new(LoopId(0), 1, 0);
+        let lasting = ids.take(7);
+        ids.next = 0; // all others have been given out meanwhile
+        let next = ids.take(8);
+        assert_ne!(lasting, next);
+        assert_eq!((ids.index_of(lasting), ids.index_of(next)), (Some(7), Some(8)));
+        ids.give_back(7);
+        assert_eq!((ids.index_of(lasting), ids.of(7), ids.of(8)), (None, 0, next));
+    }
+
+    #[test]
+    fn any_start_is_one() {
+        for start in [0, 1, u32::MAX, 1 << 31] {
+            let id = ProcessIds::new(LoopId(2), 3, start).take(0);
+            assert!((PROCESS_ID_FIRST..=PROCESS_ID_LAST).contains(&id));
+        }
+    }
+
+    #[test]
+    fn a_rush_of_clients_leaves_no_memory_behind() {
+        let mut ids = ProcessIds::new(LoopId(0), 1, 0);
+        for index in 0..100_000 {
+            ids.take(index);
+        }
+        for index in 0..100_000 {
+            ids.give_back(index);
+        }
+        assert!(ids.places.capacity() <= 1024, "{}", ids.places.capacity());
+    }
+}
