@@ -550,6 +550,8 @@ impl Login {
         greeting.reserve(GREETING_BYTES);
         startup.write_negotiation(&options.protocol_options, &mut greeting);
         greeting.extend_from_slice(&crate::auth::message::ok());
+        let ignored = &config.reload.pool.ignore_startup_parameters;
+        start::write_notices(&options.settings, ignored, &mut greeting);
         // What a user's session begins with is known when it has one (the engine says it).
         if !entry.key.shared {
             write_parameters(&parameters, &start, &mut greeting);

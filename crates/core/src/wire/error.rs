@@ -50,6 +50,8 @@ impl SqlState {
     pub const CONFIGURATION_LIMIT_EXCEEDED: SqlState = SqlState(*b"53400");
     /// program_limit_exceeded
     pub const PROGRAM_LIMIT_EXCEEDED: SqlState = SqlState(*b"54000");
+    /// A name is longer than the server keeps.
+    pub const NAME_TOO_LONG: Self = Self(*b"42622");
     /// `57014` query_canceled.
     pub const QUERY_CANCELED: SqlState = SqlState(*b"57014");
     /// `57P01` admin_shutdown.
@@ -78,6 +80,8 @@ pub enum Severity {
     Fatal,
     /// For information.
     Warning,
+    /// For information that most do without.
+    Notice,
 }
 
 impl Severity {
@@ -86,6 +90,7 @@ impl Severity {
             Self::Error => "ERROR",
             Self::Fatal => "FATAL",
             Self::Warning => "WARNING",
+            Self::Notice => "NOTICE",
         }
     }
 }
@@ -141,8 +146,10 @@ impl ClientError {
 
     /// Appends it as an ErrorResponse (a NoticeResponse for a warning).
     pub fn write(&self, out: &mut Vec<u8>) {
-        let kind =
-            if self.severity == Severity::Warning { backend::NOTICE } else { backend::ERROR };
+        let kind = match self.severity {
+            Severity::Warning | Severity::Notice => backend::NOTICE,
+            Severity::Error | Severity::Fatal => backend::ERROR,
+        };
         build::message(out, kind, |out| {
             let mut field = |tag: u8, text: &str| {
                 out.push(tag);

@@ -133,6 +133,15 @@ pub enum StartupError {
 }
 
 impl StartupError {
+    /// Whether PostgreSQL closes the connection without a word to the client, and says it in the log
+    /// alone (`COMMERROR`): what has sent it may be no client at all.
+    pub fn is_for_the_log(&self) -> bool {
+        match self {
+            Self::Length | Self::CancelLength | Self::CancelKeyLength => true,
+            Self::Version(_) | Self::Layout => false,
+        }
+    }
+
     /// What the client is told: PostgreSQL's own texts.
     pub fn to_client_error(&self) -> ClientError {
         let violation = |message: &str| ClientError::fatal(SqlState::PROTOCOL_VIOLATION, message);

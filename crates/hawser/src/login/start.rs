@@ -19,6 +19,7 @@ use hawser_core::session::settings::{Change, Settings, SettingsBuilder, write_se
 use hawser_core::wire::error::{ClientError, Severity, SqlState};
 use tokio::time::timeout;
 
+use super::NAME_BYTES_MAX;
 use crate::dial::talk::{Talk, TalkError};
 use crate::pools::PoolEntry;
 use crate::service::Service;
@@ -33,6 +34,32 @@ fn major_version(parameters: &ServerParameters) -> u32 {
         version.saturating_mul(10).saturating_add(u32::from(digit - b'0'))
     });
     if version == 0 { OLDEST } else { version }
+}
+
+/// What the server says of start values that it takes: that it cuts an application_name off, in the
+/// words of truncate_identifier (scansup.c). Names that are not UTF-8 are left out: where these are cut
+/// depends on the server's encoding.
+pub fn write_notices(asked: &[Asked], ignored: &[String], out: &mut Vec<u8>) {
+    let mut wanted = true;
+    for asked in asked {
+        if asked.name.eq_ignore_ascii_case(b"client_min_messages") {
+            let above = |level: &&[u8]| asked.value.eq_ignore_ascii_case(level);
+            wanted = ![&b"warning"[..], b"error", b"fatal", b"panic"].iter().any(above);
+        }
+        if !wanted
+            || !asked.name.eq_ignore_ascii_case(b"application_name")
+            || ignored.iter().any(|name| name.eq_ignore_ascii_case("application_name"))
+        {
+            continue;
+        }
+        let Ok(name) = std::str::from_utf8(&asked.value) else { continue };
+        let kept = &name[..name.floor_char_boundary(NAME_BYTES_MAX)];
+        if kept.len() < name.len() {
+            let text = format!("identifier \"{name}\" will be truncated to \"{kept}\"");
+            let notice = ClientError::error(SqlState::NAME_TOO_LONG, text);
+            ClientError { severity: Severity::Notice, ..notice }.write(out);
+        }
+    }
 }
 
 /// The start values of a client that differ from the server's own.
@@ -141,6 +168,36 @@ async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_long_application_name_has_the_servers_notice() {
+        let said = |pairs: &[(&str, &str)], ignored: &[String]| {
+            let asked: Vec<Asked> = pairs
+                .iter()
+                .map(|(name, value)| Asked {
+                    name: name.as_bytes().into(),
+                    value: value.as_bytes().into(),
+                })
+                .collect();
+            let mut out = Vec::new();
+            write_notices(&asked, ignored, &mut out);
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        let (long, fits) = ("a".repeat(64), "a".repeat(63));
+        let notice = said(&[("application_name", &long)], &[]);
+        assert!(
+            notice.starts_with('N') && notice.contains("SNOTICE\0VNOTICE\0C42622\0"),
+            "{notice}"
+        );
+        let text = format!("identifier \"{long}\" will be truncated to \"{fits}\"");
+        assert!(notice.contains(&text), "{notice}");
+        assert_eq!(said(&[("application_name", &fits), ("work_mem", &long)], &[]), "");
+        let quiet = [("client_min_messages", "WARNING"), ("application_name", &long[..])];
+        assert_eq!(said(&quiet, &[]), "");
+        assert_eq!(said(&[("application_name", &long)], &["Application_Name".to_owned()]), "");
+        let wide = said(&[("application_name", &"\u{e9}".repeat(32))], &[]);
+        assert!(wide.contains(&format!("truncated to \"{}\"", "\u{e9}".repeat(31))), "{wide}");
+    }
 
     #[test]
     fn the_major_version_is_the_first_number() {

@@ -51,6 +51,12 @@ impl From<io::Error> for Stop {
 
 impl From<startup::StartupError> for Stop {
     fn from(error: startup::StartupError) -> Self {
+        if error.is_for_the_log() {
+            return Self::Broken(io::Error::new(
+                io::ErrorKind::InvalidData,
+                error.to_client_error().message,
+            ));
+        }
         error.to_client_error().into()
     }
 }
@@ -155,19 +161,36 @@ mod tests {
         assert!(matches!(first(b"", true).await, Err(Stop::Gone)));
     }
 
-    #[tokio::test]
-    async fn lengths_out_of_bounds_are_refused_unread() {
-        for length in [0u32, 7, 10_005, u32::MAX] {
-            let refused = refusal(first(&length.to_be_bytes(), true).await);
-            assert_eq!(refused, "invalid length of startup packet", "{length}");
+    /// The connection is closed, and the log says why: as PostgreSQL does.
+    fn unsaid<T: std::fmt::Debug>(result: Result<T, Stop>) -> String {
+        match result {
+            Err(Stop::Broken(error)) => error.to_string(),
+            other => panic!("{other:?}"),
         }
+    }
+
+    #[tokio::test]
+    async fn lengths_out_of_bounds_are_not_read_nor_answered() {
+        let terminate = u32::from_be_bytes(*b"X\0\0\0");
+        let http = u32::from_be_bytes(*b"GET ");
+        for length in [0u32, 7, 10_005, u32::MAX, terminate, http] {
+            let reason = unsaid(first(&length.to_be_bytes(), true).await);
+            assert_eq!(reason, "invalid length of startup packet", "{length}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cancel_request_of_another_length_is_not_answered() {
+        let packet = [&8u32.to_be_bytes()[..], &startup::CANCEL_REQUEST.to_be_bytes()].concat();
+        let reason = unsaid(first(&packet, true).await);
+        assert_eq!(reason, "invalid length of cancel request packet");
     }
 
     #[tokio::test]
     async fn tls_begins_only_where_it_may() {
         let hello = [TLS_HANDSHAKE, 3, 1, 0];
         assert!(matches!(first(&hello, true).await, Ok(First::Tls(bytes)) if bytes == hello));
-        assert_eq!(refusal(first(&hello, false).await), "invalid length of startup packet");
+        assert_eq!(unsaid(first(&hello, false).await), "invalid length of startup packet");
     }
 
     async fn password(bytes: &[u8]) -> Result<Vec<u8>, Stop> {
