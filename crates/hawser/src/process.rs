@@ -108,19 +108,32 @@ pub fn ensure_descriptors(connections: u64) -> Result<u64, ProcessError> {
     if limit < needed { Err(ProcessError::Descriptors { limit, needed }) } else { Ok(limit) }
 }
 
+/// The user that the configuration names, if the process is root and so can become it.
+///
+/// # Errors
+/// There is no such user, or the system does not say.
+pub fn account_to_become(name: Option<&str>) -> Result<Option<sys::Account>, ProcessError> {
+    let Some(name) = name else { return Ok(None) };
+    let account = sys::account_by_name(name).map_err(system(format!("look up user \"{name}\"")))?;
+    let account = account.ok_or_else(|| ProcessError::NoUser(name.to_owned()))?;
+    Ok(sys::is_superuser().then_some(account))
+}
+
 /// Becomes the user that the configuration names, if the process is root.
 ///
 /// # Errors
 /// There is no such user, or the system refuses: the process must not go on as root.
 pub fn become_user(name: Option<&str>) -> Result<(), ProcessError> {
-    let Some(name) = name else { return Ok(()) };
-    let account = sys::account_by_name(name).map_err(system(format!("look up user \"{name}\"")))?;
-    let account = account.ok_or_else(|| ProcessError::NoUser(name.to_owned()))?;
-    if !sys::is_superuser() {
-        tracing::info!(user = name, "not root: goes on as the user that started it");
-        return Ok(());
+    match account_to_become(name)? {
+        Some(account) => sys::become_account(&account)
+            .map_err(system(format!("become user \"{}\"", account.name))),
+        None => {
+            if let Some(user) = name {
+                tracing::info!(user, "not root: goes on as the user that started it");
+            }
+            Ok(())
+        }
     }
-    sys::become_account(&account).map_err(system(format!("become user \"{name}\"")))
 }
 
 /// The file with the process id; removed when this is dropped.

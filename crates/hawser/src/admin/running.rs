@@ -25,6 +25,7 @@ use crate::loops::{Loops, Pool};
 use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
 use crate::pools::upkeep;
+use crate::process::account_to_become;
 use crate::resolve::HostRow;
 use crate::service::{Phase, Service};
 use crate::{extension, logging, status};
@@ -93,12 +94,17 @@ impl AdminConsole for Administration {
         if let Some(path) = config.start.admin.control_socket_path(|name| {
             std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
         }) {
-            match listen_locally(&path) {
+            // The process is still root: what it leaves to root, neither it nor the server's extension,
+            // which runs as that user as well, could open afterwards.
+            let owner = account_to_become(config.start.process.user.as_deref())
+                .map_err(|error| error.to_string())?
+                .map(|account| account.uid);
+            match listen_locally(&path, owner) {
                 Ok((listener, bound)) => {
                     control_sockets.push(bound);
                     tokio::spawn(status::answer(listener, pooler.clone()));
                     let path = extension::socket_path(&path);
-                    match listen_locally(&path) {
+                    match listen_locally(&path, owner) {
                         Ok((listener, bound)) => {
                             control_sockets.push(bound);
                             tokio::spawn(extension::answer(listener, pooler.clone()));
@@ -162,9 +168,10 @@ fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
 /// Connections to the control socket that may wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// A unix socket for the process's own user; one that nobody listens on any more is replaced.
-fn listen_locally(path: &Path) -> std::io::Result<(UnixListener, BoundPath)> {
-    let file = SocketFile { mode: Some(0o600), ..SocketFile::default() };
+/// A unix socket for the process's own user, which may be `owner` by and by; one that nobody listens on
+/// any more is replaced.
+fn listen_locally(path: &Path, owner: Option<u32>) -> std::io::Result<(UnixListener, BoundPath)> {
+    let file = SocketFile { mode: Some(0o600), owner, group: None };
     let (listener, bound) = listen_unix(path, file, BACKLOG)?;
     Ok((UnixListener::from_std(listener)?, bound))
 }

@@ -695,7 +695,9 @@ settings! {
         /// Threads for TLS handshakes and password hashes, below the loops' priority. 0: one for each
         /// core.
         login_threads: u32 = "0", example "2", range 0..=1024;
-        /// The user to become once the sockets are open, where the process starts as root.
+        /// The user to become once the sockets are open, where the process starts as root. The control
+        /// socket is given to this user, and so is the one that the server's extension asks: that works
+        /// where PostgreSQL runs as the same user.
         user: Option<String> = "not set", example "\"hawser\"", pgbouncer "user";
         /// A file for the process id.
         pidfile: Option<PathBuf> = "not set", example "\"/run/hawser/hawser.pid\"", pgbouncer "pidfile";
