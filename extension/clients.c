@@ -63,8 +63,17 @@ static void
 told(void *context, const char *socket, uint64 pooler, char **fields)
 {
 	Told	   *all = context;
-	ClientRow  *row = palloc0(sizeof(ClientRow));
+	ClientRow  *row;
 
+	if (fields == NULL)
+	{
+		uint64	   *one = palloc(sizeof(uint64));
+
+		*one = pooler;
+		all->poolers = lappend(all->poolers, one);
+		return;
+	}
+	row = palloc0(sizeof(ClientRow));
 	row->id = strtoul(fields[0], NULL, 10);
 	row->pooler = pooler;
 	read_address(fields[1], fields[2], &row->address);
@@ -113,24 +122,19 @@ List *
 clients_known(uint32 id)
 {
 	Told		all = {NIL, NIL};
+	ListCell   *cell;
 	Client		client;
-	int			told_count;
 
 	local_ask_all(id == 0 ? "clients\n" : psprintf("client %u\n", id), CLIENT_FIELDS, told, &all);
-	told_count = list_length(all.rows);
-	for (int slot = 0; slots_get(slot, &client); slot++)
+	for (int slot = 0; slots_get(slot, &client, NULL); slot++)
 	{
 		bool		is_told = false;
 
 		if (client.pid == 0 || (id != 0 && client.id != id))
 			continue;
-		for (int i = 0; i < told_count && !is_told; i++)
-		{
-			const ClientRow *row = list_nth(all.rows, i);
-
-			/* who has said that it has other clients only has none besides */
-			is_told = row->pooler == client.pooler && (id == 0 || row->id == client.id);
-		}
+		/* who has said which clients it has, or that it has not this one, has none besides */
+		foreach(cell, all.poolers)
+			is_told |= *(uint64 *) lfirst(cell) == client.pooler;
 		if (!is_told)
 			all.rows = lappend(all.rows, from_slot(slot, &client));
 	}

@@ -449,6 +449,7 @@ def wait_for(condition, seconds=10):
 
 def sleeping(server, pooler):
     with server.target.connect("postgres", "postgres") as owner:
+        owner.execute("set hawser.client_pids = off")
         wait_for(lambda: owner.value(f"select wait_event from pg_stat_activity where pid = {pooler.pid}") == "PgSleep")
 
 
@@ -474,6 +475,51 @@ def the_process_id_of_a_client_can_be_cancelled(server):
         equal(cancelled_by(server, "postgres", sql, "t").sqlstate, "57014")
     equal(cancelled_by(server, "postgres", f"select pg_terminate_backend({FIRST_ID + 77})", "t").sqlstate, "57P01")
     equal(cancelled_by(server, "postgres", f"select pg_terminate_backend({FIRST_ID + 77}, 5000)", "t").sqlstate, "57P01")
+
+
+def sql_knows_a_client_by_its_id_while_its_backend_works_for_it(server):
+    """A pooler elsewhere: nobody is asked."""
+    seen = "select pid from pg_stat_activity where backend_type = 'client backend' and pid <> pg_backend_pid()"
+    own = "select pg_backend_pid(), a.pid, l.pid from pg_stat_activity a join pg_locks l using (pid) where pid = pg_backend_pid() and locktype = 'virtualxid'"
+    with Pooler(server) as pooler, server.target.connect("postgres", "postgres") as owner:
+        wait_for(lambda: owner.rows(seen) == [(str(pooler.pid),)])
+        for client in (FIRST_ID + 5, FIRST_ID + 6):
+            pooler.hand_over(user="alice", client=client)
+            equal(pooler.rows(own), [[str(client)] * 3])
+            equal(owner.rows(seen), [(str(pooler.pid),)])  # it may serve nobody now
+            pooler.client.execute("begin; select pg_advisory_xact_lock(1)")
+            equal(owner.rows(seen), [(str(client),)])
+            equal(owner.value("select pid from pg_locks where locktype = 'advisory'"), str(client))
+            equal(owner.value(f"select pid from pg_stat_get_activity({client})"), str(client))
+            with server.target.connect("postgres", "postgres") as waiter:
+                waiter.send(m.query("select pg_advisory_lock(1)"))
+                wait_for(lambda: owner.value(f"select pg_blocking_pids({waiter.pid})") == "{%d}" % client)
+                pooler.client.execute("commit")
+                waiter.collect()
+            owner.execute("set hawser.client_pids = off")
+            equal(owner.rows(seen), [(str(pooler.pid),)])
+            owner.execute("reset hawser.client_pids")
+        pooler.release()
+        equal(pooler.rows("select pg_backend_pid()"), [[str(pooler.pid)]])
+
+
+def after_an_upgrade_of_the_server_none_or_all_are_replaced(server):
+    """As pg_upgrade leaves it: a function of ours has other columns than the server's."""
+    with Pooler(server) as pooler, server.target.connect("postgres", "postgres") as owner:
+        pooler.hand_over(user="alice", client=FIRST_ID + 5)
+        equal(pooler.rows("select pg_backend_pid()"), [[str(FIRST_ID + 5)]])
+        definition = owner.value("select pg_get_functiondef('hawser.pg_lock_status()'::regprocedure)")
+        owner.execute("begin")
+        owner.execute("alter extension hawser drop function hawser.pg_lock_status(); drop function hawser.pg_lock_status()")
+        owner.execute(definition.replace("OUT pid integer", "OUT pid bigint"))
+        owner.execute("commit")
+        try:
+            equal(pooler.rows("select pg_backend_pid()"), [[str(pooler.pid)]])
+            assert pooler.rows("select pid from pg_locks where pid = pg_backend_pid()")
+            equal(owner.value(f"select pg_cancel_backend({FIRST_ID + 5})"), "t")
+        finally:
+            owner.execute(f"begin; drop function hawser.pg_lock_status(); {definition}; alter extension hawser add function hawser.pg_lock_status(); commit")
+        equal(pooler.rows("select pg_backend_pid()"), [[str(FIRST_ID + 5)]])
 
 
 def rights_are_those_of_the_server(server):
@@ -603,7 +649,8 @@ TESTS = [the_address_is_the_clients, the_log_has_the_clients_address_and_user, t
          what_was_sent_behind_a_refusal_does_not_run, only_the_poolers_role_hands_over_to_others, another_secret_ends_the_session,
          every_changed_byte_ends_the_session, a_message_counts_once_and_in_its_session_only, malformed_messages_end_the_session,
          a_statement_is_no_hand_over, a_client_that_calls_it_is_cut_off, nothing_of_it_can_be_read_or_set, arguments_are_in_no_log,
-         the_process_id_of_a_client_can_be_cancelled, rights_are_those_of_the_server, the_servers_own_ids_are_as_ever,
+         the_process_id_of_a_client_can_be_cancelled, sql_knows_a_client_by_its_id_while_its_backend_works_for_it,
+         after_an_upgrade_of_the_server_none_or_all_are_replaced, rights_are_those_of_the_server, the_servers_own_ids_are_as_ever,
          a_schema_of_the_name_alone_is_nothing, the_next_client_is_never_cancelled, clients_at_work_are_in_the_view,
          the_transport_is_what_the_pooler_has_told,
          many_hand_overs_take_no_memory]

@@ -86,3 +86,29 @@ CREATE VIEW hawser.hawser_sessions AS
 GRANT SELECT ON hawser.hawser_sessions TO PUBLIC;
 COMMENT ON VIEW hawser.hawser_sessions IS
     'one row for each client of a pooler on this host, and for those of others that a backend serves';
+
+-- What the server's functions of these names become likewise: a client is known by its own process id in all of them.
+-- Made from the server's catalog, since versions of the server have other columns.
+SET LOCAL search_path = pg_catalog, pg_temp;
+DO $script$
+DECLARE
+    function pg_proc;
+BEGIN
+    FOR function IN
+        SELECT * FROM pg_proc WHERE pronamespace = 'pg_catalog'::regnamespace AND proname IN (
+            'pg_backend_pid', 'pg_stat_get_activity', 'pg_stat_get_backend_pid', 'pg_stat_get_progress_info',
+            'pg_get_replication_slots', 'pg_lock_status', 'pg_blocking_pids', 'pg_safe_snapshot_blocking_pids',
+            'pg_isolation_test_session_is_blocked', 'pg_log_backend_memory_contexts')
+    LOOP
+        EXECUTE format('CREATE FUNCTION hawser.%I(%s) RETURNS %s LANGUAGE c %s %s PARALLEL %s COST %s %s AS %L, %L',
+            function.proname, pg_get_function_arguments(function.oid), pg_get_function_result(function.oid),
+            CASE function.provolatile WHEN 'i' THEN 'IMMUTABLE' WHEN 's' THEN 'STABLE' ELSE 'VOLATILE' END,
+            CASE WHEN function.proisstrict THEN 'STRICT' ELSE '' END,
+            CASE function.proparallel WHEN 's' THEN 'SAFE' WHEN 'r' THEN 'RESTRICTED' ELSE 'UNSAFE' END,
+            function.procost, CASE WHEN function.proretset THEN format('ROWS %s', function.prorows) ELSE '' END,
+            'MODULE_PATHNAME', 'hawser_' || function.proname);
+        EXECUTE format('COMMENT ON FUNCTION hawser.%I(%s) IS %L', function.proname,
+            pg_get_function_identity_arguments(function.oid),
+            function.proname || '(), with the process ids that poolers gave their clients');
+    END LOOP;
+END $script$;

@@ -18,6 +18,7 @@ bool		hawser_report = false;
 static bool hawser_hand_over_wanted = false;
 static int	hand_over_flags = HAND_OVER_FLAGS;
 static char *challenge_variable = NULL; /* the parameter's own value: of no meaning */
+static char *connection_name = NULL;
 static char *secret_file = NULL;
 
 /* Any session may ask: it learns of nobody but itself. */
@@ -26,6 +27,18 @@ report_assigned(bool value, void *extra)
 {
 	if (value)
 		state_report_to_client();
+}
+
+/* "POOLER/NUMBER", in hexadecimal and decimal. Anything else names nothing. */
+static void
+connection_assigned(const char *value, void *extra)
+{
+	unsigned long long pooler,
+				number;
+	char		end;
+
+	if (value != NULL && is_regular_backend() && sscanf(value, "%16llx/%20llu%c", &pooler, &number, &end) == 2)
+		slots_connect(pooler, number);
 }
 
 static void
@@ -82,6 +95,15 @@ _PG_init(void)
 							 "Given at the start of a session, by a pooler.",
 							 &hawser_report, false, PGC_BACKEND, GUC_NOT_IN_SAMPLE,
 							 NULL, report_assigned, NULL);
+	DefineCustomStringVariable("hawser.connection",
+							   "What the pooler calls this connection.",
+							   "Given at the start of a session, by a pooler.",
+							   &connection_name, "", PGC_BACKEND,
+							   GUC_NO_SHOW_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, connection_assigned, NULL);
+	DefineCustomBoolVariable("hawser.client_pids",
+							 "Shows a pooler's client by its own process id, not by that of the backend that serves it.",
+							 NULL, &hawser_client_pids, true, PGC_USERSET, 0, NULL, NULL, NULL);
 	DefineCustomStringVariable("hawser.challenge",
 							   "What the key of this session's hand-overs is made of.",
 							   "Sent to clients that started with hawser.hand_over = on.",
@@ -101,6 +123,7 @@ _PG_init(void)
 							NULL, NULL, NULL);
 	track_install();
 	signals_install();
+	processes_install();
 	if (process_shared_preload_libraries_in_progress)
 		preloaded();
 }

@@ -15,6 +15,7 @@
  *   clients.c     clients of the poolers: hawser_sessions
  *   local.c       what a pooler on this host is asked
  *   signals.c     pg_cancel_backend() and pg_terminate_backend() of a client
+ *   processes.c   pg_backend_pid(), and the views that show process ids
  *   compat.c      everything that differs between PostgreSQL 14 and 18
  */
 #ifndef HAWSER_H
@@ -107,9 +108,19 @@ typedef struct Client
 	uint32		token;			/* at the pooler's end */
 } Client;
 
+/* slots.c: a pooler's name for its connection to a backend */
+typedef struct ServerConnection
+{
+	int			pid;			/* of the backend; 0: it has said none */
+	uint64		pooler;
+	uint64		number;
+} ServerConnection;
+
 extern void slots_install(void);
 extern void slots_put(const Client *client);
-extern bool slots_get(int index, Client *client);
+extern void slots_connect(uint64 pooler, uint64 number);
+extern bool slots_get(int index, Client *client, ServerConnection *connection);
+extern bool slots_own(Client *client, ServerConnection *connection);
 extern bool slots_signal(int index, const Client *client, int signal_number);
 
 /* secret.c */
@@ -122,7 +133,7 @@ extern bool secret_made(const uint8 *message, size_t length);
 extern void identity_check(const char *name);
 extern void identity_take(const char *name);
 
-/* local.c: whoever answers, and each line that is answered */
+/* local.c: each pooler that answers, with `fields` NULL, and each line of its answer */
 typedef void (*LocalLine) (void *context, const char *socket, uint64 pooler, char **fields);
 extern void local_ask_all(const char *question, int field_count, LocalLine line, void *context);
 extern bool local_order(const char *socket, uint64 pooler, const char *order);
@@ -150,6 +161,11 @@ extern List *clients_known(uint32 id);	/* 0: all */
 
 /* signals.c */
 extern void signals_install(void);
+extern void check_execute(Oid function);
+
+/* processes.c */
+extern bool hawser_client_pids;
+extern void processes_install(void);
 
 /* supervisor.c */
 extern void supervise(char *arguments[], int postmaster_pipe);

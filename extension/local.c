@@ -12,6 +12,8 @@
  *                                application_name, state, backend's process id
  *     cancel ID USER             no line: there is no such client; else "done".
  *     terminate ID USER          USER is the user that the client is known to have
+ *     lent | lent NUMBER         number of the pooler's connection, backend's process id, and
+ *                                that of the client that has it now
  *
  * Whoever listens must be root, the user that this server runs as, or the one
  * that owns the directory of the socket: in /tmp anybody may make a socket.
@@ -178,6 +180,7 @@ read_lines(const char *socket, char *answer, int field_count, LocalLine line, vo
 		ereport(WARNING, (errmsg("what listens at \"%s\" is of another version", socket)));
 		return;
 	}
+	line(context, socket, pooler, NULL);
 	while (*answer != '\0')
 	{
 		char	   *end = strchr(answer, '\n');

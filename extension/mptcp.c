@@ -373,7 +373,7 @@ address_of(const PgBackendStatus *backend)
 {
 	static Client client;
 
-	for (int slot = 0; slots_get(slot, &client); slot++)
+	for (int slot = 0; slots_get(slot, &client, NULL); slot++)
 		if (client.pid == backend->st_procpid)
 			return &client.own_address.addr;
 	return &backend->st_clientaddr.addr;

@@ -25,6 +25,7 @@
 #include <signal.h>
 
 #include "access/htup_details.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "catalog/namespace.h"
 #include "catalog/pg_authid.h"
@@ -40,6 +41,7 @@
 #include "utils/fmgroids.h"
 #include "utils/fmgrprotos.h"
 #include "utils/inval.h"
+#include "utils/lsyscache.h"
 #include "utils/syscache.h"
 #include "utils/timestamp.h"
 
@@ -51,10 +53,38 @@ PG_FUNCTION_INFO_V1(hawser_terminate_backend);
 
 static planner_hook_type next_planner = NULL;
 
-/* Of this database: what is called in place of the server's. InvalidOid: there is no extension. */
-static Oid	cancel_function = InvalidOid;
-static Oid	terminate_function = InvalidOid;
+/*
+ * Functions of the server, and what is called in their place in this database.
+ * InvalidOid: there is no extension. `together`: with all of these or none, so
+ * that one id is the same in each of them.
+ */
+typedef struct Replacement
+{
+	Oid			server;
+	const char *name;			/* in the schema hawser */
+	const char *symbol;
+	bool		together;
+	Oid			own;
+} Replacement;
+
+static Replacement replacements[] = {
+	{F_PG_CANCEL_BACKEND, "cancel_backend", "hawser_cancel_backend", false},
+	{F_PG_TERMINATE_BACKEND, "terminate_backend", "hawser_terminate_backend", false},
+	{F_PG_BACKEND_PID, "pg_backend_pid", "hawser_pg_backend_pid", true},
+	{F_PG_STAT_GET_ACTIVITY, "pg_stat_get_activity", "hawser_pg_stat_get_activity", true},
+	{F_PG_STAT_GET_BACKEND_PID, "pg_stat_get_backend_pid", "hawser_pg_stat_get_backend_pid", true},
+	{F_PG_STAT_GET_PROGRESS_INFO, "pg_stat_get_progress_info", "hawser_pg_stat_get_progress_info", true},
+	{F_PG_GET_REPLICATION_SLOTS, "pg_get_replication_slots", "hawser_pg_get_replication_slots", true},
+	{F_PG_LOCK_STATUS, "pg_lock_status", "hawser_pg_lock_status", true},
+	{F_PG_BLOCKING_PIDS, "pg_blocking_pids", "hawser_pg_blocking_pids", true},
+	{F_PG_SAFE_SNAPSHOT_BLOCKING_PIDS, "pg_safe_snapshot_blocking_pids", "hawser_pg_safe_snapshot_blocking_pids", true},
+	{F_PG_ISOLATION_TEST_SESSION_IS_BLOCKED, "pg_isolation_test_session_is_blocked",
+	"hawser_pg_isolation_test_session_is_blocked", true},
+	{F_PG_LOG_BACKEND_MEMORY_CONTEXTS, "pg_log_backend_memory_contexts", "hawser_pg_log_backend_memory_contexts", true},
+};
+
 static bool functions_known = false;
+static bool any_replacement = false;
 
 static void
 functions_changed(Datum argument, int cache, uint32 hash)
@@ -62,46 +92,88 @@ functions_changed(Datum argument, int cache, uint32 hash)
 	functions_known = false;
 }
 
-/* hawser.NAME, if it is what the extension's script makes. */
-static Oid
-own_function(Oid schema, const char *name, Oid *types, int type_count, const char *symbol)
+/* Whether a function's library is this one, by whichever path it was named. */
+static bool
+is_this_library(const char *path)
 {
-	HeapTuple	row = SearchSysCache3(PROCNAMEARGSNSP, CStringGetDatum(name),
-									  PointerGetDatum(buildoidvector(types, type_count)),
-									  ObjectIdGetDatum(schema));
-	Form_pg_proc form;
-	Oid			found = InvalidOid;
-	Datum		source,
-				library;
-	bool		no_source,
-				no_library;
+	const char *name = strrchr(path, '/');
 
-	if (!HeapTupleIsValid(row))
+	name = name == NULL ? path : name + 1;
+	return strcmp(name, "hawser") == 0 || strcmp(name, "hawser.so") == 0;
+}
+
+static const char *
+text_attribute(HeapTuple row, AttrNumber attribute)
+{
+	bool		is_null;
+	Datum		value = SysCacheGetAttr(PROCOID, row, attribute, &is_null);
+
+	return is_null ? "" : TextDatumGetCString(value);
+}
+
+/* Whether two functions give the same: a server that was upgraded may have other columns than the extension knows. */
+static bool
+have_same_results(HeapTuple one, HeapTuple other)
+{
+	bool		one_has_none,
+				other_has_none;
+	Datum		of_one = SysCacheGetAttr(PROCOID, one, Anum_pg_proc_proallargtypes, &one_has_none);
+	Datum		of_other = SysCacheGetAttr(PROCOID, other, Anum_pg_proc_proallargtypes, &other_has_none);
+
+	if (((Form_pg_proc) GETSTRUCT(one))->prorettype != ((Form_pg_proc) GETSTRUCT(other))->prorettype ||
+		one_has_none != other_has_none)
+		return false;
+	return one_has_none || DatumGetBool(OidFunctionCall2Coll(F_ARRAY_EQ, InvalidOid, of_one, of_other));
+}
+
+/* hawser.NAME, if it is what the extension's script makes in place of the server's. */
+static Oid
+own_function(Oid schema, const Replacement *replacement)
+{
+	HeapTuple	server = SearchSysCache1(PROCOID, ObjectIdGetDatum(replacement->server));
+	HeapTuple	row;
+	Oid			found = InvalidOid;
+
+	if (!HeapTupleIsValid(server))
 		return InvalidOid;
-	form = (Form_pg_proc) GETSTRUCT(row);
-	source = SysCacheGetAttr(PROCOID, row, Anum_pg_proc_prosrc, &no_source);
-	library = SysCacheGetAttr(PROCOID, row, Anum_pg_proc_probin, &no_library);
-	/* anybody may make a schema of this name in a database of his own; C functions are a superuser's */
-	if (form->prolang == ClanguageId && !no_source && !no_library &&
-		strcmp(TextDatumGetCString(source), symbol) == 0 &&
-		strcmp(TextDatumGetCString(library), "$libdir/hawser") == 0)
-		found = form->oid;
-	ReleaseSysCache(row);
+	row = SearchSysCache3(PROCNAMEARGSNSP, CStringGetDatum(replacement->name),
+						  PointerGetDatum(&((Form_pg_proc) GETSTRUCT(server))->proargtypes),
+						  ObjectIdGetDatum(schema));
+	if (HeapTupleIsValid(row))
+	{
+		/* anybody may make a schema of this name in a database of his own; C functions are a superuser's */
+		if (((Form_pg_proc) GETSTRUCT(row))->prolang == ClanguageId &&
+			strcmp(text_attribute(row, Anum_pg_proc_prosrc), replacement->symbol) == 0 &&
+			is_this_library(text_attribute(row, Anum_pg_proc_probin)) &&
+			have_same_results(row, server))
+			found = ((Form_pg_proc) GETSTRUCT(row))->oid;
+		ReleaseSysCache(row);
+	}
+	ReleaseSysCache(server);
 	return found;
 }
 
 static void
 find_functions(void)
 {
-	Oid			types[] = {INT4OID, INT8OID};
 	Oid			schema = get_namespace_oid("hawser", true);
+	bool		together = true;
 
 	functions_known = true;
-	cancel_function = terminate_function = InvalidOid;
-	if (!OidIsValid(schema))
-		return;
-	cancel_function = own_function(schema, "cancel_backend", types, 1, "hawser_cancel_backend");
-	terminate_function = own_function(schema, "terminate_backend", types, 2, "hawser_terminate_backend");
+	any_replacement = false;
+	for (int i = 0; i < lengthof(replacements); i++)
+	{
+		Replacement *one = &replacements[i];
+
+		one->own = OidIsValid(schema) ? own_function(schema, one) : InvalidOid;
+		together &= !one->together || OidIsValid(one->own);
+	}
+	for (int i = 0; i < lengthof(replacements); i++)
+	{
+		if (replacements[i].together && !together)
+			replacements[i].own = InvalidOid;
+		any_replacement |= OidIsValid(replacements[i].own);
+	}
 }
 
 static bool
@@ -115,10 +187,13 @@ replace(Node *node, void *context)
 	{
 		FuncExpr   *call = (FuncExpr *) node;
 
-		if (call->funcid == F_PG_CANCEL_BACKEND && OidIsValid(cancel_function))
-			call->funcid = cancel_function;
-		else if (call->funcid == F_PG_TERMINATE_BACKEND && OidIsValid(terminate_function))
-			call->funcid = terminate_function;
+		/* the server's own functions have small numbers */
+		for (int i = 0; call->funcid < FirstGenbkiObjectId && i < lengthof(replacements); i++)
+			if (call->funcid == replacements[i].server && OidIsValid(replacements[i].own))
+			{
+				call->funcid = replacements[i].own;
+				break;
+			}
 	}
 	return expression_tree_walker(node, replace, context);
 }
@@ -128,7 +203,7 @@ on_planning(Query *query, const char *text, int options, ParamListInfo parameter
 {
 	if (!functions_known && IsTransactionState())
 		find_functions();
-	if (OidIsValid(cancel_function) || OidIsValid(terminate_function))
+	if (any_replacement)
 		(void) replace((Node *) query, NULL);
 	return next_planner != NULL
 		? next_planner(query, text, options, parameters)
@@ -172,11 +247,12 @@ check_rights(const ClientRow *row, Oid function, const char *what)
 						errmsg("must be a member of the role whose client this is or member of pg_signal_backend")));
 }
 
-static void
-check_execute(Oid function, const char *name)
+/* Who may not call the server's function may not call it by way of ours. */
+void
+check_execute(Oid function)
 {
 	if (!may_execute(function, GetUserId()))
-		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, name);
+		aclcheck_error(ACLCHECK_NO_PRIV, OBJECT_FUNCTION, get_func_name(function));
 }
 
 /* Cancels or ends; the row of whom, or NULL if it did not come to that. */
@@ -205,7 +281,7 @@ hawser_cancel_backend(PG_FUNCTION_ARGS)
 {
 	int32		id = PG_GETARG_INT32(0);
 
-	check_execute(F_PG_CANCEL_BACKEND, "pg_cancel_backend");
+	check_execute(F_PG_CANCEL_BACKEND);
 	if (id < CLIENT_ID_FIRST)
 		return DirectFunctionCall1(pg_cancel_backend, PG_GETARG_DATUM(0));
 	PG_RETURN_BOOL(signal_client(id, false) != NULL);
@@ -219,7 +295,7 @@ hawser_terminate_backend(PG_FUNCTION_ARGS)
 	TimestampTz until;
 	ClientRow  *row;
 
-	check_execute(F_PG_TERMINATE_BACKEND, "pg_terminate_backend");
+	check_execute(F_PG_TERMINATE_BACKEND);
 	if (id < CLIENT_ID_FIRST || timeout < 0)
 		return DirectFunctionCall2(pg_terminate_backend, PG_GETARG_DATUM(0), PG_GETARG_DATUM(1));
 	until = TimestampTzPlusMilliseconds(GetCurrentTimestamp(), Min(timeout, PG_INT32_MAX));

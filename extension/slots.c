@@ -29,6 +29,7 @@ typedef struct Slot
 {
 	LWLockPadded *lock;
 	Client		client;			/* .pid 0: none */
+	ServerConnection	connection;		/* likewise */
 } Slot;
 
 static Slot *slots = NULL;
@@ -78,6 +79,35 @@ at_exit(int code, Datum argument)
 {
 	LWLockAcquire(&mine->lock->lock, LW_EXCLUSIVE);
 	memset(&mine->client, 0, sizeof(mine->client));
+	memset(&mine->connection, 0, sizeof(mine->connection));
+	LWLockRelease(&mine->lock->lock);
+}
+
+/* This backend's slot, from now on; false: there is none. */
+static bool
+take_own(void)
+{
+	int			number = backend_number();
+
+	if (mine != NULL)
+		return true;
+	if (slots == NULL || number < 0 || number >= slot_count)
+		return false;
+	mine = &slots[number];
+	before_shmem_exit(at_exit, (Datum) 0);
+	return true;
+}
+
+/* What the pooler calls its connection to this backend. */
+void
+slots_connect(uint64 pooler, uint64 number)
+{
+	if (!take_own())
+		return;
+	LWLockAcquire(&mine->lock->lock, LW_EXCLUSIVE);
+	mine->connection.pid = MyProcPid;
+	mine->connection.pooler = pooler;
+	mine->connection.number = number;
 	LWLockRelease(&mine->lock->lock);
 }
 
@@ -85,15 +115,8 @@ at_exit(int code, Datum argument)
 void
 slots_put(const Client *client)
 {
-	if (mine == NULL)
-	{
-		int			number = backend_number();
-
-		if (slots == NULL || number < 0 || number >= slot_count)
-			elog(FATAL, "hawser: there is no slot for backend %d", number);
-		mine = &slots[number];
-		before_shmem_exit(at_exit, (Datum) 0);
-	}
+	if (!take_own())
+		elog(FATAL, "hawser: there is no slot for backend %d", backend_number());
 	LWLockAcquire(&mine->lock->lock, LW_EXCLUSIVE);
 	if (client != NULL)
 		mine->client = *client;
@@ -111,9 +134,25 @@ slots_put(const Client *client)
 	CHECK_FOR_INTERRUPTS();
 }
 
-/* The client in slot `index`; false past the last. `.pid` 0 where there is none. */
+/* What this backend itself has in its slot; false: nothing. */
 bool
-slots_get(int index, Client *client)
+slots_own(Client *client, ServerConnection *connection)
+{
+	/* nobody else writes to it */
+	if (mine != NULL)
+	{
+		*client = mine->client;
+		*connection = mine->connection;
+		return true;
+	}
+	memset(client, 0, sizeof(*client));
+	memset(connection, 0, sizeof(*connection));
+	return false;
+}
+
+/* The client in slot `index`, and what its pooler calls the connection; false past the last. `.pid` 0 where there is none. */
+bool
+slots_get(int index, Client *client, ServerConnection *connection)
 {
 	Slot	   *slot;
 
@@ -121,13 +160,17 @@ slots_get(int index, Client *client)
 		return false;
 	slot = &slots[index];
 	/* most are empty: not worth a lock */
-	if (slot->client.pid == 0)
+	if (slot->client.pid == 0 && (connection == NULL || slot->connection.pid == 0))
 	{
 		client->pid = 0;
+		if (connection != NULL)
+			connection->pid = 0;
 		return true;
 	}
 	LWLockAcquire(&slot->lock->lock, LW_SHARED);
 	*client = slot->client;
+	if (connection != NULL)
+		*connection = slot->connection;
 	LWLockRelease(&slot->lock->lock);
 	return true;
 }

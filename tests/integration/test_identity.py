@@ -1,9 +1,15 @@
-"""What a client is from its first byte on: its startup packet, and its process id."""
+"""A client is one thing everywhere: its process id in the protocol, and with the extension in SQL, too."""
+
+import contextlib
+import os
+import time
 
 from harness import messages as m
-from harness.suite import equal, pooler_only
+from harness.suite import Skip, equal, limit, pooler_only, until
+from integration.test_shared_users import HBA, SECRET, connect, secret_file, server
 
 SETTINGS = {}
+WAITS = "select count(*) from pg_stat_activity where pid = {} and wait_event_type = 'Lock'"
 
 
 # Before login
@@ -83,3 +89,186 @@ def test_a_cancel_of_one_that_has_left_hits_nobody(env):
         other.send(m.cancel_request(pid, key))
         other.is_closed()
     equal(client.collect().sqlstate, None)
+
+
+# With the extension
+
+@contextlib.contextmanager
+def known(env, hands_over=False, **settings):
+    """A pooler on the server's host, whose clients the server knows: by asking it, or by hand-overs."""
+    append, more = "", {}
+    if os.geteuid() == 0:
+        append = 'user = "postgres"\n'  # of [process]: the server's own
+    if hands_over:
+        more = {"hand_over_secret_file": str(secret_file(env.directory, "pooler.secret", SECRET)), "hand_over": "addresses"}
+    with server(env), env.pooler_with(hba=HBA, append=append, **more, **settings) as target:
+        with env.cluster.superuser("postgres") as owner:
+            socket = target.pooler.directory / "hawser.sock"
+            owner.execute(f"alter system set hawser.control_sockets = '{socket}'")
+            owner.execute("select pg_reload_conf()")
+            until(lambda: owner.value("show hawser.control_sockets") == str(socket), "the server knows the socket")
+        try:
+            yield target
+        finally:
+            with env.cluster.superuser("postgres") as owner:
+                owner.execute("alter system reset hawser.control_sockets")
+
+
+def own_ids(client):
+    return client.rows("select pg_backend_pid(), a.pid, s.pid, l.pid from pg_stat_activity a join pg_stat_ssl s using (pid) "
+                       "join pg_locks l using (pid) where a.pid = pg_backend_pid() and l.locktype = 'virtualxid'")
+
+
+def both_ways(test):
+    @pooler_only
+    @limit(180)
+    def run(env):
+        for hands_over in (False, True):
+            with known(env, hands_over) as target:
+                test(env, target)
+    run.__name__, run.__module__ = test.__name__, test.__module__
+    return run
+
+
+@both_ways
+def test_a_client_has_its_own_id_in_sql_whichever_backend_serves_it(env, target):
+    clients = [connect(env, target, user) for user in ("ann", "bob", "ann", "bob")]
+    for client in (*clients, *reversed(clients)):
+        own = (str(client.pid),) * 4
+        equal(own_ids(client), [own])
+        client.execute("begin")
+        equal(own_ids(client), [own])
+    with env.cluster.superuser("shared") as owner:
+        equal(owner.value("select pg_backend_pid()"), str(owner.pid))
+        ids = sorted(client.pid for client in clients)
+        equal(owner.rows("select pid from pg_stat_activity where state = 'idle in transaction' order by 1"), [(str(pid),) for pid in ids])
+        equal(owner.rows("select pid, state from pg_stat_activity where pid = (select min(pid) from hawser.hawser_sessions)"),
+              [(str(ids[0]), "idle in transaction")])
+        equal(owner.value(f"select pid from pg_stat_get_activity({ids[0]})"), str(ids[0]))
+        owner.execute("set hawser.client_pids = off")
+        shown = owner.rows("select pid from pg_stat_activity where state = 'idle in transaction'")
+        equal({pid for (pid,) in shown}, {row[0] for row in owner.rows("select backend from hawser.hawser_sessions")})
+    for client in clients:
+        client.execute("commit")
+    # A transaction that has nothing of the extension's functions in it costs nothing: no session keeps the backend.
+    equal(clients[0].extended("select pg_backend_pid()", name="p").rows, [(str(clients[0].pid),)])
+    equal(clients[1].extended("select pg_backend_pid()", name="p").rows, [(str(clients[1].pid),)])
+
+
+@both_ways
+def test_who_blocks_whom_is_said_by_the_ids_of_clients(env, target):
+    holder, waiter = connect(env, target, "ann"), connect(env, target, "ann")
+    holder.execute("begin; select pg_advisory_xact_lock(1)")
+    waiter.send(m.query("select pg_advisory_xact_lock(1)"))
+    with env.cluster.superuser("shared") as owner:
+        until(lambda: owner.value(WAITS.format(waiter.pid)) == "1", "it waits")
+        equal(owner.value(f"select pg_blocking_pids({waiter.pid})"), "{%d}" % holder.pid)
+        equal(owner.rows("select pid, pg_blocking_pids(pid) from pg_stat_activity where wait_event_type = 'Lock'"),
+              [(str(waiter.pid), "{%d}" % holder.pid)])
+        blocked = "select pg_isolation_test_session_is_blocked({}, array[{}])"
+        equal(owner.value(blocked.format(waiter.pid, holder.pid)), "t")
+        equal(owner.value(blocked.format(waiter.pid, owner.pid)), "f")
+        equal(owner.value(blocked.format(holder.pid, waiter.pid)), "f")
+        equal(owner.rows("select pid, granted from pg_locks where locktype = 'advisory' order by granted"),
+              [(str(waiter.pid), "f"), (str(holder.pid), "t")])
+    holder.execute("commit")
+    equal(waiter.collect().sqlstate, None)
+
+
+@both_ways
+def test_all_but_oneself_are_ended_by_the_usual_statement(env, target):
+    """What drivers' tests and scripts do; before, the ids of one function were not those of the other."""
+    clients = {user: connect(env, target, user) for user in ("ann", "bob")}
+    busy = connect(env, target, "ann")
+    busy.send(m.query("select pg_sleep(20)"))
+    clients["bob"].execute("begin")
+    with env.cluster.superuser("shared") as owner:
+        until(lambda: owner.value(f"select count(*) from pg_stat_activity where pid = {busy.pid} and wait_event = 'PgSleep'") == "1", "it sleeps")
+    me = clients["ann"]
+    equal(me.rows(f"select pg_cancel_backend({busy.pid})"), [("t",)])
+    equal(busy.collect().sqlstate, "57014")
+    busy.send(m.query("select pg_sleep(20)"))
+    with env.cluster.superuser("shared") as owner:
+        until(lambda: owner.value(f"select count(*) from pg_stat_activity where pid = {busy.pid} and wait_event = 'PgSleep'") == "1", "it sleeps again")
+        equal(owner.rows("select usename, pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = 'shared' and pid > 4194304 order by 1"),
+              [("ann", "t"), ("bob", "t")])
+    for client in (busy, clients["bob"]):
+        result = client.collect()
+        equal((result.sqlstate, result.closed), ("57P01", True))
+        equal(result.errors[0]["M"], "terminating connection due to administrator command")
+    # one that is idle, by the id that its driver knows
+    equal(me.value("select 1"), "1")
+    with env.cluster.superuser("shared") as owner:
+        equal(owner.value(f"select pg_terminate_backend({me.pid}, 5000)"), "t")
+    equal(me.collect().sqlstate, "57P01")
+
+
+@pooler_only
+@limit(180)
+def test_in_session_mode_the_id_is_the_servers_own_and_one_as_well(env):
+    for hands_over in (False, True):
+        with known(env, hands_over, pool_mode="session") as target:
+            client = connect(env, target, "ann")
+            equal(own_ids(client), [(str(client.pid),) * 4])
+            with env.cluster.superuser("shared") as owner:
+                equal(owner.rows("select pid, backend from hawser.hawser_sessions"), [(str(client.pid), str(client.pid))])
+
+
+@pooler_only
+@limit(120)
+def test_nobody_takes_a_clients_id_by_naming_its_connection(env):
+    with known(env) as target:
+        client = connect(env, target, "ann")
+        client.execute("begin")
+        with env.cluster.superuser("shared") as owner:
+            pooler = owner.value("select pooler from hawser.hawser_sessions")
+            for number in range(1, 12):
+                with env.cluster.superuser("shared", **{"hawser.connection": f"{pooler}/{number}"}) as liar:
+                    equal(liar.value("select pg_backend_pid()"), str(liar.pid))
+        with connect(env, target, "bob", **{"hawser.connection": f"{pooler}/1"}) as other:
+            equal(other.value("select pg_backend_pid()"), str(other.pid))
+
+
+@pooler_only
+@limit(120)
+def test_rights_on_the_servers_functions_count(env):
+    with known(env) as target:
+        with env.cluster.superuser("shared") as owner:
+            owner.execute("revoke execute on function pg_backend_pid(), pg_lock_status() from public")
+        try:
+            client = connect(env, target, "ann")
+            for statement in ("select pg_backend_pid()", "select * from pg_lock_status()", "select hawser.pg_backend_pid()",
+                              "select pg_log_backend_memory_contexts(1)", "select hawser.pg_log_backend_memory_contexts(1)"):
+                equal((statement, client.attempt(statement).sqlstate), (statement, "42501"))
+        finally:
+            with env.cluster.superuser("shared") as owner:
+                owner.execute("grant execute on function pg_backend_pid(), pg_lock_status() to public")
+
+
+@pooler_only
+@limit(120)
+def test_a_pooler_that_was_root_is_asked_as_the_user_that_it_became(env):
+    if os.geteuid() != 0:
+        raise Skip("only root can become another user")
+    with known(env) as target:
+        for name in ("hawser.sock", "hawser.sock.server"):
+            equal((target.pooler.directory / name).owner(), "postgres")
+        client = connect(env, target, "ann")
+        with env.cluster.superuser("shared") as owner:
+            result = owner.execute("select pid from hawser.hawser_sessions")
+            equal((result.rows, result.notices), ([(str(client.pid),)], []))
+
+
+@pooler_only
+@limit(120)
+def test_a_pooler_that_does_not_answer_is_waited_for_once_in_a_transaction(env):
+    with known(env) as target:
+        client = connect(env, target, "ann")
+        client.execute("select 1")
+        with env.cluster.superuser("postgres") as owner:
+            owner.execute("alter system set hawser.control_sockets = '/nowhere/hawser.sock'")
+            owner.execute("select pg_reload_conf()")
+            until(lambda: owner.value("show hawser.control_sockets") == "/nowhere/hawser.sock", "another socket")
+            time.sleep(0.2)
+        first = client.value("select pg_backend_pid()")
+        assert int(first) <= 4194304, "the server's own, where nobody says whose it is"

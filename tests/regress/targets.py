@@ -30,22 +30,9 @@ START_SECONDS = 10.0
 STOP_SECONDS = 20.0
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# isolationtester asks this function whether a session waits for another, by the process ids that it was given at connect.
-# Those are Hawser's. The server's own function is asked in place of it, about the backends that these clients have now: a
-# client without one waits for nobody. By another name, since the server knows its own functions by number, whatever stands
-# in the catalog.
-KNOWS_CLIENTS = """
-alter function pg_catalog.pg_isolation_test_session_is_blocked(int, int[]) rename to hawser_isolation_server_is_blocked;
-create function pg_catalog.pg_isolation_test_session_is_blocked(int, int[]) returns bool language sql strict volatile as $$
-  with known as materialized (select pid, backend from hawser.hawser_sessions where backend is not null)
-  select exists (select 1 from known where pid = $1
-    and pg_catalog.hawser_isolation_server_is_blocked(backend, array(select backend from known where pid = any ($2)))) $$;
-"""
-
-
 class Server(Cluster):
     """Nothing but what initdb makes. `preload` is the extension's library. `asks` is the control socket of the pooler that
-    knows of the clients: then the extension is in each database, and so is the function of isolationtester that asks it."""
+    knows of the clients: then the extension is in each database, and clients have their process ids in SQL, too."""
 
     def __init__(self, directory, bin_directory, preload=None, asks=None):
         self.directory = pathlib.Path(directory)
@@ -78,7 +65,6 @@ class Server(Cluster):
                 owner.execute("alter database template0 allow_connections true")  # the suite's database is made of it
             with self.superuser("template0") as owner:
                 owner.execute("\n".join(line for line in script.splitlines() if not line.startswith("\\")))
-                owner.execute(KNOWS_CLIENTS)
         return self
 
     @property

@@ -24,7 +24,7 @@ pub(crate) mod tests;
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,6 +41,7 @@ use crate::cc::usage::CongestionUsage;
 use crate::config::{LoadBalanceHosts, MptcpUse, ServerAddress, TargetSessionAttrs};
 use crate::limits::{AddressPermit, Full};
 use crate::mptcp::usage::{MptcpUsage, Transport};
+use crate::process::pooler_number;
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
@@ -218,11 +219,11 @@ impl DialError {
         }
     }
 
-    /// Whether the server does not take the parameter that asks for reports.
+    /// Whether the server does not take a parameter that is for its extension.
     fn is_about_reports(&self) -> bool {
-        let name = String::from_utf8_lossy(report::ASKING);
+        let names = [report::ASKING, report::CONNECTION].map(String::from_utf8_lossy);
         match self {
-            Self::Refused { error, .. } => error.message.contains(&*name),
+            Self::Refused { error, .. } => names.iter().any(|name| error.message.contains(&**name)),
             _ => false,
         }
     }
@@ -352,6 +353,8 @@ pub struct Dialler {
     failing: Mutex<HashMap<ServerAddress, Failing>>,
     /// Servers that refuse to be asked for reports: other poolers do.
     reportless: Mutex<HashSet<ServerAddress>>,
+    /// Number of the next attempt to connect, from 1 on: what its server connection is called.
+    attempts: AtomicU64,
     turn: AtomicUsize,
 }
 
@@ -660,11 +663,14 @@ async fn attempt(
         parameters.push((b"database", login.database.as_bytes()));
     }
     parameters.extend(login.parameters.iter().map(|asked| (&*asked.name, &*asked.value)));
+    let number = 1 + dialler.attempts.fetch_add(1, Ordering::Relaxed);
+    let name = format!("{:016x}/{number}", pooler_number());
     if target.reports
         && login.replication == Replication::None
         && dialler.asks_for_reports(configured)
     {
         parameters.push((report::ASKING, b"on"));
+        parameters.push((report::CONNECTION, name.as_bytes()));
     }
     if target.hands_over && login.replication == Replication::None {
         parameters.push((hawser_core::engine::hand_over::ASKING, b"on"));
@@ -672,20 +678,21 @@ async fn attempt(
 
     let server = || endpoint.to_string();
     let entered = enter(&mut talk, &login.user, &parameters, &login.credentials).await;
-    let entered = entered.map_err(|error| match error {
-        EnterError::Talk(TalkError::Server(error)) => {
-            DialError::Refused { server: server(), error }
-        }
-        EnterError::Talk(source) => DialError::Talk { server: server(), source },
-        EnterError::NoSecret(what) => DialError::Authentication {
-            server: server(),
-            user: login.user.clone(),
-            reason: format!("the server asks for {what}, which is not known here"),
-        },
-        EnterError::Proof(reason) => {
-            DialError::Authentication { server: server(), user: login.user.clone(), reason }
-        }
-    })?;
+    let entered =
+        entered.map(|entered| Entered { number, ..entered }).map_err(|error| match error {
+            EnterError::Talk(TalkError::Server(error)) => {
+                DialError::Refused { server: server(), error }
+            }
+            EnterError::Talk(source) => DialError::Talk { server: server(), source },
+            EnterError::NoSecret(what) => DialError::Authentication {
+                server: server(),
+                user: login.user.clone(),
+                reason: format!("the server asks for {what}, which is not known here"),
+            },
+            EnterError::Proof(reason) => {
+                DialError::Authentication { server: server(), user: login.user.clone(), reason }
+            }
+        })?;
     let suitable = is_suitable(&mut talk, &entered, attrs).await;
     match suitable.map_err(|source| DialError::Talk { server: server(), source })? {
         true => Ok((talk, entered)),

@@ -11,7 +11,10 @@
 //!                        whether it goes over MPTCP (1, 0), with tabs between
 //! cancel ID USER         `done` if there is such a client
 //! terminate ID USER      likewise
+//! lent | lent NUMBER     lines of number of the server connection, the server's process id, and that
+//!                        of the client that has it now
 //! ```
+//! A server connection's number is what the server was told at its start (`hawser.connection`).
 //! `extension/local.c` is the other side. POOLER is a random number of this process: ids of clients
 //! are unique within it.
 //!
@@ -30,7 +33,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
-use hawser_core::engine::message::{ClientRow, ClientState, PeerAddress, Scope};
+use hawser_core::engine::message::{BackendRow, ClientRow, ClientState, PeerAddress, Scope};
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
@@ -104,6 +107,8 @@ enum Question<'a> {
     Cancel(u32, &'a str),
     /// To disconnect it.
     Terminate(u32, &'a str),
+    /// Which client has which server connection: all, or the one of this number.
+    Lent(Option<u64>),
 }
 
 impl<'a> Question<'a> {
@@ -115,13 +120,16 @@ impl<'a> Question<'a> {
             "clients" if rest.is_empty() => Some(Self::Clients(None)),
             "client" => Some(Self::Clients(Some(rest.parse().ok()?))),
             "cancel" => order().map(|(id, user)| Self::Cancel(id, user)),
+            "lent" if rest.is_empty() => Some(Self::Lent(None)),
+            "lent" => Some(Self::Lent(Some(rest.parse().ok()?))),
             "terminate" => order().map(|(id, user)| Self::Terminate(id, user)),
             _ => None,
         }
     }
 
     async fn answer(self, pooler: &dyn Pooler, out: &mut String) -> Result<(), ClientError> {
-        let snapshots = snapshots(pooler, Scope::Clients).await?;
+        let scope = if let Self::Lent(_) = self { Scope::Backends } else { Scope::Clients };
+        let snapshots = snapshots(pooler, scope).await?;
         let roles: HashMap<_, _> =
             pooler.pools().into_iter().map(|entry| (entry.pool.id, entry.pool)).collect();
         let role = |client: &ClientRow| -> String {
@@ -143,6 +151,16 @@ impl<'a> Question<'a> {
                 for client in clients().filter(|client| id.is_none_or(|id| with_id(client, id))) {
                     let backend = backends.get(&client.id).copied().unwrap_or(0);
                     write_client(out, client, &role(client), backend);
+                }
+            }
+            Self::Lent(number) => {
+                let backends = snapshots.iter().flat_map(|snapshot| &snapshot.backends);
+                let asked = |backend: &&BackendRow| {
+                    backend.client.is_some() && number.is_none_or(|number| backend.id.0 == number)
+                };
+                for backend in backends.filter(asked) {
+                    let (number, process) = (backend.id.0, backend.process);
+                    let _ = writeln!(out, "{number}\t{process}\t{}", backend.client_process);
                 }
             }
             Self::Cancel(id, user) | Self::Terminate(id, user) => {
@@ -207,10 +225,14 @@ mod tests {
     #[test]
     fn a_question_is_a_word_and_what_belongs_to_it() {
         assert_eq!(Question::parse("clients"), Some(Question::Clients(None)));
+        assert_eq!(Question::parse("lent"), Some(Question::Lent(None)));
+        assert_eq!(Question::parse("lent 7"), Some(Question::Lent(Some(7))));
         assert_eq!(Question::parse("client 7"), Some(Question::Clients(Some(7))));
         assert_eq!(Question::parse("cancel 7 a b"), Some(Question::Cancel(7, "a b")));
         assert_eq!(Question::parse("terminate 7 a"), Some(Question::Terminate(7, "a")));
-        for wrong in ["", "clients 7", "client", "client x", "cancel 7", "cancel", "kill 7 a"] {
+        for wrong in
+            ["", "clients 7", "client", "client x", "cancel 7", "cancel", "kill 7 a", "lent x"]
+        {
             assert_eq!(Question::parse(wrong), None, "{wrong}");
         }
     }

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use hawser_core::engine::message::{ListenLost, PoolMode};
 use hawser_core::engine::statement::StatementMemory;
-use hawser_core::ids::{BackendId, PoolId};
+use hawser_core::ids::PoolId;
 use hawser_core::pool::{self, PoolSettings, SharedPool};
 use hawser_core::session::options::{Asked, Replication};
 use hawser_core::wire::error::{ClientError, SqlState};
@@ -272,7 +272,6 @@ pub struct Pools {
     queue: place::Queue,
     connectings: Mutex<Connectings>,
     next_pool: AtomicU32,
-    next_backend: AtomicU64,
     next_replication: AtomicU64,
 }
 
@@ -301,7 +300,6 @@ impl Pools {
             queue: place::Queue::default(),
             connectings: Mutex::default(),
             next_pool: AtomicU32::new(1),
-            next_backend: AtomicU64::new(1),
             next_replication: AtomicU64::new(1),
         }
     }
@@ -309,11 +307,6 @@ impl Pools {
     /// Puts TLS towards servers in force.
     pub fn set_connectings(&self, connectings: Connectings) {
         *locked(&self.connectings) = connectings;
-    }
-
-    /// An id for a new backend.
-    pub fn backend_id(&self) -> BackendId {
-        BackendId(self.next_backend.fetch_add(1, Ordering::Relaxed))
     }
 
     /// The pool with this id.

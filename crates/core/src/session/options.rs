@@ -32,7 +32,7 @@ pub fn is_connect_only(name: &[u8]) -> bool {
 }
 
 /// What a client may ask the server's extension for on a connection of its own: it has none here.
-const IGNORED: [&str; 2] = ["hawser.report", "hawser.hand_over"];
+const IGNORED: [&str; 3] = ["hawser.report", "hawser.hand_over", "hawser.connection"];
 
 /// What kind of connection it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

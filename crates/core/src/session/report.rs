@@ -24,6 +24,10 @@ pub const NAME: &[u8] = b"hawser.state";
 /// The startup parameter that asks a server for it.
 pub const ASKING: &[u8] = b"hawser.report";
 
+/// The startup parameter that tells the extension what we call the connection: our number as a pooler
+/// in hexadecimal, `/`, the number of the connection. By it the extension asks which client has it.
+pub const CONNECTION: &[u8] = b"hawser.connection";
+
 /// The version of the text that is understood.
 pub const VERSION: &[u8] = b"1";
 

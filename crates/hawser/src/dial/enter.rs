@@ -123,6 +123,8 @@ pub struct Entered {
     pub process: u32,
     /// Key of BackendKeyData; empty if there was none.
     pub key: Box<[u8]>,
+    /// What the connection is called.
+    pub number: u64,
 }
 
 /// Logs in with these startup parameters.
@@ -144,6 +146,7 @@ pub async fn enter(
         challenge: None,
         process: 0,
         key: Box::default(),
+        number: 0,
     };
     let mut proof = Proof { user, credentials, scram: None, used_keys: None };
     let mut authenticated = false;

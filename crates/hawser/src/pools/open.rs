@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::hand_over::HandOverKey;
 use hawser_core::engine::{BackendSeed, ServerAddressId, ToLoop};
-use hawser_core::ids::LoopId;
+use hawser_core::ids::{BackendId, LoopId};
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::report::{self, Report, ReportError};
 use hawser_core::wire::error::{ClientError, SqlState};
@@ -214,11 +214,11 @@ fn seed(
     epoch: u32,
     socket: Conn,
     parameters: Arc<ServerParameters>,
-    Opened { process, key, server, permit, report, hand_over }: Opened,
+    Opened { number, process, key, server, permit, report, hand_over }: Opened,
 ) -> Box<BackendSeed<Conn>> {
     let report = report.and_then(|text| read_report(&pool, &text));
     Box::new(BackendSeed {
-        id: service.pools.backend_id(),
+        id: BackendId(number),
         socket,
         pool,
         parameters,
@@ -272,6 +272,8 @@ fn keep_parameters(
 
 /// What a server connection is known by that has been opened.
 struct Opened {
+    /// What the server's extension knows it by, too.
+    number: u64,
     process: u32,
     key: Box<[u8]>,
     server: ServerAddressId,
@@ -340,6 +342,7 @@ async fn open(
     }
     let permit = Permit { _place: server_permit, _address: place, _known: known };
     let opened = Opened {
+        number: entered.number,
         process: entered.process,
         key: entered.key,
         server,
