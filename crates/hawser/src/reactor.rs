@@ -417,6 +417,12 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
             Event::ReportUnreadable { database, user, error } => {
                 crate::pools::open::say_unreadable(database, user, error);
             }
+            Event::SettingsMismatch { backend, database, user } => {
+                tracing::error!(
+                    %backend, database, user,
+                    "the server reports other settings than this session was given: its connection is closed"
+                );
+            }
             Event::Told { error } => self.shared.logged.errors.count(error),
             Event::StartValuesChanged { pool } => {
                 // Who asks for too many is no worse off than with a change made elsewhere: the

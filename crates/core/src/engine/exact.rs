@@ -15,6 +15,13 @@
 //! * a report that cannot be read ends all this for the connection; its client keeps it to the end
 //! * what a client may perhaps not set itself (a SECURITY DEFINER function has set it) does not move
 //!
+//! # The books are compared
+//! Nobody but Hawser has changed anything between the end of its own queries and the client's first
+//! message, nor in a transaction that has failed as a whole, nor where no report has come: there the
+//! report must say what the books say ([`Backend::disagrees`]). Where it does not, the server
+//! connection serves nobody any more, and that is counted. Compared are custom names and the role, whose
+//! values are spelt in one way only.
+//!
 //! # Costs
 //! No report, no pin, no doubt: the test of a pointer and a few bits. With one: its text is read and
 //! compared with what the backend is known to have.
@@ -59,6 +66,8 @@ pub(super) struct Exact {
     holder: Option<ClientId>,
     /// Settings that the server reports, which have changed in this transaction.
     changed: Vec<Changed>,
+    /// The books that agree with the report.
+    compared: Settings,
     /// Whose value currval and lastval would give.
     drawn_by: Option<ClientId>,
     /// In this transaction they are asked for.
@@ -99,6 +108,7 @@ impl Exact {
             untold: false,
             holder: None,
             changed: Vec::new(),
+            compared: Settings::EMPTY,
             drawn_by: None,
             asks: false,
             asked: false,
@@ -143,7 +153,72 @@ fn beside(report: &Report, applied: &Settings) -> Report {
     beside
 }
 
+/// What must not be another client's, and has one spelling.
+fn is_compared(name: &[u8]) -> bool {
+    is_custom(name) || name == b"role"
+}
+
+/// A custom name that has been reset stays with an empty value, and no role is `none`.
+fn significant(name: &[u8], value: Option<&[u8]>) -> Option<Vec<u8>> {
+    let none: &[u8] = if name == b"role" { b"none" } else { b"" };
+    value.filter(|value| !value.is_empty() && *value != none).map(Into::into)
+}
+
 impl<S: Socket> Backend<S> {
+    /// Whether the last report and the books say something else of a setting, where nobody but Hawser
+    /// may have changed any since the report.
+    #[inline]
+    pub(super) fn disagrees(&mut self) -> bool {
+        let Some(exact) = &self.exact else { return false };
+        if !exact.fresh && exact.compared.is_shared_with(&self.applied) {
+            return false;
+        }
+        self.compare_with_report()
+    }
+
+    #[cold]
+    fn compare_with_report(&mut self) -> bool {
+        let Some(exact) = &self.exact else { return false };
+        let in_doubt = self.shared
+            || self.doubt.is_some()
+            || exact.stays
+            || exact.untold
+            || exact.report.is_cut
+            || self.is_classic();
+        if in_doubt {
+            return false;
+        }
+        let same_encoding = self.reads_as_it_reports();
+        let reported = |name: &[u8], value: &[u8]| {
+            let set = exact.report.setting(name);
+            let unreadable = |value: &[u8]| !same_encoding && !value.is_ascii();
+            match set.map(|set| set.value.as_deref()) {
+                Some(None) => true,
+                Some(Some(there)) if unreadable(there) || unreadable(value) => true,
+                there => significant(name, there.flatten()) == significant(name, Some(value)),
+            }
+        };
+        let known = self.applied.iter().filter(|(name, _)| is_compared(name));
+        let mut lost = known.filter(|(name, _)| !self.tells_of(name));
+        let differs = lost.any(|(name, value)| !reported(name, value))
+            || exact.report.settings.iter().any(|set| {
+                is_compared(&set.name)
+                    && self.applied.get(&set.name).is_none()
+                    && exact.nobodys.setting(&set.name) != Some(set)
+                    && !reported(&set.name, b"")
+            });
+        let applied = self.applied.clone();
+        if let Some(exact) = self.exact.as_mut().filter(|_| !differs) {
+            exact.compared = applied;
+        }
+        differs
+    }
+
+    /// Whether a report has come that has not been looked at.
+    pub(super) fn has_fresh_report(&self) -> bool {
+        self.exact.as_ref().is_some_and(|exact| exact.fresh)
+    }
+
     /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
     pub(super) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
         let Some(exact) = &mut self.exact else { return Ok(()) };

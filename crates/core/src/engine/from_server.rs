@@ -53,6 +53,8 @@ pub(super) struct Relayed {
     pub(super) start_values_changed: bool,
     /// Its report of the session cannot be relied on.
     pub(super) unreadable_report: Option<ReportError>,
+    /// The books and the server's report of its session disagree.
+    pub(super) settings_mismatch: bool,
     /// A refusal of the server's is being healed, and the next step is due.
     pub(super) heal: bool,
     /// What has come of a hand-over to the client.

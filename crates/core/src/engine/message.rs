@@ -512,6 +512,15 @@ pub enum Event<'a> {
         /// What is wrong.
         error: ReportError,
     },
+    /// A server reports other settings of a session than this has been given: it is not used on.
+    SettingsMismatch {
+        /// Which.
+        backend: BackendId,
+        /// Database of its pool.
+        database: &'a str,
+        /// User of its pool.
+        user: &'a str,
+    },
     /// A server connection has ended.
     BackendClosed {
         /// Which.

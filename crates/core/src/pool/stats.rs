@@ -79,6 +79,8 @@ pub struct LoopStats {
     pub binds: Counter,
     /// Notifications for clients that listen by another connection than their backend.
     pub notifications: Counter,
+    /// Backends that were closed because their servers reported other settings than the books.
+    pub settings_mismatches: Counter,
     /// Time that clients waited for a backend.
     pub wait: Histogram,
     /// Time of queries.

@@ -73,6 +73,7 @@ struct Series {
     parked: u64,
     pinned: u64,
     exact: u64,
+    settings_mismatches: u64,
     listening: u64,
     channels: u64,
     heard: u64,
@@ -108,6 +109,7 @@ impl Series {
         parked: 0,
         pinned: 0,
         exact: 0,
+        settings_mismatches: 0,
         listening: 0,
         channels: 0,
         heard: 0,
@@ -133,6 +135,7 @@ impl Series {
         let now = pooler.loops().now();
         self.pinned += u64::from(pool.pins.get());
         self.exact += u64::from(pool.reporting.get());
+        self.settings_mismatches += pool.stats.sum(|stats| stats.settings_mismatches.get());
         let queue = pool.lock();
         self.clients += entry.clients as u64;
         self.waiting += u64::from(queue.waiting_count());
@@ -289,6 +292,10 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Resu
     let notified = series.iter().map(|(key, series)| (labels(key), series.notified));
     let help = "Notifications for clients, counted for each that is to have it";
     counts(encoder, "notifications", help, None, notified)?;
+    let mismatches = series.iter().map(|(key, series)| (labels(key), series.settings_mismatches));
+    let help = "Server connections closed because their servers reported other settings than they \
+                were given (the extension)";
+    counts(encoder, "settings_mismatches", help, None, mismatches)?;
     for (name, help, unit, read) in all {
         let values = series.iter().map(|(key, series)| (labels(key), read(&series.totals)));
         counts(encoder, name, help, unit.as_ref(), values)?;

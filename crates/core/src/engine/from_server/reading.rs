@@ -132,6 +132,11 @@ impl<S: Socket> Engine<S> {
             let (database, user) = (&*backend.pool.database, &*backend.pool.user);
             host.event(Event::ReportUnreadable { database, user, error });
         }
+        if relayed.settings_mismatch {
+            stats.settings_mismatches.add(1);
+            let (database, user) = (&*backend.pool.database, &*backend.pool.user);
+            host.event(Event::SettingsMismatch { backend: backend.id, database, user });
+        }
         let quiet = backend.expected.is_empty();
         if quiet {
             backend.since = now;

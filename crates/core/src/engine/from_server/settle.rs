@@ -18,6 +18,9 @@ use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build};
 
+/// Why a connection is closed whose server reports other settings than its books.
+const MISMATCH: &str = "its server reported other settings than it was given";
+
 impl<S: Socket> Relay<'_, S> {
     /// The server has come to the end of a query or pipeline.
     pub(super) fn ready(
@@ -51,7 +54,14 @@ impl<S: Socket> Relay<'_, S> {
         let reverted = ends_pipeline && self.backend.settle_within();
         match owed {
             Expect::MadeQuery => {
-                self.backend.applying &= self.backend.expected.front() == Some(&Expect::MadeQuery);
+                let next = self.backend.expected.front();
+                self.backend.applying &= next == Some(&Expect::MadeQuery);
+                let is_last = next.is_some_and(|next| !next.is_query_of_ours());
+                if is_last && self.backend.within.is_none() && self.backend.disagrees() {
+                    // What the client has sent runs under these: it hears nothing of that.
+                    relayed.settings_mismatch = true;
+                    return Err(MISMATCH);
+                }
                 return Ok(Fate::Skip);
             }
             Expect::Told => return Ok(Fate::Skip),
@@ -156,6 +166,13 @@ impl<S: Socket> Relay<'_, S> {
             && !self.backend.unsynced
         {
             client.keep_to_ask(self.backend, failed);
+            if (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
+                relayed.settings_mismatch = true;
+                self.backend.spoiled.get_or_insert(MISMATCH);
+                if client.is_pinned() {
+                    return Err(MISMATCH);
+                }
+            }
             let told = client.heed_report(self.backend);
             if !told.is_empty() && !matches!(owed, Expect::MadeSync) {
                 self.report(&told, at, run, relayed);

@@ -593,3 +593,50 @@ fn who_is_gone_before_the_report_comes_leaves_no_other_value_of_a_setting() {
         assert_eq!(server.received(), query("DISCARD ALL"), "{state}");
     }
 }
+
+/// A client with this custom setting from its start.
+fn of_user(world: &mut World, user: &str) -> Peer {
+    world.client_of(LoopId(0), PoolMode::Transaction, &[("my.user", user)])
+}
+
+#[test]
+fn settings_that_are_reported_otherwise_than_they_were_given_serve_no_client() {
+    for (state, agrees) in [
+        ("1 set=my.user:1 names=my.user", true),
+        ("1 set=my.user:2 names=my.user", false),
+        ("1 set=my.user:1,my.other:2 names=my.user,my.other", false),
+        ("1 set=my.user:1,role:reader names=my.user", false),
+        ("1 names=my.user", false),
+    ] {
+        let mut world = exact(1);
+        let client = of_user(&mut world, "1");
+        world.send(&client, &query("SELECT secret FROM mine"));
+        let server = world.servers[0].clone();
+        assert_eq!(kinds(&server.received()), "QQ");
+        world.send(&server, &[reported(state), answers("DCI")].concat());
+        assert_eq!(world.asked.mismatches, u32::from(!agrees), "{state}");
+        assert_eq!(client.kinds().contains('D'), agrees, "{state}: it ran under other settings");
+        assert_eq!(server.is_dropped(), !agrees, "{state}");
+    }
+}
+
+#[test]
+fn settings_that_are_reported_though_their_pipeline_has_failed_serve_no_other_client() {
+    for (state, agrees) in [("1", false), ("2", true)] {
+        let mut world = exact(1);
+        let (one, two) = (of_user(&mut world, "1"), of_user(&mut world, "2"));
+        world.send(&two, &query("SELECT 1"));
+        let server = world.servers[0].clone();
+        let before = reported("1 set=my.user:2 names=my.user");
+        world.send(&server, &[before, answers("CI")].concat());
+        server.received();
+        let pipeline = [parse("", "SELECT 1/0"), bind(""), execute(), sync()].concat();
+        world.send(&one, &pipeline);
+        assert_eq!(server.kinds(), "PBEPBES");
+        let state = report(&format!("1 set=my.user:{state} names=my.user"));
+        world.send(&server, &[answers("12DC12E"), state, answers("I")].concat());
+        assert_eq!(one.kinds(), "12EZ", "it has its answer");
+        assert_eq!(world.asked.mismatches, u32::from(!agrees));
+        assert_eq!(server.is_dropped(), !agrees);
+    }
+}

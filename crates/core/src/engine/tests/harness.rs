@@ -109,6 +109,7 @@ pub(super) struct Asked {
     pub(super) cancels: Vec<CancelRequest>,
     pub(super) start_values_changed: u32,
     pub(super) unreadable_reports: u32,
+    pub(super) mismatches: u32,
     pub(super) closed: Vec<String>,
     pub(super) told: Vec<SqlState>,
 }
@@ -151,6 +152,7 @@ impl Host<Fake> for FakeHost<'_> {
             Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
             Event::Told { error } => self.asked.told.push(error.code),
+            Event::SettingsMismatch { .. } => self.asked.mismatches += 1,
             Event::ReportUnreadable { .. } => self.asked.unreadable_reports += 1,
             Event::ClientClosed { .. } => {}
         }

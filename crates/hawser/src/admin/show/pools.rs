@@ -26,6 +26,8 @@ pub(super) const POOLS_COLUMNS: Columns = columns![
     Int4 "sv_pinned",
     // Whose servers tell exactly what their sessions hold: those with the extension.
     Int4 "sv_exact",
+    // Closed because these told of other settings than were given.
+    Int8 "settings_mismatches",
 ];
 
 pub(super) const DATABASES_COLUMNS: Columns = columns![
@@ -136,6 +138,7 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot
             pool.stats.listen.channels.load(Ordering::Relaxed).into(),
             pool.pins.get().into(),
             pool.reporting.get().into(),
+            pool.stats.sum(|stats| stats.settings_mismatches.get()).into(),
         ]);
     }
     table
