@@ -571,6 +571,16 @@ impl World {
                 invariants::is_clean(pool, &self.servers)?;
             }
         }
+        if self.config.sabotage == Sabotage::None {
+            let resting = self.engines.iter().flat_map(Engine::resting_books);
+            for (id, books) in resting {
+                let endpoint = self.servers.endpoints.get(&id);
+                let Some(endpoint) = endpoint.filter(|e| e.backend.ending().is_none()) else {
+                    continue;
+                };
+                invariants::are_in_the_books(id, &endpoint.backend, books)?;
+            }
+        }
         census.nobody_is_forgotten(&self.pools, &self.outside, &waiting)?;
         Ok(())
     }

@@ -251,6 +251,41 @@ fn clients_with_names_of_their_own_keep_them() {
     assert!(reports.iter().all(|report| report.sessions_lost == 0));
 }
 
+/// Sessions under the same names, which fail in pipelines, go at any byte and come again at once: what
+/// goes to a server ahead of a pipeline, be it settings or what takes others' statements away, leaves
+/// each its own.
+fn apart(seed: u64) -> Draw {
+    let mix = Mix {
+        tokens: 10,
+        writes: 10,
+        custom_settings: 12,
+        settings: 4,
+        sql_prepared: 14,
+        errors: 16,
+        transactions: 5,
+        temporary: 1,
+        locks: 1,
+        cursors: 1,
+        sleeps: 0,
+        copies: 1,
+        ..mix()
+    };
+    Draw::new(seed, 12, &mix).each(|client| {
+        client.behaviour.bursts = true;
+        client.behaviour.extended_percent = 75;
+        client.behaviour.await_percent = 80;
+        client.behaviour.vanish_permille = 30;
+        client.write_bytes_max = 0;
+        client.startup.push(("application_name".to_owned(), format!("of-{}", client.slots.start)));
+    })
+}
+
+#[test]
+fn clients_under_the_same_names_are_apart() {
+    let reports = all("clients_under_the_same_names", 24, apart);
+    assert!(reports.iter().all(|report| report.sessions_lost == 0));
+}
+
 /// What is drawn from a seed changes with the generator: these also have scripts of their own in
 /// the engine's tests.
 #[test]

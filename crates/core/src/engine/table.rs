@@ -16,7 +16,9 @@ use super::{Socket, limits};
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::listen::Board;
 use crate::pool::{LoopStats, PoolSettings};
+use crate::session::part::PartSet;
 use crate::session::scan::KnownTexts;
+use crate::session::settings::Settings;
 use crate::wire::error::ClientError;
 
 /// How many entries a table allocates at once. Tables never move what they hold, so they waste
@@ -264,6 +266,23 @@ impl<S: Socket> Engine<S> {
     pub fn keeps_notifications(&self) -> Option<ClientId> {
         let kept = self.clients.iter().find(|(_, client)| client.neglects_notifications());
         kept.map(|(slot, _)| self.client_id(slot))
+    }
+
+    /// Settings of backends that clients have, and that are at rest, as far as they are known: the
+    /// servers have these, and no others.
+    pub fn resting_books(&self) -> impl Iterator<Item = (BackendId, &Settings)> {
+        self.clients.iter().filter_map(|(_, client)| {
+            let known = !client.is_native()
+                && !client.exclusive
+                && client.extra.is_none()
+                && client.pins.intersection(PartSet::ANY_SETTING).is_empty();
+            let backend = client.backend.as_deref().filter(|_| known)?;
+            let rests = backend.is_at_rest()
+                && backend.doubt.is_none()
+                && !backend.is_handing_over()
+                && !backend.is_classic();
+            rests.then(|| (backend.id(), backend.applied()))
+        })
     }
 
     pub(super) fn client_id(&self, slot: Slot) -> ClientId {

@@ -256,6 +256,12 @@ impl ModelBackend {
         self.session.as_ref()?.setting(name).map(str::to_owned)
     }
 
+    /// The value that RESET gives a setting.
+    #[must_use]
+    pub fn own_setting(&self, name: &str) -> Option<String> {
+        self.session.as_ref()?.own_setting(name).map(str::to_owned)
+    }
+
     /// Makes something go wrong.
     pub fn inject(&mut self, fault: Fault) {
         match fault {

@@ -191,7 +191,7 @@ impl ModelClient {
         loop {
             self.write();
             let heard = self.read()?;
-            let acted = self.act(now, dial);
+            let acted = self.act_at_once(now, dial);
             if (!heard && !acted) || self.live.is_none() || now < self.quiet_until {
                 return Ok(());
             }
@@ -279,6 +279,17 @@ impl ModelClient {
             rows.sort_unstable();
             self.settled.push((table, rows));
         }
+    }
+
+    /// One action, or a pipeline of them up to its Sync, which is written at once then.
+    fn act_at_once(&mut self, now: Duration, dial: &mut dyn FnMut() -> SimSocket) -> bool {
+        let acted = self.act(now, dial);
+        while acted
+            && self.config.behaviour.bursts
+            && self.live.as_ref().is_some_and(|live| live.generator.is_in_pipeline())
+            && self.act(now, dial)
+        {}
+        acted
     }
 
     fn act(&mut self, now: Duration, dial: &mut dyn FnMut() -> SimSocket) -> bool {

@@ -142,6 +142,10 @@ impl Session {
         self.now.settings.get(&self.defaults, name)
     }
 
+    pub(super) fn own_setting(&self, name: &str) -> Option<&str> {
+        self.defaults.get(&settings::key(name))
+    }
+
     /// The role whose rights count: that of SET ROLE, else the login's.
     pub(super) fn current_user(&self) -> &str {
         match self.setting("role") {

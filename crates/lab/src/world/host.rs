@@ -164,6 +164,10 @@ impl Host<Stream> for SimHost<'_> {
         let (counts, reason) = match event {
             Event::BackendClosed { reason, .. } => (&mut self.outside.backends_closed, reason),
             Event::ClientClosed { reason, .. } => (&mut self.outside.clients_closed, reason),
+            Event::SettingsMismatch { .. } => {
+                let reason = "the server reported other settings than it was given";
+                (&mut self.outside.backends_closed, reason)
+            }
             Event::StartValuesChanged { .. }
             | Event::ReportUnreadable { .. }
             | Event::Told { .. } => return,

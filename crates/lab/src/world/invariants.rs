@@ -6,6 +6,7 @@
 //! - nobody waits while a backend of its pool is idle, on whatever loop
 //! - nobody is overtaken by more later ones than the pool has backends
 //! - an idle backend is in no transaction, owes nothing, and has nothing left of any session
+//! - a backend at rest, also one that a client has, has the settings that its books say
 //! - what is notified is kept only from who must not have it yet
 //! - what is kept for a connection stays within the engine's limits
 
@@ -16,20 +17,30 @@ use std::sync::{Arc, Mutex};
 use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Scope, Snapshot};
 use hawser_core::engine::{Backend, Engine, ToLoop, limits};
 use hawser_core::ids::{BackendId, ClientId, LoopId};
+use hawser_core::session::settings::Settings;
 use hawser_core::time::Time;
 
 use super::host::{Outside, SimHost, Stream, moment};
 use super::servers::Servers;
+use crate::model::backend::ModelBackend;
 use crate::model::session::Block;
+use crate::model::settings::reported;
 
 /// What may be kept of the unsent: reading stops above the mark, behind one more read.
 const KEPT_OUT_BYTES_MAX: usize = limits::OUTPUT_HIGH_BYTES + 2 * limits::READ_BYTES;
 /// What may be kept of what cannot be passed on yet.
 const KEPT_IN_BYTES_MAX: usize = limits::READ_BYTES;
 
-/// Settings that no server reports: an idle backend has them as its books say.
-const SESSION_SETTINGS: [(&str, &str); 4] =
-    [("role", "none"), ("lock_timeout", "0"), ("work_mem", "4MB"), ("enable_seqscan", "on")];
+/// Settings that a backend at rest has as its books say, those aside that a server reports.
+const SESSION_SETTINGS: [&str; 7] = [
+    "role",
+    "search_path",
+    "statement_timeout",
+    "lock_timeout",
+    "work_mem",
+    "enable_seqscan",
+    "default_transaction_read_only",
+];
 
 /// Who waits in a pool, and how many that came later were served first.
 #[derive(Default)]
@@ -338,21 +349,33 @@ pub(super) fn is_clean(pool: &PoolRef<Stream>, servers: &Servers) -> Result<(), 
         {
             return Err(format!("{id} is idle with locks or channels"));
         }
-        for (name, plain) in SESSION_SETTINGS {
-            let known = idle.applied().get(name.as_bytes());
-            let known = known.map_or_else(|| plain.into(), String::from_utf8_lossy);
-            if model.setting(name).is_some_and(|value| value != known) {
-                return Err(format!(
-                    "{id} is idle with {name} = {:?}, known as {known:?}",
-                    model.setting(name)
-                ));
-            }
-        }
-        for name in ["my.user_id", "my.tenant", "app.x"] {
-            let known = idle.applied().get(name.as_bytes()).unwrap_or_default();
-            if model.setting(name).is_some_and(|value| value.as_bytes() != known) {
-                return Err(format!("{id} is idle with {name} = {:?}", model.setting(name)));
-            }
+        are_in_the_books(id, model, idle.applied())?;
+    }
+    Ok(())
+}
+
+/// A backend at rest has the settings that its books say it has: what they say is what the next binding
+/// reckons with.
+///
+/// # Errors
+/// Which it has otherwise.
+pub(super) fn are_in_the_books(
+    id: BackendId,
+    model: &ModelBackend,
+    books: &Settings,
+) -> Result<(), String> {
+    let known = SESSION_SETTINGS.iter().copied().chain(reported()).map(|name| {
+        let known = books.get(name.as_bytes()).map(|value| String::from_utf8_lossy(value).into());
+        (name, known.or_else(|| model.own_setting(name)))
+    });
+    let custom = ["my.user_id", "my.tenant", "app.x"].map(|name| {
+        let known = books.get(name.as_bytes()).unwrap_or_default();
+        (name, Some(String::from_utf8_lossy(known).into_owned()))
+    });
+    for (name, known) in known.chain(custom) {
+        let there = model.setting(name);
+        if there.is_some() && known.is_some() && there != known {
+            return Err(format!("{id} is at rest with {name} = {there:?}, known as {known:?}"));
         }
     }
     Ok(())

@@ -52,6 +52,8 @@ pub struct Behaviour {
     /// It goes on without having heard whether the data of an extended-protocol copy were refused,
     /// and whether the statements that it names were prepared, as no driver does.
     pub foresees_outcomes: bool,
+    /// It writes a pipeline at once, up to its Sync, as drivers do.
+    pub bursts: bool,
     /// Of a hundred sleeping statements, how many are cancelled.
     pub cancel_percent: u64,
 }
@@ -67,6 +69,7 @@ impl Default for Behaviour {
             think_max: Duration::from_millis(3),
             vanish_permille: 0,
             foresees_outcomes: true,
+            bursts: false,
             cancel_percent: 50,
         }
     }
@@ -141,6 +144,11 @@ impl Generator {
         }
         self.left = matches!(action, Action::Leave | Action::Vanish);
         Some(action)
+    }
+
+    /// The last that it has drawn is part of a pipeline that has no Sync yet.
+    pub(super) fn is_in_pipeline(&self) -> bool {
+        self.owes_sync && !self.awaited && !self.left
     }
 
     fn send(&mut self, message: Message) {
