@@ -7,9 +7,8 @@ nothing is installed into the server.
 import contextlib
 import pathlib
 import re
-import shutil
-import subprocess
 
+from harness import extension
 from harness.suite import Skip, equal, limit, pooler_only, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,26 +33,19 @@ grant all on all sequences in schema exact to app;
 
 def library(env, version="1"):
     """The extension's library, whose reports bear this version."""
-    if isinstance(built := BUILT.get(version), Skip):
-        raise built
-    if built is None:
-        pg_config = env.cluster.bin / "pg_config"
-        if not pg_config.exists():
-            raise Skip("the extension cannot be built: there is no pg_config beside the server")
-        work = pathlib.Path(env.directory) / f"extension{version}"
-        shutil.copytree(ROOT / "extension", work, ignore=shutil.ignore_patterns("*.o", "*.so", "*.bc", "results"))
-        header = work / "hawser.h"
+    def change(sources):
+        header = sources / "hawser.h"
         text = header.read_text()
         assert '#define STATE_VERSION "1"' in text
         header.write_text(text.replace('#define STATE_VERSION "1"', f'#define STATE_VERSION "{version}"'))
-        done = subprocess.run(["make", "-s", "-C", work, f"PG_CONFIG={pg_config}", "with_llvm=no"], capture_output=True, text=True)
-        if done.returncode:
-            BUILT[version] = Skip(f"the extension cannot be built: {done.stderr.strip()[-300:]}")
-            raise BUILT[version]
-        work.chmod(0o755)
-        built = work / "hawser.so"
-        built.chmod(0o755)
-        BUILT[version] = built
+
+    if version not in BUILT:
+        try:
+            BUILT[version] = extension.build(env.cluster, env.directory, f"extension{version}", change)
+        except extension.CannotBuild as error:
+            BUILT[version] = Skip(f"the extension cannot be built: {error}")
+    if isinstance(BUILT[version], Skip):
+        raise BUILT[version]
     return BUILT[version]
 
 
@@ -63,13 +55,11 @@ def reporting(env, version="1", **settings):
     path = library(env, version)
     with env.cluster.superuser() as server:
         server.execute(SETUP)
-        server.execute(f"alter role app set session_preload_libraries = '{path}'")
     try:
-        with env.pooler_with(**settings) as target:
+        with extension.loaded(env.cluster, path, ["app"]), env.pooler_with(**settings) as target:
             yield target
     finally:
         with env.cluster.superuser() as server:
-            server.execute("alter role app reset session_preload_libraries")
             server.execute("drop schema exact cascade")
 
 

@@ -1,0 +1,42 @@
+"""The extension in a throw-away cluster: built from extension/, loaded by its path. Nothing is installed into the server."""
+
+import contextlib
+import pathlib
+import shutil
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+class CannotBuild(Exception):
+    """The message says why."""
+
+
+def build(cluster, directory, name="extension", change=lambda sources: None):
+    """The library, built in a directory of its own. `change` is given the copy of the sources before."""
+    pg_config = cluster.bin / "pg_config"
+    if not pg_config.exists():
+        raise CannotBuild("there is no pg_config beside the server")
+    work = pathlib.Path(directory) / name
+    shutil.copytree(ROOT / "extension", work, ignore=shutil.ignore_patterns("*.o", "*.so", "*.bc", "results"))
+    change(work)
+    done = subprocess.run(["make", "-s", "-C", work, f"PG_CONFIG={pg_config}", "with_llvm=no"], capture_output=True, text=True)
+    if done.returncode:
+        raise CannotBuild(done.stderr.strip()[-300:])
+    for path in (work, work / "hawser.so"):
+        path.chmod(0o755)
+    return work / "hawser.so"
+
+
+@contextlib.contextmanager
+def loaded(cluster, library, users):
+    """Sessions of these users that begin meanwhile have it."""
+    with cluster.superuser("postgres") as session:
+        for user in users:
+            session.execute(f"alter role {user} set session_preload_libraries = '{library}'")
+    try:
+        yield
+    finally:
+        with cluster.superuser("postgres") as session:
+            for user in users:
+                session.execute(f"alter role {user} reset session_preload_libraries")

@@ -1,0 +1,48 @@
+"""Forty sessions with the same names and a secret each on four server connections: none hears another's, and each hears its own.
+
+What they do, and what is compared: tests/isolation. There a seed can be played by hand, and for longer.
+"""
+
+import pathlib
+import sys
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "isolation"))
+
+import crowd  # noqa: E402  (after the path is set)
+from harness import extension  # noqa: E402
+from harness.suite import Skip, equal, limit  # noqa: E402
+
+SECONDS = 60
+# Each as often as there is one to be counted on: of less it is not known whether it works.
+OPERATIONS_MIN = 500
+
+
+def play(env, tells):
+    """`tells`: the servers say what their sessions hold."""
+    seed = int(time.time())
+    with env.pooler_with(**crowd.SETTINGS) as target:
+        found = crowd.run(target, seed, SECONDS)
+        if target.pooler:
+            mismatches, telling = crowd.mismatches(target.pooler)
+            equal((mismatches, telling > 0), (0, tells), f"seed {seed}: server connections with other settings than they were given, and whether any tells")
+    print(f"    seed {seed}: {sum(found.done.values())} operations")
+    assert not found.failures, f"seed {seed}: {found}"
+    assert sum(found.done.values()) > OPERATIONS_MIN and len(found.done) == len(crowd.OPERATIONS), f"seed {seed}: {found.done}"
+
+
+@limit(240)
+def test_sessions_with_the_same_names_are_apart(env):
+    crowd.prepare(env.cluster)
+    play(env, tells=False)
+
+
+@limit(240)
+def test_sessions_with_the_same_names_are_apart_on_servers_with_the_extension(env):
+    crowd.prepare(env.cluster)
+    try:
+        library = extension.build(env.cluster, env.directory, "extension-isolation")
+    except extension.CannotBuild as error:
+        raise Skip(f"the extension cannot be built: {error}") from None
+    with extension.loaded(env.cluster, library, crowd.USERS):
+        play(env, tells=True)

@@ -1,0 +1,107 @@
+"""Many sessions at once, under the same names: the isolation test.
+
+# Model       PROCESSES processes of SESSIONS_A_PROCESS threads; each session draws operations until the time is over,
+#             and begins anew at once, under the same names, when it has ended
+# Limits      a seed draws the same operations again, not the same order among the sessions
+"""
+
+import collections
+import multiprocessing
+import random
+import threading
+import time
+import traceback
+
+from operations import OPERATIONS, give_up_what_pins
+from session import ROLES, ROLES_SETUP, SETUP, Gone, Session, WatchedTarget, Wrong
+
+# For the pooler. Sessions wait for what others keep; none is sent away for it.
+SETTINGS = {"pool_size": 4, "max_pinned": 0, "query_wait_timeout": "35s"}
+USERS = list(ROLES)
+PROCESSES = 4
+SESSIONS_A_PROCESS = 10
+# After the time is over, until what is under way has ended.
+GRACE_SECONDS = 60.0
+FAILURES_SHOWN = 10
+
+
+def prepare(cluster):
+    """Users, tables and functions of the test, in both databases."""
+    with cluster.superuser("postgres") as session:
+        session.execute(ROLES_SETUP)
+    for database in ("app", "other"):
+        with cluster.superuser(database) as session:
+            session.execute(SETUP)
+
+
+def mismatches(pooler):
+    """Server connections whose servers told of other settings than they were given, and how many servers tell."""
+    rows = pooler.show("POOLS")
+    return sum(int(row["settings_mismatches"]) for row in rows), sum(int(row["sv_exact"]) for row in rows)
+
+
+class Crowd:
+    """What came of it: `done`, operations by name, and `failures`, texts."""
+
+    def __init__(self, done, failures):
+        self.done, self.failures = done, failures
+
+    def __str__(self):
+        shown = "\n".join(self.failures[:FAILURES_SHOWN])
+        return f"{sum(self.done.values())} operations, {len(self.failures)} failures{':' if shown else ''}\n{shown}".rstrip()
+
+
+def play(session, end, done, failures):
+    works, weights = list(OPERATIONS), list(OPERATIONS.values())
+    while time.monotonic() < end:
+        work = session.rng.choices(works, weights)[0]
+        try:
+            if session.connection is None:
+                session.begin()
+            work(session)
+            done[work.__name__] += 1
+            if session.connection and session.rng.random() < 0.3:
+                give_up_what_pins(session)
+        except Exception as error:  # whatever it is, it is not as it must be
+            kind = "" if isinstance(error, (Wrong, Gone)) else "".join(traceback.format_tb(error.__traceback__)[-2:])
+            history = "".join(f"\n      {line}" for line in session.history[-12:])
+            failures.append(f"  session {session.number} as {session.user}, {work.__name__}: {type(error).__name__}: {error}{kind}{history}")
+            session.end(resets=False)
+    session.end(resets=False)
+
+
+def process(number, seed, seconds, address, results):
+    target = WatchedTarget(*address)
+    done, failures, locks = collections.Counter(), [], {}
+    end = time.monotonic() + seconds
+    first = number * SESSIONS_A_PROCESS
+    sessions = [Session(n, random.Random(seed * 1000 + n), target, locks) for n in range(first, first + SESSIONS_A_PROCESS)]
+    threads = [threading.Thread(target=play, args=(session, end, done, failures), daemon=True) for session in sessions]
+    for thread in threads:
+        thread.start()
+    for session, thread in zip(sessions, threads):
+        thread.join(max(0.1, end + GRACE_SECONDS - time.monotonic()))
+        if thread.is_alive():
+            failures.append(f"  session {session.number} hangs: {session.history[-3:]}")
+    results.put((done, failures))
+
+
+def run(target, seed, seconds):
+    """Crowd of a run against a Target."""
+    context = multiprocessing.get_context("fork")
+    results = context.Queue()
+    address = (target.port, target.socket_dir, target.secrets)
+    processes = [context.Process(target=process, args=(number, seed, seconds, address, results), daemon=True) for number in range(PROCESSES)]
+    for one in processes:
+        one.start()
+    done, failures = collections.Counter(), []
+    try:
+        for _ in processes:
+            its_done, its_failures = results.get(timeout=seconds + GRACE_SECONDS + 30)
+            done.update(its_done)
+            failures += its_failures
+    finally:
+        for one in processes:
+            one.kill()
+            one.join()
+    return Crowd(done, failures)
