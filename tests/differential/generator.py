@@ -64,6 +64,11 @@ SHOW = (
     "select name, setting from pg_settings where name in ('TimeZone', 'DateStyle', 'work_mem', 'search_path', 'application_name', 'statement_timeout') order by 1",
     "select current_setting('my.a', true), current_setting('my.b', true), current_setting('your.c', true)",
 )
+IN_FORCE = "select " + ", ".join(f"coalesce(current_setting('{name}', true), '')" for name in (*REPORTED, *UNREPORTED, *CUSTOM, "role"))
+# What is gone with its session, whoever sees how much of it the server has still carried out.
+OF_THE_SESSION = ("settings", "settings_by_other_words", "custom", "role", "sql_statements", "temporary", "cursors", "locks", "failures", "shows")
+# Pipelines that fail, each in its own way.
+FAILURES = ([["run", "select 1/0"]], [["run", "selekt 1"]], [["execute", "nowhere", 0]], [["bind", "", "nowhere"], ["execute", "", 0]], [["describe", "P", "nowhere"]])
 # Of a PREPARE its own text alone, and of set_config() none of its value: what stands around the one, and for a NULL in the
 # other, is not always shown as on a direct connection (docs/session-state.md, "Statements of PREPARE").
 LIST = ("select name, regexp_replace(case when from_sql then substring(statement from '(?i)prepare ' || name || '[^;]*') else statement end, "
@@ -208,6 +213,10 @@ class Generator:
     def failures(self):
         return self.rng.choice(["select 1/0", "select no_such_column", "selekt 1", "select * from no_such_table", "", "select pg_sleep(0)"])
 
+    def in_force(self):
+        """All settings in use: what the pooler believes of them is what the server has."""
+        return IN_FORCE
+
     def shows(self):
         return self.rng.choice(SHOW)
 
@@ -256,9 +265,18 @@ class Generator:
                 [["execute", portal, 0]],
                 [["describe", "P", portal], ["close", "P", portal]],
             ])
+        if self.rng.random() < 0.2:
+            at = self.rng.choice((0, 0, self.rng.randrange(len(steps) + 1)))
+            steps[at:at] = self.rng.choice(FAILURES)
         if steps[-1] != ["sync"]:
             steps.append(["sync"])
         return steps
+
+    def cut(self):
+        """A step of which some bytes are sent, and then nothing more."""
+        texts = "; ".join(getattr(self, self.rng.choice(OF_THE_SESSION))() for _ in range(self.rng.choice((1, 2, 3))))
+        step = self.rng.choice((["query", texts], ["query", "begin; " + texts], ["pipeline", [["run", text] for text in texts.split("; ")] + [["sync"]]]))
+        return {"step": step, "part": self.rng.random(), "start": self.start()}
 
     def start(self):
         return dict(self.rng.choice(START))
@@ -266,6 +284,8 @@ class Generator:
     def next_step(self, status):
         """`status` is what the session's last ReadyForQuery said."""
         at = self.rng.random()
+        if at < 0.01:
+            return "cut", self.cut()
         if at < 0.02:
             return self.rng.choice(("leave", "leave", "vanish")), self.start()
         if at < 0.03:
@@ -282,5 +302,5 @@ class Generator:
 FEATURES = {
     "settings": 10, "settings_by_other_words": 3, "setting_sources": 1, "custom": 4, "role": 3, "authorization": 1, "sql_statements": 4, "statement_views": 1,
     "temporary": 4, "cursors": 3, "locks": 3, "sequences": 2, "sequence_values": 1, "channels": 3, "channel_views": 1, "discards": 2,
-    "failures": 2, "shows": 8, "hidden": 2,
+    "failures": 2, "shows": 8, "in_force": 4, "hidden": 2,
 }

@@ -23,8 +23,8 @@ from harness import messages as m  # noqa: E402  (after the path is set)
 from harness.wire import Disconnected, ServerError  # noqa: E402
 
 FIRST_USER_OID = 16384
-# Steps that end a session and begin it anew: Terminate, and a connection that is reset.
-ENDS = ("leave", "vanish")
+# Steps that end a session and begin it anew: Terminate, a connection that is reset, and one that is reset within a step.
+ENDS = ("leave", "vanish", "cut")
 ANSWER_SECONDS = 10.0
 # How long Hawser may take to bring a notification that the server has brought already.
 NOTIFICATION_SECONDS = 3.0
@@ -128,6 +128,14 @@ class Side:
         session.close() if politely else session.vanish()
         self.sessions[number] = None
         return session.pid
+
+    def cut(self, number, step, part):
+        """Sends a part of a step, and goes. The process id that it had, or None."""
+        if self.sessions[number] is not None:
+            data, _ = build(*step)
+            with contextlib.suppress(OSError):
+                self.sessions[number].send(data[: int(len(data) * part)])
+        return self.leave(number, politely=False)
 
     def status(self, number):
         return self.sessions[number].status if self.sessions[number] else ""
@@ -252,11 +260,16 @@ class Match:
         self.record.append([number, kind, payload])
         at = len(self.record) - 1
         if kind in ENDS:
-            pid, _ = (side.leave(number, kind == "leave") for side in (self.direct, self.through))
-            self.started[number] = payload
+            sides, start = (self.direct, self.through), payload
+            if kind == "cut":
+                start = payload["start"]
+                pid, _ = (side.cut(number, payload["step"], payload["part"]) for side in sides)
+            else:
+                pid, _ = (side.leave(number, kind == "leave") for side in sides)
+            self.started[number] = start
             # What the session held is given up when the server has seen it leave, which is a little later.
             self.settle(pid)
-            answers = [side.connect(number, payload) for side in (self.direct, self.through)]
+            answers = [side.connect(number, start) for side in sides]
         else:
             answers = [side.play(number, kind, payload) for side in (self.direct, self.through)]
         self._compare(at, *answers)
