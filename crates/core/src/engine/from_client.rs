@@ -244,10 +244,10 @@ impl<S: Socket> Engine<S> {
         if client.late && !waits {
             self.late.push(slot);
         }
-        if let Some(backend) = &mut client.backend {
-            if let Err(lost) = passage.flush(backend) {
-                halt = lost;
-            }
+        if let Some(backend) = &mut client.backend
+            && let Err(lost) = passage.flush(backend)
+        {
+            halt = lost;
         }
         // Nothing of ours is to be said, and the backend is not at rest.
         let awaits_server = client.backend.as_ref().is_some_and(|backend| {
