@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run demo test regress bench lab-kernel bpf-kernel check extension extension-check fmt clean
+.PHONY: help run demo test test-kernel regress bench lab-kernel bpf-kernel check extension extension-check fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -17,6 +17,10 @@ demo: ## a throw-away PostgreSQL, Hawser, and a live load
 
 test: ## every test that this machine can run; ALL=1 installs what the rest needs
 	@ALL="$(ALL)" scripts/test.sh
+
+test-kernel: ## reliable datagrams against the kernel's own RDS, in an emulator; as root
+	@scripts/setup.sh test && . scripts/env.sh && cargo build --release --locked -p hawser && \
+	{ [ -e .run/bpf-kernel/rds_tcp.ko ] || scripts/bpf_kernel.sh; } && exec python3 tests/run.py -k test_rds_kernel
 
 regress: ## PostgreSQL's own suites, direct and through Hawser; ARGS are for tests/regress/run.py
 	@scripts/regress.sh $(ARGS)

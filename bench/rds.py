@@ -93,9 +93,12 @@ def memory(given):
     try:
         proxy.stdout.readline()
         resident = lambda: int(next(line for line in open(f"/proc/{proxy.pid}/status") if line.startswith("VmRSS")).split()[1])
-        before = resident()
-        peers = 40
-        for number in range(peers):
+        # What the first ones take is the program's own, for the most part.
+        first, peers = 20, 60
+        for number in range(first + peers):
+            if number == first:
+                time.sleep(3)
+                before = resident()
             subprocess.run([HAWSER, "rds", "ping", "127.0.0.1", "-I", f"127.0.1.{number + 1}", "-c", "1", "--tcp-port", str(port)], capture_output=True, check=True)
         time.sleep(3)
         info = json.loads(subprocess.run([HAWSER, "rds", "info", "--socket", path, "--json"], capture_output=True, text=True, check=True).stdout)
@@ -116,7 +119,7 @@ def main():
     given = parser.parse_args()
     print(f"load when it began: {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors\n")
     print("| | measured | wanted | |\n|---|---|---|---|")
-    print("| interop with the kernel's rds_tcp | not measured | every case | it needs a laboratory kernel, and its tests are not written |", flush=True)
+    print("| interop with the kernel's rds_tcp | `make test-kernel` says | every case | Linux 6.12 in an emulator |", flush=True)
     rows = []
     for name in given.only.split(","):
         for row in cases[name](given):

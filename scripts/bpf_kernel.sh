@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # A kernel in which BPF may stand in a function's place, for the tests of `hawser mptcp cgroup` on
-# machines that forbid it (`make bpf-kernel`): a package of the distribution, of which the kernel and
-# four modules are kept in .run/bpf-kernel (20 MB). Nothing is installed, and no rights are needed.
-# tests/integration/test_mptcp_bpf.py boots it in an emulator (qemu-system-x86, whose package has
+# machines that forbid it (`make bpf-kernel`), and with RDS, for those of `hawser rds` (`make
+# test-kernel`): a package of the distribution, of which the kernel and nine modules are kept in
+# .run/bpf-kernel (20 MB). Nothing is installed, and no rights are needed.
+# tests/integration/test_mptcp_bpf.py and test_rds_kernel.py boot it in an emulator (qemu-system-x86, whose package has
 # virtiofsd in Debian 12; later a package of that name).
 #
 #   $LINUX_IMAGE   the package [default: the newest linux-image-*-cloud-amd64 of 6.6 or later that apt has]
@@ -11,7 +12,8 @@ set -euo pipefail
 . "$(dirname "${BASH_SOURCE[0]}")/env.sh"
 
 place=$root/.run/bpf-kernel
-modules=(drivers/net/veth net/ipv4/inet_diag net/ipv4/tcp_diag net/mptcp/mptcp_diag)
+modules=(drivers/net/veth net/ipv4/inet_diag net/ipv4/tcp_diag net/mptcp/mptcp_diag
+    net/core/failover drivers/net/net_failover drivers/net/virtio_net net/rds/rds net/rds/rds_tcp)
 
 # newest_image: Linux 6.6 has update_socket_protocol; kernels for clouds have virtiofs built in.
 newest_image() {

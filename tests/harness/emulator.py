@@ -30,7 +30,7 @@ mount -t cgroup2 none /sys/fs/cgroup; mount -t bpf bpf /sys/fs/bpf
 ip link set lo up
 ulimit -n 65536
 exec 2>&1
-for module in veth inet_diag tcp_diag mptcp_diag; do {insmod} {kernel}/$module.ko; done
+for module in {modules}; do {insmod} {kernel}/$module.ko; done
 cd {root}
 {command}
 echo "ended with $?"
@@ -46,10 +46,24 @@ def found(*names):
     raise Skip(f"{names[-1]} is not installed")
 
 
+MODULES = ("veth", "inet_diag", "tcp_diag", "mptcp_diag")
+NETWORK_MODULES = ("failover", "net_failover", "virtio_net")
+
+
 def run(command, environment, seconds):
     """What the command writes, whatever its exit code, which is in the last line: `ended with N`."""
+    with machine(command, environment) as (arguments, _):
+        done = subprocess.run(arguments, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds)
+        return done.stdout + done.stderr
+
+
+@contextlib.contextmanager
+def machine(command, environment, modules=MODULES, tap=None):
+    """The emulator's command line, and a directory that it sees; with `tap`, such a device is its eth0."""
     if not (KERNEL / "vmlinuz").exists():
         raise Skip(f"no kernel in {KERNEL}: `make bpf-kernel` fetches one")
+    if missing := [module for module in modules if not (KERNEL / f"{module}.ko").exists()]:
+        raise Skip(f"{KERNEL} has no module {missing[0]}: `make bpf-kernel` fetches it anew")
     emulator, server = found("qemu-system-x86_64"), found(*FILE_SERVERS)
     insmod = shutil.which("insmod") or f"{found('busybox')} insmod"
     words = [f"{name}={value}" for name, value in environment.items()]
@@ -57,7 +71,7 @@ def run(command, environment, seconds):
     with tempfile.TemporaryDirectory(dir=KERNEL) as directory, contextlib.ExitStack() as stack:
         place = pathlib.Path(directory)
         init = place / "init"
-        init.write_text(INIT.format(insmod=insmod, kernel=KERNEL, root=ROOT, command=shlex.join(["env", *words, *map(str, command)])))
+        init.write_text(INIT.format(insmod=insmod, modules=" ".join(modules), kernel=KERNEL, root=ROOT, command=shlex.join(["env", *words, *map(str, command)])))
         init.chmod(0o755)
         socket = place / "files"
         files = subprocess.Popen([server, f"--socket-path={socket}", "-o", "source=/", "-o", "sandbox=chroot", "-o", "cache=always"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -67,10 +81,10 @@ def run(command, environment, seconds):
             if files.poll() is not None or time.monotonic() > end:
                 raise Skip(f"{server} does not serve this machine's files")
             time.sleep(0.05)
-        machine = [emulator, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY,
-                   "-object", f"memory-backend-memfd,id=memory,size={MEMORY},share=on", "-numa", "node,memdev=memory",
-                   "-chardev", f"socket,id=files,path={socket}", "-device", "vhost-user-fs-pci,chardev=files,tag=root",
-                   "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-kernel", KERNEL / "vmlinuz",
-                   "-append", f"console=ttyS0 panic=-1 quiet root=root rootfstype=virtiofs ro init={init}"]
-        done = subprocess.run(list(map(str, machine)), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds)
-        return done.stdout + done.stderr
+        network = ["-netdev", f"tap,id=net,ifname={tap},script=no,downscript=no", "-device", "virtio-net-pci,netdev=net,romfile="] if tap else []
+        arguments = [emulator, "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", MEMORY,
+                     "-object", f"memory-backend-memfd,id=memory,size={MEMORY},share=on", "-numa", "node,memdev=memory",
+                     "-chardev", f"socket,id=files,path={socket}", "-device", "vhost-user-fs-pci,chardev=files,tag=root",
+                     *network, "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-kernel", KERNEL / "vmlinuz",
+                     "-append", f"console=ttyS0 panic=-1 quiet root=root rootfstype=virtiofs ro init={init}"]
+        yield list(map(str, arguments)), place

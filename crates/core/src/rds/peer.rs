@@ -188,8 +188,8 @@ impl Peer {
             let at = usize::from(source_port) % paths;
             return if is_free(self.lane(at)) { Ok(at) } else { Err(Busy::GivenUp(at)) };
         }
-        let free = (0..paths).find(|at| is_free(self.lane(*at)));
-        free.ok_or(if self.paths == 1 { Busy::GivenUp(0) } else { Busy::All })
+        // (A kernel may remember more lanes than there are now, and dial them.)
+        (0..paths).find(|at| is_free(self.lane(*at))).ok_or(Busy::All)
     }
 
     /// Bytes of memory, itself included.

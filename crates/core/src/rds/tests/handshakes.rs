@@ -203,6 +203,23 @@ fn an_acceptor_takes_lanes_of_an_old_kernel_in_order() {
 }
 
 #[test]
+fn a_kernel_that_remembers_more_lanes_than_there_are_breaks_none() {
+    let now = Time::ZERO;
+    let mut config = Config::new(address(LARGE), 7, 1);
+    config.lanes = 1;
+    let mut large = Node::new(config);
+    let first = large.accept(address(SMALL), 50_001, now).unwrap();
+    large.received(first, &kernel_map(), now);
+    large.received(first, &probe(1, PROBE_PORT, 0, OLD), now);
+    requests(&mut large);
+    for port in 50_002..50_009 {
+        assert_eq!(large.accept(address(SMALL), port, now), Err(NotTaken::Wait));
+    }
+    assert!(!requests(&mut large).contains(&Request::Drain(first)));
+    assert_eq!(large.report().peers[0].lanes[0].state, "up");
+}
+
+#[test]
 fn a_lane_that_comes_before_its_peer_is_known_finds_its_place() {
     let now = Time::ZERO;
     let (mut small, mut large) = (node(SMALL), node(LARGE));

@@ -1,0 +1,263 @@
+"""`hawser rds` and the kernel's own rds_tcp: another kernel in an emulator, this machine beside it.
+
+`make test-kernel` fetches that kernel and runs these. Skipped where there is none, or no emulator. The kernel has
+10.77.0.100; Hawser has a smaller address, and dials, or a larger one, and is dialled. A kernel remembers how many lanes
+an address had, so those with one lane have addresses of their own.
+"""
+
+import atexit
+import base64
+import contextlib
+import ctypes
+import errno
+import functools
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+
+from harness import emulator
+from harness.rds_guest import CONTROL_PORT
+from harness.suite import Skip, equal, limit, until
+from integration.test_cc import here
+from integration.test_mptcp import Machine
+from integration.test_rds import Proxy, rds
+
+KERNEL = "10.77.0.100"
+EIGHT, ONE = ("10.77.0.1", "10.77.0.200"), ("10.77.0.2", "10.77.0.201")
+RDS_PORT = 16385
+MODULES = (*emulator.NETWORK_MODULES, "rds", "rds_tcp", "inet_diag", "tcp_diag")
+BOOT_SECONDS = 240
+BUFFER = 4 << 20
+CLONE_NEWNET = 0x4000_0000
+
+
+@contextlib.contextmanager
+def within(name):
+    """What this thread does meanwhile, and what it starts, is in a network namespace (os.setns is Python 3.12's)."""
+    def enter(path):
+        with open(path) as place:
+            assert ctypes.CDLL(None).setns(place.fileno(), CLONE_NEWNET) == 0, path
+    before = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
+    enter(f"/run/netns/{name}")
+    try:
+        yield
+    finally:
+        enter(f"/proc/self/fd/{before}")
+        os.close(before)
+
+
+class Kernel:
+    """What its agent is asked to do."""
+
+    def __init__(self):
+        self.control = socket.create_connection((KERNEL, CONTROL_PORT), timeout=5)
+        self.control.settimeout(120)
+        self.lines = self.control.makefile("rb")
+
+    def begin(self, op, **words):
+        self.control.sendall(json.dumps({"op": op, "seconds": 30, "buffer": BUFFER, **words}).encode() + b"\n")
+
+    def end(self):
+        return json.loads(self.lines.readline())
+
+    def ask(self, op, **words):
+        self.begin(op, **words)
+        answer = self.end()
+        assert "ok" in answer, (op, answer)
+        return answer["ok"]
+
+    def bind(self, port=0, buffer=BUFFER):
+        return self.ask("bind", port=port, buffer=buffer)
+
+    def send(self, port, to, body, **words):
+        return self.ask("send", port=port, to=to, body=base64.b64encode(body).decode(), **words)
+
+    def receive(self, port, **words):
+        address, from_, body = self.ask("receive", port=port, **words)
+        return (address, from_), base64.b64decode(body)
+
+
+@functools.cache
+def kernel_and_place():
+    """One kernel for all tests of this module; it ends with this process."""
+    if os.geteuid() != 0:
+        raise Skip("no rights: it needs root")
+    stack = contextlib.ExitStack()
+    try:
+        machine = Machine("kernel")
+        stack.callback(machine.stop)
+        machine.ip("tuntap", "add", "tap0", "mode", "tap")
+        for address in EIGHT + ONE:
+            machine.ip("addr", "add", f"{address}/24", "dev", "tap0")
+        machine.ip("link", "set", "tap0", "up")
+        agent = emulator.ROOT / "tests/harness/rds_guest.py"
+        inside = f"ip addr add {KERNEL}/24 dev eth0; ip link set eth0 up; exec /usr/bin/python3 {agent} {KERNEL}"
+        arguments, _ = stack.enter_context(emulator.machine(["sh", "-c", inside], {"PYTHONDONTWRITEBYTECODE": 1}, MODULES, "tap0"))
+        running = machine.start(*arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
+        stack.callback(running.kill)
+        said = []
+        reading = threading.Thread(target=lambda: said.extend(iter(running.stdout.readline, "")), daemon=True)
+        reading.start()
+        end = time.monotonic() + BOOT_SECONDS
+        while not any("the kernel waits" in line for line in said):
+            assert running.poll() is None and time.monotonic() < end, "".join(said[-30:])
+            time.sleep(0.2)
+    except BaseException:
+        stack.close()
+        raise
+    atexit.register(stack.close)
+    return machine.name
+
+
+@contextlib.contextmanager
+def together(address, *options):
+    place = kernel_and_place()
+    with within(place):
+        kernel = Kernel()
+        # Its agent serves one connection after the other.
+        with kernel.control, Proxy(address, RDS_PORT, *options) as proxy:
+            yield kernel, proxy
+
+
+def each_role(addresses):
+    """Hawser dials, and is dialled."""
+    def mark(test):
+        @here
+        @limit(BOOT_SECONDS + 200)
+        @functools.wraps(test)
+        def run(env):
+            for address in addresses:
+                test(address)
+        return run
+    return mark
+
+
+def lanes_up(proxy, count):
+    def up():
+        lanes = proxy.info()["peers"][0]["lanes"]
+        return [lane["state"] for lane in lanes] == ["up"] * count
+    until(up, f"{count} lanes")
+
+
+@each_role(EIGHT)
+def test_the_kernel_and_hawser_exchange_messages_of_all_sizes(address):
+    for kernel_first in (False, True):
+        with together(address) as (kernel, proxy), proxy.program(5000) as program:
+            port = kernel.bind()
+            if kernel_first:
+                kernel.send(port, [address, 5000], b"first")
+                equal(program.receive(), ((KERNEL, port), b"first"))
+            for size in (0, 1, 4096, 100_000, 1 << 20):
+                body = os.urandom(size)
+                program.send((KERNEL, port), body)
+                equal(kernel.receive(port), ((address, 5000), body), f"{size} bytes to the kernel")
+                kernel.send(port, [address, 5000], body[::-1])
+                equal(program.receive(), ((KERNEL, port), body[::-1]), f"{size} bytes from the kernel")
+            lanes_up(proxy, 8)
+            # Of many ports both ways, so that every lane is used.
+            ports = [kernel.bind() for _ in range(24)]
+            programs = [proxy.program() for _ in range(24)]
+            for port, one in zip(ports, programs):
+                one.send((KERNEL, port), b"there")
+                equal(kernel.receive(port), ((address, one.port), b"there"))
+                kernel.send(port, [address, one.port], b"back")
+                equal(one.receive(), ((KERNEL, port), b"back"))
+                one.socket.close()
+                kernel.ask("close", port=port)
+            lanes = proxy.info()["peers"][0]["lanes"]
+            assert sum(lane["received"] > 2 for lane in lanes) > 4 and sum(lane["sent"] > 2 for lane in lanes) > 2, lanes
+
+
+@each_role(ONE)
+def test_one_lane_is_enough(address):
+    with together(address, "--lanes", "1") as (kernel, proxy), proxy.program(5000) as program:
+        ports = [kernel.bind() for _ in range(8)]
+        for port in ports:
+            program.send((KERNEL, port), b"there")
+            equal(kernel.receive(port)[1], b"there")
+            kernel.send(port, [address, 5000], b"back")
+            equal(program.receive(), ((KERNEL, port), b"back"))
+        lanes_up(proxy, 1)
+
+
+@each_role(EIGHT)
+def test_pings_go_both_ways(address):
+    with together(address) as (kernel, proxy):
+        port = kernel.bind()
+        for _ in range(5):
+            kernel.send(port, [address, 0], b"")
+            equal(kernel.receive(port), ((address, 0), b""))
+    with within(kernel_and_place()):
+        said = rds("ping", KERNEL, "-I", address, "-c", 10, "-i", "50ms").stdout.splitlines()
+    equal(sorted(int(line.split(":")[0]) for line in said), list(range(1, 11)))
+
+
+@each_role(EIGHT)
+def test_congestion_stops_both(address):
+    with together(address) as (kernel, proxy), proxy.program(5000) as program, proxy.program(5001) as other:
+        small = kernel.bind(buffer=200_000)
+        program.socket.settimeout(5)
+        sent = 0
+        with contextlib.suppress(TimeoutError):
+            while sent < 3000:
+                program.send((KERNEL, small), sent.to_bytes(4, "big") + bytes(10_000))
+                sent += 1
+        assert 10 < sent < 3000, f"{sent} messages of 10 kB were taken"
+        equal(proxy.info()["peers"][0]["congested_ports"], 1)
+        free = kernel.bind()
+        other.send((KERNEL, free), b"others go on")
+        equal(kernel.receive(free)[1], b"others go on")
+        # (One more was taken by the unix socket when its sender gave up, or not.)
+        taken = kernel.ask("take numbers", port=small, count=sent, seconds=10)
+        equal(taken, list(range(sent)))
+        until(lambda: proxy.info()["peers"][0]["congested_ports"] == 0, "room in the kernel")
+        # The other way: a program that reads nothing.
+        port = kernel.bind()
+        with proxy.program(6000) as deaf:
+            gone = kernel.ask("send numbers", port=port, to=[address, 6000], count=3000, size=20_000, seconds=5)
+            assert 100 < len(gone) < 3000, f"the kernel sent {len(gone)} messages of 20 kB"
+            kernel.begin("send", port=port, to=[address, 6000], body="", seconds=1)
+            equal(kernel.end().get("errno"), errno.ENOBUFS)
+            for number in gone:
+                equal(int.from_bytes(deaf.receive()[1][:4], "big"), number)
+
+
+def cut_within(place, moments):
+    """Resets all connections of the two, some times."""
+    with within(place):
+        for _ in range(moments):
+            time.sleep(0.3)
+            for end in ("dport", "sport"):
+                subprocess.run(["ss", "-K", "dst", KERNEL, end, "=", str(RDS_PORT)], capture_output=True, timeout=10)
+
+
+@each_role(ONE)
+def test_messages_of_the_kernel_come_once_and_in_order_across_resets(address):
+    """Resets in mid-message. What TCP has acknowledged of Hawser's own messages a kernel that is reset may lose: they come in order and none twice, which is all that can be asked of it."""
+    with together(address, "--lanes", "1") as (kernel, proxy), proxy.program(5000) as program, proxy.program(5001) as sender:
+        port, into = kernel.bind(), kernel.bind(buffer=64 << 20)
+        kernel.send(port, [address, 5000], b"begin")
+        equal(program.receive()[1], b"begin")
+        count = 400
+        cutting = threading.Thread(target=cut_within, args=(kernel_and_place(), 6))
+        cutting.start()
+        kernel.begin("send numbers", port=port, to=[address, 5000], count=count, size=30_000, seconds=60)
+        got = []
+        for number in range(count):
+            sender.send((KERNEL, into), number.to_bytes(4, "big") + bytes(20_000))
+            try:
+                got.append(int.from_bytes(program.receive()[1][:4], "big"))
+            except TimeoutError:
+                raise AssertionError(f"{len(got)} of {count} came: {json.dumps(proxy.info())} {kernel.end()}") from None
+        equal(kernel.end()["ok"], list(range(count)))
+        cutting.join()
+        equal(got, list(range(count)))
+        taken = kernel.ask("take numbers", port=into, count=count, seconds=3)
+        equal(taken, sorted(set(taken)), "in order, and none twice")
+        lane = proxy.info()["peers"][0]["lanes"][0]
+        if lane["connections"] < 2:
+            raise Skip("nothing could be reset here: `ss -K` does nothing (CONFIG_INET_DIAG_DESTROY)")
+
