@@ -27,6 +27,7 @@ mod likeness;
 mod names;
 mod pins;
 mod reporting;
+mod schema;
 mod setters;
 mod shared;
 mod stats;
@@ -36,6 +37,7 @@ pub use likeness::{Has, Wish};
 pub use names::CustomNames;
 pub use pins::{PinCount, Pinned};
 pub use reporting::{Reporting, ReportingCount};
+pub use schema::{Schema, SchemaEpoch};
 pub use shared::{Fidelity, Parameter, PoolSettings, ServerParameters, SharedPool};
 pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, ListenStats, LoopStats, PoolStats};
 
@@ -221,6 +223,11 @@ impl<B> Pool<B> {
     /// All backends, also those being opened.
     pub fn total(&self) -> u32 {
         self.idle_count() + self.lent + self.opening
+    }
+
+    /// Whether a client that asks now need not wait for another: a backend is idle, or can be opened.
+    pub fn has_room(&self) -> bool {
+        self.waiting_count() == 0 && (!self.idle.is_empty() || self.total() < self.limits.size)
     }
 
     /// Clients in the queue.

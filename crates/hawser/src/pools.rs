@@ -15,6 +15,7 @@ mod checked;
 pub mod enquiry;
 pub mod open;
 pub mod place;
+mod schema;
 pub mod upkeep;
 
 use std::collections::{BTreeSet, HashMap};
@@ -268,6 +269,7 @@ pub struct Pools {
     /// What the texts of prepared statements take, in all pools.
     pub statement_memory: Arc<StatementMemory>,
     registry: Mutex<Registry>,
+    schemas: schema::Schemas,
     /// Openings that wait for a place under the limits.
     queue: place::Queue,
     connectings: Mutex<Connectings>,
@@ -297,6 +299,7 @@ impl Pools {
             hash_key: random_u64(),
             statement_memory: Arc::new(StatementMemory::new(usize::MAX)),
             registry: Mutex::default(),
+            schemas: schema::Schemas::default(),
             queue: place::Queue::default(),
             connectings: Mutex::default(),
             next_pool: AtomicU32::new(1),
@@ -393,6 +396,7 @@ impl Pools {
             self.hash_key,
             self.statement_memory.clone(),
         );
+        let pool = pool.of_schema(self.schemas.of(&route));
         let pool = if key.shared { pool.shared_by_users() } else { pool };
         let entry = Arc::new(PoolEntry {
             pool: Arc::new(pool),
@@ -569,6 +573,7 @@ fn settings(
         server_idle_timeout: or_never(servers.server_idle_timeout),
         server_max_transactions: u64::from(servers.server_max_transactions),
         max_prepared_statements: config.reload.pool.max_prepared_statements,
+        parse_max_age: config.reload.pool.parse_max_age,
         server_reset_query: if mode == PoolMode::Session {
             config.reload.pool.server_reset_query.as_bytes().into()
         } else {

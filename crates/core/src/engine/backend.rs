@@ -19,7 +19,7 @@ use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
 use super::to_server::ToServer;
 use super::told::Told;
-use super::turn::OwnNames;
+use super::turn::{Comparing, OwnNames};
 use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -220,6 +220,11 @@ pub struct Backend<S: Socket> {
     pub(super) naming: VecDeque<Box<[u8]>>,
     /// Where is noted what the client is told, one for each `noted` in `expected`.
     pub(super) describing: VecDeque<Arc<Seen>>,
+    /// Unnamed statements that have been prepared anew and are described, one for each such entry in
+    /// `expected`.
+    pub(super) comparing: VecDeque<Comparing>,
+    /// One of them is another than its client has been told, whose message has waited for that.
+    pub(super) unnamed_changed: bool,
     /// The pipeline under way, in case it must be sent again.
     pub(super) replay: Replay,
     /// The client's unnamed statements that a Parse has displaced, one for each entry in
@@ -240,6 +245,10 @@ pub struct Backend<S: Socket> {
     pub(super) start_values_at_stake: bool,
     /// Statements behind which functions may do something else are under way.
     pub(super) catalog_at_stake: bool,
+    /// What statements mean may be something else once a transaction has ended that is under way.
+    pub(super) schema_at_stake: bool,
+    /// The server knows a statement that does that by its client's own name.
+    pub(super) parsed_schema_change: bool,
     /// One has worked, in a transaction that has not ended.
     pub(super) start_values_changed: bool,
     /// A transaction has ended on it since all that was notified before had been heard: what comes
@@ -365,6 +374,8 @@ impl<S: Socket> Backend<S> {
             displaced: VecDeque::new(),
             renoted: VecDeque::new(),
             describing: VecDeque::new(),
+            comparing: VecDeque::new(),
+            unnamed_changed: false,
             replay: Replay::default(),
             refusals: VecDeque::new(),
             longer: Vec::new(),
@@ -372,6 +383,8 @@ impl<S: Socket> Backend<S> {
             uncertain: false,
             start_values_at_stake: false,
             catalog_at_stake: false,
+            schema_at_stake: false,
+            parsed_schema_change: false,
             start_values_changed: false,
             notifies_unheard: false,
             drawn: false,

@@ -331,7 +331,8 @@ impl<S: Socket> Backend<S> {
     /// displaces.
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
         let stale = self.statements.is_stale(statement.id);
-        if let Some(evicted) = self.statements.insert(statement, self.pipeline) {
+        let epoch = self.pool.schema_epoch();
+        if let Some(evicted) = self.statements.insert(statement, self.pipeline, epoch) {
             build::close_statement(out, &evicted);
             self.expect(Expect::Made);
         }

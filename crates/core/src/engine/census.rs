@@ -23,7 +23,7 @@ use crate::pool::SharedPool;
 use crate::session::functions::{FunctionNames, is_of_a_word};
 use crate::session::part::{Part, PartSet};
 use crate::session::question::ASKED;
-use crate::session::scan::{scan_body, scan_foreign};
+use crate::session::scan::{SchemaChange, scan_body, scan_foreign};
 
 /// How a function's source is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,6 +158,7 @@ fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects
     if found.dynamic {
         effects.pins = effects.pins.union(MADE_BY_TEXTS);
         effects.ends = effects.ends.union(ASKED);
+        effects.schema = SchemaChange::All;
     }
     effects
 }

@@ -82,6 +82,8 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
+        backend.unnamed_changed = false;
+        backend.parsed_schema_change = false;
         backend.drawn_to_ask = None;
         backend.bringing = false;
         backend.doubt = None;
@@ -282,6 +284,9 @@ impl<S: Socket> Engine<S> {
         reason: &str,
     ) {
         self.resident.remove(backend.place);
+        if backend.schema_at_stake {
+            backend.pool.schema_changed(); // its COMMIT may have come to the server
+        }
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
         } else if !backend.gone && !backend.expected.is_empty() {

@@ -16,7 +16,7 @@ use super::replay::Seen;
 use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::{Socket, limits};
-use crate::pool::{Basis, Wish};
+use crate::pool::{Basis, SchemaEpoch, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -49,6 +49,8 @@ pub(super) struct ClientStatement {
     pub(super) behind: bool,
     /// What the client has been told of it.
     pub(super) seen: Arc<Seen>,
+    /// The epoch of the schema when the client parsed it.
+    pub(super) epoch: SchemaEpoch,
 }
 
 /// Parts that a session has by its start values alone, and that stay with a backend.
@@ -98,6 +100,8 @@ pub(super) struct Extra {
     pub(super) noted: BTreeMap<Box<[u8]>, NotedStatement>,
     /// Portals of statements whose execution changes the books: see [`super::restore`].
     pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
+    /// Portals whose statements the client has not been told the rows of.
+    pub(super) portals: BTreeMap<Box<[u8]>, Arc<Seen>>,
     /// An UNLISTEN * is under way, with no LISTEN behind it.
     pub(super) unlistening: bool,
     /// Its statements of SQL's PREPARE.
@@ -276,6 +280,7 @@ impl<S: Socket> Client<S> {
             && extra.untold_reports.is_empty()
             && extra.noted.is_empty()
             && extra.unusual_portals.is_empty()
+            && extra.portals.is_empty()
             && !extra.unlistening
             && extra.by_sql.is_none()
             && extra.listening.is_none()
@@ -329,6 +334,34 @@ impl<S: Socket> Client<S> {
         }
         names.insert(significant(name).into(), statement);
         Ok(())
+    }
+
+    /// The description of a portal of this name will be the first that the client is told of the rows of
+    /// its statement.
+    pub(super) fn note_described(&mut self, portal: &[u8], seen: Arc<Seen>) {
+        let portals = &mut self.extra().portals;
+        let portal = significant(portal);
+        if portals.len() >= limits::UNUSUAL_PORTALS_MAX && !portals.contains_key(portal) {
+            seen.rows(u64::MAX); // what it is told then is not known, and nothing is equal to it
+            return;
+        }
+        portals.insert(portal.into(), seen);
+    }
+
+    /// Where is noted what a portal's description tells the client.
+    pub(super) fn described_by(&self, portal: &[u8]) -> Option<Arc<Seen>> {
+        if portal.is_empty() {
+            return self.bound.clone();
+        }
+        self.extra.as_ref()?.portals.get(significant(portal)).cloned()
+    }
+
+    /// A name stands for another statement from here on.
+    pub(super) fn restate(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        let named = self.statements.as_mut().and_then(|names| names.get_mut(significant(name)));
+        if let Some(named) = named {
+            named.statement = statement.clone();
+        }
     }
 
     /// Takes a name away. What it was, and stood for.

@@ -25,7 +25,7 @@ use super::effects::{Effects, IN_DOUBT};
 use super::expect::Expect;
 use super::message::ClientState;
 use super::restore::KEPT_BY_RESET_ALL;
-use super::statement::{Statement, Unnamed, same_parse_settings};
+use super::statement::{Statement, same_parse_settings};
 use super::table::Engine;
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
@@ -530,11 +530,8 @@ impl<S: Socket> Client<S> {
         if backend.unnamed_since >= since
             && let Some(unnamed) = &self.unnamed
         {
-            self.unnamed = Some(Unnamed::new(
-                &unnamed.body,
-                backend.applied.clone(),
-                Some(backend.effects_of_body(&unnamed.body, &backend.applied)),
-            ));
+            let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
+            self.unnamed = Some(unnamed.under(backend.applied.clone(), effects));
         }
     }
 }

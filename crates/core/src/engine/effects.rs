@@ -13,7 +13,7 @@ use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::ASKED;
 use crate::session::report::COVERED;
 use crate::session::scan::{
-    Discard, Findings, OneOrAll, ScanOptions, SetValue, Verb, is_plain, scan,
+    Discard, Findings, OneOrAll, ScanOptions, SchemaChange, SetValue, Verb, is_plain, scan,
 };
 use crate::session::settings::{can_move, is_custom, is_for_superusers};
 
@@ -75,6 +75,8 @@ pub struct Effects {
     pub watches: bool,
     /// What functions do may be something else behind it.
     pub changes_catalog: bool,
+    /// What statements mean may be something else behind it.
+    pub schema: SchemaChange,
     /// Anything of the following: the rest need not be looked at otherwise.
     pub unusual: Option<Box<Unusual>>,
 }
@@ -127,6 +129,7 @@ impl Effects {
         sets_beside: false,
         watches: false,
         changes_catalog: false,
+        schema: SchemaChange::None,
         unusual: None,
     };
 
@@ -139,6 +142,7 @@ impl Effects {
             && !self.rereads
             && !self.local_path
             && !self.changes_catalog
+            && self.schema == SchemaChange::None
             && self.unusual.is_none()
     }
 
@@ -184,6 +188,7 @@ impl Effects {
             sets_beside: true,
             watches: true,
             changes_catalog: false,
+            schema: SchemaChange::All,
             unusual: None,
         }
     }
@@ -275,6 +280,8 @@ impl Effects {
         changed |= either(&mut self.may_mention, other.may_mention);
         changed |= either(&mut self.sets_beside, other.sets_beside);
         changed |= either(&mut self.watches, other.watches);
+        changed |= self.schema < other.schema;
+        self.schema = self.schema.max(other.schema);
         changed
     }
 
@@ -332,6 +339,7 @@ impl Effects {
             sets_beside: true,
             watches: true,
             changes_catalog: self.changes_catalog || other.changes_catalog,
+            schema: self.schema.max(other.schema),
             unusual,
         }
     }
@@ -350,6 +358,7 @@ impl Effects {
             resets_by_parameter: findings.given,
             local_path: findings.local_path,
             changes_catalog: findings.changes_catalog,
+            schema: if findings.unsure { SchemaChange::All } else { findings.schema },
             may_mention: findings.unsure
                 || findings.truncated
                 || findings.flags.contains(Part::SqlStatement),

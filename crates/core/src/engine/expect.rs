@@ -115,7 +115,11 @@ pub(super) enum Expect {
         statement: u64,
     },
     /// Made by us: Describe of a statement.
-    MadeDescribe,
+    MadeDescribe {
+        /// Id of the shared statement; 0 for the unnamed one, which has an entry in
+        /// [`super::backend::Backend::comparing`].
+        statement: u64,
+    },
     /// Made by us: a Sync, e.g. after an error, ahead of the client's own.
     MadeSync,
 }
@@ -139,6 +143,16 @@ impl Expect {
     /// [`super::backend::Backend::renoted`].
     pub(super) fn notes(self) -> bool {
         matches!(self, Self::ParseNoted | Self::CloseNoted)
+    }
+
+    /// Whether what it describes is looked at. (A server's longest description has 1,664 columns: 136 kB.)
+    pub(super) fn describes(self) -> bool {
+        matches!(
+            self,
+            Self::MadeDescribe { .. }
+                | Self::DescribeStatement { noted: true, .. }
+                | Self::DescribePortal { noted: true }
+        )
     }
 
     /// Whether it ends with ReadyForQuery.
@@ -185,7 +199,7 @@ impl Expect {
                 | Self::MadePrepare
                 | Self::MadeRollback
                 | Self::MadeSettings { .. }
-                | Self::MadeDescribe
+                | Self::MadeDescribe { .. }
                 | Self::MadeSync
         )
     }

@@ -394,7 +394,7 @@ impl<S: Socket> Engine<S> {
                 continue;
             }
             if client.backend.is_none() {
-                match self.without_backend(slot, header, rest, passage) {
+                match self.without_backend(slot, header, rest, passage, now) {
                     Answered::Here => continue,
                     Answered::NeedsBackend => {}
                 }
@@ -419,6 +419,7 @@ impl<S: Socket> Engine<S> {
         header: Header,
         rest: &[u8],
         passage: &mut Passage<'_>,
+        now: Time,
     ) -> Answered {
         let Some(client) = self.clients.get_mut(slot) else { return Answered::NeedsBackend };
         let body = &rest[HEADER_BYTES..header.total().min(rest.len())];
@@ -450,7 +451,7 @@ impl<S: Socket> Engine<S> {
                 client.reply(&build::CLOSE_COMPLETE);
             }
             frontend::PARSE => {
-                if !self.prepare_here(slot, header, rest) {
+                if !self.prepare_here(slot, header, rest, now) {
                     return Answered::NeedsBackend;
                 }
             }
@@ -469,7 +470,7 @@ impl<S: Socket> Engine<S> {
     /// Prepares a statement without a server: another client of the pool has had it prepared, and
     /// nothing but a Sync follows. A client that prepares ahead of its transactions then waits for
     /// nobody (pgbench with many clients in one thread would wait for itself).
-    fn prepare_here(&mut self, slot: Slot, header: Header, rest: &[u8]) -> bool {
+    fn prepare_here(&mut self, slot: Slot, header: Header, rest: &[u8], now: Time) -> bool {
         let (hash_key, serial) = (self.hash_key, self.next_serial);
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let Some(after) = rest.get(header.total()..) else { return false };
@@ -488,11 +489,16 @@ impl<S: Socket> Engine<S> {
         if client.basis == Basis::UNKNOWN {
             client.basis = pool.basis();
         }
-        let Some(statement) =
+        let Some((statement, proven)) =
             pool.statements.find_proven(text_and_types, client.basis, &client.desired)
         else {
             return false;
         };
+        let epoch = pool.schema_epoch_at(now);
+        // Where only time has passed, a server is asked again if that makes nobody wait.
+        if proven < epoch && (!proven.has_schema_of(epoch) || pool.lock().has_room()) {
+            return false;
+        }
         if statement.effects.resets_by_null && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
@@ -502,6 +508,7 @@ impl<S: Socket> Engine<S> {
             pipeline: 0,
             behind: false,
             seen: std::sync::Arc::default(),
+            epoch,
         };
         let memory = pool.statements.memory();
         if !memory.has_room_for_names()
@@ -567,6 +574,7 @@ impl<S: Socket> Engine<S> {
             serial: self.next_serial,
             stats: view.pool.stats.of(self.id),
             known: &mut self.known,
+            now,
         };
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };

@@ -20,12 +20,14 @@ use super::backend::Backend;
 use super::client::Client;
 use super::expect::Expect;
 use super::replay::{hash_of_parameters, hash_of_rows};
+use super::statement::Shape;
+use super::turn::Comparing;
 use super::{Socket, limits};
 use crate::listen::Notification;
 use crate::session::part::Part;
 use crate::session::report::ReportError;
 use crate::time::Time;
-use crate::wire::error::ClientError;
+use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, backend as kind, build};
 
@@ -175,8 +177,8 @@ impl<S: Socket> Relay<'_, S> {
             if total > rest.len() {
                 let looked_at = match header.kind {
                     kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
-                    kind::ROW_DESCRIPTION => {
-                        self.backend.expected.front() == Some(&Expect::MadeDescribe)
+                    kind::ROW_DESCRIPTION | kind::PARAMETER_DESCRIPTION => {
+                        self.backend.expected.front().is_some_and(|owed| owed.describes())
                     }
                     _ => false,
                 };
@@ -444,13 +446,14 @@ impl<S: Socket> Relay<'_, S> {
             | (Expect::MadeSettings { .. }, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE) => {
                 (true, Fate::Skip)
             }
-            (Expect::MadeDescribe, kind::PARAMETER_DESCRIPTION) => {
-                self.backend.replay.now_parameters(hash_of_parameters(body));
+            (Expect::MadeDescribe { statement }, kind::PARAMETER_DESCRIPTION) => {
+                self.described(statement, Shape { parameters: hash_of_parameters(body), rows: 0 });
                 (false, Fate::Skip)
             }
-            (Expect::MadeDescribe, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
-                let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
-                self.backend.replay.now_rows(hash_of_rows(rows));
+            (Expect::MadeDescribe { statement }, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
+                let rows = hash_of_rows((message == kind::ROW_DESCRIPTION).then_some(body));
+                self.described(statement, Shape { parameters: 0, rows });
+                relayed.goodbye = self.compare_unnamed(statement);
                 (true, Fate::Skip)
             }
             (Expect::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
@@ -485,7 +488,7 @@ impl<S: Socket> Relay<'_, S> {
         if let Expect::DescribeStatement { noted: true, .. }
         | Expect::DescribePortal { noted: true } = owed
         {
-            self.note_description(message, body);
+            self.note_description(owed, message, body);
         }
         if completes {
             self.backend.expected.pop_front();
@@ -506,16 +509,57 @@ impl<S: Socket> Relay<'_, S> {
     }
 
     /// The client is told what a statement takes and gives.
-    fn note_description(&mut self, message: u8, body: &[u8]) {
-        let Some(seen) = self.backend.describing.front() else { return };
-        match message {
-            kind::PARAMETER_DESCRIPTION => seen.parameters(hash_of_parameters(body)),
-            kind::ROW_DESCRIPTION => seen.rows(hash_of_rows(Some(body))),
-            _ => seen.rows(hash_of_rows(None)),
+    fn note_description(&mut self, owed: Expect, message: u8, body: &[u8]) {
+        let shape = if message == kind::PARAMETER_DESCRIPTION {
+            Shape { parameters: hash_of_parameters(body), rows: 0 }
+        } else {
+            let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
+            Shape { parameters: 0, rows: hash_of_rows(rows) }
+        };
+        if let Expect::DescribeStatement { statement, .. } = owed {
+            self.backend.statements.described(statement, shape);
         }
-        if message != kind::PARAMETER_DESCRIPTION {
+        let Some(seen) = self.backend.describing.front() else { return };
+        if let Expect::DescribePortal { .. } = owed {
+            self.backend.statements.described_portal(seen.bound(), shape.rows);
+        }
+        if message == kind::PARAMETER_DESCRIPTION {
+            seen.parameters(body);
+        } else {
+            seen.rows(shape.rows);
             self.backend.describing.pop_front();
         }
+    }
+
+    /// The server describes a statement that was prepared for Hawser to look at.
+    fn described(&mut self, statement: u64, shape: Shape) {
+        self.backend.replay.now(shape);
+        if statement != 0 {
+            self.backend.statements.described(statement, shape);
+        } else if let Some(comparing) = self.backend.comparing.front_mut() {
+            let Shape { parameters, rows } = &mut comparing.shape;
+            (*parameters, *rows) = (*parameters | shape.parameters, *rows | shape.rows);
+        }
+    }
+
+    /// The client's unnamed statement has been prepared anew, and described. If it is another, and the
+    /// client's message has not waited for that, its rows must not reach the client.
+    fn compare_unnamed(&mut self, statement: u64) -> Option<Box<ClientError>> {
+        if statement != 0 {
+            return None;
+        }
+        let Comparing { seen, waits, shape } = self.backend.comparing.pop_front()?;
+        if shape.fits(seen.told()) || self.client.is_none() {
+            return None;
+        }
+        self.backend.unnamed_changed = waits;
+        (!waits).then(|| {
+            let error = ClientError::fatal(
+                SqlState::FEATURE_NOT_SUPPORTED,
+                "cached plan must not change result type",
+            );
+            Box::new(error.detail("The schema changed between the Parse and the Bind."))
+        })
     }
 }
 

@@ -18,7 +18,6 @@
 use super::Socket;
 use super::backend::Backend;
 use super::client::Client;
-use super::statement::Unnamed;
 use crate::pool::ServerParameters;
 use crate::session::settings::{Settings, SettingsBuilder};
 
@@ -77,7 +76,7 @@ impl<S: Socket> Client<S> {
             let settings = moved(&unnamed.settings);
             if settings != unnamed.settings {
                 let effects = unnamed.effects().clone();
-                self.unnamed = Some(Unnamed::new(&unnamed.body, settings, Some(effects)));
+                self.unnamed = Some(unnamed.under(settings, effects));
             }
         }
     }

@@ -27,12 +27,14 @@
 //!   unless the pipeline itself asks for it anew; parameters likewise
 
 use std::hash::Hasher;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use siphasher::sip::SipHasher13;
 
 use super::client::ClientStatement;
 use super::expect::Expect;
+use super::statement::Shape;
 use super::table::Engine;
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
@@ -46,6 +48,11 @@ use crate::wire::{TransactionStatus, build, frontend};
 pub(super) struct Seen {
     rows: AtomicU64,
     parameters: AtomicU64,
+    /// The types of the parameters, if there are any: as in a Parse.
+    types: OnceLock<Box<[u8]>>,
+    /// The statement on a server connection that the client has bound last, and since when it is there.
+    bound: AtomicU64,
+    since: AtomicU64,
 }
 
 impl Seen {
@@ -53,13 +60,36 @@ impl Seen {
         self.rows.store(hash, Ordering::Relaxed);
     }
 
-    pub(super) fn parameters(&self, hash: u64) {
-        self.parameters.store(hash, Ordering::Relaxed);
+    /// The body of a ParameterDescription.
+    pub(super) fn parameters(&self, body: &[u8]) {
+        self.parameters.store(hash_of_parameters(body), Ordering::Relaxed);
+        if body.len() > 2 {
+            // (Told again, they are the same: see [`super::turn::fit`].)
+            self.types.get_or_init(|| body.into());
+        }
     }
 
-    /// It is not known what the client is told: nothing will be equal to it.
-    pub(super) fn unknown_rows(&self) {
-        self.rows(u64::MAX);
+    /// What a portal's description says, it says of this one.
+    pub(super) fn binds(&self, statement: u64, since: u64) {
+        self.bound.store(statement, Ordering::Relaxed);
+        self.since.store(since, Ordering::Relaxed);
+    }
+
+    pub(super) fn bound(&self) -> (u64, u64) {
+        (self.bound.load(Ordering::Relaxed), self.since.load(Ordering::Relaxed))
+    }
+
+    #[inline]
+    pub(super) fn told(&self) -> Shape {
+        Shape {
+            parameters: self.parameters.load(Ordering::Relaxed),
+            rows: self.rows.load(Ordering::Relaxed),
+        }
+    }
+
+    /// The types of its parameters, as a Parse has them, if it has been told of any.
+    pub(super) fn types(&self) -> Option<&[u8]> {
+        self.types.get().map(|types| &**types)
     }
 }
 
@@ -129,8 +159,7 @@ pub(super) struct Replay {
     /// The server's refusal.
     refusal: Vec<u8>,
     /// What the statement is like now.
-    rows: u64,
-    parameters: u64,
+    now: Shape,
     /// It could not be prepared again.
     failed: bool,
 }
@@ -200,7 +229,7 @@ impl Replay {
         build::message(&mut self.refusal, crate::wire::backend::ERROR, |out| {
             out.extend_from_slice(error);
         });
-        (self.rows, self.parameters, self.failed) = (0, 0, false);
+        (self.now, self.failed) = (Shape::default(), false);
         true
     }
 
@@ -208,21 +237,21 @@ impl Replay {
         self.failed = true;
     }
 
-    pub(super) fn now_parameters(&mut self, hash: u64) {
-        self.parameters = hash;
-    }
-
-    pub(super) fn now_rows(&mut self, hash: u64) {
-        self.rows = hash;
+    /// What the statement is like now; what is 0 is not said.
+    pub(super) fn now(&mut self, shape: Shape) {
+        if shape.parameters != 0 {
+            self.now.parameters = shape.parameters;
+        }
+        if shape.rows != 0 {
+            self.now.rows = shape.rows;
+        }
     }
 
     /// Whether the client gets what it has been told that it gets.
     fn is_as_seen(&self, seen: &Seen) -> bool {
-        let (rows, parameters) =
-            (seen.rows.load(Ordering::Relaxed), seen.parameters.load(Ordering::Relaxed));
-        !self.failed
-            && (rows == 0 || self.describes || rows == self.rows)
-            && (parameters == 0 || parameters == self.parameters)
+        let told = seen.told();
+        let rows = if self.describes { 0 } else { told.rows };
+        !self.failed && self.now.fits(Shape { rows, ..told })
     }
 }
 
@@ -247,7 +276,7 @@ impl<S: Socket> Engine<S> {
                     build::string(out, &statement.name);
                 });
                 out.extend_from_slice(&build::SYNC);
-                backend.expect(Expect::MadeDescribe);
+                backend.expect(Expect::MadeDescribe { statement: statement.id });
                 backend.expect(Expect::MadeSync);
                 self.write_to_backend(host, slot, &out, now);
             }

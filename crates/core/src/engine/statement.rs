@@ -24,13 +24,14 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use siphasher::sip::SipHasher13;
 
+use super::replay::Seen;
 use super::turn::sequences::draws_nothing;
-use crate::pool::Basis;
+use crate::pool::{Basis, SchemaEpoch};
 use crate::session::settings::{Settings, is_custom, is_parsed};
 use crate::wire::frame;
 
@@ -81,6 +82,10 @@ pub struct Unnamed {
     effects: Option<Box<super::effects::Effects>>,
     /// See [`Statement::draws_nothing`].
     pub(super) draws_nothing: bool,
+    /// The epoch of the schema when its client parsed it.
+    pub(super) epoch: SchemaEpoch,
+    /// What its client has been told of it.
+    told: OnceLock<Arc<Seen>>,
 }
 
 impl Unnamed {
@@ -88,15 +93,43 @@ impl Unnamed {
         body: &[u8],
         settings: Settings,
         effects: Option<super::effects::Effects>,
+        epoch: SchemaEpoch,
     ) -> Arc<Self> {
         let draws_nothing = draws_nothing(text_of(body));
         let effects = effects.filter(|effects| *effects != NO_EFFECTS).map(Box::new);
-        Arc::new(Self { body: body.into(), settings, effects, draws_nothing })
+        let told = OnceLock::new();
+        Arc::new(Self { body: body.into(), settings, effects, draws_nothing, epoch, told })
     }
 
     /// Stands for a statement of which nothing is known: it is no client's.
     pub(super) fn unknown() -> Arc<Self> {
-        Self::new(&[], Settings::EMPTY, None)
+        Self::new(&[], Settings::EMPTY, None, SchemaEpoch::NEVER)
+    }
+
+    /// The same as parsed under other settings.
+    pub(super) fn under(&self, settings: Settings, effects: super::effects::Effects) -> Arc<Self> {
+        let again = Self::new(&self.body, settings, Some(effects), self.epoch);
+        self.told.get().map(|told| again.told.set(told.clone()));
+        again
+    }
+
+    /// The same with other types of parameters.
+    pub(super) fn with_body(&self, body: &[u8]) -> Arc<Self> {
+        let effects = self.effects.as_deref().cloned();
+        let again = Self::new(body, self.settings.clone(), effects, self.epoch);
+        self.told.get().map(|told| again.told.set(told.clone()));
+        again
+    }
+
+    /// What its client has been told of it, if anything.
+    #[inline]
+    pub(super) fn told(&self) -> Option<&Arc<Seen>> {
+        self.told.get()
+    }
+
+    /// Where what its client is told of it is noted.
+    pub(super) fn noting(&self) -> Arc<Seen> {
+        self.told.get_or_init(Arc::default).clone()
     }
 
     /// What executing it may do to the session.
@@ -133,8 +166,8 @@ pub struct Statement {
     pub(super) draws_nothing: bool,
     /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
-    /// A server has prepared it.
-    proven: AtomicBool,
+    /// The epoch of the schema in which a server has prepared it last.
+    proven: AtomicU64,
     /// A server had something to say of it (a warning): each client that prepares it hears that.
     noted: AtomicBool,
     /// What it does, or by whom it may be shared, is not what was thought when it was made: whoever
@@ -428,13 +461,14 @@ impl StatementTable {
         hasher.finish()
     }
 
-    /// The statement with this body under these settings, if a server has prepared it once.
+    /// The statement with this body under these settings, if a server has prepared it, and in which epoch
+    /// last.
     pub fn find_proven(
         &self,
         body: &[u8],
         basis: Basis,
         settings: &Settings,
-    ) -> Option<Arc<Statement>> {
+    ) -> Option<(Arc<Statement>, SchemaEpoch)> {
         let (inner, hash, custom) = self.locked_for(body, settings);
         let statement = &inner
             .by_hash
@@ -443,7 +477,8 @@ impl StatementTable {
             .find(|kept| kept.statement.is(body, basis, settings, custom))?
             .statement;
         let silent = !statement.is_noted();
-        (silent && statement.proven.load(Ordering::Relaxed)).then(|| statement.clone())
+        let proven = SchemaEpoch::from_bits(statement.proven.load(Ordering::Relaxed));
+        (silent && proven > SchemaEpoch::NEVER).then(|| (statement.clone(), proven))
     }
 
     /// The statement with this body under these settings: an existing one or a new one. `effects`
@@ -527,7 +562,7 @@ impl StatementTable {
             draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
             effects,
-            proven: AtomicBool::new(false),
+            proven: AtomicU64::new(SchemaEpoch::NEVER.to_bits()),
             noted: AtomicBool::new(false),
             superseded: AtomicBool::new(false),
         })
@@ -628,15 +663,48 @@ impl Inner {
     }
 }
 
+/// What a server says of a statement when it describes it: hashes, 0 for what it has not said. (Of one
+/// Parse it never says anything else: it fixes both then, and refuses to run what would give others.)
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct Shape {
+    pub(super) parameters: u64,
+    pub(super) rows: u64,
+}
+
+impl Shape {
+    /// Whether all is known of it that a client has been told.
+    #[inline]
+    pub(super) fn is_known_for(self, told: Self) -> bool {
+        (told.parameters == 0 || self.parameters != 0) && (told.rows == 0 || self.rows != 0)
+    }
+
+    /// Whether it is what a client has been told, as far as it has.
+    #[inline]
+    pub(super) fn fits(self, told: Self) -> bool {
+        (told.parameters == 0 || told.parameters == self.parameters)
+            && (told.rows == 0 || told.rows == self.rows)
+    }
+}
+
 /// A shared statement as one backend has it.
 #[derive(Debug)]
-struct Prepared {
+pub(super) struct Prepared {
     statement: Arc<Statement>,
     used: u64,
     /// The backend's pipeline that prepared it: ignored if something failed ahead of it.
-    pipeline: u64,
+    pub(super) pipeline: u64,
     /// It is there, and of no use: to be closed before it is prepared again.
     stale: bool,
+    /// The epoch of the schema when its Parse was sent.
+    pub(super) epoch: SchemaEpoch,
+    /// When that was, by the clock of [`BackendStatements`].
+    pub(super) since: u64,
+    /// How many of its Parses are not answered yet: what is described meanwhile is another's.
+    unanswered: u32,
+    /// As the server has described it.
+    pub(super) shape: Shape,
+    /// The pipeline in which it was asked for that.
+    pub(super) asked_in: Option<u64>,
 }
 
 /// The shared statements that a backend has.
@@ -644,6 +712,8 @@ struct Prepared {
 pub struct BackendStatements {
     by_id: IdMap<u64, Prepared>,
     clock: u64,
+    /// Its session has changed what statements mean: those before are nothing for a Parse.
+    outdated: u64,
     keep: usize,
     /// Names of those that may be there all the same: what took them away may not have worked.
     left: BTreeSet<Box<[u8]>>,
@@ -657,7 +727,14 @@ const LEFT_MAX: usize = 4 * 1024;
 impl BackendStatements {
     /// None; at most `keep` later.
     pub fn new(keep: usize) -> Self {
-        Self { by_id: IdMap::default(), clock: 0, keep, left: BTreeSet::new(), more_left: false }
+        Self {
+            by_id: IdMap::default(),
+            clock: 0,
+            outdated: 0,
+            keep,
+            left: BTreeSet::new(),
+            more_left: false,
+        }
     }
 
     /// Whether none is to be kept.
@@ -691,6 +768,49 @@ impl BackendStatements {
     /// Whether the backend has it.
     pub fn has(&self, id: u64) -> bool {
         self.by_id.get(&id).is_some_and(|prepared| !prepared.stale)
+    }
+
+    /// As the backend has it, if it does.
+    #[inline]
+    pub(super) fn get(&self, id: u64) -> Option<&Prepared> {
+        self.by_id.get(&id).filter(|prepared| !prepared.stale)
+    }
+
+    /// Whether a client's Parse in this epoch may be answered with the one that is there.
+    pub(super) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
+        self.get(id).is_some_and(|one| one.epoch >= epoch && one.since >= self.outdated)
+    }
+
+    /// Its session may mean something else by texts from here on.
+    pub(super) fn outdate(&mut self) {
+        self.clock += 1;
+        self.outdated = self.clock;
+    }
+
+    /// The server is asked in this pipeline what it is like.
+    pub(super) fn ask(&mut self, id: u64, pipeline: u64) {
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.asked_in = Some(pipeline);
+        }
+    }
+
+    /// The server has described it; what is 0 it has not said.
+    pub(super) fn described(&mut self, id: u64, shape: Shape) {
+        if let Some(prepared) = self.by_id.get_mut(&id).filter(|one| one.unanswered == 0) {
+            if shape.parameters != 0 {
+                prepared.shape.parameters = shape.parameters;
+            }
+            if shape.rows != 0 {
+                prepared.shape.rows = shape.rows;
+            }
+        }
+    }
+
+    /// The server has described a portal of the one that was there then.
+    pub(super) fn described_portal(&mut self, (id, since): (u64, u64), rows: u64) {
+        if self.get(id).is_some_and(|one| one.since == since) {
+            self.described(id, Shape { parameters: 0, rows });
+        }
     }
 
     /// The backend's pipeline that prepared it.
@@ -727,7 +847,12 @@ impl BackendStatements {
 
     /// Notes that the backend has it, once what `pipeline` sends is carried out. Returns the name
     /// of one that is to be closed.
-    pub fn insert(&mut self, statement: &Arc<Statement>, pipeline: u64) -> Option<Box<[u8]>> {
+    pub fn insert(
+        &mut self,
+        statement: &Arc<Statement>,
+        pipeline: u64,
+        epoch: SchemaEpoch,
+    ) -> Option<Box<[u8]>> {
         let mut evicted = None;
         if self.by_id.len() >= self.keep
             && !self.by_id.contains_key(&statement.id)
@@ -738,8 +863,17 @@ impl BackendStatements {
             self.leave(evicted.clone());
         }
         self.clock += 1;
-        let prepared =
-            Prepared { statement: statement.clone(), used: self.clock, pipeline, stale: false };
+        let prepared = Prepared {
+            statement: statement.clone(),
+            used: self.clock,
+            pipeline,
+            stale: false,
+            epoch,
+            since: self.clock,
+            unanswered: 1 + self.by_id.get(&statement.id).map_or(0, |before| before.unanswered),
+            shape: Shape::default(),
+            asked_in: None,
+        };
         self.by_id.insert(statement.id, prepared);
         evicted
     }
@@ -748,6 +882,8 @@ impl BackendStatements {
     pub fn remove(&mut self, id: u64, pipeline: u64) {
         if self.prepared_in(id).is_some_and(|prepared| prepared <= pipeline) {
             self.by_id.remove(&id);
+        } else if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.unanswered = prepared.unanswered.saturating_sub(1);
         }
     }
 
@@ -760,8 +896,9 @@ impl BackendStatements {
 
     /// The server has prepared it: other clients need not ask a server whether it can be.
     pub fn prove(&mut self, id: u64) {
-        if let Some(prepared) = self.by_id.get(&id) {
-            prepared.statement.proven.store(true, Ordering::Relaxed);
+        if let Some(prepared) = self.by_id.get_mut(&id) {
+            prepared.unanswered = prepared.unanswered.saturating_sub(1);
+            prepared.statement.proven.fetch_max(prepared.epoch.to_bits(), Ordering::Relaxed);
         }
     }
 
@@ -906,11 +1043,11 @@ mod tests {
             .map(|n| table.intern(&[n, 0], Basis::UNKNOWN, &Settings::EMPTY, Effects::default))
             .collect();
         let mut on_backend = BackendStatements::new(3);
-        assert_eq!(on_backend.insert(&all[0], 0), None);
-        assert_eq!(on_backend.insert(&all[1], 0), None);
-        assert_eq!(on_backend.insert(&all[2], 0), None);
+        assert_eq!(on_backend.insert(&all[0], 0, SchemaEpoch::NEVER), None);
+        assert_eq!(on_backend.insert(&all[1], 0, SchemaEpoch::NEVER), None);
+        assert_eq!(on_backend.insert(&all[2], 0, SchemaEpoch::NEVER), None);
         assert!(on_backend.touch(all[0].id));
-        assert_eq!(on_backend.insert(&all[3], 0), Some(all[1].name.clone()));
+        assert_eq!(on_backend.insert(&all[3], 0, SchemaEpoch::NEVER), Some(all[1].name.clone()));
         assert!(!on_backend.touch(all[1].id));
         assert_eq!(on_backend.len(), 3);
     }

@@ -20,6 +20,7 @@ mod reading;
 mod rebasing;
 mod replay;
 mod restoring;
+mod schema;
 mod sessions;
 mod simulated;
 mod splitting;

@@ -6,12 +6,14 @@
 //! the framing.
 
 pub(super) mod aborted;
+pub(super) mod fit;
 mod own_names;
 mod portal;
 mod prepared;
 pub(super) mod sequences;
 mod written;
 
+pub(super) use fit::Comparing;
 pub(super) use own_names::OwnNames;
 use sequences::draws_nothing;
 
@@ -60,6 +62,7 @@ pub(super) struct Turn<'a, 'b, S: Socket> {
     pub(super) serial: u32,
     pub(super) stats: &'a crate::pool::LoopStats,
     pub(super) known: &'a mut KnownTexts,
+    pub(super) now: Time,
 }
 
 impl<S: Socket> Turn<'_, '_, S> {

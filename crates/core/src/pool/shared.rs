@@ -4,7 +4,7 @@
 //! The lock is held for queue operations only, never over a system call (but the one of SHOW that
 //! says so) or another lock.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use super::basis::{Bases, Basis};
 use super::names::{CustomNames, KnownNames};
 use super::pins::PinCount;
 use super::reporting::ReportingCount;
+use super::schema::{Schema, SchemaEpoch};
 use super::setters::Setters;
 use super::{Limits, Pool, PoolStats};
 use crate::engine::ListenLost;
@@ -20,6 +21,7 @@ use crate::engine::statement::{Keyed, Statement, StatementMemory, StatementTable
 use crate::ids::PoolId;
 use crate::session::functions::FunctionNames;
 use crate::session::settings::{Interner, Mark, Settings};
+use crate::time::Time;
 use crate::wire::error::ClientError;
 
 /// What becomes of session state that cannot be applied to another backend.
@@ -65,6 +67,9 @@ pub struct PoolSettings {
     pub server_max_transactions: u64,
     /// Shared prepared statements kept on a backend. Zero: they are not shared, but pin.
     pub max_prepared_statements: u32,
+    /// How old a server's statement may be when a client that parses it is given it without asking the
+    /// server. Zero: each Parse goes to a server.
+    pub parse_max_age: Duration,
     /// What discards the state of a client of session mode. Empty: nothing does.
     pub server_reset_query: Box<[u8]>,
     /// The longest message that is let through either way, its header included.
@@ -106,6 +111,7 @@ impl Default for PoolSettings {
             server_idle_timeout: Duration::from_secs(600),
             server_max_transactions: 0,
             max_prepared_statements: 500,
+            parse_max_age: Duration::from_secs(1),
             server_reset_query: b"DISCARD ALL"[..].into(),
             max_packet_size: usize::MAX,
             listen_lost: ListenLost::Disconnect,
@@ -184,6 +190,9 @@ pub struct SharedPool<B> {
     pub stats: PoolStats,
     /// Prepared statements that its clients share.
     pub statements: StatementTable,
+    /// The schema of its database, as all pools of that share it.
+    schema: Arc<Schema>,
+    parse_max_age_us: AtomicU64,
     /// Backends that its clients keep between transactions.
     pub pins: PinCount,
     /// Backends that report what their sessions hold.
@@ -208,6 +217,10 @@ pub struct SharedPool<B> {
     /// The census may not be true any more.
     census_is_due: AtomicBool,
     shared_by_users: bool,
+}
+
+fn micros_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A lock's content, also when a thread panicked while it held it: all that is done under these
@@ -248,6 +261,8 @@ impl<B> SharedPool<B> {
             user: user.to_owned(),
             stats: PoolStats::new(loops),
             statements,
+            schema: Arc::default(),
+            parse_max_age_us: AtomicU64::new(micros_of(settings.parse_max_age)),
             pins: PinCount::default(),
             reporting: ReportingCount::default(),
             pool: Mutex::new(Pool::new(settings.limits.clone())),
@@ -277,6 +292,31 @@ impl<B> SharedPool<B> {
         self
     }
 
+    /// The same pool of a database whose other pools know its schema, too.
+    #[must_use]
+    pub fn of_schema(mut self, schema: Arc<Schema>) -> Self {
+        self.schema = schema;
+        self
+    }
+
+    /// What is known of its database's schema is of this epoch.
+    #[inline]
+    pub fn schema_epoch(&self) -> SchemaEpoch {
+        self.schema.epoch()
+    }
+
+    /// The same for a client that parses now.
+    #[inline]
+    pub fn schema_epoch_at(&self, now: Time) -> SchemaEpoch {
+        let age = Duration::from_micros(self.parse_max_age_us.load(Ordering::Relaxed));
+        self.schema.epoch_at(now, age)
+    }
+
+    /// Its database's schema has changed, or may have.
+    pub fn schema_changed(&self) {
+        self.schema.changed();
+    }
+
     /// Whether its backends are handed over to clients of many users.
     #[inline]
     pub fn is_shared_by_users(&self) -> bool {
@@ -301,6 +341,7 @@ impl<B> SharedPool<B> {
     /// Puts another configuration in force. The bounds of the queue are the caller's to set.
     pub fn set_settings(&self, settings: PoolSettings) {
         let census = settings.function_census;
+        self.parse_max_age_us.store(micros_of(settings.parse_max_age), Ordering::Relaxed);
         *unpoisoned(self.settings.write()) = Arc::new(settings);
         if !census {
             self.lose_census();

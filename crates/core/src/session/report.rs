@@ -21,6 +21,10 @@ use super::part::{Part, PartSet};
 /// The parameter that it comes in. Nobody can set it, and clients never see it.
 pub const NAME: &[u8] = b"hawser.state";
 
+/// The parameter that grows whenever what statements mean may have changed (extension/schema.c), ahead of
+/// the ReadyForQuery of a transaction's end as well. Nobody can set it, and clients never see it.
+pub const SCHEMA: &[u8] = b"hawser.schema";
+
 /// The startup parameter that asks a server for it.
 pub const ASKING: &[u8] = b"hawser.report";
 

@@ -82,6 +82,18 @@ fn decides_reading(name: &[u8]) -> bool {
     name == STRINGS || name == ENCODING
 }
 
+/// Whose statements may mean something else after a text: see [`crate::pool::Schema`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub enum SchemaChange {
+    /// It changes no object that a statement may name.
+    #[default]
+    None,
+    /// Those of its own session: it makes temporary objects.
+    Own,
+    /// Those of all sessions of its database.
+    All,
+}
+
 /// One statement of a text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
@@ -124,6 +136,8 @@ pub struct Findings {
     pub truncated: bool,
     /// It has a statement that may make, change or drop a function, or what calls one.
     pub changes_catalog: bool,
+    /// It may change what statements mean.
+    pub schema: SchemaChange,
     /// Of a function's source: it executes a text of which not even the beginning stands in it.
     pub dynamic: bool,
     count: u32,
@@ -267,6 +281,12 @@ struct Finder {
     hold: bool,
     /// UPDATE has been read: what follows may be what it updates.
     update_seen: bool,
+    /// It makes a temporary object.
+    makes_temporary: bool,
+    /// It is a query whose rows become a table.
+    makes_table: bool,
+    /// The last word of a watched string is CREATE: what it creates may be temporary.
+    inner_creates: bool,
     watch: Watch,
     disguised: bool,
     // What the next tokens decide; `careful` if any is under way.
@@ -298,6 +318,9 @@ impl Finder {
             for_seen: false,
             hold: false,
             update_seen: false,
+            makes_temporary: false,
+            makes_table: false,
+            inner_creates: false,
             watch: Watch::Nothing,
             disguised: false,
             careful: false,
@@ -404,6 +427,7 @@ impl Finder {
             _ => false,
         };
         self.found.changes_catalog |= matches!(self.first, Word::Create | Word::Alter | Word::Drop);
+        self.found.schema = self.found.schema.max(self.schema_change(&verb));
         self.found.local_path |= matches!(
             &verb,
             Verb::Set { name, local: true, .. } if *name == *SEARCH_PATH
@@ -427,7 +451,37 @@ impl Finder {
         self.for_seen = false;
         self.hold = false;
         self.update_seen = false;
+        self.makes_temporary = false;
+        self.makes_table = false;
         self.watch = Watch::Nothing;
+    }
+
+    /// What the statement that ends does to what statements mean. (GRANT and REVOKE decide who may run
+    /// them, COMMENT, REINDEX and the like nothing.)
+    fn schema_change(&self, verb: &Verb) -> SchemaChange {
+        let makes = match verb {
+            Verb::FinishPrepared => return SchemaChange::All, // of whatever it has committed
+            Verb::Ddl => {
+                matches!(self.first, Word::Create | Word::Alter | Word::Drop | Word::Import)
+            }
+            _ => self.makes_table,
+        };
+        match (makes, self.makes_temporary) {
+            (false, _) => SchemaChange::None,
+            (true, true) => SchemaChange::Own,
+            (true, false) => SchemaChange::All,
+        }
+    }
+
+    /// INTO, or CREATE within an EXPLAIN.
+    fn may_make_table(&mut self) {
+        let queries = matches!(
+            self.first,
+            Word::Select | Word::Rows | Word::With | Word::Explain | Word::None
+        );
+        let inserts = matches!(self.previous, Word::Insert | Word::Merge);
+        // In PL/pgSQL it is a variable that the rows go to.
+        self.makes_table |= queries && !inserts && self.body.is_none();
     }
 
     /// A word of the table, before it is the previous one.
@@ -450,6 +504,8 @@ impl Finder {
                 }
             }
             Word::For => self.for_seen = true,
+            Word::Into => self.may_make_table(),
+            Word::Create if self.first == Word::Explain => self.may_make_table(),
             Word::Hold => {
                 self.hold |=
                     self.first == Word::Declare && self.previous == Word::With && !self.for_seen;
@@ -483,6 +539,7 @@ impl Finder {
     fn temporary(&mut self) {
         match self.previous {
             Word::Create | Word::Replace | Word::Global | Word::Local => {
+                self.makes_temporary = true;
                 self.flag(Part::TemporaryObject);
             }
             // SELECT ... INTO TEMP x, or INSERT INTO temp ...
@@ -492,6 +549,7 @@ impl Finder {
                     self.temporary_pending = true;
                     self.careful = true;
                 } else if !target {
+                    self.makes_temporary = true;
                     self.flag(Part::TemporaryObject);
                 }
             }
@@ -612,6 +670,10 @@ impl Finder {
         self.found.flags = self.found.flags.union(parts);
     }
 
+    fn changes_schema(&mut self, change: SchemaChange) {
+        self.found.schema = self.found.schema.max(change);
+    }
+
     /// A watched string is spelt so that its words do not show.
     fn disguise(&mut self) {
         match self.watch {
@@ -628,11 +690,15 @@ impl Finder {
         if length == 0 {
             return;
         }
-        if length > NAME_BYTES_MAX {
-            self.is_executed(Word::None);
-            return;
+        let known =
+            if length > NAME_BYTES_MAX { None } else { keyword::lookup(&self.inner[..length]) };
+        if std::mem::take(&mut self.inner_creates) {
+            let temporary = known.is_some_and(|keyword| {
+                matches!(keyword.word, Word::Temporary | Word::Local | Word::Global)
+            });
+            self.changes_schema(if temporary { SchemaChange::Own } else { SchemaChange::All });
         }
-        let Some(keyword) = keyword::lookup(&self.inner[..length]) else {
+        let Some(keyword) = known else {
             self.is_executed(Word::None);
             return;
         };
@@ -653,6 +719,8 @@ impl Finder {
                 Word::Load => self.flag(Part::LoadedLibrary),
                 Word::Seed => self.flag(Part::Seed),
                 Word::Touches => self.found.flags = self.found.flags.union(keyword.parts),
+                Word::Create => self.inner_creates = true,
+                Word::Alter | Word::Drop | Word::Import => self.changes_schema(SchemaChange::All),
                 // It may run a text that is put together from parts.
                 Word::Execute | Word::Runs => self.found.unsure = true,
                 _ => {}
@@ -721,6 +789,9 @@ impl Sink for Finder {
     fn string_end(&mut self) {
         if self.watch != Watch::Nothing {
             self.end_inner();
+        }
+        if std::mem::take(&mut self.inner_creates) {
+            self.changes_schema(SchemaChange::All); // what it creates stands elsewhere
         }
     }
 

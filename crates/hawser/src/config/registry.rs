@@ -526,6 +526,11 @@ settings! {
         /// the protocol's prepared statements off in transaction and statement mode.
         max_prepared_statements: u32 = "500", example "50", range 0..=1_000_000,
             pgbouncer "max_prepared_statements";
+        /// How old the server's prepared statement may be when a client that parses the same text is given
+        /// it, and the server is not asked again. Changes of the schema that pass through Hawser count at
+        /// once; for all others this is how long a new client may be given the parameter types of before.
+        /// "0": each Parse goes to the server.
+        parse_max_age: Duration = "1s", example "\"100ms\"", unit Seconds;
         /// Functions that keep something in variables of their language (SD and GD of PL/Python, %_SHARED
         /// of PL/Perl), with or without their schema: nothing else tells of that. A client whose
         /// statement has such a name as a word keeps its server connection to its end, and the connection

@@ -165,7 +165,7 @@ pub async fn enter(
                     entered.report = Some(value);
                 } else if *name == *hand_over::CHALLENGE {
                     entered.challenge = Some(value);
-                } else {
+                } else if *name != *report::SCHEMA {
                     entered.parameters.set(&name, &value);
                 }
             }

@@ -5,7 +5,17 @@ use super::super::backend::{Backend, Reset};
 use super::super::client::{Client, Resetting};
 use super::super::effects::{Effects, IN_DOUBT, Unusual};
 use crate::session::part::{Part, PartSet, Undo};
-use crate::session::scan::ScanOptions;
+use crate::session::scan::{ScanOptions, SchemaChange};
+
+impl<S: Socket> Backend<S> {
+    /// What is sent may change what statements mean.
+    pub(in crate::engine) fn note_schema_change(&mut self, change: SchemaChange) {
+        if change != SchemaChange::None {
+            self.statements.outdate();
+            self.schema_at_stake |= change == SchemaChange::All;
+        }
+    }
+}
 
 impl<S: Socket> Client<S> {
     /// How this client's statements are to be read, once everything is answered, by a backend that
@@ -33,6 +43,7 @@ impl<S: Socket> Client<S> {
         backend.start_values_at_stake |=
             effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
         backend.catalog_at_stake |= effects.changes_catalog;
+        backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         if self.is_native() {
             if effects.leaves_what_stays() {

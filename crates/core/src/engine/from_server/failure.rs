@@ -185,6 +185,9 @@ impl<S: Socket> Relay<'_, S> {
                 | Expect::DescribePortal { noted: true } => {
                     self.backend.describing.pop_front();
                 }
+                Expect::MadeDescribe { statement: 0 } => {
+                    self.backend.comparing.pop_front();
+                }
                 Expect::ParseNoted | Expect::CloseNoted => {
                     noted.extend(self.backend.renoted.pop_front());
                 }

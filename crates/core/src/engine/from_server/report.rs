@@ -9,7 +9,7 @@ use super::super::hand_over::CHALLENGE;
 use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
-use crate::session::report::NAME;
+use crate::session::report::{NAME, SCHEMA};
 use crate::session::settings::SettingsBuilder;
 use crate::wire::build;
 use crate::wire::frame::{self, HEADER_BYTES};
@@ -49,6 +49,11 @@ impl<S: Socket> Relay<'_, S> {
                     self.backend.doubt_all();
                 }
             }
+            return Ok(Fate::Skip);
+        }
+        if name == SCHEMA {
+            // Before the client is told that its transaction has ended.
+            self.backend.pool.schema_changed();
             return Ok(Fate::Skip);
         }
         if name == CHALLENGE {

@@ -9,7 +9,7 @@ use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::message::PoolMode;
 use super::super::restore::KEPT_BY_RESET_ALL;
-use super::super::statement::{Statement, Unnamed, text_of};
+use super::super::statement::{Statement, text_of};
 use super::{Fate, Relay, Relayed};
 use crate::pool::{Basis, ServerParameters};
 use crate::session::part::Part;
@@ -92,6 +92,7 @@ impl<S: Socket> Relay<'_, S> {
             if let Some(client) = &mut self.client {
                 client.desired = self.backend.applied.clone();
                 client.extra().unusual_portals.clear();
+                client.extra().portals.clear();
             }
             return Ok(Fate::Skip);
         }
@@ -123,6 +124,11 @@ impl<S: Socket> Relay<'_, S> {
         if matches!(owed, Expect::Query) {
             self.backend.longer.clear();
         }
+        if self.backend.schema_at_stake && status == TransactionStatus::Idle {
+            // Before any client can learn of it here.
+            self.backend.pool.schema_changed();
+            self.backend.schema_at_stake = !self.backend.expected.is_empty();
+        }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         if status == TransactionStatus::Idle
             && self.backend.expected.is_empty()
@@ -131,6 +137,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             // Portals end with their transaction.
             extra.unusual_portals.clear();
+            extra.portals.clear();
         }
         // What was taken back with the pipeline is wanted all the same.
         let wanted = reverted.then(|| client.desired.clone());
@@ -235,7 +242,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         && backend.unnamed.as_ref().is_some_and(|other| Arc::ptr_eq(unnamed, other))
     {
         let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
-        let again = Unnamed::new(&unnamed.body, backend.applied.clone(), Some(effects));
+        let again = unnamed.under(backend.applied.clone(), effects);
         client.unnamed = Some(again.clone());
         backend.unnamed = Some(again);
     }
@@ -244,7 +251,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     for before in displaced.iter_mut().filter(|before| ended < before.follows) {
         if let Some(unnamed) = &before.unnamed {
             let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
-            let again = Unnamed::new(&unnamed.body, backend.applied.clone(), Some(effects));
+            let again = unnamed.under(backend.applied.clone(), effects);
             before.unnamed = Some(again);
         }
     }

@@ -10,26 +10,31 @@ fn refusal() -> Vec<u8> {
     )
 }
 
+/// The same, in the server's place.
+pub(super) fn refusal_of_ours() -> Vec<u8> {
+    message(b'E', crate::engine::turn::fit::CHANGED)
+}
+
 /// RowDescription of one column.
-fn rows(column: &str, type_oid: u32, format: u8) -> Vec<u8> {
+pub(super) fn rows(column: &str, type_oid: u32, format: u8) -> Vec<u8> {
     let fixed = [&[0; 6][..], &type_oid.to_be_bytes(), &[0; 6], &[0, format]].concat();
     message(b'T', &[&[0, 1][..], column.as_bytes(), b"\0", &fixed].concat())
 }
 
-fn parameters(type_oid: u32) -> Vec<u8> {
+pub(super) fn parameters(type_oid: u32) -> Vec<u8> {
     message(b't', &[&[0, 1][..], &type_oid.to_be_bytes()].concat())
 }
 
-fn describe(what: u8, name: &str) -> Vec<u8> {
+pub(super) fn describe(what: u8, name: &str) -> Vec<u8> {
     message(b'D', &[&[what][..], name.as_bytes(), b"\0"].concat())
 }
 
-fn run(name: &str) -> Vec<u8> {
+pub(super) fn run(name: &str) -> Vec<u8> {
     [bind(name), execute(), sync()].concat()
 }
 
-const INT4: u32 = 23;
-const TEXT: u32 = 25;
+pub(super) const INT4: u32 = 23;
+pub(super) const TEXT: u32 = 25;
 
 /// A client that has prepared `s`, on a backend where it is stale now.
 fn prepared() -> (World, Peer, Peer) {
@@ -82,14 +87,19 @@ fn trap_06_a_client_that_saw_the_old_columns_gets_the_servers_error() {
         world.send(&client, &run("s"));
         world.send(&server, &[refusal(), answers("I")].concat());
         server.received();
-        world.send(&server, &[answers("31"), parameters(INT4), now, answers("I")].concat());
+        let described = [answers("31"), parameters(INT4), now.clone(), answers("I")].concat();
+        world.send(&server, &described);
         assert_eq!(client.received(), [refusal(), answers("I")].concat());
         assert_eq!(server.kinds(), "");
         assert_eq!(world.idle_backends(), 1);
         world.send(&client, &run("s"));
-        assert_eq!(server.kinds(), "BES", "the next use is of the new one");
-        world.send(&server, &answers("2CI"));
-        assert_eq!(client.kinds(), "2CZ");
+        assert_eq!(server.kinds(), "CPDH", "what it is like now is asked for first");
+        world.send(&server, &[answers("31"), parameters(INT4), now.clone()].concat());
+        assert_eq!(server.kinds(), "PDH", "and what it is like for parameters as they were");
+        world.send(&server, &[answers("1"), parameters(INT4), now].concat());
+        assert_eq!(server.kinds(), "CBES", "it stays an error");
+        world.send(&server, &[answers("3"), lost(), answers("I")].concat());
+        assert_eq!(client.received(), [refusal_of_ours(), answers("I")].concat());
     }
 }
 

@@ -8,11 +8,12 @@ use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::noted::NotedStatement;
-use super::super::statement::{Statement, Unnamed};
+use super::super::statement::{Statement, Unnamed, begins_with_any};
 use super::super::{Socket, limits, restore};
+use super::fit::Use;
 use super::{Turn, aborted};
 use crate::session::part::Part;
-use crate::session::scan::{ScanOptions, is_plain, scan};
+use crate::session::scan::{ScanOptions, SchemaChange, is_plain, scan};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, HEADER_BYTES};
 use crate::wire::{TransactionStatus, build};
@@ -33,6 +34,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             if let Some(effects) = effects.as_ref().filter(|_| !self.client.is_native()) {
                 self.before_unshared(effects)?;
             }
+            self.note_parsed_change(effects.as_ref().map_or(SchemaChange::All, |one| one.schema));
             match name_and_rest.and_then(|(name, rest)| Some((name, self.in_place_of_nulls(rest)?)))
             {
                 Some((name, body)) => self.pass_parse(name, &body)?,
@@ -109,7 +111,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                     self.before_channels()?;
                 }
             }
-            let unnamed = Unnamed::new(rest, self.client.desired.clone(), effects);
+            let epoch = self.backend.pool.schema_epoch_at(self.now);
+            let unnamed = Unnamed::new(rest, self.client.desired.clone(), effects, epoch);
             let before = self.client.unnamed.replace(unnamed.clone());
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
             self.backend.displace_unnamed(before, serial);
@@ -186,12 +189,14 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.stats.server_parses.add(1);
             return Ok(());
         }
+        let epoch = pool.schema_epoch_at(self.now);
         let named = ClientStatement {
             statement: statement.clone(),
             serial: self.serial,
             pipeline: self.backend.pipeline,
             behind: self.backend.is_behind_execute(),
             seen: Arc::default(),
+            epoch,
         };
         if self.client.name_statement(name, named, self.hash_key, memory).is_err() {
             return Err(Halt::Refused(
@@ -206,7 +211,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             ));
         }
         self.backend.naming.push_back(significant(name).into());
-        let known = self.backend.statements.touch(statement.id);
+        let there = self.backend.statements.touch(statement.id);
+        let known = there && self.backend.statements.is_new_enough(statement.id, epoch);
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
         // In a failed transaction, and while what an earlier pipeline did to the transaction is not
@@ -218,7 +224,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
         } else {
-            if known {
+            if there {
                 build::close_statement(&mut self.passage.out, &statement.name);
                 self.backend.expect(Expect::Made);
             }
@@ -288,7 +294,14 @@ impl<S: Socket> Turn<'_, '_, S> {
         if effects.listens() {
             self.client.pins.insert(Part::Listen);
         }
+        self.note_parsed_change(effects.schema);
         Ok(())
+    }
+
+    /// The server alone knows by what name the text is executed that the Parse at hand has.
+    fn note_parsed_change(&mut self, change: SchemaChange) {
+        self.backend.note_schema_change(change);
+        self.backend.parsed_schema_change |= change == SchemaChange::All;
     }
 
     /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
@@ -313,6 +326,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         });
         // Its text may not have been seen whole: anything may be in it.
         self.backend.rereading = true;
+        const ROWS_ONLY: [&[u8]; 6] =
+            [b"delete", b"insert", b"merge", b"select", b"update", b"values"];
+        let rest = frame::take_string(self.body).map_or(self.body, |(_, rest)| rest);
+        if !begins_with_any(rest, &ROWS_ONLY) {
+            self.note_parsed_change(SchemaChange::All);
+        }
         self.backend.spoiled.get_or_insert(why);
         if name.is_empty() {
             self.client.unnamed = None;
@@ -359,6 +378,9 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     pub(super) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
+        if self.backend.parsed_schema_change {
+            self.backend.note_schema_change(SchemaChange::All);
+        }
         let names = frame::take_string(self.body)
             .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
         if self.client.is_native() {
@@ -382,7 +404,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 let unnamed = unnamed.clone();
                 self.bring_own_names_of(unnamed.text(), unnamed.effects())?;
             }
-            self.bring_unnamed()?;
+            if self.bring_unnamed()? {
+                return self.refuse_changed(&[portal, b"\0"].concat(), name);
+            }
             if let Some(unnamed) = &self.client.unnamed {
                 let draws = !unnamed.draws_nothing;
                 if unnamed.has_no_effects() {
@@ -435,7 +459,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.bind_native(portal, name)?;
             return self.pass_bind_native(portal, name, None);
         };
-        let ClientStatement { statement, serial, seen, .. } = named.clone();
+        let named = named.clone();
+        let statement = named.statement.clone();
         if !statement.effects.prepares.is_empty() {
             self.hold()?;
         }
@@ -444,6 +469,11 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.hold_for_listener(unusual)?;
         }
         self.before_catalog(&statement.effects)?; // it may take this one away
+        let Some(ClientStatement { statement, serial, seen, .. }) =
+            self.fit(name, named, Use::Binds { unnamed: portal.is_empty() })?
+        else {
+            return self.refuse_changed(&[portal, b"\0"].concat(), name);
+        };
         let first = self.backend.has_sent_settings_alone()
             || (!self.backend.owes_client()
                 && !self.backend.unsynced
@@ -452,10 +482,11 @@ impl<S: Socket> Turn<'_, '_, S> {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
             self.backend.replay.begin(message, serial);
         }
+        let bound = seen.clone();
         if portal.is_empty() {
             self.client.bound = Some(seen);
-        } else {
-            seen.unknown_rows();
+        } else if seen.told().rows == 0 {
+            self.client.note_described(portal, seen);
         }
         if self.refuse_bind(portal, name, &statement)? {
             return Ok(());
@@ -463,6 +494,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         let Statement { body, basis, settings, effects, .. } = &*statement;
         let written = self.with_channels(body, *basis, settings, effects);
         self.bring(written.as_ref().unwrap_or(&statement))?;
+        if let Some(copy) = self.backend.statements.get(statement.id) {
+            bound.binds(statement.id, copy.since);
+        }
         if !statement.effects.is_none() {
             self.before(&statement.effects, true)?;
         }
@@ -512,7 +546,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// Sees to it that the server has the statement. Waits while that is not known.
-    fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
+    pub(super) fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
         if self.backend.syncs_outstanding > 0
             && let Some(since) = self.backend.statements.prepared_in(statement.id)
             && self.backend.is_in_doubt(since)
@@ -530,8 +564,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// Sees to it that the server's unnamed statement is the client's, or none.
-    fn bring_unnamed(&mut self) -> Result<(), Halt> {
+    /// Sees to it that the server's unnamed statement is the client's, or none. Whether it is another
+    /// now than the client knows.
+    fn bring_unnamed(&mut self) -> Result<bool, Halt> {
+        if self.unnamed_has_changed() {
+            return Ok(true);
+        }
         let with_effects = self.client.unnamed.as_ref().filter(|one| !one.has_no_effects());
         let with_effects = with_effects.cloned();
         if let Some(effects) = with_effects.as_ref().map(|unnamed| unnamed.effects()) {
@@ -565,13 +603,16 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed = self.client.unnamed.clone();
             self.backend.unnamed_since = self.backend.pipeline;
             self.backend.unnamed_follows = 0;
+            if let Some(unnamed) = &self.backend.unnamed.clone() {
+                self.compare_unnamed(unnamed)?;
+            }
         }
         if let Some(unnamed) = with_effects
             && !unnamed.effects().is_none()
         {
             self.before(unnamed.effects(), true)?;
         }
-        Ok(())
+        Ok(false)
     }
 
     pub(super) fn describe(&mut self) -> Result<(), Halt> {
@@ -581,7 +622,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         };
         if what != b'S' {
             self.pass();
-            let bound = if name.is_empty() { self.client.bound.clone() } else { None };
+            let bound = self.client.described_by(name);
             let noted = bound.is_some();
             self.backend.describing.extend(bound);
             self.backend.expect(Expect::DescribePortal { noted });
@@ -590,13 +631,25 @@ impl<S: Socket> Turn<'_, '_, S> {
         if !self.client.is_native() {
             self.hold_for_name(name)?;
             if name.is_empty() {
-                self.bring_unnamed()?;
-            } else if let Some(named) = self.client.statement(name) {
-                let statement = named.statement.clone();
-                let seen = named.seen.clone();
-                if self.describe_empty(name, &statement)? {
+                if self.bring_unnamed()? {
+                    return self.refuse_changed(b"S", name);
+                }
+                if let Some(unnamed) = &self.client.unnamed {
+                    self.backend.describing.push_back(unnamed.noting());
+                    self.pass();
+                    self.backend.expect(Expect::DescribeStatement { statement: 0, noted: true });
                     return Ok(());
                 }
+            } else if let Some(named) = self.client.statement(name) {
+                let named = named.clone();
+                if self.describe_empty(name, &named.statement)? {
+                    return Ok(());
+                }
+                let Some(ClientStatement { statement, seen, .. }) =
+                    self.fit(name, named, Use::Describes)?
+                else {
+                    return self.refuse_changed(b"S", name);
+                };
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
                     out.push(b'S');

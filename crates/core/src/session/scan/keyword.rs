@@ -36,6 +36,8 @@ pub(super) enum Word {
     For,
     Global,
     Hold,
+    /// IMPORT FOREIGN SCHEMA.
+    Import,
     Insert,
     Into,
     Language,
@@ -127,7 +129,7 @@ const KEYWORDS: [Keyword; 105] = [
     word("global", Word::Global),
     word("grant", Word::OtherDdl),
     word("hold", Word::Hold),
-    word("import", Word::OtherDdl),
+    word("import", Word::Import),
     word("insert", Word::Insert),
     word("into", Word::Into),
     word("language", Word::Language),

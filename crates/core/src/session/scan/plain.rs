@@ -87,6 +87,8 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
         Start::Text => (0, true), // the next word begins a statement
         Start::Within(from) => (from, false),
     };
+    let mut inserts = false; // INTO says where, and makes no table
+    let mut commits = false; // with a string behind it, a transaction that was prepared
     let mut alone = false; // nothing but a semicolon may follow in this statement
     let mut literal = false; // a number or string has been read
     let mut constant = None;
@@ -110,12 +112,17 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
             let word = &text[from..i];
             if first {
                 first = false;
+                (inserts, commits) = (false, false);
                 match first_word(word) {
                     First::Plain => {}
+                    First::Insert => inserts = true,
+                    First::Commit => commits = true,
                     First::Alone => alone = true,
                     First::Other => return other,
                 }
-            } else if keyword::lookup(word).is_some_and(|row| !means_nothing_inside(row.word)) {
+            } else if let Some(row) = keyword::lookup(word)
+                && !(means_nothing_inside(row.word) || (row.word == Word::Into && inserts))
+            {
                 return other;
             }
             continue;
@@ -131,6 +138,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
                 Some(behind) => i = behind,
                 None => return other,
             },
+            Class::Quote if commits => return other,
             Class::Quote => match memchr(b'\'', &text[i + 1..]) {
                 Some(length) => i += length + 2, // a doubled quote is a string right behind
                 None => return other,
@@ -177,6 +185,8 @@ fn end_between_words(ahead: &[u8]) -> Option<usize> {
 /// What the first word of a statement says.
 enum First {
     Plain,
+    Insert,
+    Commit,
     /// Nothing but a semicolon may follow in this statement.
     Alone,
     Other,
@@ -192,18 +202,14 @@ fn first_word(word: &[u8]) -> First {
             (b"sele", b"lect") | (b"inse", b"sert") | (b"upda", b"date") | (b"dele", b"lete")
         )
     {
-        return First::Plain;
+        return if &start == b"inse" { First::Insert } else { First::Plain };
     }
     match keyword::lookup(word).map_or(Word::None, |row| row.word) {
-        Word::Select
-        | Word::Rows
-        | Word::Insert
-        | Word::Update
-        | Word::Delete
-        | Word::With
-        | Word::Begin
-        | Word::Commit
-        | Word::End => First::Plain,
+        Word::Select | Word::Rows | Word::Update | Word::Delete | Word::With | Word::Begin => {
+            First::Plain
+        }
+        Word::Insert => First::Insert,
+        Word::Commit | Word::End => First::Commit,
         Word::Rollback | Word::Abort => First::Alone,
         _ => First::Other,
     }
@@ -228,7 +234,6 @@ fn means_nothing_inside(word: Word) -> bool {
             | Word::End
             | Word::For
             | Word::Insert
-            | Word::Into
             | Word::Rows
             | Word::Select
             | Word::Set
@@ -281,6 +286,9 @@ mod tests {
             "SELECT u&'\\0041'",
             "SELECT '\u{e9}' \u{e9}",
             "EXPLAIN ANALYZE EXECUTE p",
+            "SELECT a INTO t FROM u",
+            "WITH a AS (SELECT 1) SELECT * INTO t FROM a",
+            "COMMIT PREPARED 'x'",
         ] {
             assert!(!is_plain(text.as_bytes()), "{text}");
         }

@@ -462,7 +462,7 @@ pub(super) fn read(first: Word, head: &Head, hold: bool, end: usize) -> Option<V
         Word::Close => Verb::Close(head.one_or_all(0)?),
         Word::Load => Verb::Load,
         Word::Create | Word::Alter | Word::Drop => read_ddl(head),
-        Word::OtherDdl => Verb::Ddl,
+        Word::OtherDdl | Word::Import => Verb::Ddl,
         _ => Verb::Other,
     })
 }

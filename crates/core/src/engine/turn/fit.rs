@@ -1,0 +1,284 @@
+//! Whether what the server has prepared is what a client's own Parse gave, as far as the client knows it.
+//!
+//! # The trap
+//! A server fixes the types of parameters and columns at a Parse. Clients share statements, and each server
+//! connection has its own Parse of them: the one that a client comes to may be of another time than its
+//! own. Its rows would then have another shape than the one that the client has been told.
+//!
+//! # Model
+//! ```text
+//! the client has been told   on the server                  what is done
+//! nothing                    as new as its own Parse        it is used
+//! nothing                    older                          it is prepared anew
+//! a description              described alike                it is used
+//! a description              nothing; or of an earlier      Parse, Describe, Flush; the message waits
+//!                            pipeline, and not described
+//!                            yet, or otherwise
+//! a description              described otherwise, just now  other parameters: the client's statement is
+//!                                                           the one with these types from here on, as
+//!                                                           the server's own would keep them
+//!                                                           other rows: the server's own error, 0A000
+//! ```
+//! The error is made as those of [`super::aborted`]: a message that the server refuses goes in the place
+//! of the one at hand, so all that depends on an error follows of itself.
+//!
+//! # Cost  one round trip for each statement that a client has been told of, once on each server
+//!         connection. None for those that are told with each use (a Describe of the portal follows).
+
+use std::sync::Arc;
+
+use super::super::client::ClientStatement;
+use super::super::expect::Expect;
+use super::super::from_client::Halt;
+use super::super::replay::Seen;
+use super::super::statement::{Prepared, Shape, Statement, Unnamed};
+use super::Turn;
+use super::aborted::EMPTY;
+use crate::engine::Socket;
+use crate::wire::frame::{self, Framed, HEADER_BYTES};
+use crate::wire::{TransactionStatus, backend, build, frontend};
+
+/// What the server says where the rows of a statement are others than at its Parse
+/// (`RevalidateCachedQuery`, plancache.c). Drivers know it by the routine's name.
+pub(in crate::engine) const CHANGED: &[u8] =
+    b"SERROR\0VERROR\0C0A000\0Mcached plan must not change result type\0\
+    Fplancache.c\0RRevalidateCachedQuery\0\0";
+
+/// The end of what a message needs to be answered.
+const FLUSH: [u8; 5] = [frontend::FLUSH, 0, 0, 0, 4];
+
+/// What the message at hand makes of the description of its statement.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Use {
+    /// It asks for it.
+    Describes,
+    /// It binds it to a portal.
+    Binds {
+        /// To the unnamed one.
+        unnamed: bool,
+    },
+}
+
+/// Why a statement that is there is not used as it is.
+enum Lack {
+    /// It is none.
+    Nothing,
+    /// It is of an earlier time than the client's own Parse.
+    IsOlder,
+    /// What it is like is not known, but will be.
+    Description,
+    /// It is not what the client has been told, but of an earlier pipeline.
+    IsOther,
+    /// It is not what the client has been told.
+    HasChanged,
+}
+
+impl<S: Socket> Turn<'_, '_, S> {
+    /// Sees to it that the statement of this name is on the server as the client knows it, or is not there.
+    /// `None`: it is another now, and the message at hand is to be refused.
+    pub(super) fn fit(
+        &mut self,
+        name: &[u8],
+        mut named: ClientStatement,
+        to: Use,
+    ) -> Result<Option<ClientStatement>, Halt> {
+        loop {
+            let told = self.told_of(&named.seen, to);
+            let copy = self.backend.statements.get(named.statement.id);
+            let lack = match copy {
+                Some(copy) if told == Shape::default() => {
+                    if copy.epoch >= named.epoch {
+                        Lack::Nothing
+                    } else {
+                        Lack::IsOlder
+                    }
+                }
+                None if told == Shape::default() => Lack::Nothing,
+                None => Lack::IsOther,
+                Some(copy) => lack_of(copy, told, self.backend.pipeline, self.asks_about(&named)),
+            };
+            // There it prepares nothing, and tells nothing of what gives rows.
+            let prepares = self.backend.status != TransactionStatus::Failed
+                && !self.backend.copying_in
+                && !self.backend.ignoring;
+            match lack {
+                Lack::Nothing => break,
+                _ if !prepares => break,
+                Lack::IsOlder => {
+                    self.backend.statements.mark_stale(named.statement.id);
+                    break;
+                }
+                Lack::Description if self.asks_about(&named) => {
+                    self.backend.replay.forget(); // the message comes again
+                    self.client.held = true;
+                    return Err(Halt::Full);
+                }
+                Lack::Description => return Err(self.look_at(&named)),
+                Lack::IsOther => {
+                    self.backend.statements.mark_stale(named.statement.id);
+                    return Err(self.look_at(&named));
+                }
+                Lack::HasChanged => {
+                    let statement = &named.statement;
+                    let Some(body) = self.typed(&statement.body, &named.seen) else {
+                        return Ok(None);
+                    };
+                    let statement =
+                        self.backend.statement_of(&body, statement.basis, &statement.settings);
+                    self.client.restate(name, &statement);
+                    named.statement = statement;
+                }
+            }
+        }
+        Ok(Some(named))
+    }
+
+    /// Whether the server has been asked what the statement is like, and has not answered.
+    fn asks_about(&self, named: &ClientStatement) -> bool {
+        let asked = Expect::MadeDescribe { statement: named.statement.id };
+        self.backend.expected.contains(&asked)
+    }
+
+    /// What counts of what the client has been told.
+    fn told_of(&self, seen: &Seen, to: Use) -> Shape {
+        let told = seen.told();
+        let again =
+            to == (Use::Binds { unnamed: true }) && told.rows != 0 && self.describes_portal_next();
+        if again { Shape { rows: 0, ..told } } else { told }
+    }
+
+    /// Whether a Describe of the unnamed portal follows the message at hand: the client is told again.
+    fn describes_portal_next(&self) -> bool {
+        let rest = self.passage.rest();
+        let Some(rest) = rest.get(self.header.total()..) else { return false };
+        match frame::header(rest) {
+            Framed::Header(next) => {
+                next.kind == frontend::DESCRIBE
+                    && rest.get(HEADER_BYTES..next.total()) == Some(&b"P\0"[..])
+            }
+            _ => false,
+        }
+    }
+
+    /// Asks the server what the statement is like, once it has it. The message at hand waits.
+    fn look_at(&mut self, named: &ClientStatement) -> Halt {
+        let Statement { id, name, .. } = &*named.statement;
+        let asked = self
+            .hold()
+            .and_then(|()| self.bring(&named.statement))
+            .and_then(|()| self.ask_for_description(name, *id));
+        self.backend.statements.ask(*id, self.backend.pipeline);
+        self.client.held = true;
+        asked.err().unwrap_or(Halt::Full)
+    }
+
+    fn ask_for_description(&mut self, name: &[u8], statement: u64) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        build::message(&mut self.passage.out, frontend::DESCRIBE, |out| {
+            out.push(b'S');
+            build::string(out, name);
+        });
+        self.backend.expect(Expect::MadeDescribe { statement });
+        self.passage.out.extend_from_slice(&FLUSH);
+        self.backend.replay.forget(); // the message comes again
+        Ok(())
+    }
+
+    /// The body of a Parse with the types that the client has been told, if these are not in it already.
+    fn typed(&self, body: &[u8], seen: &Seen) -> Option<Vec<u8>> {
+        let types = seen.types()?;
+        let (text, own) = frame::take_string(body)?;
+        (own != types).then(|| [text, b"\0", types].concat())
+    }
+
+    /// The message at hand is refused with the server's own error for a statement that has changed:
+    /// `start` is what of its body comes ahead of the statement's name.
+    pub(super) fn refuse_changed(&mut self, start: &[u8], name: &[u8]) -> Result<(), Halt> {
+        self.passage.cut(self.backend)?;
+        build::close_statement(&mut self.passage.out, EMPTY);
+        self.backend.expect(Expect::Made);
+        self.pass_with(start.len() + name.len() + 1, |out| {
+            out.extend_from_slice(start);
+            build::string(out, EMPTY);
+        })?;
+        let mut error = Vec::new();
+        build::message(&mut error, backend::ERROR, |out| out.extend_from_slice(CHANGED));
+        self.backend.refusals.push_back(error.into());
+        self.backend.expect(Expect::BindRefused);
+        Ok(())
+    }
+
+    /// The client's unnamed statement is prepared anew. Of what it has been told, this is to be as before.
+    /// Whether it is known now; if not, it is found out behind, or the message waits.
+    pub(super) fn compare_unnamed(&mut self, unnamed: &Arc<Unnamed>) -> Result<(), Halt> {
+        let Some(seen) = unnamed.told().filter(|seen| seen.told() != Shape::default()) else {
+            return Ok(());
+        };
+        // A moment ago it was so: a connection that is lost costs less than each Bind of those who
+        // prepare, look at the description, and bind on another connection.
+        let waits =
+            self.backend.pool.schema_epoch_at(self.now) > unnamed.epoch && !self.backend.copying_in;
+        let shape = Shape::default();
+        self.backend.comparing.push_back(Comparing { seen: seen.clone(), waits, shape });
+        self.ask_for_description(b"", 0)?;
+        if waits { self.wait() } else { Ok(()) }
+    }
+
+    /// The client's unnamed statement is another now than the one that the client has been told of. Whether
+    /// the message at hand is to be refused.
+    pub(super) fn unnamed_has_changed(&mut self) -> bool {
+        if !std::mem::take(&mut self.backend.unnamed_changed) {
+            return false;
+        }
+        self.backend.forget_unnamed();
+        let Some(unnamed) = self.client.unnamed.clone() else { return false };
+        let Some(seen) = unnamed.told() else { return false };
+        match self.typed(&unnamed.body, seen) {
+            None => true,
+            Some(body) => {
+                self.client.unnamed = Some(unnamed.with_body(&body));
+                false
+            }
+        }
+    }
+}
+
+/// An unnamed statement that has been prepared anew, and what its client has been told of it.
+#[derive(Debug)]
+pub(in crate::engine) struct Comparing {
+    pub(in crate::engine) seen: Arc<Seen>,
+    /// The client's message waits for it.
+    pub(in crate::engine) waits: bool,
+    /// As the server describes it.
+    pub(in crate::engine) shape: Shape,
+}
+
+/// What a statement that is there lacks for a client that has been told something of it. `asks`: the server
+/// has been asked, and has not answered.
+fn lack_of(copy: &Prepared, told: Shape, pipeline: u64, asks: bool) -> Lack {
+    let shape = copy.shape;
+    let unknown = !shape.is_known_for(told);
+    if copy.pipeline != pipeline {
+        // (If it has become stale meanwhile, to describe it would fail.)
+        return if !unknown && shape.fits(told) { Lack::Nothing } else { Lack::IsOther };
+    }
+    if unknown && (asks || copy.asked_in != Some(pipeline)) {
+        Lack::Description
+    } else if !unknown && shape.fits(told) {
+        Lack::Nothing
+    } else {
+        Lack::HasChanged
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::error::field;
+
+    #[test]
+    fn the_error_is_the_servers_own() {
+        assert!(super::super::super::replay::is_stale_or_lost(CHANGED));
+        assert_eq!(field(CHANGED, b'M'), Some(&b"cached plan must not change result type"[..]));
+    }
+}
