@@ -25,8 +25,10 @@ static char *secret_file = NULL;
 static void
 report_assigned(bool value, void *extra)
 {
-	if (value)
-		state_report_to_client();
+	if (!value)
+		return;
+	state_report_to_client();
+	schema_report_to_client();
 }
 
 /* "POOLER/NUMBER", in hexadecimal and decimal. Anything else names nothing. */
@@ -89,6 +91,7 @@ _PG_init(void)
 	bool		in_mid_session = IsUnderPostmaster && debug_query_string != NULL;
 
 	state_define();
+	schema_define();
 	state_install(in_mid_session);
 	DefineCustomBoolVariable("hawser.report",
 							 "Reports the session's state to its client in hawser.state.",

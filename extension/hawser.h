@@ -32,6 +32,9 @@
 #define STATE_NAME "hawser.state"
 #define STATE_VERSION "1"
 
+/* The name under which changes of the schema are reported. */
+#define SCHEMA_NAME "hawser.schema"
+
 /* hawser.c: settings */
 extern bool hawser_report;
 extern char *hawser_listen;
@@ -48,6 +51,10 @@ extern char *hawser_pooler_role;
 extern void state_define(void);
 extern void state_report_to_client(void);
 extern void state_install(bool in_mid_session);
+
+/* schema.c */
+extern void schema_define(void);
+extern void schema_report_to_client(void);
 
 /*
  * track.c: each is true from when it happened until it is known to be over.

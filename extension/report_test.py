@@ -250,9 +250,38 @@ def run(target, steps):
     return None
 
 
+def changes_of_the_schema(target):
+    """hawser.schema grows after a change, whoever makes it, and after nothing else."""
+    prefix = b"hawser.schema\0"
+
+    def grown(client, sql):
+        return any(message.kind == "S" and message.body.startswith(prefix) for message in client.attempt(sql).messages)
+
+    with target.connect("postgres", "postgres", **{"hawser.report": "on"}) as client, target.connect("postgres", "postgres") as other:
+        if prefix[:-1].decode() not in client.parameters:
+            return "not reported at the start"
+        client.attempt("select 1")
+        for sql, expected in [
+            ("create table changing (a int, e text)", True), ("insert into changing values (1)", False), ("select * from changing", False),
+            ("begin", False), ("alter table changing alter a type bigint", False), ("commit", True), ("begin; rollback", False),
+            ("create function changing_f() returns int language sql as 'select 1'", True), ("set work_mem = '5MB'", False),
+            ("create type changing_e as enum ('a')", True), ("create schema changing_s", True),
+        ]:
+            if grown(client, sql) != expected:
+                return f"{sql}: {'not ' if expected else ''}reported"
+            if expected:
+                grown(client, "select 1")  # a session reads what its own commit has sent, too
+        for sql in ["alter table changing alter a type numeric", "drop function changing_f()", "drop type changing_e", "drop table changing",
+                    "drop schema changing_s"]:
+            other.execute(sql)
+            if not grown(client, "select 1") or grown(client, "select 1"):
+                return f"{sql} by another session: not reported, or twice"
+    return None
+
+
 def silent_without_being_asked(target):
     with target.connect("postgres", "postgres") as client:
-        if "hawser.state" in client.parameters:
+        if "hawser.state" in client.parameters or "hawser.schema" in client.parameters:
             return "reported to a client that did not ask"
         return "reported later" if reported(client.attempt("set work_mem = '5MB'")) else None
 
@@ -281,6 +310,7 @@ def main():
         with server.target.connect("postgres", "postgres") as client:
             client.execute(SETUP)
         checks = {name: lambda steps=steps: run(server.target, steps) for name, steps in CASES.items()}
+        checks["changes_of_the_schema"] = lambda: changes_of_the_schema(server.target)
         checks["silent_without_being_asked"] = lambda: silent_without_being_asked(server.target)
         checks["other_extensions_in_c"] = lambda: other_extensions_in_c(server.target)
         for name, check in checks.items():

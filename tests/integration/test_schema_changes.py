@@ -390,3 +390,20 @@ def test_rows_of_another_shape_by_a_change_that_is_made_elsewhere(env, target):
     env.server().execute("alter table changing.m alter v type int8")
     result = run(client, results=[1])
     equal((result.sqlstate, result.rows), (CHANGED, []))
+
+
+@pooler_only
+@limit(120)
+def test_the_extension_reports_a_change_that_is_made_elsewhere(env):
+    with reporting(env, pool_size=2, parse_max_age="1h") as target:
+        setup(env, target, "create table changing.m (x int)")
+        sql = "insert into changing.m values ($1)"
+        try:
+            warm(env, target, sql, "1")
+            env.server().execute("alter table changing.m alter x type bigint")
+            client = env.connect(target)
+            client.execute("select 1")
+            equal(prepare(client, sql), ([INT8], []), "any transaction of the pool tells of it")
+            assert "hawser.schema" not in client.parameters
+        finally:
+            env.server().execute("drop schema changing cascade")
