@@ -17,7 +17,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 sys.path.insert(0, str(HERE))
 
-from generator import FEATURES, RESET, SETUP, Generator  # noqa: E402  (after the path is set)
+from generator import FEATURES, RESET, SETUP, Changing, Generator  # noqa: E402  (after the path is set)
 from harness.postgres import HBA  # noqa: E402
 from harness.wire import Target  # noqa: E402
 from play import ENDS, Capacity, Different, Match, Side  # noqa: E402
@@ -27,6 +27,8 @@ USERS = ("differ", "differ_super")
 STEPS_A_CASE = 100
 POOL_SIZE = 2
 SETTLE_SECONDS = 2.0
+# One seed in so many changes the schema.
+CHANGING_SEEDS = 4
 SHRINK_TRIALS = 400
 SHRINK_SECONDS = 120.0
 
@@ -111,7 +113,9 @@ class Arena:
         """Plays a new case: (the case as played, its Different or None, the steps that made room)."""
         rng = random.Random(seed)
         user = rng.choice((USERS[0], USERS[0], USERS[0], USERS[1]))
-        sessions = [Generator(rng, features, user == USERS[1]) for _ in range(rng.choice((3, 4, 5)))]
+        changes = seed % CHANGING_SEEDS == 0
+        session = Changing if changes else Generator
+        sessions = [session(rng, features, user == USERS[1]) for _ in range(rng.choice((3, 4, 5)))]
         case = {"user": user, "sessions": [session.start() for session in sessions]}
         found = None
         with self.match(user) as match:
@@ -119,6 +123,10 @@ class Arena:
                 match.begin(case["sessions"])
                 while len(match.record) < steps:
                     number = rng.randrange(len(sessions))
+                    # A change waits for whoever uses the table in a transaction.
+                    if changes and rng.random() < 0.3 and all(match.direct.status(n) == "I" for n in range(len(sessions))):
+                        match.step(number, "query", sessions[number].change())
+                        continue
                     match.step(number, *sessions[number].next_step(match.direct.status(number)))
             except Different as different:
                 found = different

@@ -3,6 +3,7 @@
 # Model       next_step(status) -> (kind, payload); the parts of docs/session-state.md, each with what makes, shows and ends it
 # Invariants  the same seed and the same answers give the same steps; nothing waits for another session (locks are tried,
 #             shared tables only read and inserted into), so that a step's answer depends on nothing that runs beside it
+#             The schema is changed by one session at a time, while no session is in a transaction: see Changing
 # Limits      what functions hide (`hidden`) is made only where the server reports it: see docs/session-state.md
 """
 
@@ -12,6 +13,9 @@ create sequence if not exists counter;
 create schema if not exists shelf;
 create table if not exists shelf.things as select 'of the shelf' as place;
 create table if not exists public.things as select 'of public' as place;
+create schema if not exists changing authorization differ;
+grant all on schema changing to public;
+alter default privileges for role differ, differ_super in schema changing grant all on tables to public;
 create or replace function sets(name text, v text) returns text language sql as $$ select set_config(name, v, false) $$;
 create or replace function sets_work_mem(v text) returns void language plpgsql set search_path = pg_catalog
   as $$ begin perform set_config('work_mem', v, false); end $$;
@@ -26,6 +30,9 @@ grant all on all sequences in schema public to public;
 """
 # Between two cases: what they count on is the same again.
 RESET = """
+drop table if exists changing.t; create table changing.t (v int, w text); alter table changing.t owner to differ; grant all on changing.t to public; insert into changing.t values (1, 'one');
+drop function if exists changing.f(int); drop function if exists changing.f(text);
+create function changing.f(int) returns int language sql as 'select $1'; alter function changing.f(int) owner to differ;
 truncate numbered; alter sequence counter restart; alter sequence numbered_n_seq restart; alter sequence numbered_id_seq restart
 """
 
@@ -296,6 +303,49 @@ class Generator:
         if at < 0.75:
             return "query", self.text(status)
         return "pipeline", self.pipeline(status)
+
+
+class Changing(Generator):
+    """The same, with statements about what is changed. A client that was not told what a statement is like gets rows of the new
+    columns where the server gives an error (docs/session-state.md, "Changes of the schema"): so each is described when it is
+    prepared, and never by its portal."""
+
+    TEXTS = (
+        ("select v from changing.t", 0), ("select * from changing.t", 0), ("insert into changing.t (v) values ($1)", 1),
+        ("update changing.t set v = $1 returning v", 1), ("select changing.f($1)", 1), ("select w from changing.t where v = $1", 1),
+    )
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.given = {}  # how many parameters the statement of each name takes
+
+    def change(self):
+        kind = self.rng.choice(("int", "bigint", "numeric", "float8", "text"))
+        return self.rng.choice([
+            f"alter table changing.t alter v type {kind} using '1'", f"alter table changing.t alter v type {kind} using '1'",
+            "alter table changing.t add column if not exists x int default 7", "alter table changing.t drop column if exists x",
+            f"drop table changing.t; create table changing.t (v {kind}, w text); insert into changing.t values ('1', 'again')",
+            "alter table changing.t rename to t2; create table changing.t as select * from changing.t2; drop table changing.t2",
+            "drop function if exists changing.f(int); create or replace function changing.f(text) returns text language sql as 'select $1'",
+            "drop function if exists changing.f(text); create or replace function changing.f(int) returns int language sql as 'select $1'",
+            "comment on table changing.t is 'changed'", "create index on changing.t (w)", "analyze changing.t",
+        ])
+
+    def pipeline(self, status):
+        if self.rng.random() < 0.5:
+            return super().pipeline(status)
+        name = self.rng.choice(("g0", "g1", "g2"))
+        run = [["bind", "", name, ["1"] * self.given.get(name, 0)], ["execute", "", 0]]
+        prepare = self.rng.random() < 0.3 or name not in self.given
+        steps = []
+        if prepare:
+            sql, self.given[name] = self.rng.choice(self.TEXTS)
+            steps = [["close", "S", name], ["parse", name, sql], ["describe", "S", name]]
+        elif self.rng.random() < 0.1:
+            steps = [["describe", "S", name]]
+        else:
+            steps = run * self.rng.choice((1, 1, 2))
+        return [*steps, ["sync"]]
 
 
 # What is made, and how often.
