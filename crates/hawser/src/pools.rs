@@ -100,6 +100,8 @@ pub struct PoolEntry {
     pub changed: Notify,
     /// Why waiting does not help, as long as that is so.
     refusal: Mutex<Option<ClientError>>,
+    /// When an opening last took longer than `server_connect_timeout`, and what that is called.
+    unanswered: Mutex<Option<(Instant, ClientError)>>,
     failures: open::Failures,
     clients: AtomicUsize,
     checked: Mutex<CheckedValues>,
@@ -127,6 +129,13 @@ impl PoolEntry {
     /// Why waiting for a backend does not help, if it does not.
     pub fn refusal(&self) -> Option<ClientError> {
         locked(&self.refusal).clone()
+    }
+
+    /// What a login is told that has waited since then, if its server has not answered an attempt to
+    /// connect within `server_connect_timeout`: it has waited as long as it may.
+    fn unanswered_since(&self, since: Instant) -> Option<ClientError> {
+        let unanswered = locked(&self.unanswered);
+        unanswered.as_ref().filter(|(at, _)| *at > since).map(|(_, error)| error.clone())
     }
 
     /// What the server said of a start value.
@@ -405,6 +414,7 @@ impl Pools {
             mode: Mutex::new(mode),
             changed: Notify::new(),
             refusal: Mutex::new(None),
+            unanswered: Mutex::new(None),
             failures: open::Failures::default(),
             clients: AtomicUsize::new(0),
             checked: Mutex::default(),

@@ -607,7 +607,8 @@ settings! {
         /// Private memory (RssAnon) of a backend beyond which it is replaced once it is free. Only for
         /// servers on this host. 0: never.
         server_max_memory: Size = "0", example "\"512MiB\"", range 0..=1 << 50, unit Bytes;
-        /// Time for connect and login together.
+        /// Time for connect and login together. The first login of a pool fails when it has passed;
+        /// clients that are logged in wait for another attempt, up to `query_wait_timeout`.
         server_connect_timeout: Duration = "15s", example "\"5s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_connect_timeout";
         /// The longest pause between attempts to reach a server that fails. The first pauses are shorter

@@ -13,6 +13,7 @@
 //! Databases with more than [`SOURCES_BYTES_MAX`] of source are not looked into: it is said once.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -192,14 +193,22 @@ struct Known {
 
 /// What is known of the functions of all databases.
 #[derive(Default)]
-pub struct Censuses(Mutex<HashMap<Key, Arc<AsyncMutex<Known>>>>);
+pub struct Censuses(Mutex<HashMap<Key, Arc<Place>>>);
+
+/// What is known of one database's.
+#[derive(Default)]
+struct Place {
+    known: AsyncMutex<Known>,
+    /// A client has waited for it in vain: none waits again before a look has come to its end.
+    unanswered: AtomicBool,
+}
 
 fn key_of(route: &Route) -> Key {
     (route.target.servers.clone(), route.login.database.clone())
 }
 
 impl Censuses {
-    fn of(&self, route: &Route) -> Arc<AsyncMutex<Known>> {
+    fn of(&self, route: &Route) -> Arc<Place> {
         locked(&self.0).entry(key_of(route)).or_default().clone()
     }
 
@@ -225,9 +234,16 @@ fn may_ask(service: &Service, entry: &PoolEntry) -> bool {
 /// Waits until the functions of a new client's database are known, or for [`WAIT`].
 pub async fn wait(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     if may_ask(service, entry) && entry.pool.census().is_none() {
+        let place = service.censuses.of(&entry.route.load());
+        if place.unanswered.load(Ordering::Relaxed) {
+            return; // `refresh` looks again
+        }
         let (service, entry) = (service.clone(), entry.clone());
         // It goes on when this client waits no more: the next one would begin anew.
-        let _ = timeout(WAIT, tokio::spawn(async move { look(&service, &entry).await })).await;
+        let looking = tokio::spawn(async move { look(&service, &entry).await });
+        if timeout(WAIT, looking).await.is_err() {
+            place.unanswered.store(true, Ordering::Relaxed);
+        }
     }
 }
 
@@ -251,7 +267,7 @@ pub fn refresh(service: &Arc<Service>) {
         let expected = entry.pool.expects_other_functions();
         let lacks = entry.pool.census().is_none();
         // One that is under way has it locked.
-        let due = known.try_lock().is_ok_and(|known| {
+        let due = known.known.try_lock().is_ok_and(|known| {
             expected
                 || known
                     .looked
@@ -269,8 +285,8 @@ pub fn refresh(service: &Arc<Service>) {
 /// Takes the census of a pool's database if it may have changed, and gives it to all of its pools.
 async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     let route = entry.route.load_full();
-    let known = service.censuses.of(&route);
-    let mut known = known.lock().await;
+    let place = service.censuses.of(&route);
+    let mut known = place.known.lock().await;
     let expected = entry.pool.takes_census();
     let fresh =
         known.looked.is_some_and(|(at, failed)| at.elapsed() < if failed { RETRY } else { PERIOD });
@@ -292,6 +308,9 @@ async fn look(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
         &taken,
         Err(DialError::Talk { source: TalkError::Server(_) | TalkError::Protocol(_), .. })
     );
+    if taken.is_ok() || answered {
+        place.unanswered.store(false, Ordering::Relaxed);
+    }
     if let Err(error) = &taken
         && answered
         && !std::mem::replace(&mut known.failure_said, true)

@@ -43,7 +43,8 @@ const SECRET_PERIOD: Duration = Duration::from_secs(2);
 const SECRETS_MAX: usize = 10_000;
 /// How often a server is asked for changed start values, at most.
 const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
-/// How long a login waits for that answer.
+/// How long a login waits for that answer. Where one has not come in time, no login waits for the next
+/// until one has been given: a server that hangs would cost each of them as much.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
 /// $1 is the role. NULL if there is none.
@@ -56,6 +57,8 @@ const FINGERPRINT: &str = "SELECT pg_catalog.concat(r.oid, r.rolcanlogin, (\
 struct Line {
     open: Option<(Talk, Place, AddressPermit)>,
     used: Instant,
+    /// When a question last got no answer in time.
+    unanswered: Option<Instant>,
 }
 
 /// What a line leads to.
@@ -69,20 +72,45 @@ struct LineKey {
 /// What a server has said of a pool's start values.
 #[derive(Default, Debug)]
 pub(super) struct Seen {
-    /// When it was asked last, whether or not it has answered.
-    asked: Mutex<Option<Instant>>,
+    asking: Mutex<Asking>,
     fingerprint: AsyncMutex<Option<Vec<u8>>>,
 }
 
+#[derive(Default, Debug)]
+struct Asking {
+    /// When it was asked last, whether or not it has answered.
+    asked: Option<Instant>,
+    /// Questions under way.
+    under_way: usize,
+    /// The last one was not answered in time.
+    unanswered: bool,
+}
+
+/// Whether a login waits for the answer to its question.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Waiting {
+    Awaited,
+    NotAwaited,
+}
+
 impl Seen {
-    /// Whether it is to be asked by the caller, now.
-    fn is_due(&self) -> bool {
-        let mut asked = locked(&self.asked);
-        let due = asked.is_none_or(|asked| asked.elapsed() >= SETTINGS_PERIOD);
-        if due {
-            *asked = Some(Instant::now());
+    /// Whether it is to be asked by the caller, now, and whether the answer is waited for.
+    fn begin(&self) -> Option<Waiting> {
+        let mut asking = locked(&self.asking);
+        let due = asking.asked.is_none_or(|asked| asked.elapsed() >= SETTINGS_PERIOD);
+        if !due || (asking.unanswered && asking.under_way > 0) {
+            return None;
         }
-        due
+        asking.asked = Some(Instant::now());
+        asking.under_way += 1;
+        Some(if asking.unanswered { Waiting::NotAwaited } else { Waiting::Awaited })
+    }
+
+    /// A question has come to its end; `answered`: so has the server's silence.
+    fn end(&self, answered: bool) {
+        let mut asking = locked(&self.asking);
+        asking.under_way -= 1;
+        asking.unanswered &= !answered;
     }
 }
 
@@ -102,7 +130,9 @@ impl Enquiries {
             database: route.login.database.clone(),
             user: route.login.user.clone(),
         };
-        let new = || Arc::new(AsyncMutex::new(Line { open: None, used: Instant::now() }));
+        let new = || {
+            Arc::new(AsyncMutex::new(Line { open: None, used: Instant::now(), unanswered: None }))
+        };
         locked(&self.lines).entry(key).or_insert_with(new).clone()
     }
 
@@ -157,9 +187,14 @@ pub(super) async fn ask_for(
     values: &[&[u8]],
     much: bool,
 ) -> Result<Answer, DialError> {
+    let begun = Instant::now();
     let line = service.enquiries.line(route);
     let mut line = line.lock().await;
     let within = route.target.connect_timeout;
+    let timed_out = || DialError::Timeout { server: "the server".to_owned(), after: within };
+    if line.unanswered.is_some_and(|at| at > begun) {
+        return Err(timed_out()); // it has waited for one that got no answer: that was its time, too
+    }
     let failed = |source| DialError::Talk { server: "the server".to_owned(), source };
     loop {
         let fresh = line.open.is_none();
@@ -167,7 +202,13 @@ pub(super) async fn ask_for(
         // connection, with an answer outstanding.
         let (mut talk, server, address) = match line.open.take() {
             Some(open) => open,
-            None => open_line(service, route, patience).await?,
+            None => match open_line(service, route, patience).await {
+                Err(error @ DialError::Timeout { .. }) => {
+                    line.unanswered = Some(Instant::now());
+                    return Err(error);
+                }
+                opened => opened?,
+            },
         };
         talk.expect_much(much);
         let result = timeout(within, talk.query_with(sql, values)).await;
@@ -189,7 +230,8 @@ pub(super) async fn ask_for(
             Ok(Err(error)) if fresh => return Err(failed(error)),
             Ok(Err(_)) => {} // it had been idle, and the server has closed it since
             Err(_) => {
-                return Err(DialError::Timeout { server: "the server".to_owned(), after: within });
+                line.unanswered = Some(Instant::now());
+                return Err(timed_out());
             }
         }
     }
@@ -298,50 +340,84 @@ pub fn expect_change(service: &Service, pool: PoolId) {
     let route = entry.route.load();
     for other in service.pools.all() {
         if other.route.load().target.servers == route.target.servers {
-            *locked(&other.seen.asked) = None;
+            locked(&other.seen.asking).asked = None;
         }
     }
 }
 
 /// Begins a new epoch of a pool if its sessions would start with other values now. To be called for
 /// each new client; asks the server at most once a [`SETTINGS_PERIOD`].
-pub async fn notice_changed_settings(service: &Arc<Service>, entry: &PoolEntry) {
-    let seen = &entry.seen;
+pub async fn notice_changed_settings(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
     // Most logins end here: a fleet that comes back asks once in a period, and nobody waits for
     // another's question.
-    if !seen.is_due() {
-        return;
+    let Some(waiting) = entry.seen.begin() else { return };
+    let (asking, asked) = (service.clone(), entry.clone());
+    // It goes on when this login waits no more: its answer is the one that ends the silence.
+    let question = tokio::spawn(async move { look(&asking, &asked).await });
+    // Without an answer in time the login goes on with what is known.
+    if waiting == Waiting::Awaited && timeout(SETTINGS_WAIT, question).await.is_err() {
+        locked(&entry.seen.asking).unanswered = true;
+        tracing::warn!(
+            database = entry.key.database,
+            user = entry.key.user,
+            "the server does not say whether start values have changed: logins do not wait for it \
+             until it answers"
+        );
     }
+}
+
+/// Asks for the fingerprint of a pool's start values, and begins a new epoch if it is another.
+async fn look(service: &Arc<Service>, entry: &PoolEntry) {
     let route = entry.route.load_full();
-    let look = async {
-        let mut fingerprint = seen.fingerprint.lock().await;
-        // It can wait for another time: nobody else gives up a place for it.
-        let none = Duration::ZERO;
-        let role = route.login.user.as_bytes();
-        let answer = match ask(service, &route, none, FINGERPRINT, &[role]).await {
-            Ok(answer) => answer.single().unwrap_or_default().to_vec(),
-            Err(error) => {
-                tracing::debug!(%error, "could not ask for changed start values");
-                return;
-            }
-        };
-        let before = fingerprint.replace(answer.clone());
-        if before.is_some_and(|before| before != answer) {
-            tracing::info!(
-                database = entry.key.database,
-                user = entry.key.user,
-                "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
-            );
-            super::upkeep::renew(service, entry);
+    let mut fingerprint = entry.seen.fingerprint.lock().await;
+    // It can wait for another time: nobody else gives up a place for it.
+    let none = Duration::ZERO;
+    let role = route.login.user.as_bytes();
+    let answer = ask(service, &route, none, FINGERPRINT, &[role]).await;
+    entry.seen.end(answer.is_ok());
+    let answer = match answer {
+        Ok(answer) => answer.single().unwrap_or_default().to_vec(),
+        Err(error) => {
+            tracing::debug!(%error, "could not ask for changed start values");
+            return;
         }
     };
-    // Without an answer in time the login goes on with what is known.
-    let _ = timeout(SETTINGS_WAIT, look).await;
+    let before = fingerprint.replace(answer.clone());
+    if before.is_some_and(|before| before != answer) {
+        tracing::info!(
+            database = entry.key.database,
+            user = entry.key.user,
+            "ALTER ROLE or DATABASE ... SET: server connections are replaced as they become free"
+        );
+        super::upkeep::renew(service, entry);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unanswered_question_is_not_awaited_again_until_one_is_answered() {
+        let seen = Seen::default();
+        assert_eq!(seen.begin(), Some(Waiting::Awaited));
+        assert_eq!(seen.begin(), None, "it was asked just now");
+        let later = |seen: &Seen| locked(&seen.asking).asked = None;
+        later(&seen);
+        assert_eq!(seen.begin(), Some(Waiting::Awaited), "a change is expected: asked anew");
+        seen.end(false); // it could not be asked, which took no time
+        later(&seen);
+        assert_eq!(seen.begin(), Some(Waiting::Awaited));
+        seen.end(true);
+        locked(&seen.asking).unanswered = true;
+        later(&seen);
+        assert_eq!(seen.begin(), None, "one is under way still");
+        seen.end(false);
+        assert_eq!(seen.begin(), Some(Waiting::NotAwaited));
+        seen.end(true);
+        later(&seen);
+        assert_eq!(seen.begin(), Some(Waiting::Awaited));
+    }
 
     fn answer(rows: &[&[Option<&str>]]) -> Answer {
         let value = |value: &Option<&str>| value.map(|text| text.as_bytes().into());

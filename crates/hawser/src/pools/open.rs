@@ -134,6 +134,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             let route = entry.route.load();
             // A limit that is reached says nothing of the server: the next attempt waits in its turn.
             let is_full = matches!(error, DialError::Full(_));
+            let is_silent = matches!(error, DialError::Timeout { .. });
             // Nobody waits for what is opened for `min_pool_size`: no room for it is no news.
             let is_news = !is_full || pool.anybody_waits() || pool.parameters().is_none();
             let before = if is_news { entry.failures.add(begun) } else { None };
@@ -152,6 +153,7 @@ async fn open_for(service: &Arc<Service>, pool: Pool, home: LoopId) {
             let error = error.to_client_error();
             pool.set_last_error(Some(error.clone()));
             *locked(&entry.refusal) = fatal.then(|| error.clone());
+            *locked(&entry.unanswered) = is_silent.then(|| (Instant::now(), error.clone()));
             let failed = ToLoop::OpenFailed { pool, error, fatal, retry_after };
             service.loops.send(home, failed);
         }
@@ -402,6 +404,7 @@ pub async fn parameters(
     entry: &Arc<PoolEntry>,
 ) -> Result<Arc<ServerParameters>, ClientError> {
     let wait = entry.pool.settings().query_wait_timeout;
+    let since = Instant::now();
     let learn = async {
         loop {
             let changed = entry.changed.notified();
@@ -424,15 +427,19 @@ pub async fn parameters(
                 // All backends are of an older epoch and in use: a connection just to ask.
                 let epoch = entry.pool.epoch();
                 let route = entry.route.load_full();
-                if let Ok((dialled, _permit)) = dial(service, entry, &route, true).await {
-                    let parameters = keep_parameters(entry, epoch, dialled.entered.parameters);
-                    dialled.talk.terminate().await;
-                    return Ok(parameters);
+                match dial(service, entry, &route, true).await {
+                    Ok((dialled, _permit)) => {
+                        let parameters = keep_parameters(entry, epoch, dialled.entered.parameters);
+                        dialled.talk.terminate().await;
+                        return Ok(parameters);
+                    }
+                    Err(error @ DialError::Timeout { .. }) => return Err(error.to_client_error()),
+                    Err(_) => {}
                 }
             }
             let _ = timeout(PARAMETERS_POLL, changed).await;
             if entry.pool.parameters().is_none()
-                && let Some(error) = entry.refusal()
+                && let Some(error) = entry.refusal().or_else(|| entry.unanswered_since(since))
             {
                 return Err(error);
             }
