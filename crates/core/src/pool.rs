@@ -235,9 +235,15 @@ impl<B> Pool<B> {
         u32::try_from(self.waiting.len() - self.gone).unwrap_or(u32::MAX)
     }
 
-    /// Whether more clients wait than connections are being opened for.
-    pub fn lacks_a_release(&self) -> bool {
-        self.waiting_count() > self.opening
+    /// How many backends would have to be released for all to be served who wait; none as long as
+    /// the first of them has waited for less than `after`.
+    pub fn releases_lacking(&self, after: Duration, now: Time) -> u32 {
+        match self.waiting.front() {
+            Some(first) if now.since(first.since) >= after => {
+                self.waiting_count().saturating_sub(self.opening)
+            }
+            _ => 0,
+        }
     }
 
     /// The client that has waited longest.

@@ -33,6 +33,7 @@ use hawser_core::session::options::{Asked, Replication};
 use hawser_core::session::report;
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup;
+use hawser_sys::mptcp::watch::Watch;
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
@@ -40,7 +41,7 @@ use tokio::time::timeout;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{LoadBalanceHosts, MptcpUse, ServerAddress, TargetSessionAttrs};
 use crate::limits::{AddressPermit, Full};
-use crate::mptcp::usage::{MptcpUsage, Transport};
+use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
 use crate::process::pooler_number;
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
@@ -349,6 +350,8 @@ pub struct Dialler {
     pub mptcp: MptcpUsage,
     /// Congestion control of connections, on both sides.
     pub congestion: CongestionUsage,
+    /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
+    watch: Arc<Watch>,
     places: Mutex<Places>,
     failing: Mutex<HashMap<ServerAddress, Failing>>,
     /// Servers that refuse to be asked for reports: other poolers do.
@@ -579,6 +582,24 @@ impl Dialler {
         (id, known)
     }
 
+    /// Ends connections to servers of which nothing has been heard for `timeout` since something was sent
+    /// to them. Never ends; asks for `timeout` again and again.
+    pub async fn end_lost(&self, timeout: impl Fn() -> Option<Duration>) {
+        loop {
+            let timeout = timeout();
+            tokio::time::sleep(look_again(timeout)).await;
+            let Some(timeout) = timeout else { continue };
+            let ended = self.watch.end_dead(timeout, Instant::now());
+            if ended > 0 {
+                tracing::warn!(
+                    ended,
+                    "server connections ended: their servers acknowledged nothing for \
+                     server_lost_timeout"
+                );
+            }
+        }
+    }
+
     fn asks_for_reports(&self, server: &ServerAddress) -> bool {
         !locked(&self.reportless).contains(server)
     }
@@ -651,6 +672,9 @@ async fn attempt(
     };
     let mut link =
         link.map_err(|source| DialError::Connect { server: endpoint.to_string(), source })?;
+    if matches!(endpoint, Endpoint::Tcp { .. }) {
+        link.watch_server(dialler.watch.clone());
+    }
     dialler.congestion.apply(&mut link, configured.congestion(), configured);
     let mut talk = Talk::new(reach::open(link, endpoint, &target.tls, encryption).await?);
     let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(4 + login.parameters.len());

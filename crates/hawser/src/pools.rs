@@ -40,7 +40,7 @@ use crate::dial::{Login, Target};
 use crate::limits::ServerBounds;
 use crate::loops::Pool;
 use crate::process::random_u64;
-use crate::service::{Service, tcp_options};
+use crate::service::{Service, server_tcp_options};
 use crate::tls::connect::Connecting;
 pub use checked::CheckedValue;
 use checked::CheckedValues;
@@ -519,7 +519,7 @@ pub(crate) fn target(
         connect_timeout: reload.servers.server_connect_timeout,
         dns_max_ttl: reload.servers.dns_max_ttl,
         retry_after_max: reload.servers.server_login_retry,
-        tcp: tcp_options(&reload.network),
+        tcp: server_tcp_options(&reload.network, reload.servers.server_lost_timeout),
         reports: database.extension == config::ExtensionUse::Auto,
         hands_over: database.hand_over_secret_file.is_some(),
     }
@@ -577,6 +577,7 @@ fn settings(
         transaction_timeout: unless_exclusive(limits.transaction_timeout),
         client_idle_timeout: unless_exclusive(limits.client_idle_timeout),
         client_write_timeout: unless_exclusive(timeouts.client_write_timeout),
+        client_read_timeout: unless_exclusive(timeouts.client_read_timeout),
         cancel_wait_timeout: or_never(timeouts.cancel_wait_timeout),
         // The core's zero is "never"; the configuration's is "used once".
         server_lifetime: limits.server_lifetime.max(Duration::from_micros(1)),

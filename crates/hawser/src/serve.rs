@@ -154,6 +154,11 @@ async fn run(
         let timeout = || watching.config.load().reload.network.tcp_user_timeout.get();
         watching.dialler.mptcp.end_dead(timeout).await;
     });
+    let watching = service.clone();
+    tokio::spawn(async move {
+        let timeout = || watching.config.load().reload.servers.server_lost_timeout.get();
+        watching.dialler.end_lost(timeout).await;
+    });
     derive_ahead(&service);
     for listener in listeners {
         tokio::spawn(listen::accept(service.clone(), listener));

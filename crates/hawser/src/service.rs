@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use hawser_core::wire::error::{ClientError, SqlState};
@@ -195,6 +196,26 @@ fn load_files(config: &Config) -> Result<Files, NotInForce> {
         _ => Err(NotInForce(errors)),
     }
 }
+
+/// TCP options of connections to servers: where the configuration leaves keepalive to the system, it
+/// finds a server that is lost within `lost_timeout`.
+pub fn server_tcp_options(network: &NetworkSettings, lost_timeout: Timeout) -> TcpOptions {
+    let mut options = tcp_options(network);
+    let asked = !options.keepalive_idle.is_zero()
+        || !options.keepalive_interval.is_zero()
+        || options.keepalive_count > 0;
+    if let Some(timeout) = lost_timeout.get().filter(|_| !asked) {
+        // The first probe after `idle`; one interval after the last the connection is given up.
+        options.keepalive_count = LOST_PROBES;
+        options.keepalive_interval = Duration::from_secs((timeout.as_secs() / 5).max(1));
+        let probing = options.keepalive_interval * LOST_PROBES;
+        options.keepalive_idle = timeout.saturating_sub(probing).max(Duration::from_secs(1));
+    }
+    options
+}
+
+/// Keepalive probes that a server must have left unanswered.
+const LOST_PROBES: u32 = 3;
 
 /// TCP options as the configuration has them.
 pub fn tcp_options(network: &NetworkSettings) -> TcpOptions {

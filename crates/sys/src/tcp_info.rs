@@ -45,6 +45,12 @@ pub struct TcpInfo {
     pub threshold: u32,
     /// Segments sent again, ever.
     pub segments_again: u32,
+    /// Segments that are sent and not acknowledged.
+    pub unacked_segments: u32,
+    /// Probes, of a full window or of keepalive, that the peer has not answered.
+    pub probes: u8,
+    /// Milliseconds since anything came from the peer, be it an acknowledgement.
+    pub last_heard_ms: u32,
     /// Bytes that the peer has acknowledged. Linux 4.1.
     pub bytes_acked: Option<u64>,
     /// Bytes that came from the peer. Linux 4.1.
@@ -83,6 +89,9 @@ impl TcpInfo {
             threshold: old(76),
             window: old(80),
             segments_again: old(100),
+            unacked_segments: old(24),
+            probes: bytes[3],
+            last_heard_ms: old(52).min(old(56)),
             bytes_acked: u64_at(bytes, 120),
             bytes_received: u64_at(bytes, 128),
             unsent: u32_at(bytes, 144),
@@ -134,6 +143,10 @@ mod tests {
     fn it_lies_where_the_kernel_puts_it() {
         use std::mem::offset_of;
         assert_eq!(offset_of!(libc::tcp_info, tcpi_snd_mss), 16);
+        assert_eq!(offset_of!(libc::tcp_info, tcpi_probes), 3);
+        assert_eq!(offset_of!(libc::tcp_info, tcpi_unacked), 24);
+        assert_eq!(offset_of!(libc::tcp_info, tcpi_last_data_recv), 52);
+        assert_eq!(offset_of!(libc::tcp_info, tcpi_last_ack_recv), 56);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_rtt), 68);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_snd_ssthresh), 76);
         assert_eq!(offset_of!(libc::tcp_info, tcpi_snd_cwnd), 80);

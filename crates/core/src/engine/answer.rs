@@ -113,7 +113,7 @@ impl<S: Socket> Engine<S> {
             let run = write_or_keep(&mut client.socket, &mut client.output, run)?;
             Ok(waited + ahead + run)
         });
-        self.answered(host, slot, &written, now);
+        self.answered(host, slot, &written, untried, now);
     }
 
     /// Writes the answers that have waited. To be called at the end of each turn, behind
@@ -126,7 +126,7 @@ impl<S: Socket> Engine<S> {
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let written = client.push_out(&mut self.spare);
             let gone = client.state == ClientState::Closing && client.has_taken_all();
-            self.answered(host, slot, &written, now);
+            self.answered(host, slot, &written, true, now);
             if gone {
                 self.close_client(host, slot, "it has been told goodbye", now);
             }
@@ -134,20 +134,23 @@ impl<S: Socket> Engine<S> {
         self.late.clear();
     }
 
+    /// A client has been written to. `untried`: nothing of its answers was left from before, so that
+    /// what it has not taken waits from now on.
     fn answered<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,
         written: &io::Result<usize>,
+        untried: bool,
         now: Time,
     ) {
         match written {
-            Ok(0) => {}
+            Ok(0) if !untried => {}
             Ok(_) => {
                 if let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.progress = now;
+                    backend.gets_on(now);
                 }
             }
             Err(_) => self.close_client(host, slot, "client's connection broke", now),

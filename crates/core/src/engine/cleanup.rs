@@ -100,10 +100,7 @@ impl<S: Socket> Engine<S> {
             backend.reset_due = Reset::All;
         }
         backend.leave_to_nobody(false);
-        if backend.parked {
-            backend.parked = false;
-            backend.pool.lock().unpark();
-        }
+        backend.unpark();
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
             return;

@@ -61,7 +61,7 @@ impl<S: Socket> Engine<S> {
                     let mut unread = false;
                     if let Some(backend) = &mut client.backend {
                         if written > 0 {
-                            backend.progress = now;
+                            backend.gets_on(now);
                         }
                         unread = took && backend.readable;
                     }

@@ -202,7 +202,7 @@ impl<S: Socket> Engine<S> {
             let drained = kept + read < room && !client.hung_up;
             client.readable = !drained;
             if let Some(backend) = &mut client.backend {
-                backend.progress = now;
+                backend.gets_on(now);
             }
             let pool = client.pool;
             self.stats(pool).received.add(read as u64);
@@ -553,10 +553,7 @@ impl<S: Socket> Engine<S> {
             client.backend = Some(backend);
             return Err(Halt::Full);
         }
-        if backend.parked {
-            backend.parked = false;
-            backend.pool.lock().unpark();
-        }
+        backend.unpark();
         if let Some(told) = &mut backend.told {
             told.is_now(id, process);
         }

@@ -7,11 +7,13 @@
 
 use std::time::Duration;
 
+use super::backend::Backend;
 use super::client::Client;
 use super::message::{ClientState, PoolMode};
 use super::table::{Engine, Holder};
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
+use crate::pool::PoolSettings;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 use crate::wire::error::{ClientError, SqlState};
@@ -27,6 +29,12 @@ const GOODBYE: Duration = Duration::from_secs(5);
 
 /// How long a backend must sit idle in a transaction, while others wait, to be parked.
 const PARK_AFTER_US: u64 = 5_000;
+
+/// The same of one whose client takes nothing of its result, or sends nothing more of a message.
+const PARK_STALLED_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a client must have waited for one that stalls to be cut off for its sake.
+const CUT_AFTER: Duration = Duration::from_secs(1);
 
 /// The wheel of deadlines.
 #[derive(Debug)]
@@ -79,6 +87,7 @@ enum Overdue {
     Transaction,
     Idle,
     Write,
+    Read,
     Goodbye,
 }
 
@@ -161,7 +170,7 @@ impl<S: Socket> Engine<S> {
     /// in a transaction.
     fn look_after_backends<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         let waited_for: Vec<bool> = self.pools.iter().map(|v| v.pool.anybody_waits()).collect();
-        let (mut stalled, mut untidy) = (Vec::new(), Vec::new());
+        let (mut stalled, mut untidy) = (Vec::<(u32, Time, Slot)>::new(), Vec::new());
         for (place, resident) in self.resident.iter() {
             let view = &self.pools[resident.pool as usize];
             match &resident.holder {
@@ -183,19 +192,14 @@ impl<S: Socket> Engine<S> {
                             host.open(&view.pool, self.id);
                         }
                     }
-                    // Whoever waits for a connection that is being opened is not held up by it.
-                    if client.is_stalled(view.settings.client_write_timeout, now)
-                        && view.pool.lock().lacks_a_release()
-                    {
-                        stalled.push(*slot);
+                    if let Some(since) = client.stalled_since(&view.settings, now) {
+                        stalled.push((resident.pool, since, *slot));
                     }
                 }
                 Holder::Client(_) => {}
             }
         }
-        for slot in stalled {
-            self.overdue(host, slot, &Overdue::Write, now);
-        }
+        self.cut_off_stalled(host, stalled, now);
         for place in untidy {
             self.give_up_tidying(host, place, now);
         }
@@ -207,6 +211,35 @@ impl<S: Socket> Engine<S> {
             let open = view.pool.lock().openings_due(now);
             for _ in 0..open {
                 host.open(&view.pool, self.id);
+            }
+        }
+    }
+
+    /// Cuts off those that have stalled for longest, as many as clients wait for: nobody is held up who
+    /// waits for a connection that is being opened.
+    fn cut_off_stalled<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        mut stalled: Vec<(u32, Time, Slot)>,
+        now: Time,
+    ) {
+        stalled.sort_unstable_by_key(|(pool, since, _)| (*pool, *since));
+        let mut pools: Vec<u32> = stalled.iter().map(|(pool, ..)| *pool).collect();
+        pools.dedup();
+        for pool in pools {
+            let lacking =
+                |after| self.pools[pool as usize].pool.lock().releases_lacking(after, now) as usize;
+            let (at_once, in_time) = (lacking(Duration::ZERO), lacking(CUT_AFTER));
+            let of_pool = stalled.iter().filter(|(of, ..)| *of == pool).enumerate();
+            // Those who have given up stand first.
+            for (_, (.., slot)) in of_pool.filter(|(at, (_, since, _))| {
+                *at < if *since == Time::ZERO { at_once } else { in_time }
+            }) {
+                let overdue = match self.clients.get(*slot) {
+                    Some(client) if client.leaves_answers_unread() => Overdue::Write,
+                    _ => Overdue::Read,
+                };
+                self.overdue(host, *slot, &overdue, now);
             }
         }
     }
@@ -367,12 +400,15 @@ impl<S: Socket> Engine<S> {
             ),
             Overdue::Write => {
                 // It reads nothing: an error behind the unread bytes would not reach it.
-                self.close_client(
-                    host,
-                    slot,
-                    "client_write_timeout: it took or sent nothing, or too little",
-                    now,
-                );
+                let reason =
+                    "client_write_timeout: it took nothing of its result while others waited";
+                self.close_client(host, slot, reason, now);
+                return;
+            }
+            Overdue::Read => {
+                let reason = "client_read_timeout: its message came too slowly, or it had said goodbye, \
+                              while others waited";
+                self.close_client(host, slot, reason, now);
                 return;
             }
             Overdue::Goodbye => {
@@ -395,35 +431,69 @@ impl<S: Socket> Engine<S> {
 
 impl<S: Socket> Client<S> {
     /// Whether its backend has sat idle long enough to make room for another from now on: in a
-    /// transaction, or pinned, which keeps a backend in the same way.
+    /// transaction, or pinned, which keeps a backend in the same way; or because the client takes
+    /// nothing of its result, or stops in the middle of a message.
     fn makes_room(&mut self, now: Time) -> bool {
         let kept = !self.pins.is_empty();
+        let stands_still = self.mode != PoolMode::Session
+            && !self.exclusive
+            && (self.leaves_answers_unread() || self.stops_in_a_message());
         let Some(backend) = self.backend.as_mut() else { return false };
-        let idle = !backend.parked
-            && (kept || backend.status != TransactionStatus::Idle)
+        let sits_idle = (kept || backend.status != TransactionStatus::Idle)
             && backend.expected.is_empty()
             && !backend.unsynced
             && now.micros_since(backend.since) >= PARK_AFTER_US;
+        let stalls = stands_still && now.since(backend.progress) >= PARK_STALLED_AFTER;
+        let idle = !backend.parked && (sits_idle || stalls);
         backend.parked |= idle;
         idle
     }
 
-    /// Whether it keeps its backend from those who wait by taking or sending nothing.
-    fn is_stalled(&self, timeout: Duration, now: Time) -> bool {
-        let Some(backend) = &self.backend else { return false };
-        let half_sent = backend.to_server.is_open() && !self.readable;
+    /// Whether there are answers for it that its connection has not taken.
+    fn leaves_answers_unread(&self) -> bool {
+        !self.output.is_empty() && !self.late // late ones have not been tried yet
+    }
+
+    /// Whether its server waits for the rest of a message.
+    fn stops_in_a_message(&self) -> bool {
+        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open()) && !self.readable
+    }
+
+    /// Since when it has kept its backend from those who wait by taking or sending nothing, if that is
+    /// longer than it may.
+    fn stalled_since(&self, settings: &PoolSettings, now: Time) -> Option<Time> {
+        let backend = self.backend.as_ref()?;
         if self.has_given_up() {
-            return true; // nobody waits for what is still to come
+            return Some(Time::ZERO); // nobody waits for what is still to come
         }
+        let is_over = |timeout: Duration, since| !timeout.is_zero() && now.since(since) >= timeout;
+        let (write, read) = (settings.client_write_timeout, settings.client_read_timeout);
         // A query with a goodbye behind it is carried out, as by PostgreSQL, which reads the goodbye
         // when it is done.
         let leaving = self.is_leaving();
-        let unread = !self.output.is_empty() || half_sent || leaving;
-        unread
-            && (self.mode != PoolMode::Session || leaving)
-            && !timeout.is_zero()
-            && (now.since(backend.progress) >= timeout
-                || (half_sent && backend.to_server.crawls(timeout, now)))
+        let pools = self.mode != PoolMode::Session;
+        let half_sent = pools && self.stops_in_a_message();
+        let stalled =
+            (pools && !leaving && self.leaves_answers_unread() && is_over(write, backend.progress))
+                || ((leaving || half_sent) && is_over(read, backend.progress))
+                || (half_sent && !read.is_zero() && backend.to_server.crawls(read, now));
+        stalled.then_some(backend.progress)
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Its client has taken or sent something.
+    pub(super) fn gets_on(&mut self, now: Time) {
+        self.progress = now;
+        self.unpark();
+    }
+
+    /// It is at work again, or its client's no more: it counts against the pool's size.
+    #[inline]
+    pub(super) fn unpark(&mut self) {
+        if std::mem::take(&mut self.parked) {
+            self.pool.lock().unpark();
+        }
     }
 }
 

@@ -57,6 +57,9 @@ pub struct PoolSettings {
     pub client_idle_timeout: Duration,
     /// How long a client may take no byte while another waits for the pool. Zero: for ever.
     pub client_write_timeout: Duration,
+    /// How long a client may send nothing of a message that its server waits for, or may have said
+    /// goodbye to a query, while another waits for the pool. Zero: for ever.
+    pub client_read_timeout: Duration,
     /// How long a cancelled or abandoned query may take to end before its backend is closed.
     pub cancel_wait_timeout: Duration,
     /// Age from which a backend is closed once it is released. Zero: never.
@@ -105,7 +108,8 @@ impl Default for PoolSettings {
             max_pinned: u32::MAX,
             transaction_timeout: Duration::ZERO,
             client_idle_timeout: Duration::ZERO,
-            client_write_timeout: Duration::from_secs(30),
+            client_write_timeout: Duration::from_secs(2),
+            client_read_timeout: Duration::from_secs(30),
             cancel_wait_timeout: Duration::from_secs(10),
             server_lifetime: Duration::from_secs(3600),
             server_idle_timeout: Duration::from_secs(600),

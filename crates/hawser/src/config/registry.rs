@@ -504,7 +504,8 @@ settings! {
         reserve_pool_timeout: Timeout = "5s", example "\"2s\"", unit Seconds,
             pgbouncer "reserve_pool_timeout";
         /// How many server connections that sit idle in a transaction do not count against `pool_size`:
-        /// transactions left open then delay nobody else. 0 turns it off.
+        /// transactions left open then delay nobody else. Nor do those whose clients have taken nothing of
+        /// their results for a second, or sent nothing of a message. 0 turns it off.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
         /// How many server connections of a pool clients may keep between transactions, for session
         /// state that does not move (SHOW PINS). One client more is told so and disconnected (53400)
@@ -617,6 +618,12 @@ settings! {
         /// of a pool tries at a time. Clients wait meanwhile, up to `query_wait_timeout`.
         server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_login_retry";
+        /// How long nothing may be heard of a server's machine, by TCP, before a connection to it is given up:
+        /// no acknowledgement of what was sent, no answer to a keepalive probe. A machine that answers is not
+        /// measured by it, however long a query takes or a server reads nothing. Probes are by
+        /// `tcp_keepidle`, `tcp_keepintvl` and `tcp_keepcnt` where one of these is set, and off with
+        /// `tcp_keepalive`. Not for unix sockets.
+        server_lost_timeout: Timeout = "5s", example "\"20s\"", unit Seconds;
         /// How long the addresses of a server's name are believed, and the names of clients that rules
         /// of `hba_file` ask for.
         dns_max_ttl: Duration = "15s", example "\"60s\"", unit Seconds, pgbouncer "dns_max_ttl";
@@ -651,13 +658,17 @@ settings! {
         /// How long a transaction may take.
         transaction_timeout: Timeout = "0", example "\"10min\"", unit Seconds,
             pgbouncer "transaction_timeout";
-        /// How long a client may accept no byte of its result while another waits for that pool, and no
-        /// new server connection is being opened for that one; it is then cut off, and its server
-        /// connection closed. Never in session mode or replication. A
-        /// client that has said goodbye behind a query gets as long for the answer, in session mode too;
-        /// then the query is cancelled.
-        /// A message of more than 16 KiB must come within this, and a second more for each 64 KiB.
-        client_write_timeout: Timeout = "30s", example "\"10s\"", unit Seconds;
+        /// How long a client may accept no byte of its result while another has waited for that pool for a
+        /// second and no server connection can be had for that one: after a second its own no longer
+        /// counts against `pool_size`, up to `idle_transaction_reserve`. It is then cut off, and its server
+        /// connection closed. One that goes on reading, however slowly, is not. Never in session mode or
+        /// replication.
+        client_write_timeout: Timeout = "2s", example "\"10s\"", unit Seconds;
+        /// How long a client may send no byte of a message of more than 16 KiB that it has begun, while
+        /// another has waited for that pool for a second and no server connection can be had for that one; the
+        /// whole must come within this, and a second more for each 64 KiB. A client that has said goodbye
+        /// behind a query gets as long for the answer, in session mode too; then the query is cancelled.
+        client_read_timeout: Timeout = "30s", example "\"10s\"", unit Seconds;
     }
 
     /// What answers outside of the PostgreSQL protocol.

@@ -232,7 +232,7 @@ impl MptcpUsage {
 }
 
 /// So often that a peer is given up at most a quarter late.
-fn look_again(timeout: Option<Duration>) -> Duration {
+pub(crate) fn look_again(timeout: Option<Duration>) -> Duration {
     const SLOWEST: Duration = Duration::from_secs(5);
     const FASTEST: Duration = Duration::from_millis(100);
     timeout.map_or(SLOWEST, |timeout| (timeout / 4).clamp(FASTEST, SLOWEST))

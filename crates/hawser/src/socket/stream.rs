@@ -27,6 +27,8 @@ pub struct Link {
     put_back: Vec<u8>,
     /// Who looks whether its peer is still there, once it is with an event loop.
     watch: Option<Arc<Watch>>,
+    /// The same of a connection to a server.
+    server_watch: Option<Arc<Watch>>,
     /// Who may change its congestion control, once it is with an event loop.
     flows: Option<Arc<Flows>>,
 }
@@ -63,7 +65,7 @@ impl From<UnixStream> for Link {
 
 impl Link {
     fn new(kind: Kind) -> Self {
-        Self { kind, put_back: Vec::new(), watch: None, flows: None }
+        Self { kind, put_back: Vec::new(), watch: None, server_watch: None, flows: None }
     }
 
     /// From a descriptor that was accepted, and does not block.
@@ -126,6 +128,11 @@ impl Link {
         self.watch = Some(watch);
     }
 
+    /// Has its peer, a server, looked after.
+    pub fn watch_server(&mut self, watch: Arc<Watch>) {
+        self.server_watch = Some(watch);
+    }
+
     /// Has its congestion control chosen by measurement.
     pub fn tune(&mut self, flows: Arc<Flows>) {
         self.flows = Some(flows);
@@ -141,6 +148,9 @@ impl Link {
             Some(watch) => Watched::new(fd, watch),
             None => fd.into(),
         };
+        if let Some(watch) = self.server_watch {
+            fd = fd.of_server(watch);
+        }
         if let Some(flows) = self.flows {
             fd = fd.tuned(&flows);
         }

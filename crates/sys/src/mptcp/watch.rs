@@ -1,16 +1,23 @@
-//! Ends MPTCP connections whose peer is gone: what TCP_USER_TIMEOUT does for TCP.
+//! Ends connections whose peer is gone: MPTCP's, which has no TCP_USER_TIMEOUT, and those of servers.
 //!
 //! # Model
-//! A connection is dead when bytes have been unacknowledged for `timeout`, none of them was
-//! acknowledged meanwhile, and no subflow has heard anything of the peer for as long. A peer that
-//! is there and does not read answers the probes of its full window: it is slow, not dead.
+//! A connection is dead when bytes (or, over TCP, a probe of a full window) have been unacknowledged
+//! for `timeout`, none of them was acknowledged meanwhile, and nothing has been heard of the peer for
+//! as long, on any subflow. A peer that is there and does not read answers the probes of its full
+//! window: it is slow, not dead.
+//!
+//! # Why not TCP_USER_TIMEOUT for servers
+//! It ends a connection also whose peer answers each probe and has not read for so long
+//! (tcp_probe_timer(), net/ipv4/tcp_timer.c): a COPY into a table that is locked. Where nothing is
+//! unacknowledged, the kernel's keepalive finds out.
 //!
 //! # Invariants
 //! * a descriptor is looked at only while it is open: a [`Watched`] leaves the list before it closes
 //! * the list's lock is held over one question to the kernel at a time, which waits for nothing
 //!
 //! # Limits
-//! Linux 5.16, for MPTCP_INFO; before, nothing is ended here.
+//! MPTCP needs Linux 5.16, for MPTCP_INFO; before, none of it is ended here. TCP needs 4.1, for the
+//! count of acknowledged bytes.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -21,6 +28,7 @@ use rustix::net::Shutdown;
 
 use super::socket::{info, subflows};
 use crate::congestion::flows;
+use crate::tcp_info::tcp_info;
 
 /// The connections that are looked at.
 #[derive(Debug, Default)]
@@ -51,6 +59,8 @@ pub struct Watched {
 struct Lists {
     /// An MPTCP socket that is looked at.
     watch: Option<(Arc<Watch>, u64)>,
+    /// A server's connection that is.
+    server: Option<(Arc<Watch>, u64)>,
     /// A connection whose congestion control may change.
     flow: Option<flows::Entry>,
 }
@@ -58,14 +68,17 @@ struct Lists {
 impl Watched {
     /// A descriptor that `watch` looks at from now on.
     pub fn new(fd: OwnedFd, watch: Arc<Watch>) -> Self {
-        let key = {
-            let mut list = watch.lock();
-            let key = list.next;
-            list.next += 1;
-            list.entries.insert(key, Entry { fd: fd.as_raw_fd(), stuck: None });
-            key
-        };
-        Self { fd, lists: Some(Box::new(Lists { watch: Some((watch, key)), flow: None })) }
+        let key = watch.enter(&fd);
+        let lists = Lists { watch: Some((watch, key)), ..Lists::default() };
+        Self { fd, lists: Some(Box::new(lists)) }
+    }
+
+    /// The same, a connection to a server that `watch` looks at from now on.
+    #[must_use]
+    pub fn of_server(mut self, watch: Arc<Watch>) -> Self {
+        let key = watch.enter(&self.fd);
+        self.lists.get_or_insert_default().server = Some((watch, key));
+        self
     }
 
     /// Whether it is an MPTCP socket that is looked at.
@@ -99,10 +112,9 @@ impl AsFd for Watched {
 impl Drop for Watched {
     fn drop(&mut self) {
         // Before the field `fd` is dropped, which closes it.
-        if let Some(lists) = self.lists.take()
-            && let Some((watch, key)) = lists.watch
-        {
-            watch.lock().entries.remove(&key);
+        let Some(lists) = self.lists.take() else { return };
+        for (watch, key) in lists.watch.iter().chain(&lists.server) {
+            watch.lock().entries.remove(key);
         }
     }
 }
@@ -110,6 +122,14 @@ impl Drop for Watched {
 impl Watch {
     fn lock(&self) -> MutexGuard<'_, List> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn enter(&self, fd: &OwnedFd) -> u64 {
+        let mut list = self.lock();
+        let key = list.next;
+        list.next += 1;
+        list.entries.insert(key, Entry { fd: fd.as_raw_fd(), stuck: None });
+        key
     }
 
     /// How many connections are looked at.
@@ -130,19 +150,18 @@ impl Watch {
         // SAFETY: the entry is in the list, so its `Watched` has not been dropped, and cannot be
         // while the lock is held: the descriptor is open, and the same.
         let fd = unsafe { BorrowedFd::borrow_raw(entry.fd) };
-        let Ok(info) = info(fd) else { return false };
-        if info.unacked == 0 {
+        let Some(Stuck { from, silent }) = stuck(fd) else {
             entry.stuck = None;
             return false;
-        }
+        };
         let since = match entry.stuck {
-            Some((from, since)) if from == info.unacked_from => since,
+            Some((before, since)) if before == from => since,
             _ => {
-                entry.stuck = Some((info.unacked_from, now));
+                entry.stuck = Some((from, now));
                 return false;
             }
         };
-        if now.saturating_duration_since(since) < timeout || is_heard_of(fd, timeout) {
+        if now.saturating_duration_since(since) < timeout || silent < timeout {
             return false;
         }
         list.entries.remove(&key);
@@ -152,14 +171,31 @@ impl Watch {
     }
 }
 
-/// Whether the peer has been heard of on any subflow within `timeout`.
-fn is_heard_of(fd: BorrowedFd<'_>, timeout: Duration) -> bool {
-    // Without an answer it is not known: better too late than wrongly.
-    subflows(fd).map_or(true, |subflows| {
-        subflows
-            .iter()
-            .any(|subflow| Duration::from_millis(subflow.info.last_ack_ms.into()) < timeout)
-    })
+/// A connection on which something is unacknowledged.
+struct Stuck {
+    /// The first unacknowledged byte.
+    from: u64,
+    /// How long nothing has been heard of the peer.
+    silent: Duration,
+}
+
+/// What is unacknowledged, of MPTCP or else of TCP.
+fn stuck(fd: BorrowedFd<'_>) -> Option<Stuck> {
+    let millis = |millis: u32| Duration::from_millis(millis.into());
+    if let Ok(info) = info(fd) {
+        let silent = || match subflows(fd) {
+            Ok(subflows) => subflows.iter().map(|subflow| subflow.info.last_ack_ms).min(),
+            Err(_) => Some(0), // not known: better too late than wrongly
+        };
+        return (info.unacked > 0).then(|| Stuck {
+            from: info.unacked_from,
+            silent: silent().map_or(Duration::MAX, millis),
+        });
+    }
+    let info = tcp_info(fd).ok()?;
+    let from = info.bytes_acked?;
+    (info.unacked_segments > 0 || info.probes > 0)
+        .then(|| Stuck { from, silent: millis(info.last_heard_ms) })
 }
 
 #[cfg(test)]

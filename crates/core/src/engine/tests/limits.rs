@@ -227,7 +227,9 @@ fn trap_24_a_client_that_stalls_in_its_own_message_is_cut_off_when_others_wait()
     world.wait_ms(31_000);
     assert!(!client.is_dropped());
     world.send(&other, &query("SELECT 2"));
-    world.wait_ms(100);
+    world.wait_ms(900);
+    assert!(!client.is_dropped(), "who has just come waits a moment");
+    world.wait_ms(200);
     assert!(client.is_dropped() && server.is_dropped());
     assert_eq!(world.servers[1].kinds(), "Q");
 }
@@ -246,15 +248,95 @@ fn a_client_that_stalls_is_left_alone_while_a_connection_is_opened_for_those_who
     world.settle();
     assert_eq!(world.servers[1].kinds(), "Q");
     world.send(&third, &query("SELECT 3"));
-    world.wait_ms(100);
+    world.wait_ms(1_100);
     assert!(client.is_dropped(), "the pool is full");
+}
+
+/// A world whose clients wait in the middle of a transaction each, with rows that they do not take.
+fn with_slow_readers(world: &mut World, count: usize) -> Vec<(Peer, Peer)> {
+    let mut readers = Vec::new();
+    for at in 0..count {
+        let client = world.client();
+        world.send(&client, &query("SELECT big"));
+        let server = world.servers[at].clone();
+        client.take_only(0);
+        world.send(&server, &answers("DDDDDD").repeat(4_000));
+        readers.push((client, server));
+    }
+    readers
+}
+
+#[test]
+fn trap_24_readers_of_nothing_are_set_aside_after_a_second_and_cut_off_where_none_can_be() {
+    let mut world = World::new(2);
+    world.change_settings(|settings| settings.limits.idle_transaction_reserve = 1);
+    let readers = with_slow_readers(&mut world, 2);
+    world.wait_ms(900);
+    let (one, two) = (world.client(), world.client());
+    world.send(&one, &query("SELECT 1"));
+    world.wait_ms(50);
+    assert_eq!(world.servers.len(), 2, "not yet");
+    world.wait_ms(150);
+    assert_eq!(world.servers.len(), 3, "one does not count any more");
+    let server = world.servers[2].clone();
+    assert_eq!(server.kinds(), "Q");
+    assert!(readers.iter().all(|(client, _)| !client.is_dropped()));
+    // It has no room for another; who has waited for a second gets one of theirs, and one is enough.
+    world.send(&two, &query("SELECT 2"));
+    world.wait_ms(800);
+    assert!(readers.iter().all(|(client, _)| !client.is_dropped()));
+    world.wait_ms(300);
+    assert_eq!(readers.iter().filter(|(client, _)| client.is_dropped()).count(), 1);
+    assert_eq!(world.servers[3].kinds(), "Q");
+}
+
+#[test]
+fn a_reader_that_was_set_aside_and_reads_on_counts_again() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.limits.idle_transaction_reserve = 1);
+    let readers = with_slow_readers(&mut world, 1);
+    let (client, server) = &readers[0];
+    let other = world.client();
+    world.wait_ms(1_000);
+    world.send(&other, &query("SELECT 1"));
+    world.wait_ms(100);
+    let second = world.servers[1].clone();
+    assert_eq!(second.kinds(), "Q");
+    assert_eq!(world.pool.lock().parked_count(), 1);
+    world.take_all(client);
+    world.takes(client);
+    assert_eq!(world.pool.lock().parked_count(), 0);
+    world.send(server, &answers("CI"));
+    assert!(!client.is_dropped());
+    assert!(server.is_dropped() || second.is_dropped() || world.pool.lock().total() <= 2);
+    world.send(&second, &answers("CI"));
+    assert!(world.pool.lock().total() <= 1, "the pool is back at its size");
+}
+
+#[test]
+fn an_answer_that_has_not_been_tried_yet_does_not_stall() {
+    // A query of a transaction that took long, whose answer comes in the turn of a tick.
+    let mut world = World::new(1);
+    let (client, other) = (world.client(), world.client());
+    world.send(&client, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&client, &query("SELECT pg_sleep(60)"));
+    world.send(&other, &query("SELECT 1"));
+    world.wait_ms(60_000);
+    world.put(&server, &answers("CT"));
+    world.only_raise(&server);
+    world.only_tick(100);
+    world.settle();
+    assert!(!client.is_dropped(), "it was cut off with its answer");
+    assert!(client.kinds().ends_with("CZ"));
 }
 
 #[test]
 fn a_message_that_crawls_is_cut_off_when_others_wait_and_one_that_flows_is_not() {
     for (a_second, cut) in [(1, true), (100_000, false)] {
         let mut world = World::new(1);
-        world.change_settings(|settings| settings.client_write_timeout = Duration::from_secs(2));
+        world.change_settings(|settings| settings.client_read_timeout = Duration::from_secs(2));
         let (client, other) = (world.client(), world.client());
         let long = query(&"x".repeat(2_000_000));
         let mut at = 20_000;

@@ -630,7 +630,7 @@ fn a_client_that_says_goodbye_still_gets_what_it_asked_for() {
     world.send(&client, &[query("INSERT"), message(b'X', b"")].concat());
     world.close(&client);
     world.send(&other, &query("SELECT 1"));
-    let timeout = world.pool.settings().client_write_timeout.as_millis() as u64;
+    let timeout = world.pool.settings().client_read_timeout.as_millis() as u64;
     world.wait_ms(timeout - 100);
     world.breaks(&client);
     assert_eq!(world.asked.cancels.len(), 0, "it would be carried out without a pooler");
