@@ -59,11 +59,12 @@ mod table;
 mod to_server;
 mod told;
 mod turn;
+mod vacancy;
 mod within;
 
 use std::io;
 
-use crate::ids::{LoopId, Slot};
+use crate::ids::{ClientId, LoopId, Slot};
 use crate::wire::error::{ClientError, SqlState};
 use kept::Kept;
 
@@ -258,6 +259,12 @@ pub trait Host<S: Socket> {
     fn open_listener(&mut self, pool: &message::PoolRef<S>, home: LoopId) {
         let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
         self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
+    }
+    /// Has the idle connections to a database closed, on all servers of a pool, and none opened until
+    /// what [`ToLoop::Vacated`] brings to the client is dropped.
+    fn vacate(&mut self, pool: &message::PoolRef<S>, database: &[u8], client: ClientId) {
+        let _ = (pool, database);
+        self.send(client.home, ToLoop::Vacated { client, kept: std::sync::Arc::new(()) });
     }
     /// Has a cancel request sent; [`ToLoop::CancelDone`] comes when the server has closed that
     /// connection, which it does after it has signalled the backend.

@@ -161,6 +161,8 @@ pub struct Pool<B> {
     lent: u32,
     opening: u32,
     parked: u32,
+    /// Statements under way for which nobody may be connected to its database.
+    vacated: u32,
     paused: bool,
     /// No backend is opened before this moment (back-off after a failure).
     open_not_before: Time,
@@ -182,6 +184,7 @@ impl<B> Pool<B> {
             lent: 0,
             opening: 0,
             parked: 0,
+            vacated: 0,
             paused: false,
             open_not_before: Time::ZERO,
             failing: false,
@@ -261,15 +264,20 @@ impl<B> Pool<B> {
         self.paused
     }
 
+    /// Whether nobody gets a backend, and none is opened.
+    fn is_closed(&self) -> bool {
+        self.paused || self.vacated > 0
+    }
+
     /// Backends that count against the size.
     fn counted(&self) -> u32 {
         self.total() - self.parked.min(self.limits.idle_transaction_reserve)
     }
 
-    /// Whether nothing is opened now: PAUSE, or an opening has failed and it is not time to try again,
+    /// Whether nothing is opened now: PAUSE, or its database is wanted, or an opening has failed and it is not time to try again,
     /// or one tries.
     fn is_held_back(&self, now: Time) -> bool {
-        self.paused || now < self.open_not_before || (self.failing && self.opening > 0)
+        self.is_closed() || now < self.open_not_before || (self.failing && self.opening > 0)
     }
 
     fn may_open(&self, now: Time) -> bool {
@@ -338,7 +346,7 @@ impl<B> Pool<B> {
         knows: impl Fn(&B) -> bool,
         now: Time,
     ) -> Acquired<B> {
-        if !self.paused
+        if !self.is_closed()
             && let Some(at) = self.choose_idle(client.home, names, wish, knows)
         {
             let idle = self.idle.remove(at);
@@ -391,7 +399,7 @@ impl<B> Pool<B> {
     pub fn take_unfit(&mut self) -> Option<(LoopId, B)> {
         let full = self.counted() >= self.limits.size;
         let wanted = self.waiting_count() > self.opening;
-        if self.paused || self.idle.is_empty() || !full || !wanted {
+        if self.is_closed() || self.idle.is_empty() || !full || !wanted {
             return None;
         }
         let idle = self.idle.remove(0);
@@ -401,7 +409,7 @@ impl<B> Pool<B> {
     /// Whether a client waits while a backend is idle that it could have.
     pub fn neglects_a_waiter(&self) -> bool {
         let mut waiters = self.waiters();
-        !self.paused && waiters.any(|w| self.idle.iter().any(|idle| idle.names.fit(w.names)))
+        !self.is_closed() && waiters.any(|w| self.idle.iter().any(|idle| idle.names.fit(w.names)))
     }
 
     /// The waiter to whom a released backend goes, taken out of the queue.
@@ -474,7 +482,7 @@ impl<B> Pool<B> {
             self.lent -= 1;
             return Released::Close(backend);
         }
-        if !self.paused && !self.waiting.is_empty() {
+        if !self.is_closed() && !self.waiting.is_empty() {
             let knows = |statement| knows(&backend, statement);
             if let Some(waiter) = self.next_waiter(home, names, settings, knows) {
                 return Released::Next { waiter, backend };
@@ -612,6 +620,26 @@ impl<B> Pool<B> {
     /// Ends a pause. Returns what waiters get: backends to hand over, and how many to open.
     pub fn resume(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
         self.paused = false;
+        self.hand_out(now)
+    }
+
+    /// Nobody is to be connected to its database: from now on nobody gets a backend, and none is opened,
+    /// up to as many calls of [`Pool::end_vacancy`].
+    pub fn begin_vacancy(&mut self) {
+        self.vacated += 1;
+    }
+
+    /// Ends that. Returns what waiters get, as [`Pool::resume`].
+    pub fn end_vacancy(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
+        debug_assert!(self.vacated > 0, "a vacancy ends that has not begun");
+        self.vacated = self.vacated.saturating_sub(1);
+        self.hand_out(now)
+    }
+
+    fn hand_out(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
+        if self.is_closed() {
+            return (Vec::new(), 0);
+        }
         let mut handed = Vec::new();
         let mut unfit = Vec::new();
         while self.waiting_count() > 0

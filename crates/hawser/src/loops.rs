@@ -6,7 +6,7 @@
 //!
 //! # Why an unbounded channel for what loops ask
 //! A loop may not wait. The channel is bounded in effect: openings by the pools' sizes (each one is
-//! counted as opening until it is answered), cancels by one for each backend in use, changes of start
+//! counted as opening until it is answered), cancels and databases to empty by one for each backend in use, changes of start
 //! values by one a loop and [`crate::reactor::CHANGES_PERIOD`].
 
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::message::PoolRef;
 use hawser_core::engine::{CancelRequest, Socket, ToLoop};
-use hawser_core::ids::{LoopId, PoolId};
+use hawser_core::ids::{ClientId, LoopId, PoolId};
 use hawser_core::time::Time;
 use hawser_sys::clock;
 use tokio::sync::mpsc;
@@ -157,6 +157,15 @@ pub enum Order<S: Socket = Conn> {
         /// Where the answer goes.
         home: LoopId,
     },
+    /// A statement of this client's wants a database for itself: see [`crate::pools::vacancy`].
+    Vacate {
+        /// The client's pool.
+        pool: PoolId,
+        /// The database, as the server calls it.
+        database: Box<[u8]>,
+        /// Who is told with [`ToLoop::Vacated`].
+        client: ClientId,
+    },
     /// A cancel request for a server.
     Cancel(CancelRequest),
     /// New sessions of this pool's servers may start with other values from now on (ALTER ROLE and
@@ -199,6 +208,11 @@ impl<S: Socket> Control<S> {
     /// [`ToLoop::ListenerFailed`] comes to `home`.
     pub fn open_listener(&self, pool: PoolRef<S>, home: LoopId) {
         let _ = self.orders.send(Order::OpenListener { pool, home });
+    }
+
+    /// Has a database emptied of idle connections. [`ToLoop::Vacated`] comes to the client's loop.
+    pub fn vacate(&self, pool: PoolId, database: &[u8], client: ClientId) {
+        let _ = self.orders.send(Order::Vacate { pool, database: database.into(), client });
     }
 
     /// Has a cancel request sent. [`ToLoop::CancelDone`] comes to `request.reply_to`.

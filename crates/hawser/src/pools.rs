@@ -17,6 +17,7 @@ pub mod open;
 pub mod place;
 mod schema;
 pub mod upkeep;
+pub mod vacancy;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};

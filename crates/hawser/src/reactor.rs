@@ -45,7 +45,7 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::message::{Event, PoolRef};
 use hawser_core::engine::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
-use hawser_core::ids::LoopId;
+use hawser_core::ids::{ClientId, LoopId};
 use hawser_core::time::Time;
 use hawser_sys::epoll::{Epoll, Events};
 use hawser_sys::eventfd::EventFd;
@@ -389,6 +389,10 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
 
     fn open_listener(&mut self, pool: &PoolRef<S>, home: LoopId) {
         self.shared.control.open_listener(pool.clone(), home);
+    }
+
+    fn vacate(&mut self, pool: &PoolRef<S>, database: &[u8], client: ClientId) {
+        self.shared.control.vacate(pool.id, database, client);
     }
 
     fn cancel(&mut self, request: CancelRequest) {

@@ -22,6 +22,7 @@ use crate::loops::{Control, Loops};
 use crate::pools::Pools;
 use crate::pools::census::Censuses;
 use crate::pools::enquiry::Enquiries;
+use crate::pools::vacancy::Vacancies;
 use crate::process::random_bytes;
 use crate::resolve::clients::ClientNames;
 use crate::threads::Threads;
@@ -49,6 +50,8 @@ pub struct Service {
     pub enquiries: Enquiries,
     /// What functions do to sessions.
     pub censuses: Censuses,
+    /// Databases to which nobody may be connected for now.
+    pub vacancies: Vacancies,
     /// Opens server connections.
     pub dialler: Dialler,
     /// Names of clients' addresses.
@@ -120,6 +123,7 @@ impl Service {
             pools,
             enquiries: Enquiries::default(),
             censuses: Censuses::default(),
+            vacancies: Vacancies::default(),
             dialler: Dialler::default(),
             client_names: ClientNames::default(),
             cancels: CancelGate::default(),

@@ -205,6 +205,9 @@ pub struct Backend<S: Socket> {
     /// A cancel request goes out once no query of ours is ahead of the client's.
     pub(super) cancel_due: bool,
     pub(super) parked: bool,
+    /// What keeps connections from being opened to a database that a statement under way wants for
+    /// itself.
+    pub(super) vacancy: Option<super::vacancy::Kept>,
     /// Its client keeps it between transactions, and is counted for that.
     pub(super) pinned: Option<Box<Pinned>>,
     /// When it became idle in a transaction, or `tidying` began.
@@ -365,6 +368,7 @@ impl<S: Socket> Backend<S> {
             cancels_in_flight: 0,
             cancel_due: false,
             parked: false,
+            vacancy: None,
             pinned: None,
             since: seed.opened,
             progress: seed.opened,

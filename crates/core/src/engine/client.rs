@@ -15,6 +15,7 @@ use super::noted::NotedStatement;
 use super::replay::Seen;
 use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
+use super::vacancy::Vacancy;
 use super::{Socket, limits};
 use crate::pool::{Basis, SchemaEpoch, Wish};
 use crate::session::part::{Part, PartSet};
@@ -108,6 +109,8 @@ pub(super) struct Extra {
     pub(super) by_sql: Option<Box<ClientSql>>,
     /// What it listens on without a backend of its own.
     pub(super) listening: Option<Box<Listening>>,
+    /// How far a database has been emptied of connections for a statement of its.
+    pub(super) vacancy: Option<Vacancy>,
     /// Scan of a Query that streams.
     pub(super) scanner: Option<Box<Scanner>>,
     /// The same for what the functions do that its words reach.
@@ -284,6 +287,7 @@ impl<S: Socket> Client<S> {
             && !extra.unlistening
             && extra.by_sql.is_none()
             && extra.listening.is_none()
+            && extra.vacancy.is_none()
             && extra.scanner.is_none()
             && extra.discard == 0
             && !extra.skipping

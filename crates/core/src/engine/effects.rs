@@ -104,6 +104,8 @@ pub struct Unusual {
     pub(super) named_channels: Option<Named>,
     /// New sessions may start with other values from now on.
     pub(super) changes_start_values: bool,
+    /// The only statement is one for which nobody else may be connected to this database.
+    pub(super) vacates: Option<Box<[u8]>>,
 }
 
 impl Effects {
@@ -425,6 +427,7 @@ impl Effects {
                     unusual.deallocates_all = !findings.unsure && !findings.truncated;
                 }
                 Verb::Unlisten(OneOrAll::All) => unusual.unlistens_all = true,
+                Verb::Vacate(name) => unusual.vacates = Some(name.as_bytes().into()),
                 _ => {}
             }
         }
@@ -537,7 +540,7 @@ impl Unusual {
                 self.discards_all = true;
             }
             Verb::Deallocate(OneOrAll::All) => self.forgets_statements = true,
-            Verb::Shared(_) => self.changes_start_values = true,
+            Verb::Shared(_) | Verb::Vacate(_) => self.changes_start_values = true,
             _ => {}
         }
     }

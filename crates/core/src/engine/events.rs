@@ -292,6 +292,8 @@ impl<S: Socket> Engine<S> {
                 self.resident.remove(place);
             }
             ToLoop::Cancel { process, key } => self.cancel(host, process, &key, now),
+            ToLoop::Vacated { client, kept } => self.vacated(host, client, kept, now),
+            ToLoop::EndUnusedListener(pool) => self.end_unused_listener(host, pool.id, now),
             ToLoop::CancelClient(client) => self.cancel_query(host, client.slot, now),
             ToLoop::CancelDone(place) => self.cancel_done(host, place, now),
             ToLoop::Kill { client, error } => self.say_goodbye(host, client.slot, &error, now),

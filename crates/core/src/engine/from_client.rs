@@ -577,8 +577,12 @@ impl<S: Socket> Engine<S> {
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
         client.backend = Some(backend);
+        let wants_vacancy = client.extra.as_ref().is_some_and(|extra| extra.vacancy.is_some());
         if client.listens() {
             self.join_ahead(host, slot);
+        }
+        if wants_vacancy {
+            self.ask_for_vacancy(host, slot);
         }
         if timeouts_matter {
             self.rearm(slot, now);

@@ -395,6 +395,21 @@ impl<S: Socket> Engine<S> {
         self.work_hub(host, pool.id, now); // not before the pause is over
     }
 
+    /// Nobody is to be connected to a pool's database who does not listen.
+    pub(super) fn end_unused_listener<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: PoolId,
+        now: Time,
+    ) {
+        if let Some(hub) = self.hubs.get(&pool)
+            && !hub.hub.is_needed()
+            && let Some(place) = hub.place
+        {
+            self.listener_ends(host, place, "nobody listens, and its database is wanted", now);
+        }
+    }
+
     /// Looks after the hubs of this loop: once a tick.
     pub(super) fn look_after_hubs<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         if self.hubs.is_empty() {

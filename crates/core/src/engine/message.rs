@@ -266,6 +266,15 @@ pub enum ToLoop<S: Socket> {
         /// Key that the request carries.
         key: CancelKey,
     },
+    /// The idle connections to a database have been closed for a statement of this client's.
+    Vacated {
+        /// Who.
+        client: ClientId,
+        /// None is opened before it is dropped.
+        kept: Arc<dyn Any + Send + Sync>,
+    },
+    /// The connection that listens for this pool ends if nobody listens.
+    EndUnusedListener(PoolRef<S>),
     /// Cancels a client's query at the word of somebody who may (pg_cancel_backend).
     CancelClient(ClientId),
     /// The server has dealt with a cancel request for a backend resident here.
@@ -305,6 +314,8 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
             Self::Poke(_) => "Poke",
             Self::Departed(_) => "Departed",
             Self::Cancel { .. } => "Cancel",
+            Self::Vacated { .. } => "Vacated",
+            Self::EndUnusedListener(_) => "EndUnusedListener",
             Self::CancelClient(_) => "CancelClient",
             Self::CancelDone(_) => "CancelDone",
             Self::Kill { .. } => "Kill",

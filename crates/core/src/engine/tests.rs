@@ -25,6 +25,7 @@ mod sessions;
 mod simulated;
 mod splitting;
 mod telling;
+mod vacancy;
 mod within;
 
 use super::Token;

@@ -466,6 +466,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     // What it does to the books depends on how what is ahead of it ends.
                     self.hold()?;
                     self.hold_for_listener(unusual)?;
+                    self.hold_for_vacancy(unusual)?;
                     if let Some(name) = &unusual.deallocates
                         && !self.client.is_native()
                         && self.client.statement(name).is_some()

@@ -161,6 +161,8 @@ pub enum Command {
     Reconnect(Option<String>),
     /// KILL of one database or all.
     Kill(Option<String>),
+    /// CLOSE IDLE of one database or all.
+    CloseIdle(Option<String>),
     /// KILL_CLIENT by id.
     KillClient(String),
     /// WAIT_CLOSE of one database or all.
@@ -335,6 +337,8 @@ fn quoted(text: &str, quote: u8) -> Result<(String, usize), CommandError> {
     }
 }
 
+const CLOSE_IDLE: &str = "CLOSE IDLE [database]";
+
 fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
     let [Token::Word(first), arguments @ ..] = tokens else {
         return Err(CommandError::Unknown(spelled(tokens)));
@@ -360,6 +364,16 @@ fn statement(tokens: &[Token]) -> Result<Command, CommandError> {
         "RESUME" => optional("RESUME [database]", Command::Resume),
         "RECONNECT" => optional("RECONNECT [database]", Command::Reconnect),
         "KILL" => optional("KILL [database]", Command::Kill),
+        "CLOSE" => match arguments {
+            [Token::Word(idle), rest @ ..] if idle.eq_ignore_ascii_case("idle") => match rest {
+                [] => Ok(Command::CloseIdle(None)),
+                [Token::Word(name) | Token::Name(name)] => {
+                    Ok(Command::CloseIdle(Some(name.clone())))
+                }
+                _ => Err(CommandError::Form(CLOSE_IDLE)),
+            },
+            _ => Err(CommandError::Form(CLOSE_IDLE)),
+        },
         "WAIT_CLOSE" => optional("WAIT_CLOSE [database]", Command::WaitClose),
         "DISABLE" => required("DISABLE database", Command::Disable),
         "ENABLE" => required("ENABLE database", Command::Enable),

@@ -65,6 +65,7 @@ pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, Clie
             Ok("RECONNECT".to_owned())
         }
         Command::Kill(database) => kill(pooler, database.as_deref()),
+        Command::CloseIdle(database) => close_idle(pooler, database.as_deref()),
         Command::KillClient(id) => kill_client(pooler, id).await,
         Command::WaitClose(database) => wait_close(pooler, database.as_deref()).await,
         Command::Reload => match pooler.reload().await {
@@ -237,6 +238,17 @@ fn kill(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError>
             .send_all(|| ToLoop::KillAll { pool: Some(pool.clone()), error: said.clone() });
     }
     Ok("KILL".to_owned())
+}
+
+/// Closes what no client has: for DROP DATABASE and the like where it does not come through Hawser.
+fn close_idle(pooler: &dyn Pooler, database: Option<&str>) -> Result<Tag, ClientError> {
+    for pool in pools_of(pooler, database, "close the idle connections of")? {
+        pooler.close_idle(&pool);
+        pooler.loops().send_all(|| ToLoop::EndUnusedListener(pool.clone()));
+    }
+    pooler.close_lines(database);
+    tracing::info!(database, "idle server connections closed by an administrator");
+    Ok("CLOSE IDLE".to_owned())
 }
 
 async fn kill_client(pooler: &dyn Pooler, id: &str) -> Result<Tag, ClientError> {

@@ -78,6 +78,9 @@ pub trait Pooler: Send + Sync {
     /// Closes the idle backends of a pool.
     fn close_idle(&self, pool: &Pool);
 
+    /// Closes the idle connections of the control side itself to a database, or to all.
+    fn close_lines(&self, database: Option<&str>);
+
     /// Has every backend of a pool replaced once it is free.
     fn reconnect(&self, pool: &Pool);
 

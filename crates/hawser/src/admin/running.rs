@@ -252,6 +252,19 @@ impl Pooler for Running {
         upkeep::close_idle(&self.service, pool, |_, _| true);
     }
 
+    fn close_lines(&self, database: Option<&str>) {
+        let pools = self.service.pools.all();
+        let named: Vec<_> = pools
+            .iter()
+            .filter(|entry| database.is_none_or(|name| entry.key.database == name))
+            .map(|entry| entry.route.load().login.database.clone())
+            .collect();
+        let wanted = |there: &str| {
+            database.is_none_or(|name| name == there) || named.iter().any(|name| name == there)
+        };
+        self.service.enquiries.close_lines(|_, there| wanted(there));
+    }
+
     fn reconnect(&self, pool: &Pool) {
         match self.entry(pool) {
             Some(entry) => upkeep::renew(&self.service, &entry),

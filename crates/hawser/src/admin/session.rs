@@ -51,6 +51,7 @@ const USAGE: &str = "\n\tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|
     \tRECONNECT [<db>]\n\
     \tKILL [<db>]\n\
     \tKILL_CLIENT <client_id>\n\
+    \tCLOSE IDLE [<db>]\n\
     \tSHUTDOWN\n\
     \tSHUTDOWN WAIT_FOR_SERVERS|WAIT_FOR_CLIENTS\n\
     \tWAIT_CLOSE [<db>]";

@@ -196,6 +196,7 @@ impl Pooler for Fake {
         self.order(format!("open {}", pool.database));
     }
     fn close_idle(&self, _: &Pool) {}
+    fn close_lines(&self, _: Option<&str>) {}
     fn reconnect(&self, pool: &Pool) {
         pool.begin_epoch();
     }
@@ -397,6 +398,7 @@ async fn stats_users_look_and_change_nothing() {
         "RECONNECT",
         "KILL_CLIENT 1",
         "WAIT_CLOSE",
+        "CLOSE IDLE",
         "SUSPEND",
         "SHOW FDS",
     ] {

@@ -153,6 +153,23 @@ impl Enquiries {
         oldest.is_some_and(|mut line| line.open.take().is_some())
     }
 
+    /// Closes the lines that lead there. Returns how many are in use, and so stay.
+    pub fn close_lines(
+        &self,
+        there: impl Fn(&[crate::config::ServerAddress], &str) -> bool,
+    ) -> u32 {
+        let lines = locked(&self.lines);
+        let there = lines.iter().filter(|(key, _)| there(&key.servers, &key.database));
+        let mut left = 0;
+        for (_, line) in there {
+            match line.try_lock() {
+                Ok(mut line) => line.open = None,
+                Err(_) => left += 1,
+            }
+        }
+        left
+    }
+
     /// Forgets all answers and lines: the configuration has changed.
     pub fn forget(&self) {
         locked(&self.lines).clear();

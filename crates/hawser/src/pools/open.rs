@@ -92,6 +92,11 @@ pub async fn take_orders(service: Arc<Service>, mut orders: mpsc::UnboundedRecei
             Order::OpenListener { pool, home } => {
                 tokio::spawn(async move { open_listener_for(&service, pool, home).await });
             }
+            Order::Vacate { pool, database, client } => {
+                tokio::spawn(async move {
+                    super::vacancy::vacate(&service, pool, &database, client).await;
+                });
+            }
             Order::ExpectChange(pool) => super::enquiry::expect_change(&service, pool),
             Order::Cancel(request) => {
                 tokio::spawn(async move { crate::cancel::send(&service, request).await });

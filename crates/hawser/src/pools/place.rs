@@ -261,6 +261,7 @@ pub(super) async fn dial(
 
 async fn open(service: &Service, asker: &Asker<'_>) -> Result<(Dialled, Place), DialError> {
     let (limits, route) = (&service.limits, asker.route);
+    service.vacancies.admitted(route).await;
     let permit = limits.server(asker.database, asker.user, &route.bounds);
     let permit = permit.map_err(DialError::Full)?;
     let held = asker.entry.map(|entry| entry.share.hold());

@@ -98,6 +98,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if self.backend.expected.is_empty() {
             self.backend.since = now;
+            self.backend.vacancy = None;
             if status == TransactionStatus::Idle && !self.backend.unsynced {
                 self.backend.rereading = false;
                 self.backend.local_path = false;

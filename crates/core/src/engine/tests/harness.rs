@@ -15,7 +15,7 @@ use crate::engine::table::Holder;
 use crate::engine::{
     BackendSeed, CancelRequest, Engine, Host, Readiness, ServerAddressId, Socket, Token,
 };
-use crate::ids::{BackendId, LoopId, PoolId};
+use crate::ids::{BackendId, ClientId, LoopId, PoolId};
 use crate::pool::{PoolSettings, ServerParameters, SharedPool};
 use crate::session::report::Report;
 use crate::session::settings::{Settings, SettingsBuilder};
@@ -107,6 +107,10 @@ pub(super) struct Asked {
     /// Connections can be opened that listen.
     pub(super) opens_listeners: bool,
     pub(super) cancels: Vec<CancelRequest>,
+    /// Databases that were to be emptied, and for whom.
+    pub(super) vacancies: Vec<(ClientId, Vec<u8>)>,
+    /// They are the test's to answer.
+    keeps_vacancies: bool,
     pub(super) start_values_changed: u32,
     pub(super) unreadable_reports: u32,
     pub(super) mismatches: u32,
@@ -144,6 +148,14 @@ impl Host<Fake> for FakeHost<'_> {
         let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
         self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
     }
+    fn vacate(&mut self, _: &PoolRef<Fake>, database: &[u8], client: ClientId) {
+        if self.asked.keeps_vacancies {
+            self.asked.vacancies.push((client, database.to_vec()));
+        } else {
+            self.send(client.home, ToLoop::Vacated { client, kept: Arc::new(()) });
+        }
+    }
+
     fn cancel(&mut self, request: CancelRequest) {
         self.asked.cancels.push(request);
     }
@@ -326,6 +338,11 @@ impl World {
     }
 
     /// From now on connections take for ever to open, or no longer.
+    /// Whether databases are emptied at once, or when the test says so.
+    pub(super) fn empties_databases(&mut self, at_once: bool) {
+        self.asked.keeps_vacancies = !at_once;
+    }
+
     pub(super) fn opens_nothing(&mut self, nothing: bool) {
         self.opens_nothing = nothing;
     }

@@ -476,7 +476,9 @@ fn trap_24_a_client_that_reads_nothing_is_cut_off_when_others_wait() {
     world.wait_ms(31_000);
     assert!(!client.is_dropped(), "nobody waits");
     world.send(&other, &query("SELECT 2"));
-    world.wait_ms(100);
+    world.wait_ms(900);
+    assert!(!client.is_dropped(), "who has just come waits a moment");
+    world.wait_ms(200);
     assert!(client.is_dropped() && server.is_dropped());
     assert_eq!(world.servers.len(), 2, "and the other gets a backend");
     assert_eq!(world.servers[1].kinds(), "Q");

@@ -31,6 +31,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             let name_and_rest = frame::take_string(self.body);
             let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
             let effects = text.map(|(text, _)| self.effects_of_unshared(text));
+            if let Some(unusual) = effects.as_ref().and_then(|effects| effects.unusual.as_ref()) {
+                self.hold_for_vacancy(unusual)?;
+            }
             if let Some(effects) = effects.as_ref().filter(|_| !self.client.is_native()) {
                 self.before_unshared(effects)?;
             }
@@ -396,6 +399,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         };
         self.hold_for_name(name)?;
+        self.hold_bind_for_vacancy(name)?;
         self.client.bound = None;
         if name.is_empty() {
             if let Some(unnamed) = &self.client.unnamed

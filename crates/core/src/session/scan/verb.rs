@@ -185,6 +185,9 @@ pub enum Verb {
     Load,
     /// CREATE, ALTER, DROP of what new sessions start with.
     Shared(Shared),
+    /// The same of a database, by a statement for which nobody else may be connected to this one (DROP,
+    /// CREATE of a copy, ALTER ... RENAME, ALTER ... SET TABLESPACE: `CountOtherDBBackends`, dbcommands.c).
+    Vacate(Name),
     /// Any other change of objects, permissions or comments.
     Ddl,
     /// Anything else (SHOW, FETCH, ...), also what the server does not know.
@@ -227,7 +230,8 @@ impl Verb {
             | Verb::Deallocate(_)
             | Verb::Listen(_)
             | Verb::Unlisten(_)
-            | Verb::Shared(_) => true,
+            | Verb::Shared(_)
+            | Verb::Vacate(_) => true,
             Verb::Select
             | Verb::Insert
             | Verb::Update
@@ -461,6 +465,9 @@ pub(super) fn read(first: Word, head: &Head, hold: bool, end: usize) -> Option<V
         Word::Declare => Verb::Declare { name: head.name(0)?, hold },
         Word::Close => Verb::Close(head.one_or_all(0)?),
         Word::Load => Verb::Load,
+        Word::Create | Word::Alter | Word::Drop if head.is(0, "database") => {
+            vacated(first, head).map_or(Verb::Shared(Shared::Database), Verb::Vacate)
+        }
         Word::Create | Word::Alter | Word::Drop => read_ddl(head),
         Word::OtherDdl | Word::Import => Verb::Ddl,
         _ => Verb::Other,
@@ -474,11 +481,31 @@ fn read_ddl(head: &Head) -> Verb {
     match head.text(0) {
         b"user" if head.is(1, "mapping") => Verb::Ddl,
         b"role" | b"user" | b"group" => Verb::Shared(Shared::Role),
-        b"database" => Verb::Shared(Shared::Database),
         b"system" => Verb::Shared(Shared::System),
         _ => Verb::Ddl,
     }
 }
+
+/// The database to which nobody else may be connected for a statement on databases.
+fn vacated(word: Word, head: &Head) -> Option<Name> {
+    match word {
+        Word::Drop if head.is(1, "if") && head.is(2, "exists") => head.name(3),
+        Word::Drop => head.name(1),
+        Word::Alter => {
+            let moves = head.is(2, "set") && head.is(3, "tablespace");
+            if moves || head.is(2, "rename") { head.name(1) } else { None }
+        }
+        _ => {
+            let option = (2..HEAD_TOKENS_MAX).find(|&i| !head.ends(i) && head.is(i, "template"));
+            let Some(option) = option else { return Some(named(TEMPLATE)) };
+            let value = option + 1 + usize::from(head.kind(option + 1) == Some(Kind::Symbol(b'=')));
+            if head.is(value, "default") { Some(named(TEMPLATE)) } else { head.name(value) }
+        }
+    }
+}
+
+/// What CREATE DATABASE copies if it does not say what.
+const TEMPLATE: &str = "template1";
 
 fn named(name: &str) -> Name {
     Name(name.as_bytes().into())

@@ -39,6 +39,8 @@ fn every_command_is_read() {
         ("KILL a", Command::Kill(name("a"))),
         ("KILL_CLIENT 12", Command::KillClient("12".to_owned())),
         ("KILL_CLIENT c0.1.2", Command::KillClient("c0.1.2".to_owned())),
+        ("CLOSE IDLE", Command::CloseIdle(None)),
+        ("close idle \"A b\"", Command::CloseIdle(name("A b"))),
         ("WAIT_CLOSE", Command::WaitClose(None)),
         ("RELOAD", Command::Reload),
         ("SUSPEND", Command::Suspend),

@@ -1,0 +1,194 @@
+//! Databases to which nobody may be connected for a while: DROP DATABASE, CREATE DATABASE of a copy and
+//! the like, which the server refuses (55006) as long as anybody else is.
+//!
+//! # Model
+//! ```text
+//!   a client sends one ─► its clients have left? ─► its idle connections are closed, none is opened
+//!                            │ no, after LEAVING                        │ all have gone, or after CLOSING
+//!                            ▼                                          ▼
+//!                      the statement goes to the server, which waits 5 s for others to go; whoever leaves
+//!                      meanwhile is closed as above; all ends with the server's answer, or after VACANT_MAX
+//! ```
+//!
+//! # Invariants
+//! * as long as clients are connected here to a database, nothing of theirs is closed: the server says
+//!   what it would say to them without a pooler
+//! * what is opened for a database, for whatever purpose, goes through [`Vacancies::admitted`]
+//!
+//! # Limits
+//! Servers are the same if one of their configured addresses is. A server connection that a client
+//! leaves in the middle of something is closed once it has been tidied.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hawser_core::engine::ToLoop;
+use hawser_core::ids::{ClientId, PoolId};
+use tokio::sync::{Notify, oneshot};
+use tokio::time::sleep;
+
+use super::{PoolEntry, Route, locked, upkeep};
+use crate::config::ServerAddress;
+use crate::service::Service;
+
+/// How long a statement waits here for clients of the database that are about to leave.
+const LEAVING: Duration = Duration::from_millis(100);
+/// How long it waits for server connections that are being opened, tidied or asked. The server waits
+/// 5 s itself (`CountOtherDBBackends`, procarray.c).
+const CLOSING: Duration = Duration::from_secs(1);
+/// How long none is opened at most. The server has the database locked by then.
+const VACANT_MAX: Duration = Duration::from_secs(60);
+/// Time between looks.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// The databases, each with its servers.
+#[derive(Default, Debug)]
+pub struct Vacancies {
+    closed: Mutex<Vec<(u64, Wanted)>>,
+    next: AtomicU64,
+    changed: Notify,
+}
+
+/// A database that somebody wants for himself.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Wanted {
+    servers: Vec<ServerAddress>,
+    database: String,
+}
+
+impl Wanted {
+    fn is(&self, route: &Route) -> bool {
+        route.login.database == self.database
+            && route.target.servers.iter().any(|server| self.servers.contains(server))
+    }
+}
+
+impl Vacancies {
+    /// Waits until connections may be opened by this route.
+    pub async fn admitted(&self, route: &Route) {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            if !locked(&self.closed).iter().any(|(_, wanted)| wanted.is(route)) {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+/// A database to which no connection is opened until this is dropped.
+struct Closed<'a> {
+    service: &'a Arc<Service>,
+    id: u64,
+    pools: Vec<Arc<PoolEntry>>,
+}
+
+impl<'a> Closed<'a> {
+    fn begin(service: &'a Arc<Service>, wanted: &Wanted) -> Self {
+        let vacancies = &service.vacancies;
+        let id = vacancies.next.fetch_add(1, Ordering::Relaxed);
+        locked(&vacancies.closed).push((id, wanted.clone()));
+        let pools = pools_of(service, wanted);
+        for entry in &pools {
+            entry.pool.lock().begin_vacancy();
+        }
+        Self { service, id, pools }
+    }
+}
+
+impl Drop for Closed<'_> {
+    fn drop(&mut self) {
+        let service = self.service;
+        locked(&service.vacancies.closed).retain(|(id, _)| *id != self.id);
+        service.vacancies.changed.notify_waiters();
+        for entry in &self.pools {
+            // It may be another database by now.
+            upkeep::renew(service, entry);
+            let due = loop {
+                // What is handed over must be taken out of its loop's epoll set, which only loops do.
+                upkeep::close_idle(service, &entry.pool, |_, _| true);
+                let mut pool = entry.pool.lock();
+                if pool.idle_count() == 0 {
+                    break pool.end_vacancy(service.loops.now()).1;
+                }
+            };
+            for _ in 0..due {
+                service.control.open(entry.pool.clone(), service.loops.least_loaded());
+            }
+        }
+    }
+}
+
+fn pools_of(service: &Service, wanted: &Wanted) -> Vec<Arc<PoolEntry>> {
+    let mut pools = service.pools.all();
+    pools.retain(|entry| wanted.is(&entry.route.load()));
+    pools
+}
+
+/// Closes what is idle. Returns how many server connections are left beside the asking client's own.
+fn close(service: &Service, wanted: &Wanted, asking: PoolId) -> u32 {
+    let mut left = 0;
+    for entry in pools_of(service, wanted) {
+        upkeep::close_idle(service, &entry.pool, |_, _| true);
+        left += entry.pool.lock().total().saturating_sub(u32::from(entry.pool.id == asking));
+        let listens = &entry.pool.stats.listen.connections;
+        if listens.load(Ordering::Relaxed) > 0 {
+            left += 1;
+            service.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
+        }
+    }
+    left + service.enquiries.close_lines(|servers, database| {
+        *database == wanted.database && servers.iter().any(|one| wanted.servers.contains(one))
+    })
+}
+
+/// Whether a client is connected there beside the one that asks.
+fn is_used(service: &Service, wanted: &Wanted, asking: PoolId) -> bool {
+    let used = |entry: &PoolEntry| entry.client_count() > usize::from(entry.pool.id == asking);
+    pools_of(service, wanted).iter().any(|entry| used(entry))
+}
+
+/// Closes the idle connections to a database for a client's statement, tells its loop, and lets none be
+/// opened until the server has answered.
+pub async fn vacate(service: &Arc<Service>, pool: PoolId, database: &[u8], client: ClientId) {
+    let (kept, answered) = oneshot::channel::<()>();
+    let tell = |kept: oneshot::Sender<()>| {
+        let kept = Arc::new(kept);
+        service.loops.send(client.home, ToLoop::Vacated { client, kept });
+    };
+    let entry = service.pools.by_id(pool);
+    let (Some(entry), Ok(database)) = (entry, std::str::from_utf8(database)) else {
+        return tell(kept);
+    };
+    let servers = entry.route.load().target.servers.clone();
+    let wanted = Wanted { servers, database: database.to_owned() };
+    drop(entry);
+    let begun = Instant::now();
+    let (mut kept, mut answered) = (Some(kept), answered);
+    let mut closed: Option<Closed<'_>> = None;
+    while begun.elapsed() < VACANT_MAX {
+        if closed.is_none() && !is_used(service, &wanted, pool) {
+            closed = Some(Closed::begin(service, &wanted));
+        }
+        let ready = match &closed {
+            Some(_) => close(service, &wanted, pool) == 0 || begun.elapsed() >= CLOSING,
+            None => begun.elapsed() >= LEAVING,
+        };
+        if let Some(kept) = kept.take_if(|_| ready) {
+            tracing::info!(
+                database,
+                closed = closed.is_some(),
+                "a statement wants a database for itself: idle server connections to it are closed, \
+                 and none is opened before it has been answered"
+            );
+            tell(kept);
+        }
+        tokio::select! {
+            _ = &mut answered => return,
+            () = sleep(LOOK_EVERY) => {}
+        }
+    }
+}
