@@ -450,3 +450,41 @@ def test_what_is_missing_is_said(env):
         except ServerError as error:
             assert "shared_preload_libraries" in error.message, error
         assert "shared_preload_libraries" in check(target)
+
+
+@pooler_only
+@limit(120)
+def test_a_login_does_not_wait_for_a_pool_that_is_busy_and_its_query_does(env):
+    """It waited for a server connection, past client_login_timeout."""
+    with sharing(env, pool_size=2, idle_transaction_reserve=0, client_login_timeout="2s", query_wait_timeout="30s") as target:
+        busy = [connect(env, target, "bob", timeout=30) for _ in range(2)]
+        for client in busy:
+            client.execute("begin")
+            client.send(m.query("select pg_sleep(5)"))
+        time.sleep(0.2)
+        began = time.monotonic()
+        comers = [connect(env, target, "ann" if number % 2 else f"u{number}", timeout=30) for number in range(10)]
+        took = time.monotonic() - began
+        assert took < 10 * 0.1 + 2, f"10 logins took {took:.1f} s"
+        for number, client in enumerate(comers):
+            equal(client.parameters["session_authorization"], "ann" if number % 2 else f"u{number}")
+        for client in comers:
+            client.send(m.query("select session_user, current_setting('datestyle')"))
+        for client in busy:
+            client.collect()
+            client.execute("commit")
+        for number, client in enumerate(comers):
+            user, style = ("ann", "German, DMY") if number % 2 else (f"u{number}", "ISO, MDY")
+            equal(client.collect().rows, [(user, style)])
+            # What it was told at the login was a guess; it has been told since.
+            equal(client.parameters["DateStyle"], style)
+        # A user who may not log in is told at his first query.
+        for client in busy:
+            client.send(m.query("begin; select pg_sleep(2)"))
+        time.sleep(0.2)
+        outsider = connect(env, target, "outsider", timeout=30)
+        outsider.send(m.query("select 1"))
+        for client in busy:
+            client.collect()
+            client.execute("commit")
+        is_ended(outsider.collect(), NO_RIGHT)

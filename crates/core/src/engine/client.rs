@@ -17,7 +17,7 @@ use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::vacancy::Vacancy;
 use super::{Socket, limits};
-use crate::pool::{Basis, SchemaEpoch, Wish};
+use crate::pool::{Basis, Parameter, SchemaEpoch, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -77,6 +77,8 @@ pub(super) struct Record<S: Socket> {
 pub(super) struct Extra {
     /// What it is sent ahead of its BackendKeyData; none once it has been greeted.
     pub(super) greeting: Option<Vec<u8>>,
+    /// What it was told of its session before there was one: see [`super::hand_over`].
+    pub(super) told_early: Option<Vec<Parameter>>,
     /// The settings that a RESET under way takes back.
     pub(super) resetting: Resetting,
     /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
@@ -275,6 +277,7 @@ impl<S: Socket> Client<S> {
     pub(super) fn settle(&mut self) {
         if let Some(extra) = &self.extra
             && extra.greeting.is_none()
+            && extra.told_early.is_none()
             && extra.resetting == Resetting::No
             && extra.forgotten.is_none()
             && !extra.forgetting

@@ -474,7 +474,10 @@ impl<S: Socket> Engine<S> {
         let (hash_key, serial) = (self.hash_key, self.next_serial);
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let Some(after) = rest.get(header.total()..) else { return false };
-        if client.is_native() || after.first() != Some(&frontend::SYNC) {
+        if client.is_native()
+            || client.has_no_session_yet()
+            || after.first() != Some(&frontend::SYNC)
+        {
             return false;
         }
         let body = &rest[HEADER_BYTES..header.total()];

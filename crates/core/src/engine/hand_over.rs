@@ -10,7 +10,10 @@
 //!                                                └ refused: the client is told why, and leaves
 //! ```
 //! A client that logs in is handed over to before it is greeted, and so learns of the server's
-//! refusal, and of the values that its session begins with, when it would without a pooler.
+//! refusal, and of the values that its session begins with, when it would without a pooler. Where it
+//! would have to wait for a backend for that, it is greeted with the values that its user's sessions
+//! began with before (or the pooler's own), and leaves the queue: its session begins with its first
+//! query, when it is told what is different (ParameterStatus), or that it is refused.
 //!
 //! # Invariants
 //! * nothing of a client's goes to a backend of such a pool unless the last hand-over there that was
@@ -33,6 +36,7 @@
 
 use std::hash::Hasher;
 use std::sync::Arc;
+use std::time::Duration;
 
 use siphasher::sip::SipHasher24;
 
@@ -40,7 +44,7 @@ use super::backend::Backend;
 use super::client::Client;
 use super::expect::Expect;
 use super::from_client::Halt;
-use super::message::{ClientAbout, Mptcp, PeerAddress, PoolMode, PoolRef};
+use super::message::{ClientAbout, ClientState, Mptcp, PeerAddress, PoolMode, PoolRef};
 use super::table::Engine;
 use super::{Host, Socket};
 use crate::ids::{ClientId, Slot};
@@ -65,6 +69,8 @@ const OVER_MPTCP: u8 = 1;
 const FELL_BACK: u8 = 2;
 /// The longest text in a message (NAMEDATALEN - 1).
 const TEXT_BYTES_MAX: usize = 63;
+/// How long after its turn a client's backend is looked for again.
+const ON_THE_WAY: Duration = Duration::from_millis(100);
 /// Settings that a server may report for one hand-over.
 const REPORTED_MAX: usize = 100;
 
@@ -424,7 +430,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// What the server has told its client at the login, if this is its session.
-    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>) {
+    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
         let hand_over = self.hand_over.as_ref();
         for (name, own) in &self.parameters.pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
@@ -433,7 +439,9 @@ impl<S: Socket> Backend<S> {
                 _ => None,
             });
             let value = said.or_else(|| client.record.start.get(name)).unwrap_or(own);
-            build::parameter_status(out, name, value);
+            if !told.iter().any(|(known, before)| known == name && **before == *value) {
+                build::parameter_status(out, name, value);
+            }
         }
     }
 }
@@ -456,8 +464,8 @@ fn too_many_users() -> ClientError {
 
 impl<S: Socket> Client<S> {
     /// Its session begins on this backend, which has been handed over to it: what it has not asked
-    /// for has the values of its user.
-    fn begin_on(&mut self, backend: &Backend<S>) {
+    /// for has the values of its user. Returns what it is due if it has been greeted already.
+    fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
         self.basis = backend.basis;
         let mut start = SettingsBuilder::from(&self.record.start);
         for (name, own) in backend.parameters.settable() {
@@ -468,10 +476,43 @@ impl<S: Socket> Client<S> {
         self.record.start = backend.pool.interner().share(start.build());
         self.desired = self.record.start.clone();
         let mut said = Vec::with_capacity(512);
-        backend.greet_as_own(self, &mut said);
+        let told = self.extra.as_mut().and_then(|extra| extra.told_early.take());
+        backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());
         if let Some(greeting) = self.extra.as_mut().and_then(|extra| extra.greeting.as_mut()) {
             greeting.append(&mut said);
         }
+        self.settle();
+        said
+    }
+
+    /// What it is told of a session that it has not got yet. No superuser shares backends.
+    fn tell_early(&mut self, values: &ServerParameters) {
+        let user = self.record.about.user().unwrap_or_default().as_bytes();
+        let start = &self.record.start;
+        let told: Vec<Parameter> = values
+            .pairs
+            .iter()
+            .map(|(name, own)| {
+                let value = match &**name {
+                    b"session_authorization" => user,
+                    b"is_superuser" => b"off",
+                    _ => start.get(name).unwrap_or(own),
+                };
+                (name.clone(), value.into())
+            })
+            .collect();
+        let extra = self.extra();
+        if let Some(greeting) = &mut extra.greeting {
+            for (name, value) in &told {
+                build::parameter_status(greeting, name, value);
+            }
+        }
+        extra.told_early = Some(told);
+    }
+
+    /// Whether it has been greeted, and its session has not begun.
+    pub(super) fn has_no_session_yet(&self) -> bool {
+        self.extra.as_ref().is_some_and(|extra| extra.told_early.is_some())
     }
 }
 
@@ -508,6 +549,40 @@ impl<S: Socket> Engine<S> {
         true
     }
 
+    /// Whether a client waits for nothing but its greeting, which may do without its session. (In session
+    /// mode, that tells the server's own process id.)
+    pub(super) fn may_be_greeted_early(&self, client: &Client<S>) -> bool {
+        client.is_to_be_greeted()
+            && client.mode != PoolMode::Session
+            && self.pool_of(client).pool.is_shared_by_users()
+            && self.probable_values(client).is_some()
+    }
+
+    fn probable_values(&self, client: &Client<S>) -> Option<Arc<ServerParameters>> {
+        let user = client.record.about.user().unwrap_or_default();
+        self.pool_of(client).pool.probable_values_of_user(user)
+    }
+
+    /// Greets a client whose turn to get a backend has not come.
+    pub(super) fn greet_early<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let (id, process) = (self.client_id(slot), self.process_of(slot));
+        let values = self.clients.get(slot).and_then(|client| self.probable_values(client));
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let pool = &self.pools[client.pool as usize].pool;
+        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.since)) else {
+            // Its backend is on the way.
+            self.set_deadline(slot, Some(now.after(ON_THE_WAY)));
+            return;
+        };
+        client.tell_early(&values);
+        client.state = ClientState::Idle;
+        client.since = now;
+        self.greet(host, slot, process, now);
+        self.rearm(slot, now);
+        self.resume_client(host, slot, now);
+        self.drain_if_idle(host, slot, now);
+    }
+
     /// A hand-over to this client has come to its end.
     pub(super) fn handed_over<H: Host<S>>(
         &mut self,
@@ -525,17 +600,19 @@ impl<S: Socket> Engine<S> {
         let Some(backend) = client.backend.take() else { return };
         client.held = false;
         let begins = client.is_to_be_greeted();
-        if begins {
-            client.begin_on(&backend);
+        let mut said = Vec::new();
+        if begins || client.has_no_session_yet() {
+            said = client.begin_on(&backend);
         }
         client.begin_with(&backend);
         client.backend = Some(backend);
+        let mode = client.mode;
+        match mode {
+            _ if !begins => self.answer(host, slot, &said, &[], now), // ahead of its first answer
+            PoolMode::Session => self.greet_late(host, slot, now),
+            _ => self.greet(host, slot, process, now),
+        }
         if begins {
-            if client.mode == PoolMode::Session {
-                self.greet_late(host, slot, now);
-            } else {
-                self.greet(host, slot, process, now);
-            }
             self.rearm(slot, now);
         }
         self.after_answer(host, slot, now);

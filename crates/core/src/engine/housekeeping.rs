@@ -33,6 +33,10 @@ const PARK_AFTER_US: u64 = 5_000;
 /// The same of one whose client takes nothing of its result, or sends nothing more of a message.
 const PARK_STALLED_AFTER: Duration = Duration::from_secs(1);
 
+/// How long a client of a pool that users share waits for its session to be greeted by it. Then the
+/// pool is busy: it is greeted with what is known, and its first query waits.
+const GREETED_AFTER: Duration = Duration::from_millis(100);
+
 /// How long a client must have waited for one that stalls to be cut off for its sake.
 const CUT_AFTER: Duration = Duration::from_secs(1);
 
@@ -80,6 +84,7 @@ impl Wheel {
 
 /// Why a client has run out of time.
 enum Overdue {
+    Greeting,
     Wait,
     Query,
     IdleInTransaction,
@@ -289,6 +294,9 @@ impl<S: Socket> Engine<S> {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.since));
+                if self.may_be_greeted_early(client) {
+                    consider(limit(Overdue::Greeting, GREETED_AFTER, client.since));
+                }
             }
             ClientState::Idle => {
                 consider(limit(Overdue::Idle, settings.client_idle_timeout, client.since));
@@ -346,6 +354,7 @@ impl<S: Socket> Engine<S> {
         let view = self.pool_of(client);
         let settings = &view.settings;
         let error = match overdue {
+            Overdue::Greeting => return self.greet_early(host, slot, now),
             Overdue::Wait => {
                 let waited = settings.query_wait_timeout;
                 match view.pool.last_error() {

@@ -86,6 +86,13 @@ impl Bases {
         Basis(at)
     }
 
+    /// The values that a user's sessions were last found to begin with, of those that were new.
+    pub(super) fn last_of_user(&self, user: &str) -> Option<Arc<ServerParameters>> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = *known.users.get(user)?.last()?;
+        known.values.get(usize::from(last)).cloned()
+    }
+
     /// The values of that number.
     pub(super) fn get(&self, basis: Basis) -> Option<Arc<ServerParameters>> {
         let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -484,6 +484,11 @@ impl<B> SharedPool<B> {
         self.bases.of_user(user, parameters)
     }
 
+    /// What a session of this user's probably begins with: as an earlier one did, else as the pooler's own.
+    pub fn probable_values_of_user(&self, user: &str) -> Option<Arc<ServerParameters>> {
+        self.bases.last_of_user(user).or_else(|| self.parameters())
+    }
+
     /// By what clients and backends with these settings are compared: where users share the pool, also
     /// by the session's own values.
     #[inline]

@@ -177,13 +177,17 @@ impl Queued<'_> {
         }
         waiting.insert(rank, full);
     }
+
+    fn leave(&mut self) {
+        if let Some(rank) = self.rank.take() {
+            locked(&self.queue.waiting).remove(&rank);
+        }
+    }
 }
 
 impl Drop for Queued<'_> {
     fn drop(&mut self) {
-        if let Some(rank) = self.rank.take() {
-            locked(&self.queue.waiting).remove(&rank);
-        }
+        self.leave();
     }
 }
 
@@ -225,6 +229,10 @@ pub(super) async fn dial(
     let number = queue.next.fetch_add(1, Ordering::Relaxed);
     let mut queued = Queued { queue, rank: None };
     loop {
+        if !service.vacancies.admits(asker.route) {
+            queued.leave(); // what others wait for is nothing that this one needs meanwhile
+            service.vacancies.admitted(asker.route).await;
+        }
         let freed = limits.server_freed();
         let class = asker.class();
         let since = match (class, asker.entry) {
@@ -261,7 +269,6 @@ pub(super) async fn dial(
 
 async fn open(service: &Service, asker: &Asker<'_>) -> Result<(Dialled, Place), DialError> {
     let (limits, route) = (&service.limits, asker.route);
-    service.vacancies.admitted(route).await;
     let permit = limits.server(asker.database, asker.user, &route.bounds);
     let permit = permit.map_err(DialError::Full)?;
     let held = asker.entry.map(|entry| entry.share.hold());

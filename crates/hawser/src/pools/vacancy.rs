@@ -65,13 +65,18 @@ impl Wanted {
 }
 
 impl Vacancies {
-    /// Waits until connections may be opened by this route.
+    /// Whether connections may be opened by this route.
+    pub fn admits(&self, route: &Route) -> bool {
+        !locked(&self.closed).iter().any(|(_, wanted)| wanted.is(route))
+    }
+
+    /// Waits until they may.
     pub async fn admitted(&self, route: &Route) {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
-            if !locked(&self.closed).iter().any(|(_, wanted)| wanted.is(route)) {
+            if self.admits(route) {
                 return;
             }
             changed.await;

@@ -374,3 +374,57 @@ fn who_waits_for_a_backend_to_begin_gets_it_in_turn() {
     assert!(bob.kinds().ends_with("KZ"));
     assert_eq!(world.idle_backends(), 1);
 }
+
+#[test]
+fn a_login_does_not_wait_for_a_busy_pool_and_the_query_does() {
+    let mut world = World::shared(1);
+    let ann = client(&mut world, "ann");
+    let server = world.servers[0].clone();
+    world.send(&ann, &query("SELECT pg_sleep(60)"));
+    sent(&server);
+    let bob = world.client_as(Some("bob"), PoolMode::Transaction, &[("DateStyle", "ISO, DMY")]);
+    assert_eq!(bob.kinds(), "", "perhaps it is its turn in a moment");
+    world.wait_ms(200);
+    let greeting = bob.received();
+    assert!(kinds(&greeting).ends_with("KZ"), "{}", kinds(&greeting));
+    let has = |bytes: &[u8], name, value| {
+        let said = parameter(name, value);
+        bytes.windows(said.len()).any(|part| part == said)
+    };
+    for (name, value) in [("session_authorization", "bob"), ("DateStyle", "ISO, DMY")] {
+        assert!(has(&greeting, name, value), "{name}");
+    }
+    assert_eq!(world.pool.lock().waiting_count(), 0, "it wants no backend yet");
+    // A Parse that others have had prepared is not answered for a session that is not there.
+    world.send(&bob, &[parse("s", "SELECT 2"), bind("s"), execute(), sync()].concat());
+    assert_eq!((bob.kinds(), world.pool.lock().waiting_count()), (String::new(), 1));
+    world.send(&server, &answers("CI"));
+    assert_eq!(sent(&server), ["RESET ALL", "-> bob"]);
+    world.send(&server, &[reset(), handed("bob", &[("TimeZone", "Asia/Tokyo")])].concat());
+    let told = bob.received();
+    assert!(has(&told, "TimeZone", "Asia/Tokyo"), "{}", kinds(&told));
+    assert_eq!(kinds(&told), "S", "only what is different");
+    assert!(sent(&server).ends_with(&["P", "B", "E", "S"].map(str::to_owned)));
+    // The next one of the same user is told at once.
+    let again = world.client_as(Some("bob"), PoolMode::Transaction, &[]);
+    world.wait_ms(200);
+    assert!(has(&again.received(), "TimeZone", "Asia/Tokyo"));
+}
+
+#[test]
+fn who_was_greeted_early_and_is_refused_then_is_told_at_its_first_query() {
+    let mut world = World::shared(1);
+    let ann = client(&mut world, "ann");
+    let server = world.servers[0].clone();
+    world.send(&ann, &query("SELECT pg_sleep(60)"));
+    let bob = world.client_as(Some("bob"), PoolMode::Transaction, &[]);
+    world.wait_ms(200);
+    assert!(bob.kinds().ends_with("KZ"));
+    world.send(&server, &answers("CI"));
+    world.send(&bob, &query("DELETE FROM t"));
+    sent(&server);
+    world.send(&server, &[reset(), refusal("28000")].concat());
+    assert_eq!(bob.kinds(), "E");
+    assert!(bob.is_dropped());
+    assert!(!sent(&server).contains(&"DELETE FROM t".to_owned()));
+}
