@@ -16,6 +16,7 @@ pub mod enquiry;
 pub mod open;
 pub mod place;
 mod schema;
+mod spare;
 pub mod upkeep;
 pub mod vacancy;
 

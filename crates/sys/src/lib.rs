@@ -12,6 +12,7 @@ pub mod epoll;
 pub mod eventfd;
 pub mod interfaces;
 pub mod listen;
+pub mod memory;
 pub mod mptcp;
 pub mod names;
 pub mod namespace;

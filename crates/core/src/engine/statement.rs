@@ -11,7 +11,9 @@
 //! On a backend by [`BackendStatements`] (least recently used goes first), in all by the
 //! [`StatementMemory`] that the tables of all pools share: once the texts take more than it
 //! allows, those that no client names any more are forgotten. Where all are named, a new one is
-//! not shared: its client keeps the backend that has it.
+//! not shared: its client keeps the backend that has it. One that no client names and no backend has is
+//! forgotten in any case by [`StatementTable::forget_idle`], unless it is asked for again in time: a
+//! text that was sent once (with values in it) would otherwise stay until the bound is reached.
 //!
 //! # Why the settings are part of it
 //! Parse folds constants and resolves names: `'01/02/2024'::date` keeps the DateStyle of its
@@ -195,6 +197,11 @@ impl Statement {
         text_of(&self.body)
     }
 
+    /// What it takes, as far as it is known: see [`StatementMemory`].
+    fn bytes(&self) -> usize {
+        self.body.len() + STATEMENT_OVERHEAD_BYTES
+    }
+
     /// Whether a server had something to say when it prepared it.
     pub(super) fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Relaxed)
@@ -308,6 +315,8 @@ struct Inner {
     /// A sweep has just found too little to forget: the next is left to `make_room`, for sweeping
     /// at every Parse would cost more than it brings.
     nothing_to_spare: bool,
+    /// The clock at the last call of `forget_idle`.
+    mark: u64,
 }
 
 /// What the texts of all tables, and clients' names for them, take together, and may take.
@@ -382,8 +391,12 @@ impl Drop for StatementTable {
     }
 }
 
-/// What a statement costs beside its text.
-const STATEMENT_OVERHEAD_BYTES: usize = 200;
+/// What a statement costs beside its text: itself with the two counts of its [`Arc`], its name, the
+/// smallest list that its place in the table has, that place, and what the allocator adds to four blocks.
+const STATEMENT_OVERHEAD_BYTES: usize =
+    size_of::<Statement>() + 16 + 32 + 4 * size_of::<Kept>() + 64 + 4 * 16;
+/// A table with room for fewer is never made smaller.
+const SPARE_PLACES: usize = 1024;
 
 impl StatementTable {
     /// An empty table whose hashes are keyed.
@@ -398,6 +411,7 @@ impl StatementTable {
                 clock: 0,
                 bytes: 0,
                 nothing_to_spare: false,
+                mark: 0,
             }),
         }
     }
@@ -534,7 +548,7 @@ impl StatementTable {
         effects: super::effects::Effects,
     ) -> Arc<Statement> {
         let statement = self.new_statement(inner, body, basis, settings, effects);
-        let (used, bytes) = (inner.clock, body.len() + STATEMENT_OVERHEAD_BYTES);
+        let (used, bytes) = (inner.clock, statement.bytes());
         inner.by_hash.entry(hash).or_default().push(Kept { statement: statement.clone(), used });
         inner.bytes += bytes;
         self.memory.changed(0, bytes);
@@ -585,6 +599,25 @@ impl StatementTable {
         }
     }
 
+    /// Forgets what no client names, no backend has, and nobody has asked for since the last
+    /// call. Returns the bytes of these. To be called at long intervals: it looks at all.
+    pub fn forget_idle(&self) -> usize {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = inner.clock;
+        let since = std::mem::replace(&mut inner.mark, clock);
+        if inner.by_hash.is_empty() {
+            return 0;
+        }
+        let before = inner.bytes;
+        let forgotten = inner.forget_idle(since);
+        let freed = before - inner.bytes;
+        self.memory.changed(before, inner.bytes);
+        inner.nothing_to_spare = false;
+        drop(inner);
+        drop(forgotten); // without the lock: there may be many
+        freed
+    }
+
     /// What all tables together take and may take.
     pub fn memory(&self) -> &Arc<StatementMemory> {
         &self.memory
@@ -622,7 +655,7 @@ impl Inner {
             bucket.retain(|kept| {
                 let stays = !kept.statement.is_superseded();
                 if !stays {
-                    bytes -= kept.statement.body.len() + STATEMENT_OVERHEAD_BYTES;
+                    bytes -= kept.statement.bytes();
                 }
                 stays
             });
@@ -631,13 +664,30 @@ impl Inner {
         self.bytes = bytes;
     }
 
+    /// Takes out what is held by the table alone and was not used after this time.
+    fn forget_idle(&mut self, since: u64) -> Vec<Kept> {
+        let mut forgotten = Vec::new();
+        self.by_hash.retain(|_, bucket| {
+            forgotten.extend(bucket.extract_if(.., |kept| {
+                kept.used <= since && Arc::strong_count(&kept.statement) == 1
+            }));
+            !bucket.is_empty()
+        });
+        self.bytes -= forgotten.iter().map(|kept| kept.statement.bytes()).sum::<usize>();
+        // A table that was large once shall not stay so.
+        if self.by_hash.capacity() > 4 * self.by_hash.len().max(SPARE_PLACES) {
+            self.by_hash.shrink_to(2 * self.by_hash.len());
+        }
+        forgotten
+    }
+
     fn forget_unused(&mut self, excess: usize) {
         let mut unused: Vec<(u64, usize)> = self
             .by_hash
             .values()
             .flatten()
             .filter(|kept| Arc::strong_count(&kept.statement) == 1)
-            .map(|kept| (kept.used, kept.statement.body.len() + STATEMENT_OVERHEAD_BYTES))
+            .map(|kept| (kept.used, kept.statement.bytes()))
             .collect();
         unused.sort_unstable();
         let target = self.bytes.saturating_sub(excess) / 4 * 3;
@@ -654,12 +704,7 @@ impl Inner {
             bucket.retain(|kept| kept.used > limit || Arc::strong_count(&kept.statement) > 1);
             !bucket.is_empty()
         });
-        self.bytes = self
-            .by_hash
-            .values()
-            .flatten()
-            .map(|kept| kept.statement.body.len() + STATEMENT_OVERHEAD_BYTES)
-            .sum();
+        self.bytes = self.by_hash.values().flatten().map(|kept| kept.statement.bytes()).sum();
     }
 }
 
@@ -1016,6 +1061,31 @@ mod tests {
         assert!(prepare(&table, 11).is_none(), "swept in vain a moment ago");
         table.make_room();
         assert!(prepare(&table, 11).is_some());
+    }
+
+    #[test]
+    fn what_nobody_asks_for_again_is_forgotten_with_time() {
+        let table = table(usize::MAX);
+        let named = prepare(&table, 0).unwrap();
+        let on_backend = prepare(&table, 1).unwrap();
+        let mut backend = BackendStatements::new(10);
+        backend.insert(&on_backend, 0);
+        drop(on_backend);
+        for n in 2..100 {
+            prepare(&table, n);
+        }
+        table.forget_idle();
+        assert_eq!(table.size().0, 100, "all have been used since the table was made");
+        prepare(&table, 2);
+        table.forget_idle();
+        assert_eq!(table.size(), (3, 3 * EACH), "named, on a backend, asked for again");
+        assert_eq!(table.memory.bytes(), 3 * EACH);
+        table.forget_idle();
+        assert_eq!(table.size().0, 2);
+        backend.clear();
+        drop(named);
+        table.forget_idle();
+        assert_eq!((table.size(), table.memory.bytes()), ((0, 0), 0));
     }
 
     #[test]

@@ -440,6 +440,12 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     for (name, help, value) in [
         ("process_private_memory", "Memory of this process alone", figures.private_bytes),
         ("process_resident_memory", "Memory in RAM", figures.resident_bytes),
+        (
+            "prepared_statements_memory",
+            "What texts and names of prepared statements take, see prepared_statements_memory",
+            // All pools share it.
+            pooler.pools().first().map_or(0, |entry| entry.pool.statements.memory().bytes() as u64),
+        ),
     ] {
         encoder
             .encode_descriptor(name, help, Some(&Unit::Bytes), MetricType::Gauge)?

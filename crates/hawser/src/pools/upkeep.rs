@@ -11,6 +11,7 @@ use hawser_core::ids::BackendId;
 use hawser_core::session::options::Replication;
 use hawser_core::wire::build;
 
+use super::spare::Spare;
 use super::{PoolEntry, Wanted, locked};
 use crate::config::ANY_DATABASE;
 use crate::dial::Dialler;
@@ -28,20 +29,30 @@ const FORGET_REPLICATION_AFTER: Duration = Duration::from_secs(5);
 /// Passes between looks at certificate files.
 const FILES_EVERY: u64 = 10;
 
+/// Passes between two times that statements are forgotten which no client has asked for meanwhile:
+/// they are kept for one to two of these.
+const STATEMENTS_EVERY: u64 = 15;
+
 /// Keeps pools in order until the process ends.
 pub async fn run(service: Arc<Service>) {
     let mut tick = tokio::time::interval(PERIOD);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut spare = Spare::default();
     for pass in 0u64.. {
         tick.tick().await;
         if service.phase() == Phase::Ending {
             return;
         }
         make_those_always_wanted(&service);
+        let mut freed = 0;
         for entry in service.pools.all() {
             look_after(&service, &entry);
             entry.pool.statements.make_room();
+            if pass.is_multiple_of(STATEMENTS_EVERY) {
+                freed += entry.pool.statements.forget_idle();
+            }
         }
+        spare.give_back(pass, freed).await;
         super::census::refresh(&service);
         service.enquiries.close_idle();
         if pass.is_multiple_of(FILES_EVERY) {

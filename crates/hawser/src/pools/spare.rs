@@ -1,0 +1,102 @@
+//! When memory that is free is returned to the system.
+//!
+//! # Model
+//! The allocator keeps what is freed (see [`hawser_sys::memory`]), and does not say cheaply how much of
+//! it. So it is tried: every [`EVERY`] passes where the process has more than [`WORTH_BYTES`]. Each time
+//! that brings little, and while the memory stays the same, the pause before the next one doubles, up
+//! to [`PAUSE_MAX`]; a change begins anew.
+//!
+//! # Why not after each burst
+//! An allocation of an arena that is being looked through waits for it: milliseconds where much is free,
+//! and no more than once in [`EVERY`] seconds.
+
+use crate::process::private_memory;
+
+/// Passes (seconds) between two attempts, at first.
+const EVERY: u64 = 10;
+/// The same where nothing is to be had.
+const PAUSE_MAX: u64 = 40;
+/// A process with less is left alone.
+const WORTH_BYTES: u64 = 16 << 20;
+/// What is a change.
+const CHANGE_BYTES: u64 = 2 << 20;
+
+/// When it was tried last, and what it brought.
+#[derive(Debug, Default)]
+pub(super) struct Spare {
+    next: u64,
+    pause: u64,
+    after: u64,
+}
+
+impl Spare {
+    /// To be called at each pass, with the bytes that are known to have been freed in it.
+    pub(super) async fn give_back(&mut self, pass: u64, freed: usize) {
+        if freed as u64 >= CHANGE_BYTES {
+            self.next = pass;
+        }
+        if !pass.is_multiple_of(EVERY) {
+            return;
+        }
+        let Some(before) = private_memory(std::process::id()) else { return };
+        if !self.is_due(pass, before) {
+            return;
+        }
+        // It takes locks that this thread's other tasks need as well: beside them.
+        if tokio::task::spawn_blocking(hawser_sys::memory::give_back).await.is_err() {
+            return;
+        }
+        let after = private_memory(std::process::id()).unwrap_or(before);
+        self.tried(pass, before, after);
+        if before.saturating_sub(after) >= CHANGE_BYTES {
+            tracing::debug!(before, after, "free memory has been returned to the system");
+        }
+    }
+
+    fn is_due(&self, pass: u64, now: u64) -> bool {
+        now >= WORTH_BYTES && (pass >= self.next || now.abs_diff(self.after) >= CHANGE_BYTES)
+    }
+
+    fn tried(&mut self, pass: u64, before: u64, after: u64) {
+        let brought = before.saturating_sub(after) >= CHANGE_BYTES;
+        let same = before.abs_diff(self.after) < CHANGE_BYTES;
+        self.pause =
+            if brought || !same { EVERY } else { (self.pause * 2).clamp(EVERY, PAUSE_MAX) };
+        (self.next, self.after) = (pass + self.pause, after);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    #[test]
+    fn a_process_that_stays_as_it_is_is_asked_ever_less_often() {
+        let (mut spare, mut tries) = (Spare::default(), Vec::new());
+        for pass in (0..1000).step_by(10) {
+            if spare.is_due(pass, 40 * MB) {
+                tries.push(pass);
+                spare.tried(pass, 40 * MB, 40 * MB);
+            }
+        }
+        assert_eq!(tries[..6], [0, 10, 30, 70, 110, 150]);
+        assert_eq!(tries.len(), 27);
+    }
+
+    #[test]
+    fn a_change_begins_anew_and_a_small_process_is_left_alone() {
+        let mut spare = Spare::default();
+        for pass in (0..200).step_by(10) {
+            if spare.is_due(pass, 40 * MB) {
+                spare.tried(pass, 40 * MB, 40 * MB);
+            }
+        }
+        assert!(!spare.is_due(200, 40 * MB));
+        assert!(spare.is_due(200, 60 * MB));
+        spare.tried(200, 60 * MB, 17 * MB);
+        assert!(spare.is_due(210, 17 * MB));
+        assert!(!spare.is_due(10_000, 15 * MB));
+    }
+}
