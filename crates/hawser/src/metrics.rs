@@ -9,6 +9,7 @@
 //! clients. So they are asked at most every [`PINS_EVERY`].
 
 pub mod collect;
+pub mod host;
 pub mod http;
 pub mod page;
 pub mod process;

@@ -8,6 +8,12 @@ use std::net::IpAddr;
 /// Bytes for a name with its NUL (NI_MAXHOST of netdb.h).
 const NAME_BYTES_MAX: usize = 1025;
 
+/// What this host calls itself; `None` where that is not text.
+pub fn own_host() -> Option<String> {
+    let name = rustix::system::uname();
+    name.nodename().to_str().ok().filter(|name| !name.is_empty()).map(str::to_owned)
+}
+
 /// The name of an address; `None` if it has none. Asks name service: it may take seconds.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::ids::LoopId;
-use hawser_sys::listen::{BoundPath, SocketFile, listen_unix};
+use hawser_sys::listen::{BoundPath, SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
@@ -22,6 +22,7 @@ use crate::dial::Place;
 use crate::limits::Limits;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
 use crate::loops::{Loops, Pool};
+use crate::metrics::host::Hosts;
 use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
 use crate::pools::upkeep;
@@ -75,10 +76,13 @@ impl AdminConsole for Administration {
         let config = service.config.load_full();
         let http = config.start.admin.http_address;
         if let Some(address) = http.address() {
-            match listen(address) {
+            match listen(address, config.start.listen.backlog) {
                 Ok(listener) => {
                     let address = listener.local_addr().unwrap_or(address);
-                    tokio::spawn(http::run(listener, Arc::new(Pages::new(pooler.clone()))));
+                    let own = hawser_sys::names::own_host();
+                    let hosts = Hosts::new(&config.start.admin.http_hosts, own);
+                    let pages = Arc::new(Pages::new(pooler.clone()));
+                    tokio::spawn(http::run(listener, pages, hosts));
                     tracing::info!(%address, "metrics, health and status page");
                 }
                 // Asked for, it must be there; a second process on this host goes on without the default.
@@ -159,10 +163,9 @@ impl AdminConsole for Administration {
     }
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let listener = std::net::TcpListener::bind(address)?;
-    listener.set_nonblocking(true)?;
-    TcpListener::from_std(listener)
+fn listen(address: SocketAddr, backlog: u32) -> std::io::Result<TcpListener> {
+    let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+    TcpListener::from_std(listen_tcp(address, backlog)?)
 }
 
 /// Connections to the control socket that may wait to be accepted.

@@ -677,6 +677,12 @@ settings! {
         /// ask for no password: keep it on loopback or behind a proxy. "" turns it off. Without an address
         /// here, a process that cannot have the default says so and goes on without them.
         http_address: OptionalAddress = "127.0.0.1:9632", example "\"127.0.0.1:9700\"";
+        /// Host names under which these pages are shown, beside IP addresses, `localhost`, names
+        /// without a dot and the host's own name: others get 421, because a web page from elsewhere
+        /// could read what is here by a name of its own that leads here (DNS rebinding). A name that
+        /// begins with a dot stands for all names below it, `*` for every name. `/healthz` is shown
+        /// under any. One string with commas, or a list.
+        http_hosts: Vec<String> = "", example "[\"hawser.example.org\", \".svc.cluster.local\"]";
         /// The socket that `hawser status` asks. Without it, `hawser.sock` in `$RUNTIME_DIRECTORY`
         /// (systemd's) or `$XDG_RUNTIME_DIR`; without those, there is none.
         control_socket: Option<PathBuf> = "not set", example "\"/run/hawser/control.sock\"";

@@ -163,7 +163,9 @@ mod tests {
                 .contains("belongs in [[database]] or [[user]] or [pool]")
         );
         assert!(unknown_key(Table::Listen, "query_timeout").contains("belongs in"));
-        assert!(unknown_key(Table::Admin, "zzz").contains("http_address, control_socket"));
+        assert!(
+            unknown_key(Table::Admin, "zzz").contains("http_address, http_hosts, control_socket")
+        );
         assert!(unknown_key(Table::Pool, "so_reuseport").contains("one process uses all cores"));
         assert!(unknown_table("databases", true).contains("[[database]]"));
         assert!(unknown_table("pol", true).contains("did you mean `pool`"));

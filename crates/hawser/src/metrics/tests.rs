@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::host::Hosts;
 use super::*;
 use crate::admin::tests::fake;
 
@@ -64,7 +65,8 @@ async fn served() -> (std::net::SocketAddr, Arc<crate::admin::tests::Fake>) {
     let fake = fake();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
-    tokio::spawn(http::run(listener, Arc::new(Pages::new(fake.clone()))));
+    let hosts = Hosts::new(&[], None);
+    tokio::spawn(http::run(listener, Arc::new(Pages::new(fake.clone())), hosts));
     (address, fake)
 }
 
@@ -113,15 +115,38 @@ async fn a_head_beyond_the_bound_is_refused() {
 }
 
 #[tokio::test]
-async fn who_holds_connections_without_a_word_is_cut_off() {
+async fn who_holds_connections_without_a_word_is_cut_off_for_one_that_speaks() {
     let (address, _) = served().await;
     let mut silent = Vec::new();
-    for _ in 0..http::CONNECTIONS_MAX {
+    for _ in 0..2 * http::WAITING_MAX {
         silent.push(TcpStream::connect(address).await.unwrap());
     }
-    // The next one waits until they are cut off, and is then served.
+    // Far less than a head may take.
     let answer =
-        tokio::time::timeout(Duration::from_secs(20), request(address, "GET /healthz HTTP/1.1"));
+        tokio::time::timeout(Duration::from_secs(4), request(address, "GET /healthz HTTP/1.1"));
     assert!(answer.await.unwrap().starts_with("HTTP/1.1 200"));
-    drop(silent);
+    // The oldest gave way, the newest are still there.
+    assert_eq!(silent[0].read(&mut [0; 1]).await.unwrap(), 0);
+    let newest = silent.last_mut().unwrap();
+    let mut byte = [0; 1];
+    let read = tokio::time::timeout(Duration::from_millis(50), newest.read(&mut byte));
+    assert!(read.await.is_err(), "it waits for its head");
+}
+
+#[tokio::test]
+async fn under_a_strangers_name_only_health_is_shown() {
+    let (address, _) = served().await;
+    let under = async |name: &str, path: &str| {
+        let mut stream = TcpStream::connect(address).await.unwrap();
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {name}\r\n\r\n");
+        stream.write_all(head.as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    for path in ["/", "/metrics", "/readyz", "/other"] {
+        assert_eq!(under("rebound.example", path).await, "421", "{path}");
+        assert_ne!(under("127.0.0.1:9632", path).await, "421", "{path}");
+    }
+    assert_eq!(under("rebound.example", "/healthz").await, "200");
 }
