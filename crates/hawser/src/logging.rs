@@ -2,14 +2,20 @@
 //!
 //! # Invariants
 //! * no secret and no statement text is an argument of an event, at any level
+//! * an event is a line of text without control characters, whatever a client or server has sent: what
+//!   comes from them can neither begin a line nor move a terminal's cursor
 //! * libraries are heard from warnings on: below, they speak of bytes
 //!
 //! # Limits      one log a process: what begins it second changes the level only
 
+use std::fmt::{Debug, Result as Written, Write};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
 
+use tracing::field::Field;
+use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::fmt::format::{Writer, debug_fn};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
@@ -44,13 +50,56 @@ pub fn begin(format: LogFormat, level: LogLevel) {
     let (filter, handle) = reload::Layer::new(filter(level));
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match format {
-        LogFormat::Text => lines.with_ansi(std::io::stderr().is_terminal()).boxed(),
+        LogFormat::Text => lines
+            .with_ansi(std::io::stderr().is_terminal())
+            .fmt_fields(debug_fn(write_field).delimited(" "))
+            .boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
     // Somebody else's log (a test's) stays.
     if Registry::default().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = LEVEL.set(handle);
     }
+}
+
+/// Writes the message, or a field with its name: the one place through which text of clients and
+/// servers gets into the text log (JSON escapes by itself).
+fn write_field(out: &mut Writer<'_>, field: &Field, value: &dyn Debug) -> Written {
+    if field.name() != "message" {
+        let (on, off) = if out.has_ansi_escapes() { ("\x1b[3m", "\x1b[0m") } else { ("", "") };
+        write!(out, "{on}{}{off}=", field.name())?;
+    }
+    write!(Escaped(out), "{value:?}")
+}
+
+/// A text of a client or server, for a terminal.
+pub fn without_control(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    // Writing to a string does not fail.
+    let _ = Escaped(&mut out).write_str(text);
+    out
+}
+
+/// Writes control characters by their numbers, as Rust does, and with them those that begin lines or
+/// turn the direction of text to some readers (Unicode's line and paragraph separators, bidirectional
+/// controls).
+struct Escaped<'a, W>(&'a mut W);
+
+impl<W: Write> Write for Escaped<'_, W> {
+    fn write_str(&mut self, text: &str) -> Written {
+        let mut from = 0;
+        for (at, character) in text.char_indices().filter(|(_, one)| is_control(*one)) {
+            self.0.write_str(&text[from..at])?;
+            write!(self.0, "{}", character.escape_default())?;
+            from = at + character.len_utf8();
+        }
+        self.0.write_str(&text[from..])
+    }
+}
+
+fn is_control(character: char) -> bool {
+    character.is_control()
+        || matches!(character, '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{200e}' | '\u{200f}')
 }
 
 /// Changes the level, after a reload or SET.
@@ -66,6 +115,16 @@ mod tests {
     use tracing::Level;
 
     use super::*;
+
+    #[test]
+    fn control_characters_are_written_by_their_numbers() {
+        let mut out = String::new();
+        let hostile = "a\nb\r\x1b[2Jc\u{9b}d\u{2028}e\u{202e}f\tg\0h\u{7f} \u{e4}\u{1f600}\"'\\";
+        write!(Escaped(&mut out), "{hostile}").unwrap();
+        let written = "a\\nb\\r\\u{1b}[2Jc\\u{9b}d\\u{2028}e\\u{202e}f\\tg\\u{0}h\\u{7f} \u{e4}\u{1f600}\"'\\";
+        assert_eq!(out, written);
+        assert_eq!(without_control(hostile), written);
+    }
 
     #[test]
     fn libraries_are_quiet_whatever_the_level() {

@@ -177,9 +177,11 @@ impl Status {
             "{:<20} {:<16} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}",
             "database", "user", "clients", "waiting", "servers", "idle", "size", "transactions"
         )?;
+        // Names are a client's, errors a server's.
+        let shown = crate::logging::without_control;
         for pool in &self.pools {
             let note = match &pool.last_error {
-                Some(error) => format!("  {error}"),
+                Some(error) => format!("  {}", shown(error)),
                 None if pool.paused => "  paused".to_owned(),
                 None if pool.channels > 0 => format!("  listens on {} channels", pool.channels),
                 None if pool.pinned > 0 => {
@@ -191,8 +193,8 @@ impl Status {
             writeln!(
                 out,
                 "{:<20} {:<16} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}{note}",
-                pool.database,
-                pool.user,
+                shown(&pool.database),
+                shown(&pool.user),
                 pool.clients,
                 pool.waiting,
                 pool.servers_active + pool.servers_idle + pool.servers_opening,
@@ -289,6 +291,12 @@ mod tests {
         assert_eq!(status.state, "ready");
         assert_eq!(status.pools[0].clients, 3);
         assert_eq!(status.pools[0].transactions, 10);
+        let mut hostile = status.clone();
+        hostile.pools[0].database = "a\nready \x1b[2J".to_owned();
+        hostile.pools[0].last_error = Some("b\x1b]0;x\x07".to_owned());
+        let lines = (status.to_text().lines().count(), hostile.to_text().lines().count());
+        assert_eq!(lines.0, lines.1);
+        assert!(!hostile.to_text().contains(['\x1b', '\x07']));
         let text = status.to_text();
         assert!(text.contains("listens on   127.0.0.1:6432"), "{text}");
         assert!(text.lines().any(|line| line.starts_with("app ")), "{text}");
