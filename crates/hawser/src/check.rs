@@ -6,6 +6,7 @@
 //! # Exit codes  0 without an error, else 1
 
 mod census;
+pub(crate) mod exposed;
 mod shared;
 
 use std::fmt;
@@ -64,7 +65,10 @@ impl fmt::Display for Finding {
 pub fn run(path: &Path) -> ExitCode {
     let findings = findings(path);
     for finding in &findings {
-        println!("{finding}");
+        // Errors of servers and names in databases may hold anything.
+        for line in finding.to_string().lines() {
+            println!("{}", crate::logging::without_control(line));
+        }
     }
     let errors = findings.iter().filter(|finding| finding.grade == Grade::Error).count();
     if errors > 0 {
@@ -91,6 +95,9 @@ pub fn findings(path: &Path) -> Vec<Finding> {
         report.add(Grade::Warning, warning.to_string());
     }
     let access = report.files(&config);
+    for text in exposed::files(&config) {
+        report.add(Grade::Warning, text);
+    }
     report.descriptors(&config);
     report.mptcp(&config);
     report.congestion(&config);

@@ -136,6 +136,13 @@ pub fn become_user(name: Option<&str>) -> Result<(), ProcessError> {
     }
 }
 
+/// Keeps the process's memory to itself, unless core dumps are wanted.
+pub fn set_dumpable(core_dumps: bool) {
+    if let Err(error) = sys::set_dumpable(core_dumps) {
+        tracing::warn!(%error, "core_dumps is not in force");
+    }
+}
+
 /// The file with the process id; removed when this is dropped.
 #[derive(Debug)]
 pub struct PidFile(PathBuf);

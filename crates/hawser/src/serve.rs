@@ -83,7 +83,13 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
+    for warning in crate::check::exposed::files(&config) {
+        tracing::warn!("{warning}");
+    }
     let start = &config.start.process;
+    let core_dumps = start.core_dumps;
+    // Before files with secrets are read.
+    process::set_dumpable(core_dumps);
     process::ensure_descriptors(descriptors(&config)).map_err(ServeError::Process)?;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let or_cores = |count: u32| if count == 0 { cores } else { count as usize };
@@ -116,6 +122,7 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let manager = service.dialler.mptcp.manager.clone();
     manager.want(service.config.load().reload.network.mptcp_manage);
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
+    process::set_dumpable(core_dumps);
     runtimes.control.block_on(run(service, listeners, orders, logged, signals));
     manager.end();
     drop(reactors);

@@ -31,6 +31,17 @@ pub fn set_thread_nice(nice: i32) -> io::Result<()> {
     Ok(rustix::process::setpriority_process(Some(rustix::thread::gettid()), nice)?)
 }
 
+/// Whether other processes of the same user may read this one's memory (ptrace(2), /proc/PID/mem), and
+/// the kernel writes it to a file when it crashes. To be said again after the user has changed: that
+/// sets it to `fs.suid_dumpable`.
+///
+/// # Errors
+/// As prctl(2), PR_SET_DUMPABLE.
+pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
+    use rustix::process::DumpableBehavior::{Dumpable, NotDumpable};
+    Ok(rustix::process::set_dumpable_behavior(if dumpable { Dumpable } else { NotDumpable })?)
+}
+
 /// Whether this process may become another user.
 pub fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()

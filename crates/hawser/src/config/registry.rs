@@ -726,6 +726,10 @@ settings! {
         pidfile: Option<PathBuf> = "not set", example "\"/run/hawser/hawser.pid\"", pgbouncer "pidfile";
         /// Descriptors to ask the system for. 0: as many as the configured clients and servers can need.
         max_open_files: u32 = "0", example "20000", range 0..=1 << 30;
+        /// Whether the kernel may write the process's memory to a file when it crashes, and debuggers
+        /// of the same user may read it. It holds passwords and keys: true while a fault is looked
+        /// for.
+        core_dumps: bool = "false", example "true";
     }
 
     /// The end of the process.

@@ -1,0 +1,79 @@
+//! Files with secrets that more users than ours may read or change.
+//!
+//! # Model  As PostgreSQL has it for keys: others nothing, the group at most to read. A path that cannot be
+//!          looked at is an error elsewhere.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::config::Config;
+
+/// Permissions that nobody needs: of others all, of the group those to write and to execute.
+const TOO_MANY: u32 = 0o037;
+
+/// What is wrong with whose permissions, a line each.
+pub(crate) fn files(config: &Config) -> Vec<String> {
+    let with_password = config.users().iter().any(|user| user.password.is_some())
+        || config
+            .databases()
+            .iter()
+            .any(|db| db.forced_user.as_ref().is_some_and(|user| user.password.is_some()));
+    let named = [
+        (config.file().filter(|_| with_password), "passwords"),
+        (config.reload.auth.users_file.as_deref(), "passwords, or what proves them,"),
+        (config.reload.client_tls.client_tls_key_file.as_deref(), "a private key"),
+    ];
+    let of_databases = config.databases().iter().flat_map(|database| {
+        [
+            (database.tls.key_file.as_deref(), "a private key"),
+            (database.hand_over_secret_file.as_deref(), "a secret"),
+        ]
+    });
+    let all = named.into_iter().chain(of_databases);
+    let secret: BTreeMap<&Path, &str> =
+        all.filter_map(|(path, what)| Some((path?, what))).collect();
+    secret.into_iter().filter_map(|(path, what)| describe(path, what)).collect()
+}
+
+fn describe(path: &Path, what: &str) -> Option<String> {
+    let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
+    let shown = path.display();
+    (mode & TOO_MANY != 0).then(|| {
+        let who = if mode & 0o007 != 0 { "all users of this host" } else { "its group" };
+        format!(
+            "{shown} holds {what} and has the permissions {mode:04o}: {who} may read or change it; \
+             0600 or 0640 are right"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permissions_beyond_the_groups_reading_are_named() {
+        let path = std::env::temp_dir().join(format!("hawser-exposed-{}", std::process::id()));
+        fs::write(&path, "").unwrap();
+        for (mode, named) in [
+            (0o600, None),
+            (0o640, None),
+            (0o400, None),
+            (0o644, Some("all users")),
+            (0o604, Some("all users")),
+            (0o602, Some("all users")),
+            (0o660, Some("its group")),
+        ] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let said = describe(&path, "a private key");
+            assert_eq!(said.is_some(), named.is_some(), "{mode:o}: {said:?}");
+            if let (Some(said), Some(named)) = (said, named) {
+                assert!(said.contains(named) && said.contains(&format!("{mode:04o}")), "{said}");
+            }
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(describe(&path, "a private key"), None);
+    }
+}
