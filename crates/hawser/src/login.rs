@@ -47,6 +47,7 @@ use crate::dial::enter::Credentials;
 use crate::limits::half_open::{Awaited, Network};
 use crate::limits::{ConnectionPermit, GaveWay};
 use crate::loops::Seat;
+use crate::pools::enquiry::NotLookedUp;
 use crate::pools::{PoolPlace, Wanted, census, enquiry, open};
 use crate::process::random_bytes;
 use crate::service::{Phase, Service};
@@ -289,12 +290,7 @@ impl Login {
         };
         let (proved, secret) =
             self.authenticate(&database, &user, options.replication, found).await?;
-        let found = found.ok_or_else(|| {
-            ClientError::fatal(
-                SqlState::INVALID_CATALOG_NAME,
-                format!("database \"{database}\" does not exist"),
-            )
-        })?;
+        let found = found.ok_or_else(|| no_database(&database))?;
         self.enter(&startup, options, (&database, &user), found, (proved, secret)).await
     }
 
@@ -469,11 +465,20 @@ impl Login {
         let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
         let rule: Rule = prove::rule(&service.client_names, &config, &access, &conn).await?;
         let mut secret = access.secret(user).cloned();
-        if let (None | Some(Secret::None), Some(found)) = (&secret, found)
-            && found.auth_user.as_deref().is_some_and(|auth_user| auth_user != user)
+        // What a lookup has failed for is told after the exchange: before it, the answer would tell
+        // users and databases that there are from others.
+        let mut not_looked_up = None;
+        if let Some((found, auth_user)) =
+            found.and_then(|found| Some((found, found.auth_user.as_deref()?)))
         {
-            let looked_up = enquiry::look_up(&service, &config, found, database, user).await?;
-            secret = looked_up.or(secret);
+            if !matches!(secret, None | Some(Secret::None)) {
+                enquiry::look_up_unused(&service, &config, found, database, user).await;
+            } else if auth_user != user {
+                match enquiry::look_up(&service, &config, found, database, user).await {
+                    Ok(looked_up) => secret = looked_up.or(secret),
+                    Err(error) => not_looked_up = Some(error),
+                }
+            }
         }
         let known = secret.clone().unwrap_or(Secret::None);
         let (origin, end_point) = (self.origin.clone(), self.end_point.clone());
@@ -491,7 +496,14 @@ impl Login {
         if matches!(&result, Err(Stop::Refuse(_))) {
             service.enquiries.forget_user(database, user);
         }
-        Ok((result?, known))
+        match (result, not_looked_up) {
+            // A wrong proof, or one that nobody can check: the same words for both.
+            (Err(stop), None | Some(NotLookedUp::NoEntry)) => Err(stop),
+            (Err(Stop::Refuse(_)) | Ok(_), Some(NotLookedUp::Failed(error))) => Err(error.into()),
+            (Err(stop), Some(NotLookedUp::Failed(_))) => Err(stop),
+            (Ok(_), Some(NotLookedUp::NoEntry)) => Err(no_database(database).into()),
+            (Ok(proved), None) => Ok((proved, known)),
+        }
     }
 
     /// The login has succeeded: finds the pool, and hands the client to a loop.
@@ -660,6 +672,11 @@ impl Login {
         tokio::spawn(self.service.admin.serve(self.service.clone(), client));
         Ok(())
     }
+}
+
+fn no_database(name: &str) -> ClientError {
+    let message = format!("database \"{name}\" does not exist");
+    ClientError::fatal(SqlState::INVALID_CATALOG_NAME, message)
 }
 
 /// About what a server of today reports at connect.

@@ -17,6 +17,7 @@ pub mod open;
 pub mod place;
 mod schema;
 mod spare;
+mod strangers;
 pub mod upkeep;
 pub mod vacancy;
 

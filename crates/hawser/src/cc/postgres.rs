@@ -33,8 +33,8 @@ use super::transfer::Received;
 
 /// A row of what is copied: a kibibyte, and not always the same one. The series stands in the list: in
 /// FROM, all of it would be put into a file first.
-const COPY_OUT: &str =
-    "COPY (SELECT repeat(md5(generate_series(1, 2000000000)::text), 32)) TO STDOUT";
+const COPY_OUT: &str = "COPY (SELECT pg_catalog.repeat(pg_catalog.md5(\
+     pg_catalog.generate_series(1, 2000000000)::pg_catalog.text), 32)) TO STDOUT";
 const COPY_IN: [&str; 2] =
     ["CREATE TEMPORARY TABLE hawser_cc (line text)", "COPY hawser_cc FROM STDIN"];
 const QUERY: &str = "SELECT 1";

@@ -29,29 +29,31 @@ const NAMED_MAX: usize = 10;
 const CENSUS: &str = r"
     SELECT kind, pg_catalog.format('%I.%I', nspname, proname) FROM (
         SELECT n.nspname, p.proname, CASE
-            WHEN p.prosrc ~* '\m(set_config|setseed|pg_(try_)?advisory_lock(_shared)?|lo_import|dblink_connect)\M'
-              OR p.prosrc ~* '\mcreate\s+(local\s+|global\s+)?temp(orary)?\M'
-              OR p.prosrc ~* '(^|;|\mbegin|\mthen|\melse|\mloop)\s*(set\s+(?!local\M|constraints\M)|reset\s|listen\s|unlisten\s|discard\s|load\s|prepare\s|deallocate\s)'
-              OR p.prosrc ~* '\mwith\s+hold\M'
+            WHEN p.prosrc OPERATOR(pg_catalog.~*) '\m(set_config|setseed|pg_(try_)?advisory_lock(_shared)?|lo_import|dblink_connect)\M'
+              OR p.prosrc OPERATOR(pg_catalog.~*) '\mcreate\s+(local\s+|global\s+)?temp(orary)?\M'
+              OR p.prosrc OPERATOR(pg_catalog.~*) '(^|;|\mbegin|\mthen|\melse|\mloop)\s*(set\s+(?!local\M|constraints\M)|reset\s|listen\s|unlisten\s|discard\s|load\s|prepare\s|deallocate\s)'
+              OR p.prosrc OPERATOR(pg_catalog.~*) '\mwith\s+hold\M'
             THEN 'state'
-            WHEN l.lanname NOT IN ('sql', 'plpgsql') THEN 'language'
-            WHEN l.lanname = 'plpgsql' AND p.prosrc ~* '\mexecute\M' THEN 'dynamic'
+            WHEN NOT (l.lanname OPERATOR(pg_catalog.=) 'sql' OR l.lanname OPERATOR(pg_catalog.=) 'plpgsql') THEN 'language'
+            WHEN l.lanname OPERATOR(pg_catalog.=) 'plpgsql' AND p.prosrc OPERATOR(pg_catalog.~*) '\mexecute\M' THEN 'dynamic'
         END AS kind
         FROM pg_catalog.pg_proc p
-        JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-        JOIN pg_catalog.pg_language l ON l.oid = p.prolang
-        WHERE l.lanname NOT IN ('c', 'internal')
-          AND n.nspname NOT IN ('pg_catalog', 'information_schema')
+        JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+        JOIN pg_catalog.pg_language l ON l.oid OPERATOR(pg_catalog.=) p.prolang
+        WHERE NOT (l.lanname OPERATOR(pg_catalog.=) 'c' OR l.lanname OPERATOR(pg_catalog.=) 'internal')
+          AND NOT (n.nspname OPERATOR(pg_catalog.=) 'pg_catalog'
+              OR n.nspname OPERATOR(pg_catalog.=) 'information_schema')
     ) functions WHERE kind IS NOT NULL ORDER BY 1, 2";
 
 /// The functions that are evaluated when a statement is planned, although by their words they read a
 /// setting that clients may differ in.
 const PLANNED: &str = r"
     SELECT 'planned', pg_catalog.format('%I.%I', n.nspname, p.proname)
-    FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
-    WHERE p.provolatile = 'i' AND n.nspname NOT IN ('pg_catalog', 'information_schema')
-      AND CASE WHEN p.prokind <> 'a' THEN pg_catalog.pg_get_functiondef(p.oid) END
-          ~* '\m(current_setting|pg_settings|execute)\M'
+    FROM pg_catalog.pg_proc p JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) p.pronamespace
+    WHERE p.provolatile OPERATOR(pg_catalog.=) 'i' AND NOT (n.nspname OPERATOR(pg_catalog.=) 'pg_catalog'
+              OR n.nspname OPERATOR(pg_catalog.=) 'information_schema')
+      AND CASE WHEN p.prokind OPERATOR(pg_catalog.<>) 'a' THEN pg_catalog.pg_get_functiondef(p.oid) END
+          OPERATOR(pg_catalog.~*) '\m(current_setting|pg_settings|execute)\M'
     ORDER BY 2";
 
 /// What was found of one database: how grave it is, and what.

@@ -465,8 +465,10 @@ settings! {
         /// `[[user]]`. Its own password is taken from there.
         auth_user: Option<String> = "not set", example "\"hawser\"", pgbouncer "auth_user";
         /// The query that gives name and stored secret of user `$1`; a secret that is NULL refuses the
-        /// login. Reading pg_authid takes a superuser: better a function that is SECURITY DEFINER.
-        auth_query: String = "SELECT rolname, CASE WHEN rolvaliduntil < pg_catalog.now() THEN NULL ELSE rolpassword END FROM pg_catalog.pg_authid WHERE rolname = $1 AND rolcanlogin",
+        /// login. Reading pg_authid takes a superuser: better a function that is SECURITY DEFINER. Its
+        /// connection has the search_path `pg_catalog, public`, whatever the database says: name the
+        /// schema of what is elsewhere.
+        auth_query: String = "SELECT rolname, CASE WHEN rolvaliduntil OPERATOR(pg_catalog.<) pg_catalog.now() THEN NULL ELSE rolpassword END FROM pg_catalog.pg_authid WHERE rolname OPERATOR(pg_catalog.=) $1 AND rolcanlogin",
             example "\"SELECT * FROM auth.lookup($1)\"", pgbouncer "auth_query";
         /// The `[[database]]` in which `auth_query` runs; without it, the one that the client asks for.
         auth_dbname: Option<String> = "not set", example "\"app\"", pgbouncer "auth_dbname";

@@ -28,7 +28,7 @@ const SECRET_BYTES_MAX: usize = 1024;
 const CHALLENGE_BYTES: usize = 16;
 
 /// Number, pooler's role, and what the messages may have (NULL of an earlier extension), in one row.
-const ASKED: &str = "SELECT 'hawser.hand_over(bytea)'::pg_catalog.regprocedure::pg_catalog.oid, \
+const ASKED: &str = "SELECT 'hawser.hand_over(pg_catalog.bytea)'::pg_catalog.regprocedure::pg_catalog.oid, \
      pg_catalog.current_setting('hawser.pooler_role', true), \
      pg_catalog.current_setting('hawser.hand_over_flags', true)";
 /// The flag of what a client's transport is, of those that the extension takes.

@@ -5,6 +5,12 @@
 //! A *line* is one connection to the servers of one database as one role, kept while it is used.
 //! Questions on a line go one after another.
 //!
+//! # Whose names are looked up with
+//! The connection of `auth_query` is its role's, often one with many rights, in a database whose owner
+//! may have another search_path in force there (ALTER DATABASE ... SET). What the query does not
+//! qualify would be that owner's functions and operators, run with these rights. So that connection has
+//! a search_path of ours from its start packet. All other questions of Hawser's own qualify every name.
+//!
 //! # Why a fingerprint for each pool
 //! Of pg_db_role_setting, which is small and readable by all, the rows that count for a pool's
 //! database and role tell that its sessions would start with other values; what, the next backend
@@ -27,6 +33,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::place::{self, Asker, Place};
+use super::strangers::Strangers;
 use super::{PoolEntry, Route, locked, route};
 use crate::auth::secret::{Secret, ValidUntil};
 use crate::config::{Config, DatabaseConfig};
@@ -47,12 +54,21 @@ const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
 /// until one has been given: a server that hangs would cost each of them as much.
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
+/// Where names of `auth_query` are looked up that it does not qualify.
+const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
+/// How long a login whose user has a secret here waits for the answer about that user, which it does not
+/// use: it is asked so that time does not tell who has one.
+const UNUSED_WAIT: Duration = Duration::from_secs(1);
+
 /// $1 is the role. NULL if there is none.
 const FINGERPRINT: &str = "SELECT pg_catalog.concat(r.oid, r.rolcanlogin, (\
-     SELECT pg_catalog.md5(pg_catalog.string_agg(s::text, ',' ORDER BY s::text)) \
-     FROM pg_catalog.pg_db_role_setting s WHERE s.setrole IN (0, r.oid) AND s.setdatabase IN (0, (\
-     SELECT d.oid FROM pg_catalog.pg_database d WHERE d.datname = pg_catalog.current_database())))) \
-     FROM pg_catalog.pg_roles r WHERE r.rolname = $1";
+     SELECT pg_catalog.md5(pg_catalog.string_agg(s::pg_catalog.text, ',' ORDER BY s::pg_catalog.text)) \
+     FROM pg_catalog.pg_db_role_setting s \
+     WHERE (s.setrole OPERATOR(pg_catalog.=) 0 OR s.setrole OPERATOR(pg_catalog.=) r.oid) \
+     AND (s.setdatabase OPERATOR(pg_catalog.=) 0 OR s.setdatabase OPERATOR(pg_catalog.=) (\
+     SELECT d.oid FROM pg_catalog.pg_database d \
+     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database())))) \
+     FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1";
 
 struct Line {
     open: Option<(Talk, Place, AddressPermit)>,
@@ -67,6 +83,8 @@ struct LineKey {
     servers: Vec<crate::config::ServerAddress>,
     database: String,
     user: String,
+    /// For `auth_query`.
+    looks_up: bool,
 }
 
 /// What a server has said of a pool's start values.
@@ -121,6 +139,28 @@ type Secrets = HashMap<(String, String), (Instant, Option<Secret>)>;
 pub struct Enquiries {
     lines: Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>,
     secrets: Mutex<Secrets>,
+    strangers: Strangers,
+}
+
+/// Why a user could not be looked up.
+#[derive(Debug)]
+pub enum NotLookedUp {
+    /// The server does not let `auth_user` into the database, or there is none of that name.
+    NoEntry,
+    /// Anything else: what the client is told.
+    Failed(ClientError),
+}
+
+impl From<ClientError> for NotLookedUp {
+    fn from(error: ClientError) -> Self {
+        Self::Failed(error)
+    }
+}
+
+/// Whether an error is about the database alone, and not for now.
+fn is_no_entry(error: &DialError) -> bool {
+    let DialError::Refused { error, .. } = error else { return false };
+    matches!(&error.code.0, [b'3', b'D', ..] | [b'2', b'8', ..] | [b'4', b'2', ..] | b"55000")
 }
 
 impl Enquiries {
@@ -129,6 +169,7 @@ impl Enquiries {
             servers: route.target.servers.clone(),
             database: route.login.database.clone(),
             user: route.login.user.clone(),
+            looks_up: route.login.parameters.iter().any(|asked| *asked.name == *b"search_path"),
         };
         let new = || {
             Arc::new(AsyncMutex::new(Line { open: None, used: Instant::now(), unanswered: None }))
@@ -174,6 +215,7 @@ impl Enquiries {
     pub fn forget(&self) {
         locked(&self.lines).clear();
         locked(&self.secrets).clear();
+        self.strangers.forget();
     }
 
     /// Forgets what is known of one user: its proof was wrong, perhaps because the password has
@@ -274,14 +316,14 @@ async fn open_line(
 /// The secret of a user as `auth_query` knows it; `Ok(None)` if it does not know the user.
 ///
 /// # Errors
-/// What the client is told: the lookup failed. The reason goes to the log.
+/// The lookup failed. The reason goes to the log.
 pub async fn look_up(
     service: &Arc<Service>,
     config: &Config,
     database: &DatabaseConfig,
     requested: &str,
     user: &str,
-) -> Result<Option<Secret>, ClientError> {
+) -> Result<Option<Secret>, NotLookedUp> {
     let Some(auth_user) = &database.auth_user else { return Ok(None) };
     let key = (requested.to_owned(), user.to_owned());
     let remembered = locked(&service.enquiries.secrets).get(&key).cloned();
@@ -300,18 +342,41 @@ pub async fn look_up(
         None => (requested, Some(database)),
     };
     let asked_in = asked_in.ok_or_else(|| failed(&format!("auth_dbname \"{name}\" is unknown")))?;
+    let dbname = asked_in.dbname_for(name);
+    // Any client can name a database, as often as it likes, before it has proven anything.
+    let stranger = match database.auth_dbname.is_none() && asked_in.is_any() {
+        true => service.enquiries.strangers.admit(dbname).await?,
+        false => None,
+    };
+    let path = Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() };
     let login = Login {
         user: auth_user.clone(),
-        database: asked_in.dbname_for(name).to_owned(),
+        database: dbname.to_owned(),
         replication: hawser_core::session::options::Replication::None,
-        parameters: Vec::new(),
+        parameters: vec![path],
         credentials: service.access.load().credentials(auth_user),
     };
     let route = route(config, asked_in, auth_user, login, &locked(&service.pools.connectings));
     let patience = route.target.connect_timeout;
-    let answer = ask(service, &route, patience, &database.auth_query, &[user.as_bytes()])
-        .await
-        .map_err(|error| failed(&error))?;
+    let answer =
+        match ask(service, &route, patience, &database.auth_query, &[user.as_bytes()]).await {
+            Ok(answer) => answer,
+            Err(error) if is_no_entry(&error) => {
+                let is_none = matches!(&error, DialError::Refused { error, .. }
+                if error.code == SqlState::INVALID_CATALOG_NAME);
+                if stranger.is_none() || !is_none {
+                    failed(&error); // for the operator: no client is told
+                }
+                if let Some(stranger) = stranger {
+                    stranger.missing();
+                }
+                return Err(NotLookedUp::NoEntry);
+            }
+            Err(error) => return Err(failed(&error).into()),
+        };
+    if let Some(stranger) = stranger {
+        stranger.exists();
+    }
     let secret = read_secret(&answer, user).map_err(|reason| failed(&reason))?;
     let mut secrets = locked(&service.enquiries.secrets);
     if secrets.len() >= SECRETS_MAX {
@@ -319,6 +384,19 @@ pub async fn look_up(
     }
     secrets.insert(key, (Instant::now(), secret.clone()));
     Ok(secret)
+}
+
+/// Looks a user up who has a secret here, as long as that takes for others: the answer is not used.
+pub async fn look_up_unused(
+    service: &Arc<Service>,
+    config: &Config,
+    database: &DatabaseConfig,
+    requested: &str,
+    user: &str,
+) {
+    let look = look_up(service, config, database, requested, user);
+    // Without an answer in time the login goes on: it does not need it.
+    let _ = timeout(UNUSED_WAIT, look).await;
 }
 
 /// Reads the answer of `auth_query`: name, secret, and perhaps VALID UNTIL.
