@@ -286,3 +286,22 @@ def test_more_clients_than_backends_at_once(env):
                     equal(client.value("execute s0(7)"), str(number * 1000 + 7))
                     client.execute("commit")
         crowd(9, work)
+
+
+def test_a_statement_that_lists_them_is_in_its_own_pipelines_list_once(env):
+    client, other = env.connect(), env.connect()
+    listing = "select name from pg_prepared_statements where name <> '' order by name"
+    result = client.exchange(m.parse(listing, "mine"), m.bind("mine"), m.execute(), m.bind("mine"), m.execute(), m.SYNC)
+    equal((result.sqlstate, result.rows), (None, [("mine",), ("mine",)]))
+    # Beside one that it has prepared before, in the same pipeline and in a later one, with another client between.
+    result = client.exchange(m.parse("select 1", "plain"), m.bind("plain"), m.execute(), m.bind("mine"), m.execute(), m.SYNC)
+    equal((result.sqlstate, result.rows), (None, [("1",), ("mine",), ("plain",)]))
+    equal(other.exchange(m.parse(listing, "theirs"), m.bind("theirs"), m.execute(), m.SYNC).rows, [("theirs",)])
+    equal(client.exchange(m.bind("mine"), m.execute(), m.SYNC).rows, [("mine",), ("plain",)])
+    equal(client.exchange(m.close_statement("mine"), m.SYNC).sqlstate, None)
+    equal(client.rows(listing), [("plain",)])
+    # In a pipeline of several, each of which counts as psycopg's tests do.
+    names = [f"n{n}" for n in range(4)]
+    messages = [message for name in names for message in (m.parse(listing, name), m.bind(name), m.execute())]
+    rows = client.exchange(*messages, m.SYNC).rows
+    equal(rows, [(name,) for n in range(4) for name in [*names[: n + 1], "plain"]])

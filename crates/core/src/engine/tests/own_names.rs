@@ -36,6 +36,19 @@ fn client_with_own_p(world: &mut World) -> (Peer, Peer) {
     (client, server)
 }
 
+/// By our name it would be there a second time.
+#[test]
+fn one_that_lists_them_is_prepared_by_its_own_name_alone() {
+    let listing = "SELECT name FROM pg_prepared_statements";
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &[parse("l", listing), bind("l"), execute(), sync()].concat());
+    let received = server.received();
+    let own = [parse("p", "SELECT 1"), parse("l", listing)].concat();
+    assert!(text_has(&received, &text(&own)), "{}", text(&received));
+    assert_eq!(text(&received).matches(listing).count(), 1, "{}", text(&received));
+}
+
 #[test]
 fn execute_finds_it_and_it_moves() {
     let mut world = World::new(1);

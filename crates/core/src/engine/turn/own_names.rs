@@ -51,7 +51,7 @@ pub(in crate::engine) enum OwnNames {
 }
 
 /// Whether a text may show the list of prepared statements.
-fn shows_statements(text: &[u8], effects: &Effects) -> bool {
+pub(super) fn shows_statements(text: &[u8], effects: &Effects) -> bool {
     const LIST: &[u8] = b"pg_prepared_statement";
     effects.pins.contains(Part::SessionCatalog)
         && text.windows(LIST.len()).any(|word| word.eq_ignore_ascii_case(LIST))

@@ -11,6 +11,7 @@ use super::super::noted::NotedStatement;
 use super::super::statement::{Statement, Unnamed, begins_with_any};
 use super::super::{Socket, limits, restore};
 use super::fit::Use;
+use super::own_names::shows_statements;
 use super::{Turn, aborted};
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, SchemaChange, is_plain, scan};
@@ -181,7 +182,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.parse_unshared("prepared_statements_memory is full", false);
         };
         self.bring_own_names_of(text, &statement.effects)?;
-        if own_name {
+        // One that lists prepared statements lists itself, by its own name and not by ours as well.
+        let lists = shows_statements(text, &statement.effects) && !self.backend.is_classic();
+        if own_name || lists {
             // The server knows whether it is taken, and by what, and will know this one by it.
             self.note_own(name, &statement);
             match &own {
