@@ -54,35 +54,15 @@ impl<S: Socket> Backend<S> {
             Change::Reset(_) => false,
         };
         self.applying = changes.iter().any(may_fail);
-        // A query is read in the client_encoding in force: that comes first, by itself, where
-        // the others are not plain ASCII.
-        let (encoding, others): (Vec<_>, Vec<_>) =
-            changes.into_iter().partition(|c| c.name().eq_ignore_ascii_case(b"client_encoding"));
         let mut text = Vec::new();
-        if desired.needs_encoding() {
-            if self.applying {
-                self.made_query(b"BEGIN", out);
-            }
-            for part in [encoding, others] {
-                if !part.is_empty() {
-                    text.clear();
-                    settings::write_set_query(part, &mut text);
-                    self.made_query(&text, out);
-                }
-            }
-            if self.applying {
-                self.made_query(b"COMMIT", out);
-            }
-        } else {
-            if self.applying {
-                text.extend_from_slice(b"BEGIN;");
-            }
-            settings::write_set_query(encoding.into_iter().chain(others), &mut text);
-            if self.applying {
-                text.extend_from_slice(b";COMMIT");
-            }
-            self.made_query(&text, out);
+        if self.applying {
+            text.extend_from_slice(b"BEGIN;");
         }
+        settings::write_set_query(changes, &mut text);
+        if self.applying {
+            text.extend_from_slice(b";COMMIT");
+        }
+        self.made_query(&text, out);
     }
 
     /// Custom names among the changes stay defined on the server (see [`is_custom`]).
@@ -241,9 +221,7 @@ impl<S: Socket> Backend<S> {
             || self.settings_in_doubt()
         {
             let (apart, back) = self.set_aside(settings);
-            for text in apart {
-                self.run_within_pipeline(text, out);
-            }
+            self.run_within_pipeline(apart, out);
             parse(self, out);
             self.run_within_pipeline(back, out);
         } else {
@@ -256,7 +234,7 @@ impl<S: Socket> Backend<S> {
 
     /// The texts that put these settings in force for a Parse within a transaction, and what was in
     /// force back behind it. (What the backend has is the same then as before.)
-    fn set_aside(&mut self, settings: &Settings) -> (Vec<Vec<u8>>, Vec<u8>) {
+    fn set_aside(&mut self, settings: &Settings) -> (Vec<u8>, Vec<u8>) {
         let before = self.applied.clone();
         let reads = |change: &Change<'_>| self.pool.statements.may_depend_on(change.name());
         let changes: Vec<_> = before.diff(settings).filter(reads).collect();
@@ -265,7 +243,11 @@ impl<S: Socket> Backend<S> {
         let own =
             |name: &[u8]| self.parameters.get(name).filter(|_| !ServerParameters::is_fixed(name));
         let changes = changes.into_iter().map(|change| match change {
-            Change::Reset(name) => own(name).map_or(change, |own| Change::Set(name, own)),
+            Change::Reset(name) => {
+                // (What is not ASCII has been told in the encoding of that moment.)
+                let own = own(name).filter(|own| own.is_ascii());
+                own.map_or(change, |own| Change::Set(name, own))
+            }
             Change::Set(..) => change,
         });
         let aside = Aside::new(changes.collect());
@@ -306,9 +288,7 @@ impl<S: Socket> Backend<S> {
                 self.made_prepare(b"BEGIN", out);
             }
             let (apart, back) = self.set_aside(&statement.settings);
-            for text in apart {
-                self.made_prepare(&text, out);
-            }
+            self.made_prepare(&apart, out);
             parse(self, out);
             // Where the Parse has failed, so does this, and the block stays as it is.
             self.made_prepare(&back, out);

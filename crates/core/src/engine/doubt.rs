@@ -209,6 +209,18 @@ impl<S: Socket> Backend<S> {
         }
     }
 
+    /// The server has told the value of this setting, but not byte by byte.
+    #[cold]
+    pub(super) fn doubt_told(&mut self, name: &[u8]) {
+        let since = self.answered_pipeline();
+        let doubt = self.doubt.get_or_insert_default();
+        if doubt.names.is_empty() && !doubt.vague {
+            doubt.since = since;
+        }
+        doubt.exact = true;
+        doubt.add_name(name);
+    }
+
     /// What the session holds is not known, and no question would tell.
     pub(super) fn doubt_all(&mut self) {
         self.doubt.get_or_insert_default().vague = true;
@@ -411,6 +423,7 @@ impl<S: Socket> Client<S> {
         }
         let lasting = self.lasting_pins(backend);
         let transactions = backend.transactions;
+        let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
         let Some(doubt) = &mut backend.doubt else { return Ok(false) };
         if doubt.vague || doubt.tried == Some(transactions) {
             return Ok(false);
@@ -419,7 +432,12 @@ impl<S: Socket> Client<S> {
         let known = self.sql_statements().iter().filter(|known| known.parsed.is_some());
         let mut parsed: Vec<_> = known.map(|known| known.name.clone()).collect();
         parsed.extend(doubt.noted.parsed_names().cloned());
-        let question = Question::new(parts, doubt.names.clone(), doubt.exact).with_parsed(parsed);
+        if in_unsafe_encoding && !parsed.iter().all(|name| name.is_ascii()) {
+            return Ok(false); // no quotes hold such a name for certain
+        }
+        let question = Question::new(parts, doubt.names.clone(), doubt.exact)
+            .with_parsed(parsed)
+            .in_digits(digits);
         if question.is_empty() {
             self.conclude(backend);
             return Ok(!self.is_pinned());

@@ -39,10 +39,13 @@ use super::doubt::PASSING;
 use super::turn::OwnNames;
 use crate::ids::ClientId;
 use crate::pool::Reporting;
+use crate::session::canonical::is_unsafe_encoding;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::NAMES_MAX;
 use crate::session::report::{COVERED, Report, ReportError, SetTo};
-use crate::session::settings::{Settings, SettingsBuilder, can_move, is_custom, is_for_superusers};
+use crate::session::settings::{
+    Settings, SettingsBuilder, can_move, is_custom, is_for_superusers, is_raw,
+};
 use crate::wire::build;
 
 /// What a server has reported of a session.
@@ -188,13 +191,10 @@ impl<S: Socket> Backend<S> {
         if in_doubt {
             return false;
         }
-        let same_encoding = self.reads_as_it_reports();
         let reported = |name: &[u8], value: &[u8]| {
             let set = exact.report.setting(name);
-            let unreadable = |value: &[u8]| !same_encoding && !value.is_ascii();
             match set.map(|set| set.value.as_deref()) {
                 Some(None) => true,
-                Some(Some(there)) if unreadable(there) || unreadable(value) => true,
                 there => significant(name, there.flatten()) == significant(name, Some(value)),
             }
         };
@@ -353,16 +353,27 @@ impl<S: Socket> Backend<S> {
         self.exact.as_ref().is_some_and(|exact| exact.stays)
     }
 
-    /// Whether its client's encoding is the one of its reports.
-    fn reads_as_it_reports(&self) -> bool {
-        let of_client = self.applied.get(b"client_encoding");
-        let of_client = of_client.or_else(|| self.parameters.get(b"client_encoding"));
-        of_client.is_some() && of_client == self.parameters.get(b"server_encoding")
+    /// Whether text under its `client_encoding` is what the server has, byte by byte.
+    pub(super) fn reads_raw(&self) -> bool {
+        let name = &b"client_encoding"[..];
+        let of_client = self.applied.get(name).or_else(|| self.parameters.get(name));
+        is_raw(of_client, self.parameters.get(b"server_encoding"))
+    }
+
+    /// Whether characters of its `client_encoding` contain bytes that look like ASCII.
+    pub(super) fn reads_unsafely(&self) -> bool {
+        let name = &b"client_encoding"[..];
+        self.applied.get(name).or_else(|| self.parameters.get(name)).is_some_and(is_unsafe_encoding)
     }
 
     /// Whether ParameterStatus tells of this setting, which a client can set.
     fn tells_of(&self, name: &[u8]) -> bool {
         name != b"session_authorization" && self.parameters.get(name).is_some()
+    }
+
+    /// Whether it tells the value itself: one that is not ASCII comes converted.
+    fn tells_value(&self, set: &SetTo) -> bool {
+        self.tells_of(&set.name) && set.value.as_deref().is_none_or(<[u8]>::is_ascii)
     }
 }
 
@@ -550,11 +561,10 @@ impl<S: Socket> Client<S> {
                 && !(*set.name == *b"session_authorization"
                     && set.value.as_deref() == Some(backend.role().as_bytes()))
         };
-        let same_encoding = backend.reads_as_it_reports();
         for set in report.settings.iter().filter(|set| own(set)) {
             let name = &*set.name;
             let part = Part::of_setting(name, |_| false);
-            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.tells_of(name))
+            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.tells_value(set))
             else {
                 continue;
             };
@@ -568,18 +578,18 @@ impl<S: Socket> Client<S> {
                 continue;
             }
             match &set.value {
-                Some(value) if same_encoding || value.is_ascii() => {
+                Some(value) => {
                     if known != Some(&**value) {
                         applied.set(name, value);
                         desired.set(name, value);
                         changed = true;
                     }
                 }
-                value if told.names.len() < NAMES_MAX => {
-                    told.untold |= value.is_none();
+                None if told.names.len() < NAMES_MAX => {
+                    told.untold = true;
                     told.names.push(name.into());
                 }
-                _ => told.stays.insert(part),
+                None => told.stays.insert(part),
             }
         }
         for (name, value) in backend.applied.iter().filter(|(name, _)| !backend.tells_of(name)) {

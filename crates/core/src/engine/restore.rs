@@ -97,13 +97,11 @@ fn set_again(start: &Settings, name: &[u8], local: bool) -> Option<Vec<u8>> {
     Some(text)
 }
 
-/// The statements that give all settings their values in `start`. The encoding in which the others
-/// are read comes first.
+/// The statements that give all settings their values in `start`.
 fn set_all_again(start: &Settings) -> Vec<Vec<u8>> {
     let kept = |name: &[u8]| KEPT_BY_RESET_ALL.contains(&name);
-    let mut names: Vec<&[u8]> = start.iter().map(|(name, _)| name).filter(|n| !kept(n)).collect();
-    names.sort_by_key(|name| *name != b"client_encoding");
-    names.iter().filter_map(|name| set_again(start, name, false)).collect()
+    let names = start.iter().map(|(name, _)| name).filter(|name| !kept(name));
+    names.filter_map(|name| set_again(start, name, false)).collect()
 }
 
 /// What must follow the only statement of a text.
@@ -157,7 +155,7 @@ pub(super) fn values_for_nulls(findings: &Findings, start: &Settings) -> Vec<Rep
     }
     let value = |(name, range): &(Name, Range<usize>)| {
         let mut literal = Vec::new();
-        settings::write_string(start.get(name.as_bytes())?, &mut literal);
+        settings::write_value(start.get(name.as_bytes())?, &mut literal);
         Some(Replacement::new(range.clone(), literal))
     };
     findings.nulls.iter().filter_map(value).collect()

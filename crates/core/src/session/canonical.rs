@@ -171,8 +171,12 @@ fn date_style(value: &[u8], base: Option<&[u8]>) -> Canonical {
     }
 }
 
-/// Is it a list of names that the server surely takes: plain or quoted names between commas?
+/// Is it a list of names that the server surely takes: plain or quoted names between commas? (Whether
+/// what is not ASCII is valid in its encoding, it knows.)
 fn is_plain_list(value: &[u8]) -> bool {
+    if !value.is_ascii() {
+        return false;
+    }
     if value.iter().all(u8::is_ascii_whitespace) {
         return value.is_empty();
     }

@@ -11,7 +11,7 @@
 //! # Costs   5 to 20 us in the server for each part; `pg_locks` more where there are many locks.
 
 use super::part::{Part, PartSet};
-use super::settings::{is_custom, write_string};
+use super::settings::{is_custom, read_hex, write_string};
 use crate::wire::frame::{take_u16, take_u32};
 
 /// Settings that one question may be about.
@@ -65,6 +65,13 @@ pub const ASKED: PartSet =
 /// Around a setting's name: its value.
 pub const SETTING: (&str, &str) = ("pg_catalog.left(pg_catalog.current_setting(", ",true),4097)");
 
+/// The same where the client's encoding is not the server's: what the server has, byte by byte, in
+/// hexadecimal digits.
+pub const RAW_SETTING: (&str, &str) = (
+    "pg_catalog.encode(pg_catalog.convert_to(pg_catalog.left(pg_catalog.current_setting(",
+    ",true),4097),pg_catalog.getdatabaseencoding()),'hex')",
+);
+
 /// The same, unless the value is the one that a RESET would give. All settings are looked at for it:
 /// about 0.7 ms.
 pub const SET_IN_SESSION: (&str, &str) = (
@@ -84,6 +91,8 @@ pub struct Question {
     /// Names of statements that the protocol has prepared, and of which it is asked as of those of
     /// PREPARE.
     parsed: Vec<Box<[u8]>>,
+    /// Values are told in digits ([`RAW_SETTING`]).
+    digits: bool,
 }
 
 /// A statement of SQL's PREPARE, as the server shows it.
@@ -121,13 +130,25 @@ impl Question {
     /// setting that has been reset, or whose SET was rolled back, has no value then.
     pub fn new(parts: PartSet, names: Vec<Box<[u8]>>, exact: bool) -> Question {
         debug_assert!(names.len() <= NAMES_MAX);
-        Question { parts: parts.intersection(ASKED), names, exact, parsed: Vec::new() }
+        Question {
+            parts: parts.intersection(ASKED),
+            names,
+            exact,
+            parsed: Vec::new(),
+            digits: false,
+        }
     }
 
     /// The same, about these statements of the protocol, too.
     #[must_use]
     pub fn with_parsed(self, parsed: Vec<Box<[u8]>>) -> Question {
         Question { parsed, ..self }
+    }
+
+    /// The same, of a session with another encoding than its server's.
+    #[must_use]
+    pub fn in_digits(self, digits: bool) -> Question {
+        Question { digits, ..self }
     }
 
     /// The parts that it is about.
@@ -172,9 +193,10 @@ impl Question {
                 write_string(name, out);
                 out.extend_from_slice(SET_IN_SESSION.1.as_bytes());
             }
-            out.extend_from_slice(SETTING.0.as_bytes());
+            let around = if self.digits { RAW_SETTING } else { SETTING };
+            out.extend_from_slice(around.0.as_bytes());
             write_string(name, out);
-            out.extend_from_slice(SETTING.1.as_bytes());
+            out.extend_from_slice(around.1.as_bytes());
             if exact {
                 out.extend_from_slice(b" END");
             }
@@ -232,12 +254,15 @@ impl Question {
         }
         for _ in &self.names {
             asked += 1;
-            let value = next()?;
+            let value: Option<Box<[u8]>> = match next()? {
+                Some(digits) if self.digits => Some(read_hex(digits)?.into()),
+                value => value.map(Into::into),
+            };
             // In bytes: a longer one may be cut, or be just as long in characters of several.
-            if value.is_some_and(|value| value.len() > VALUE_CHARACTERS_MAX) {
+            if value.as_ref().is_some_and(|value| value.len() > VALUE_CHARACTERS_MAX) {
                 return None;
             }
-            answer.values.push(value.map(Into::into));
+            answer.values.push(value);
         }
         (usize::from(columns) == asked && rest.is_empty()).then_some(answer)
     }
@@ -349,6 +374,19 @@ mod tests {
         let mut cut = row(&[t, t, t, None, t, Some(b"value")]);
         cut.pop();
         assert!(question.read(&cut).is_none());
+    }
+
+    #[test]
+    fn values_are_what_the_server_has_whatever_the_encoding() {
+        let names = vec![b"my.x"[..].into()];
+        let question = Question::new(PartSet::EMPTY, names, false).in_digits(true);
+        let mut text = Vec::new();
+        question.write(&mut text);
+        assert!(text.is_ascii() && text.ends_with(b"getdatabaseencoding()),'hex')"));
+        let answer = |digits: &[u8]| question.read(&row(&[Some(digits)]));
+        assert_eq!(answer(b"c3a95c").unwrap().values, [Some(b"\xc3\xa9\\"[..].into())]);
+        assert_eq!(answer(b"").unwrap().values, [Some(b""[..].into())]);
+        assert!(answer(b"c3a").is_none() && answer(b"xy").is_none());
     }
 
     #[test]

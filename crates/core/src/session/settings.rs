@@ -12,8 +12,11 @@
 //!           client can see. `set_config()` takes the value as it is; but it is a query, which takes
 //!           a snapshot (a SET TRANSACTION ISOLATION LEVEL behind it fails) and costs a plan: so
 //!           what certainly comes out as it was goes by SET ([`list::write_names`]).
-//! # Limits  values must be in the encoding that the backend has when it reads the statement:
-//!           [`Settings::needs_encoding`].
+//! # Encodings  names and values are the server's own bytes, in the encoding of its database, whatever
+//!           `client_encoding` they were set or told under ([`is_raw`]). They are written in ASCII only:
+//!           what stands behind `\x` in a literal of E'' is taken as it is, where all else of a text is
+//!           converted from the `client_encoding` in force. In some of these a character ends with the
+//!           byte of a backslash, and whatever is quoted byte by byte is read as something else.
 
 mod list;
 
@@ -262,8 +265,8 @@ impl Settings {
         }
     }
 
-    /// Has any value bytes beyond ASCII? Then the statement that sets it is read rightly only
-    /// while the backend has the client's encoding.
+    /// Has any name or value bytes beyond ASCII? As a parameter of a Bind it would be read in the
+    /// `client_encoding` in force.
     pub fn needs_encoding(&self) -> bool {
         self.entries().iter().any(|entry| !entry.name.is_ascii() || !entry.value.is_ascii())
     }
@@ -429,8 +432,8 @@ impl<'a> Iterator for Diff<'a> {
 /// statements: the server answers each with a CommandComplete (`SET`, `RESET`, or for lists a row
 /// and `SELECT 1`), and all take effect or none.
 ///
-/// The text means the same whatever `standard_conforming_strings`, `search_path` or
-/// `backslash_quote` the backend has.
+/// The text means the same whatever `client_encoding`, `standard_conforming_strings`, `search_path`
+/// or `backslash_quote` the backend has.
 pub fn write_set_query<'a>(
     changes: impl IntoIterator<Item = Change<'a>>,
     out: &mut Vec<u8>,
@@ -443,6 +446,7 @@ pub fn write_set_query<'a>(
         statements += 1;
         match change {
             Change::Set(name, value) => write_set(name, value, false, out),
+            Change::Reset(name) if !name.is_ascii() => write_set_config(name, None, false, out),
             Change::Reset(name) => {
                 out.extend_from_slice(b"RESET ");
                 write_name(name, out);
@@ -458,6 +462,7 @@ pub fn write_set_query<'a>(
 pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
     match change {
         Change::Set(name, value) => write_set(name, value, true, out),
+        Change::Reset(name) if !name.is_ascii() => write_set_config(name, None, true, out),
         Change::Reset(name) => {
             out.extend_from_slice(b"SET LOCAL ");
             write_name(name, out);
@@ -469,20 +474,31 @@ pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
 /// One statement that gives a setting a value, for the session or up to the end of the
 /// transaction. Lists are quoted by the server already: set_config() takes any of them as it is.
 fn write_set(name: &[u8], value: &[u8], local: bool, out: &mut Vec<u8>) {
+    if !name.is_ascii() {
+        return write_set_config(name, Some(value), local, out);
+    }
     let start = out.len();
     out.extend_from_slice(if local { b"SET LOCAL " } else { b"SET " });
     write_name(name, out);
     out.extend_from_slice(b" TO ");
     if !QUOTED_LISTS.contains(&name) {
-        write_string(value, out);
+        write_value(value, out);
     } else if list::write_names(value, out).is_none() {
         out.truncate(start);
-        out.extend_from_slice(b"SELECT pg_catalog.set_config(");
-        write_string(name, out);
-        out.push(b',');
-        write_string(value, out);
-        out.extend_from_slice(if local { b",true)" } else { b",false)" });
+        write_set_config(name, Some(value), local, out);
     }
+}
+
+/// The same by a query; a RESET where there is no value.
+fn write_set_config(name: &[u8], value: Option<&[u8]>, local: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(b"SELECT pg_catalog.set_config(");
+    write_value(name, out);
+    out.push(b',');
+    match value {
+        Some(value) => write_value(value, out),
+        None => out.extend_from_slice(b"NULL"),
+    }
+    out.extend_from_slice(if local { b",true)" } else { b",false)" });
 }
 
 /// Each part of a setting's name in double quotes: a part may be a reserved word.
@@ -498,8 +514,49 @@ fn write_name(name: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// A literal. Only a backslash reads differently under standard_conforming_strings; where there
-/// is one, E'' says which reading is meant.
+/// A literal of the server's own bytes, in ASCII (`xehexesc`, scan.l: what it gives is not converted, and
+/// looked at as the database's encoding). Two digits each: a third would not be read as one of them.
+pub(crate) fn write_value(value: &[u8], out: &mut Vec<u8>) {
+    if value.is_ascii() {
+        return write_string(value, out);
+    }
+    out.extend_from_slice(b"E'");
+    for &byte in value {
+        match byte {
+            b'\'' | b'\\' => out.extend_from_slice(&[byte, byte]),
+            0..0x80 => out.push(byte),
+            _ => {
+                out.extend_from_slice(b"\\x");
+                write_hex(byte, out);
+            }
+        }
+    }
+    out.push(b'\'');
+}
+
+fn write_hex(byte: u8, out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    out.push(DIGITS[usize::from(byte >> 4)]);
+    out.push(DIGITS[usize::from(byte & 15)]);
+}
+
+/// Reads what the server's `encode(..., 'hex')` gives.
+pub fn read_hex(digits: &[u8]) -> Option<Vec<u8>> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    let (pairs, []) = digits.as_chunks::<2>() else { return None };
+    pairs.iter().map(|&[high, low]| Some(digit(high)? << 4 | digit(low)?)).collect()
+}
+
+/// Whether text under this `client_encoding` is what the server has, byte by byte, in a database of
+/// that `server_encoding` (`pg_any_to_server` and `pg_server_to_any`, mbutils.c: where one of the two is
+/// SQL_ASCII nothing is converted).
+pub fn is_raw(client_encoding: Option<&[u8]>, server_encoding: Option<&[u8]>) -> bool {
+    const BYTES: Option<&[u8]> = Some(b"SQL_ASCII");
+    client_encoding == server_encoding || client_encoding == BYTES || server_encoding == BYTES
+}
+
+/// A literal of text in the `client_encoding` in force. Only a backslash reads differently under
+/// standard_conforming_strings; where there is one, E'' says which reading is meant.
 pub(crate) fn write_string(value: &[u8], out: &mut Vec<u8>) {
     if value.contains(&b'\\') {
         out.push(b'E');

@@ -15,7 +15,9 @@ use std::sync::Arc;
 use hawser_core::pool::ServerParameters;
 use hawser_core::session::canonical::{Canonical, Context, canonical};
 use hawser_core::session::options::Asked;
-use hawser_core::session::settings::{Change, Settings, SettingsBuilder, write_set_query};
+use hawser_core::session::settings::{
+    Change, Settings, SettingsBuilder, read_hex, write_set_query,
+};
 use hawser_core::wire::error::{ClientError, Severity, SqlState};
 use tokio::time::timeout;
 
@@ -153,6 +155,10 @@ fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
     .detail(reason.to_string())
 }
 
+/// What the server has, byte by byte, whatever the `client_encoding` of its new sessions.
+const SHOWN: &str = "SELECT pg_catalog.encode(pg_catalog.convert_to(\
+     pg_catalog.current_setting($1), pg_catalog.getdatabaseencoding()), 'hex')";
+
 /// Sets a value and reads how the server shows it.
 async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
     let mut query = Vec::new();
@@ -160,8 +166,8 @@ async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
     let text = String::from_utf8(query)
         .map_err(|_| TalkError::Protocol("a setting that is not UTF-8".to_owned()))?;
     talk.query(&text).await?;
-    let answer = talk.query_with("SELECT pg_catalog.current_setting($1)", &[&asked.name]).await?;
-    let value = answer.single().map(Into::into);
+    let answer = talk.query_with(SHOWN, &[&asked.name]).await?;
+    let value = answer.single().and_then(read_hex).map(Into::into);
     value.ok_or_else(|| TalkError::Protocol("no value of a setting".to_owned()))
 }
 

@@ -91,7 +91,22 @@ impl<S: Socket> Relay<'_, S> {
                 return Err("the server reported too many settings that it had not at the start");
             }
         }
-        if !fixed {
+        let converted = !fixed && !value.is_ascii();
+        let brought = backend.expected.front().is_some_and(|owed| owed.is_made())
+            && backend.expected.front() != Some(&Expect::MadeRollback);
+        if converted && !brought {
+            // In which encoding the server told it is not known before the last report of this end of a
+            // transaction has come; then it is asked what it has.
+            match &mut self.client {
+                Some(client) if !client.is_native() && !client.exclusive => {
+                    client.pins.insert(Part::Setting);
+                    backend.doubt_told(name);
+                }
+                Some(_) => {}
+                None => backend.spoil_for_good(),
+            }
+        }
+        if !(fixed || (converted && brought)) {
             let own = backend.parameters.get(name) == Some(value);
             let known = backend.applied.get(name);
             if known != (if own { None } else { Some(value) }) {

@@ -402,6 +402,32 @@ fn a_timeout_that_could_cancel_the_next_clients_reset_pins() {
 }
 
 #[test]
+fn a_value_beyond_ascii_is_asked_for_and_brought_byte_by_byte() {
+    for (encoding, digits) in [("LATIN1", true), ("SJIS", true), ("UTF8", false)] {
+        let mut world = World::new(1);
+        world.own = vec![("client_encoding", "UTF8"), ("server_encoding", "UTF8")];
+        let (client, other) = (world.client(), world.client());
+        world.send(&client, &query("SET search_path = x; SET client_encoding = 'x'"));
+        let server = world.servers[0].clone();
+        server.received();
+        let told = message(b'S', format!("client_encoding\0{encoding}\0").as_bytes());
+        world.send(&server, &[answers("CC"), told, answers("I")].concat());
+        let question = asked(&server);
+        assert_eq!(question.contains("getdatabaseencoding()),'hex')"), digits, "{question}");
+        world.send(&server, &value(if digits { "22c3a95c22" } else { "\"\u{e9}\\\"" }));
+        world.send(&other, &query("SELECT 1"));
+        server.received();
+        let told = message(b'S', b"client_encoding\0UTF8\0");
+        let told = if encoding == "UTF8" { Vec::new() } else { told };
+        world.send(&server, &[answers("CC"), told, answers("ICI")].concat());
+        world.send(&client, &query("SELECT 2"));
+        let sent = String::from_utf8(server.received()).unwrap();
+        let set = r#"SET "search_path" TO E'\xc3\xa9\\'"#;
+        assert!(sent.is_ascii() && sent.contains(set), "{encoding}: {sent}");
+    }
+}
+
+#[test]
 fn a_look_at_the_catalog_leaves_the_clients_own_statements_alone() {
     let mut world = World::new(1);
     let (_, server) = world.client_with("s", "SELECT 'secret'");

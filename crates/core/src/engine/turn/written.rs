@@ -8,7 +8,8 @@
 //!
 //! # Limits
 //! No NULL is replaced in a Bind that streams, nor where its parameter stands elsewhere in the text, too, or
-//! in an expression; nor is that of an EXECUTE.
+//! in an expression; nor is that of an EXECUTE, nor where the start value is not ASCII and the
+//! `client_encoding` not the server's.
 
 use std::sync::Arc;
 
@@ -70,7 +71,9 @@ impl<'a> Parameters<'a> {
     }
 
     /// Writes start values in place of the NULLs that set_config() is given. Whether there are any.
-    fn write_start(&mut self, start: &'a Settings, given: &[Given]) -> bool {
+    ///
+    /// `raw`: a value beyond ASCII would be read there as it is.
+    fn write_start(&mut self, start: &'a Settings, given: &[Given], raw: bool) -> bool {
         let mut any = false;
         for Given { setting, value: at } in given {
             let name = match setting {
@@ -80,6 +83,7 @@ impl<'a> Parameters<'a> {
             if let Some(value) = self.values.get_mut(*at)
                 && value.is_none()
                 && let Some(start) = name.and_then(|name| start.get(&name.to_ascii_lowercase()))
+                && (raw || start.is_ascii())
             {
                 *value = Some(start);
                 any = true;
@@ -133,7 +137,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         if parameters.values.iter().all(Option::is_some) {
             return None;
         }
-        if !parameters.write_start(&self.client.record.start, &given()) {
+        let raw = self.backend.reads_raw();
+        if !parameters.write_start(&self.client.record.start, &given(), raw) {
             return None;
         }
         let mut body = Vec::with_capacity(rest.len() + 64);
@@ -275,7 +280,7 @@ mod tests {
         let written = |values: &[Option<&[u8]>], given: &[Given]| {
             let body = sent(&[0, 1], values, &[1]);
             let mut parameters = Parameters::read(&body).unwrap();
-            let any = parameters.write_start(&start, given);
+            let any = parameters.write_start(&start, given, false);
             let mut out = Vec::new();
             parameters.write(&mut out);
             assert_eq!(any, out != body);

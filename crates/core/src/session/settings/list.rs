@@ -1,5 +1,7 @@
 //! Lists of names as the server writes them (`search_path`).
 
+use super::write_value;
+
 /// Words that `quote_identifier` (ruleutils.c) puts in quotes: all key words but the unreserved, of
 /// PostgreSQL 15 and 18 (kwlist.h). Which they are changes with the version: whoever has one as a name
 /// is left to `set_config()`.
@@ -28,10 +30,8 @@ const KEY_WORDS: [&str; 164] = [
     "xmlserialize", "xmltable",
 ];
 
-/// A longer name is cut off by SET (`NAMEDATALEN`); one that is not ASCII may be longer in the server's
-/// encoding.
+/// A longer name is cut off by SET (`NAMEDATALEN`).
 const NAME_BYTES_MAX: usize = 63;
-const NOT_ASCII_BYTES_MAX: usize = 15;
 
 /// Whether the server shows a name without quotes, unless it is a key word.
 fn is_plain(name: &[u8]) -> bool {
@@ -62,21 +62,35 @@ fn next(list: &[u8]) -> Option<(&[u8], &[u8])> {
         }
     };
     let known = std::str::from_utf8(name).is_ok_and(|name| KEY_WORDS.binary_search(&name).is_ok());
-    let most = if name.is_ascii() { NAME_BYTES_MAX } else { NOT_ASCII_BYTES_MAX };
-    (!name.is_empty() && name.len() <= most && !known).then_some((name, rest))
+    (!name.is_empty() && name.len() <= NAME_BYTES_MAX && !known).then_some((name, rest))
 }
 
-/// Writes the names of a list, each in double quotes: so it does not matter which are key words of a
-/// later version. `None`, and a part of them, if the list is not written exactly as the server would
+/// A name without the quotes that are doubled within quotes.
+fn unquoted(name: &[u8]) -> Vec<u8> {
+    let mut doubled = false;
+    let once = |byte: &u8| {
+        doubled = *byte == b'"' && !doubled;
+        doubled || *byte != b'"'
+    };
+    name.iter().copied().filter(once).collect()
+}
+
+/// Writes the names of a list, each in double quotes, or as a literal where it is not ASCII: so it does
+/// not matter which are key words of a later version, nor in which `client_encoding` it is read. `None`, and a part of them, if the list is not written exactly as the server would
 /// write them behind a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the spaces
 /// differ, or quotes are missing.
 pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut rest = list;
     loop {
         let (name, behind) = next(rest)?;
-        out.push(b'"');
-        out.extend_from_slice(name);
-        out.push(b'"');
+        if name.is_ascii() {
+            out.push(b'"');
+            out.extend_from_slice(name);
+            out.push(b'"');
+        } else {
+            // As a literal it is one name just so, and quoted as any other.
+            write_value(&unquoted(name), out);
+        }
         if behind.is_empty() {
             return Some(());
         }
@@ -101,8 +115,8 @@ mod tests {
             ("public", &["public"][..]),
             (r#""$user", public"#, &["$user", "public"]),
             (
-                r#"a_1, "A", _b, "1a", "größe", "it's", "a,b", "say ""x""""#,
-                &["a_1", "A", "_b", "1a", "größe", "it's", "a,b", r#"say ""x"""#],
+                r#"a_1, "A", _b, "1a", "it's", "a,b", "say ""x""""#,
+                &["a_1", "A", "_b", "1a", "it's", "a,b", r#"say ""x"""#],
             ),
         ] {
             let quoted: Vec<String> = expected.iter().map(|name| format!("\"{name}\"")).collect();
@@ -111,8 +125,15 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_ascii_is_written_in_ascii() {
+        let list = r#"a, "größe", "é'\""x""""#;
+        let expected = r#""a", E'gr\xc3\xb6\xc3\x9fe', E'\xc3\xa9''\\"x"'"#;
+        assert_eq!(written(list).as_deref(), Some(expected));
+    }
+
+    #[test]
     fn what_it_would_write_otherwise_is_not() {
-        let (long, wide) = ("x".repeat(64), format!("\"{}\"", "ß".repeat(8)));
+        let (long, wide) = ("x".repeat(64), format!("\"{}\"", "ß".repeat(32)));
         for list in [
             "",
             " a",
