@@ -1069,7 +1069,7 @@ mod tests {
         let named = prepare(&table, 0).unwrap();
         let on_backend = prepare(&table, 1).unwrap();
         let mut backend = BackendStatements::new(10);
-        backend.insert(&on_backend, 0);
+        backend.insert(&on_backend, 0, SchemaEpoch::NEVER);
         drop(on_backend);
         for n in 2..100 {
             prepare(&table, n);

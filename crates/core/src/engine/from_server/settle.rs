@@ -174,7 +174,10 @@ impl<S: Socket> Relay<'_, S> {
             && !self.backend.unsynced
         {
             client.keep_to_ask(self.backend, failed);
-            if (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
+            // (A client that has its backend to itself sets what the books do not have.)
+            let alone = client.is_native() || client.exclusive;
+            if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees()
+            {
                 relayed.settings_mismatch = true;
                 self.backend.spoiled.get_or_insert(MISMATCH);
                 if client.is_pinned() {
