@@ -12,9 +12,12 @@ use hawser_core::pool::Schema;
 use super::{Route, locked};
 use crate::config::ServerAddress;
 
+/// A database as pools reach it: its servers, and its name there.
+type Reached = (Vec<ServerAddress>, String);
+
 /// The schemas of all databases that have pools.
 #[derive(Default)]
-pub(super) struct Schemas(Mutex<HashMap<(Vec<ServerAddress>, String), Weak<Schema>>>);
+pub(super) struct Schemas(Mutex<HashMap<Reached, Weak<Schema>>>);
 
 impl Schemas {
     /// That of a pool's database.
