@@ -33,7 +33,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
 use super::place::{self, Asker, Place};
-use super::strangers::Strangers;
+use super::strangers::{Stranger, Strangers};
 use super::{PoolEntry, Route, locked, route};
 use crate::auth::secret::{Secret, ValidUntil};
 use crate::config::{Config, DatabaseConfig};
@@ -348,6 +348,9 @@ pub async fn look_up(
         true => service.enquiries.strangers.admit(dbname).await?,
         false => None,
     };
+    if stranger.as_ref().is_some_and(Stranger::has_waited_in_vain) {
+        return Err(failed(&"the server has not answered in time").into());
+    }
     let path = Asked { name: b"search_path"[..].into(), value: LOOK_UP_PATH.into() };
     let login = Login {
         user: auth_user.clone(),
@@ -372,7 +375,12 @@ pub async fn look_up(
                 }
                 return Err(NotLookedUp::NoEntry);
             }
-            Err(error) => return Err(failed(&error).into()),
+            Err(error) => {
+                if let (Some(stranger), DialError::Timeout { .. }) = (stranger, &error) {
+                    stranger.unanswered();
+                }
+                return Err(failed(&error).into());
+            }
         };
     if let Some(stranger) = stranger {
         stranger.exists();

@@ -39,6 +39,8 @@ const NAMES_MAX: usize = 1_000;
 struct Names {
     exist: HashSet<Box<str>>,
     none: HashMap<Box<str>, Instant>,
+    /// When a server has last not answered in time.
+    unanswered: Option<Instant>,
 }
 
 /// What is known of the names.
@@ -58,10 +60,13 @@ pub(super) struct Stranger {
     names: Arc<Mutex<Names>>,
     name: Box<str>,
     place: OwnedSemaphorePermit,
+    /// When it began to wait.
+    since: Instant,
 }
 
 impl Strangers {
-    /// Waits until this name may be asked about. `Ok(None)`: it exists.
+    /// Waits until this name may be asked about. `Ok(None)`: it exists. Those who have waited for one
+    /// that got no answer need not ask: see [`Stranger::has_waited_in_vain`].
     ///
     /// # Errors
     /// There was none of that name a moment ago.
@@ -69,13 +74,14 @@ impl Strangers {
         if let Some(known) = self.known(name) {
             return known;
         }
+        let since = Instant::now();
         // It is never closed.
         let Ok(place) = self.room.clone().acquire_owned().await else { return Ok(None) };
         // Meanwhile another may have asked.
         if let Some(known) = self.known(name) {
             return known;
         }
-        Ok(Some(Stranger { names: self.names.clone(), name: name.into(), place }))
+        Ok(Some(Stranger { names: self.names.clone(), name: name.into(), place, since }))
     }
 
     fn known(&self, name: &str) -> Option<Result<Option<Stranger>, NotLookedUp>> {
@@ -94,6 +100,16 @@ impl Strangers {
 }
 
 impl Stranger {
+    /// Whether a server has left one unanswered while this one waited: that was its time, too.
+    pub(super) fn has_waited_in_vain(&self) -> bool {
+        locked(&self.names).unanswered.is_some_and(|at| at > self.since)
+    }
+
+    /// The server has not answered in time.
+    pub(super) fn unanswered(self) {
+        locked(&self.names).unanswered = Some(Instant::now());
+    }
+
     /// There is such a database.
     pub(super) fn exists(self) {
         let mut names = locked(&self.names);
@@ -105,7 +121,7 @@ impl Stranger {
 
     /// There is none.
     pub(super) fn missing(self) {
-        let Self { names, name, place } = self;
+        let Self { names, name, place, .. } = self;
         let mut names = locked(&names);
         if names.none.len() >= NAMES_MAX {
             names.none.clear();
@@ -138,5 +154,19 @@ mod tests {
         assert!(strangers.admit("9").await.is_err(), "there was none a moment ago");
         strangers.forget();
         assert!(strangers.admit("9").await.unwrap().is_some());
+    }
+
+    #[tokio::test]
+    async fn who_has_waited_for_one_that_got_no_answer_does_not_wait_again() {
+        let strangers = Arc::new(Strangers::default());
+        let first = [strangers.admit("a").await, strangers.admit("a").await];
+        let waits = strangers.clone();
+        let second = tokio::spawn(async move { waits.admit("a").await });
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        for stranger in first {
+            stranger.unwrap().unwrap().unanswered();
+        }
+        assert!(second.await.unwrap().unwrap().unwrap().has_waited_in_vain());
+        assert!(!strangers.admit("a").await.unwrap().unwrap().has_waited_in_vain());
     }
 }
