@@ -117,7 +117,7 @@ second_server() { # second_server LOG
     if bin=$(scripts/postgres18.sh "$directory" 2> >(tee "$reason" >&2) | tail -n 1) && [ -n "$bin" ]; then
         # The drivers have had their turn.
         run_counted "python tests with PostgreSQL 18" "$log" \
-            env -u ALL HAWSER="$target/release/hawser" PG_BIN="$bin" python3 tests/run.py
+            env -u ALL HAWSER="$target/release/hawser" PG_BIN="$bin" python3 tests/run.py --another-server
     else
         skipped=$((skipped + 1))
         say "skipped: the tests with PostgreSQL 18: $(tail -n 1 "$reason")"

@@ -189,9 +189,15 @@ def main():
     options.add_argument("--direct", action="store_true", help="clients connect to PostgreSQL itself")
     options.add_argument("--keep", action="store_true", help="leave the cluster's and the poolers' directories behind, and say where")
     options.add_argument("--drivers", action="store_true", help="the drivers of other languages too (as ALL=1 does)")
+    options.add_argument("--another-server", action="store_true",
+                         help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS")
     chosen = options.parse_args()
 
     modules = collect(chosen.k)
+    if chosen.another_server:
+        same = [module.__name__.split(".")[-1] for module, _ in modules if getattr(module, "SAME_FOR_ALL_SERVERS", False)]
+        print(f"left out, for they do not depend on the server's version: {', '.join(same)}")
+        modules = [(module, tests) for module, tests in modules if not getattr(module, "SAME_FOR_ALL_SERVERS", False)]
     with_drivers = chosen.drivers or os.environ.get("ALL") == "1"
     programs = [program for program in drivers.ALL if not chosen.k or any(k in f"driver.{program.name}" for k in chosen.k)]
     if chosen.list:

@@ -17,6 +17,8 @@ from harness.suite import Skip, limit, pooler_only, until
 
 from integration.test_lab import lab, network
 
+SAME_FOR_ALL_SERVERS = True
+
 TOKEN = "a token for these tests"
 ABSENT, INCOMPLETE, DENIED, NOT_THERE = 69, 74, 77, 78
 

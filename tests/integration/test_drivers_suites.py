@@ -12,6 +12,8 @@ from harness.suite import pooler_only  # noqa: E402  (after the path is set)
 from outcomes import Outcome, died_in_go, from_go, from_libtest, from_record, from_surefire  # noqa: E402
 from report import Report, listed  # noqa: E402
 
+SAME_FOR_ALL_SERVERS = True
+
 PASSED, FAILED = Outcome("passed"), Outcome("failed", "reason\nlast line")
 
 

@@ -129,7 +129,8 @@ def test_names_of_no_database_cost_few_server_connections(env):
     with env.pooler_with(auth_user="postgres", auth_query="select rolname, rolpassword from pg_catalog.pg_authid where rolname = $1") as target:
         mark = env.cluster.log.stat().st_size
         clients = []
-        for number in range(60):
+        started = time.monotonic()
+        for number in range(100):
             client = env.raw(target)
             client.send(m.startup({"user": "nobody_at_all", "database": f"guess_{number}"}))
             clients.append(client)
@@ -137,11 +138,13 @@ def test_names_of_no_database_cost_few_server_connections(env):
         # Meanwhile one that exists is not held up.
         began = time.monotonic()
         equal(env.connect(target, user="app3").value("select session_user"), "app3")
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 15
         with open(env.cluster.log, "rb") as log:
             log.seek(mark)
             tried = log.read().count(b'database "guess_')
-        assert 1 <= tried <= 45, f"{tried} connections for 60 names within 1.5 s"
+        # Two at a time, each place free again 0.1 s after the answer.
+        elapsed = time.monotonic() - started
+        assert 1 <= tried <= 2 + 20 * elapsed, f"{tried} connections for 100 names within {elapsed:.1f} s"
         for client in clients:
             client.sock.close()
         server.execute("select 1")

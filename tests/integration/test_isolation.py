@@ -3,6 +3,7 @@
 What they do, and what is compared: tests/isolation. There a seed can be played by hand, and for longer.
 """
 
+import contextlib
 import pathlib
 import sys
 import time
@@ -21,7 +22,10 @@ OPERATIONS_MIN = 500
 def play(env, tells):
     """`tells`: the servers say what their sessions hold."""
     seed = int(time.time())
-    with env.pooler_with(**crowd.SETTINGS) as target:
+    crowd.prepare(env.cluster)
+    with contextlib.ExitStack() as stack:
+        stack.callback(crowd.clear, env.cluster)
+        target = stack.enter_context(env.pooler_with(**crowd.SETTINGS))
         found = crowd.run(target, seed, SECONDS)
         if target.pooler:
             mismatches, telling = crowd.mismatches(target.pooler)
@@ -33,13 +37,11 @@ def play(env, tells):
 
 @limit(240)
 def test_sessions_with_the_same_names_are_apart(env):
-    crowd.prepare(env.cluster)
     play(env, tells=False)
 
 
 @limit(240)
 def test_sessions_with_the_same_names_are_apart_on_servers_with_the_extension(env):
-    crowd.prepare(env.cluster)
     try:
         library = extension.build(env.cluster, env.directory, "extension-isolation")
     except extension.CannotBuild as error:

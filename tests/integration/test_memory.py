@@ -6,6 +6,8 @@ import time
 from harness import messages as m
 from harness.suite import equal, limit, pooler_only, until
 
+SAME_FOR_ALL_SERVERS = True
+
 MB = 1 << 20
 TEXT_BYTES = 4000
 

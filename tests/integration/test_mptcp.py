@@ -21,6 +21,8 @@ from harness import messages as m
 from harness.pooler import Pooler, binary
 from harness.suite import Skip, equal, limit, pooler_only, until
 
+SAME_FOR_ALL_SERVERS = True
+
 IPPROTO_MPTCP = 262
 NUMBERS = itertools.count(1)
 

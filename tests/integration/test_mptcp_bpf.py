@@ -13,6 +13,8 @@ from harness.pooler import binary
 from harness.suite import Skip, limit
 from integration.test_mptcp import needs_mptcp
 
+SAME_FOR_ALL_SERVERS = True
+
 SECONDS = 500
 # As many need BPF, and there are others.
 TESTS = 4

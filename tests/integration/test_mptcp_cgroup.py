@@ -19,6 +19,8 @@ from harness.suite import Skip, equal, limit, until
 from integration.test_mptcp import needs_mptcp, two_machines
 from integration.test_preload import found_server
 
+SAME_FOR_ALL_SERVERS = True
+
 NUMBERS = itertools.count(1)
 ASK = (
     "import json, socket\nprotocol = lambda s: s.getsockopt(socket.SOL_SOCKET, 38)\n"

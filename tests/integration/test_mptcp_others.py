@@ -16,6 +16,8 @@ from harness.suite import Skip, equal, until
 from integration.test_mptcp import needs_mptcp, two_machines
 from integration.test_paths import SETTING, managed, needs_manager, setting
 
+SAME_FOR_ALL_SERVERS = True
+
 UNSENT = "/proc/sys/net/ipv4/tcp_notsent_lowat"
 
 

@@ -17,6 +17,8 @@ from harness.suite import Skip, equal, limit, until
 from integration.test_mptcp import needs_mptcp, two_machines
 from integration.test_preload import found_server
 
+SAME_FOR_ALL_SERVERS = True
+
 AS_POSTGRES = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
 MEGABYTES = 8
 

@@ -34,6 +34,7 @@ connection.recv(1)
 print(digest.hexdigest(), flush=True)
 """
 
+SAME_FOR_ALL_SERVERS = True
 SINK = """
 import hashlib, socket, sys, time
 connection = socket.socket(int(sys.argv[1]), socket.SOCK_STREAM, 262)

@@ -10,6 +10,8 @@ import sys
 from harness.suite import Skip, equal, limit, until
 from integration.test_mptcp import needs_mptcp, two_machines
 
+SAME_FOR_ALL_SERVERS = True
+
 SOURCE = pathlib.Path(__file__).resolve().parents[2] / "packaging/preload/hawser-mptcp.c"
 
 

@@ -16,6 +16,8 @@ from harness.suite import equal, limit, until
 from integration.test_cc import here
 from integration.test_lab import lab, network
 
+SAME_FOR_ALL_SERVERS = True
+
 ABSENT = 69
 MAP = struct.pack(">QQIHHBBIHH", 0, 0, 8192, 0, 0, 1, 0, 0, 0, 0)[:32] + bytes(16) + bytes(8192)
 # What Linux up to 6.18 says of itself in a probe: eight lanes.

@@ -25,6 +25,8 @@ from integration.test_cc import here
 from integration.test_mptcp import Machine
 from integration.test_rds import Proxy, rds
 
+SAME_FOR_ALL_SERVERS = True
+
 KERNEL = "10.77.0.100"
 EIGHT, ONE = ("10.77.0.1", "10.77.0.200"), ("10.77.0.2", "10.77.0.201")
 RDS_PORT = 16385

@@ -15,6 +15,7 @@ from harness.pooler import binary
 from harness.suite import Skip, equal, pooler_only, until
 
 # Puts the descriptors that follow the program's name from 3 on, says so in the environment, and becomes the rest.
+SAME_FOR_ALL_SERVERS = True
 ACTIVATE = """
 import os, sys
 count = int(sys.argv[1])

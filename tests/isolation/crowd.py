@@ -34,6 +34,15 @@ def prepare(cluster):
             session.execute(SETUP)
 
 
+def clear(cluster):
+    """What `prepare` has made, roles too: other tests look at the functions of these databases."""
+    for database in ("app", "other"):
+        with cluster.superuser(database) as session:
+            session.execute("drop schema if exists isolated cascade")
+    with cluster.superuser("postgres") as session:
+        session.execute("drop role if exists isolated_one, isolated_two")
+
+
 def mismatches(pooler):
     """Server connections whose servers told of other settings than they were given, and how many servers tell."""
     rows = pooler.show("POOLS")
