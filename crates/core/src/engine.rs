@@ -56,6 +56,7 @@ mod restore;
 mod sql_statement;
 pub mod statement;
 mod table;
+mod timeouts;
 mod to_server;
 mod told;
 mod turn;
@@ -132,8 +133,11 @@ pub mod limits {
     /// Bytes of notifications that may wait for one client, be it that it is in a transaction or
     /// that it does not read: with more it is cut off.
     pub const NOTIFICATIONS_BYTES_MAX: usize = 4 * 1024 * 1024;
-    /// Milliseconds below which a client's statement_timeout does not move.
+    /// Milliseconds below which a client's statement_timeout is brought last and taken off first, and
+    /// its transaction_timeout does not move.
     pub const TIMEOUT_MS_MIN: u64 = 1_000;
+    /// How often it is tried to take off a timeout that cuts that off, and to ask under it.
+    pub const LIFTS_MAX: u8 = 100;
     /// Room for a usual question to a server: see `doubt`.
     pub const QUESTION_BYTES: usize = 512;
     /// A pipeline up to this size is kept until its first answer, so that it can be sent again

@@ -282,6 +282,10 @@ pub struct Backend<S: Socket> {
     pub(super) retries_sql: bool,
     /// Its client's message waits for what was sent ahead of it.
     pub(super) bringing: bool,
+    /// How often a short timeout could not be taken off, one try after the other.
+    pub(super) lifts_failed: u8,
+    /// The last try has been cut off.
+    pub(super) lift_cut_off: bool,
     /// Functions that do something to sessions, if there are any, and which version of these.
     pub(super) functions: Option<Box<Functions>>,
     pub(super) functions_serial: u32,
@@ -403,6 +407,8 @@ impl<S: Socket> Backend<S> {
             by_sql: None,
             retries_sql: true,
             bringing: false,
+            lifts_failed: 0,
+            lift_cut_off: false,
             functions,
             functions_serial,
             within: None,

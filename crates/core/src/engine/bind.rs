@@ -16,6 +16,7 @@ use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
 use super::statement::{Statement, Unnamed};
+use super::timeouts::with_timeout_of;
 use super::turn::aborted::EMPTY;
 use crate::pool::ServerParameters;
 use crate::session::aside::Aside;
@@ -216,7 +217,10 @@ impl<S: Socket> Backend<S> {
     ) {
         if !other_settings {
             parse(self, out);
-        } else if self.unsynced
+            return;
+        }
+        let settings = &with_timeout_of(settings, &self.applied);
+        if self.unsynced
             || self.status == TransactionStatus::InTransaction
             || self.settings_in_doubt()
         {
@@ -279,7 +283,8 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
         } else if self.status == TransactionStatus::Idle && !self.settings_in_doubt() {
             let before = self.applied.clone();
-            self.apply_settings(&statement.settings, start, out);
+            let settings = with_timeout_of(&statement.settings, &before);
+            self.apply_settings(&settings, start, out);
             parse(self, out);
             self.apply_settings(&before, start, out);
         } else {

@@ -27,6 +27,7 @@ use super::message::ClientState;
 use super::restore::KEPT_BY_RESET_ALL;
 use super::statement::{Statement, same_parse_settings};
 use super::table::Engine;
+use super::timeouts::{ends_transactions_soon, is_cut_off};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::session::part::{Part, PartSet};
@@ -55,6 +56,8 @@ pub(super) struct Doubt {
     noted: Noted,
     /// The transactions of the backend when the server was last asked.
     tried: Option<u64>,
+    /// How often it was cut off.
+    cut_off: u8,
     /// The question that is under way.
     question: Option<Question>,
     answer: Option<Answer>,
@@ -172,16 +175,6 @@ impl Doubt {
             self.vague = true;
         }
     }
-}
-
-/// Whether statements of ours, too, could be cancelled for having taken too long: what takes the
-/// setting off for the next client, who has nothing to do with it.
-fn times_out_soon(settings: &Settings) -> bool {
-    [&b"statement_timeout"[..], b"transaction_timeout"].iter().any(|name| {
-        let ms = settings.get(name).and_then(|value| value.strip_suffix(b"ms"));
-        let ms = ms.and_then(|ms| std::str::from_utf8(ms).ok()).and_then(|ms| ms.parse().ok());
-        ms.is_some_and(|ms: u64| ms < limits::TIMEOUT_MS_MIN)
-    })
 }
 
 impl<S: Socket> Backend<S> {
@@ -319,10 +312,15 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// The question has failed: nothing is known.
-    pub(super) fn question_failed(&mut self) {
+    /// The question has failed: nothing is known. One that was cut off, by a timeout of its client's, is
+    /// asked again at once.
+    pub(super) fn question_failed(&mut self, error: &[u8]) {
         if let Some(doubt) = &mut self.doubt {
             doubt.answer = None;
+            if is_cut_off(error) && doubt.cut_off < limits::LIFTS_MAX {
+                doubt.cut_off += 1;
+                doubt.tried = None;
+            }
         }
     }
 }
@@ -489,7 +487,7 @@ impl<S: Socket> Client<S> {
         if backend.applied.get(b"search_path").is_some_and(names_temporary_schema) {
             pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
         }
-        if times_out_soon(&backend.applied) || backend.keeps_settings() {
+        if ends_transactions_soon(&backend.applied) || backend.keeps_settings() {
             pins.insert(Part::Setting); // taking it off could itself take too long
         }
         pins

@@ -9,6 +9,7 @@ use super::message::{
 };
 use super::process_ids::PROCESS_ID_FIRST;
 use super::table::{Engine, Holder};
+use super::timeouts::without_short_timeout;
 use super::{BackendSeed, Host, Readiness, Socket, Token, limits, write_kept};
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::pool::Wish;
@@ -416,6 +417,18 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let Some(backend) = &mut client.backend else { return };
+        if !client.exclusive {
+            client.held = match backend.lift_alone() {
+                Ok(under_way) => under_way,
+                Err(_) => {
+                    self.hear_last_words(host, slot, "server closed the connection", now);
+                    return;
+                }
+            };
+            if client.held {
+                return;
+            }
+        }
         let process = backend.process;
         let mut out = Vec::new();
         // Clients of transaction mode have had it. What its own messages would have ahead of them goes
@@ -430,7 +443,9 @@ impl<S: Socket> Engine<S> {
             if backend.must_discard_sequences(|| true).unwrap_or(backend.drawn_before) {
                 backend.discard_sequences(false, &mut out);
             }
-            backend.apply_settings(&client.desired, &client.record.start, &mut out);
+            let first = without_short_timeout(&client.desired);
+            backend.apply_settings(&first, &client.record.start, &mut out);
+            backend.apply_timeout(&client.desired, &mut out);
         }
         if !self.write_to_backend(host, slot, &out, now) {
             return;

@@ -94,6 +94,9 @@ pub(super) enum Expect {
     },
     /// Made by us: a simple query (settings, ROLLBACK, reset), swallowed up to ReadyForQuery.
     MadeQuery,
+    /// Made by us: a simple query that takes off a timeout, and may run into that itself (see
+    /// [`super::timeouts`]).
+    MadeLift,
     /// Made by us: a simple query about the session, whose row is read (see [`super::doubt`]).
     MadeQuestion,
     /// Made by us: the call that hands the session over, swallowed up to ReadyForQuery (see
@@ -172,6 +175,7 @@ impl Expect {
             self,
             Self::MadeQuery
                 | Self::MadeQuestion
+                | Self::MadeLift
                 | Self::MadePrepare
                 | Self::MadeRollback
                 | Self::HandOver
@@ -194,6 +198,7 @@ impl Expect {
                 | Self::MadeParse { .. }
                 | Self::MadeQuery
                 | Self::MadeQuestion
+                | Self::MadeLift
                 | Self::HandOver
                 | Self::Told
                 | Self::MadePrepare

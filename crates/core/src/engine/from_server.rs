@@ -61,6 +61,8 @@ pub(super) struct Relayed {
     pub(super) heal: bool,
     /// What has come of a hand-over to the client.
     pub(super) handed_over: Option<Box<super::hand_over::Outcome>>,
+    /// An attempt to take a short timeout off has come to its end.
+    pub(super) lifted: bool,
     /// Transactions of the client that ended.
     pub(super) transactions: u64,
     /// One of a client that listens has ended, and is not answered yet.
@@ -410,6 +412,7 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::MadeQuery,
                 kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
             ) => (false, Fate::Skip),
+            (Expect::MadeLift, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
             (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
             | (
                 Expect::MadePrepare,

@@ -303,7 +303,10 @@ impl<S: Socket> Backend<S> {
         if self.is_handed_to(client) {
             return Ok(false);
         }
-        if self.is_handing_over() {
+        if self.is_handing_over() || self.is_lifting() {
+            return Ok(true);
+        }
+        if self.lift_alone()? {
             return Ok(true);
         }
         let at_rest = self.is_at_rest();

@@ -38,6 +38,7 @@ use super::effects::Effects;
 use super::expect::Expect;
 use super::from_client::Halt;
 use super::statement::{Statement, StatementMemory, same_parse_settings};
+use super::timeouts::with_timeout_of;
 use super::turn::Turn;
 use crate::session::canonical::is_unsafe_encoding;
 use crate::session::part::{Part, PartSet};
@@ -282,7 +283,8 @@ impl<S: Socket> Backend<S> {
         let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
         for one in &missing {
             if !same_parse_settings(&self.applied, &one.settings) {
-                self.apply_settings(&one.settings, start, out);
+                let settings = with_timeout_of(&one.settings, &self.applied);
+                self.apply_settings(&settings, start, out);
             }
             match &one.parsed {
                 Some(parsed) => self.made_own_parse(&one.name, &parsed.body, out),
@@ -292,7 +294,8 @@ impl<S: Socket> Backend<S> {
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
         if !missing.is_empty() {
-            self.apply_settings(desired, start, out);
+            let desired = with_timeout_of(desired, &self.applied);
+            self.apply_settings(&desired, start, out);
         }
         let order =
             |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
@@ -618,6 +621,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let wanted = wanted.to_vec();
         let brings = !self.does_without_sql_statements();
+        if brings || self.backend.by_sql.is_some() {
+            self.lift_first()?;
+        }
         self.passage.cut(self.backend)?;
         let settings = (&self.client.desired, &self.client.record.start);
         if self.backend.bring_sql(&wanted, settings, brings, &mut self.passage.out) {

@@ -25,6 +25,7 @@ mod sessions;
 mod simulated;
 mod splitting;
 mod telling;
+mod timeouts;
 mod vacancy;
 mod within;
 

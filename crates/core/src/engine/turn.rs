@@ -24,6 +24,7 @@ use super::effects::{Effects, Unusual};
 use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
 use super::statement::begins_with_any;
+use super::timeouts::without_short_timeout;
 use super::{Socket, limits, restore};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
@@ -123,6 +124,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status == TransactionStatus::Failed || self.client.exclusive {
             return Ok(());
         }
+        if self.backend.must_lift_for(&self.client.desired) && !self.client.is_native() {
+            self.lift_first()?;
+        }
         if self.backend.told.as_ref().is_some_and(|told| told.is_due()) {
             self.passage.cut(self.backend)?;
             let mptcp = self.client.socket.mptcp();
@@ -144,6 +148,10 @@ impl<S: Socket> Turn<'_, '_, S> {
         if go_within && !self.settings_go_within()? {
             self.open_settings()?;
         }
+        if !self.client.is_native() && self.backend.applied != self.client.desired {
+            self.passage.cut(self.backend)?;
+            self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
+        }
         // Whatever is put here ends the transaction that the settings are part of.
         Ok(())
     }
@@ -158,8 +166,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
             return Ok(());
         }
+        self.lift_first()?;
         let start = &self.client.record.start;
-        self.backend.apply_settings(&self.client.desired, start, &mut self.passage.out);
+        let first = without_short_timeout(&self.client.desired);
+        self.backend.apply_settings(&first, start, &mut self.passage.out);
         if self.backend.applying && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
             self.backend.bringing = true;

@@ -127,8 +127,11 @@ async fn check(
                 }
                 let Some((line, _place)) = &mut talk else { continue };
                 let within = entry.route.load().target.connect_timeout;
-                let answer = match timeout(within, show(line, asked)).await {
+                let answer = match timeout(within, show_at_last(line, asked)).await {
                     Ok(Ok(value)) => Ok(value),
+                    Ok(Err(TalkError::Server(error))) if is_cut_off(&error) => {
+                        return Err(unanswered(&error.message));
+                    }
                     Ok(Err(TalkError::Server(error))) => {
                         Err(ClientError { severity: Severity::Fatal, ..*error })
                     }
@@ -158,6 +161,26 @@ fn unanswered(reason: &dyn std::fmt::Display) -> ClientError {
 /// What the server has, byte by byte, whatever the `client_encoding` of its new sessions.
 const SHOWN: &str = "SELECT pg_catalog.encode(pg_catalog.convert_to(\
      pg_catalog.current_setting($1), pg_catalog.getdatabaseencoding()), 'hex')";
+
+/// How often it is asked under a timeout that cuts that off.
+const TRIES: u32 = 100;
+
+/// Whether the question has taken too long, by a `statement_timeout` that is asked about: that says
+/// nothing of the value.
+fn is_cut_off(error: &ClientError) -> bool {
+    error.code == SqlState::QUERY_CANCELED
+}
+
+/// The same, asked again where that is cut off.
+async fn show_at_last(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {
+    for _ in 1..TRIES {
+        match show(talk, asked).await {
+            Err(TalkError::Server(error)) if is_cut_off(&error) => {}
+            answer => return answer,
+        }
+    }
+    show(talk, asked).await
+}
 
 /// Sets a value and reads how the server shows it.
 async fn show(talk: &mut Talk, asked: &Asked) -> Result<Box<[u8]>, TalkError> {

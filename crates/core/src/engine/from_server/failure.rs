@@ -9,6 +9,7 @@ use super::super::expect::Expect;
 use super::super::names::ClientStatements;
 use super::super::replay::is_stale_or_lost;
 use super::super::restore::{Longer, count_back};
+use super::super::timeouts::is_cut_off;
 use super::super::turn::OwnNames;
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};
@@ -22,7 +23,10 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
         if owed == Expect::MadeQuestion {
-            self.backend.question_failed();
+            self.backend.question_failed(body);
+            return Ok(Fate::Skip);
+        }
+        if owed == Expect::MadeLift && self.backend.lift_failed(body) {
             return Ok(Fate::Skip);
         }
         if owed == Expect::HandOver {
@@ -79,8 +83,12 @@ impl<S: Socket> Relay<'_, S> {
                 return Ok(in_own_text(body, &self.backend.longer, relayed));
             }
             Expect::Call | Expect::Sync => return Ok(Fate::Pass),
-            Expect::MadeSettings { .. } if healing => {}
-            Expect::MadeQuery | Expect::MadeRollback | Expect::MadeSettings { .. } => {
+            // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
+            Expect::MadeSettings { .. } if healing || is_cut_off(body) => {}
+            Expect::MadeQuery
+            | Expect::MadeLift
+            | Expect::MadeRollback
+            | Expect::MadeSettings { .. } => {
                 relayed.made_query_failed = true;
                 self.backend.spoiled.get_or_insert("a session's settings could not be applied");
                 if self.client.is_some() {

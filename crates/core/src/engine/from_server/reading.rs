@@ -192,6 +192,9 @@ impl<S: Socket> Engine<S> {
             self.handed_over(host, slot, *outcome, now);
             return !drained;
         }
+        if relayed.lifted && self.begin_behind_lift(host, slot, now) {
+            return !drained;
+        }
         if self.clients.get(slot).is_some_and(|client| {
             // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.
             client.is_leaving()

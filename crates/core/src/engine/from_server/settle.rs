@@ -64,6 +64,10 @@ impl<S: Socket> Relay<'_, S> {
                 }
                 return Ok(Fate::Skip);
             }
+            Expect::MadeLift => {
+                relayed.lifted = self.backend.lift_ended();
+                return Ok(Fate::Skip);
+            }
             Expect::Told => return Ok(Fate::Skip),
             Expect::HandOver => {
                 relayed.handed_over = Some(Box::new(self.backend.hand_over_ended()?));

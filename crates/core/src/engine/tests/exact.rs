@@ -252,7 +252,8 @@ fn what_the_client_may_not_set_itself_pins() {
         ("1 set=enable_seqscan:off", "off", false),
         ("1 set=dynamic_library_path", "on", true),
         ("1 set=idle_session_timeout:1h", "on", true),
-        ("1 set=statement_timeout:100ms", "on", true),
+        ("1 set=statement_timeout:100ms", "on", false),
+        ("1 set=transaction_timeout:100ms", "on", true),
         ("1 set=statement_timeout:1h", "off", false),
     ] {
         let mut world = exact(1);

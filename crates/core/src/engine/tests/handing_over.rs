@@ -428,3 +428,41 @@ fn who_was_greeted_early_and_is_refused_then_is_told_at_its_first_query() {
     assert!(bob.is_dropped());
     assert!(!sent(&server).contains(&"DELETE FROM t".to_owned()));
 }
+
+#[test]
+fn a_short_timeout_is_taken_off_before_it_can_cut_off_a_hand_over() {
+    let mut world = World::shared(1);
+    let ann = client(&mut world, "ann");
+    let server = world.servers[0].clone();
+    world.send(&ann, &query("SET statement_timeout = 50"));
+    world.send(&server, &answers("CI"));
+    world.send(&server, &value("50ms"));
+    sent(&server);
+    let cut_off = refusal("57014");
+    // One that is to be greeted.
+    let bob = world.client_as(Some("bob"), PoolMode::Transaction, &[]);
+    for _ in 0..2 {
+        assert_eq!(sent(&server), ["SET statement_timeout TO 0"; 2]);
+        world.send(&server, &cut_off.repeat(2));
+    }
+    assert_eq!(sent(&server), ["SET statement_timeout TO 0"; 2]);
+    world.send(&server, &answers("CICI"));
+    assert_eq!(sent(&server), ["RESET ALL", "-> bob"]);
+    world.send(&server, &[reset(), handed("bob", &[])].concat());
+    assert!(bob.kinds().ends_with("KZ"));
+    // And one that has been.
+    world.send(&ann, &query("SELECT 1"));
+    world.send(&server, &[reset(), handed("ann", &[])].concat());
+    let all = sent(&server);
+    assert!(all.ends_with(&["SET \"statement_timeout\" TO '50ms'".into(), "SELECT 1".into()]));
+    world.send(&server, &answers("CICI"));
+    assert!(ann.kinds().ends_with("CZ"));
+    world.send(&bob, &query("SELECT 2"));
+    assert_eq!(sent(&server), ["SET statement_timeout TO 0"; 2]);
+    world.send(&server, &cut_off.repeat(2));
+    assert_eq!(sent(&server), ["SET statement_timeout TO 0"; 2]);
+    world.send(&server, &answers("CICI"));
+    assert_eq!(sent(&server), ["RESET ALL", "-> bob"]);
+    world.send(&server, &[reset(), handed("bob", &[])].concat());
+    assert_eq!(sent(&server), ["SELECT 2"]);
+}

@@ -389,15 +389,21 @@ fn who_the_session_is_ends_with_discard_all_and_fails_all_where_it_cannot_be_app
 }
 
 #[test]
-fn a_timeout_that_could_cancel_the_next_clients_reset_pins() {
-    for (shown, free) in [("50ms", 0), ("1500ms", 1), ("90s", 1), ("0", 1)] {
+fn a_timeout_that_could_end_the_connection_ahead_of_the_next_client_pins() {
+    for (name, shown, free) in [
+        ("statement", "50ms", 1),
+        ("statement", "90s", 1),
+        ("transaction", "50ms", 0),
+        ("transaction", "1500ms", 1),
+        ("transaction", "0", 1),
+    ] {
         let mut world = World::new(1);
         let client = world.client();
-        world.send(&client, &query("SET statement_timeout = 50"));
+        world.send(&client, &query(&format!("SET {name}_timeout = 50")));
         let server = world.servers[0].clone();
         world.send(&server, &answers("CI"));
         world.send(&server, &value(shown));
-        assert_eq!(world.idle_backends(), free, "{shown}");
+        assert_eq!(world.idle_backends(), free, "{name} {shown}");
     }
 }
 

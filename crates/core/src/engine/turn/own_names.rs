@@ -246,6 +246,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status != TransactionStatus::Idle || self.backend.is_classic() {
             return Ok(());
         }
+        self.lift_first()?;
         let mut names = self.client.take_missed_names();
         names.retain(|name| self.client.statement(name).is_some());
         if names.is_empty() {

@@ -139,6 +139,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             Some(false) => return Ok(()),
             Some(true) => self.backend.sequences_discarded = false,
         }
+        if !self.backend.sequences_discarded {
+            self.lift_first()?;
+        }
         self.passage.cut(self.backend)?;
         self.discard_sequences();
         Ok(())
