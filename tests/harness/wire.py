@@ -147,7 +147,7 @@ class Connection:
     def _note(self, message):
         if message.kind == "S":
             name, _, value = message.body[:-1].partition(b"\0")
-            self.parameters[name.decode()] = value.decode()
+            self.parameters[name.decode()] = value.decode(errors="surrogateescape")  # in the client's encoding
         elif message.kind == "A":
             self.notifications.append(message.notification())
         elif message.kind == "Z":

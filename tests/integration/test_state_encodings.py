@@ -4,7 +4,7 @@ One backend: each client's settings are brought anew for each of its transaction
 """
 
 from harness import messages as m
-from harness.suite import equal
+from harness.suite import Skip, equal
 
 SETTINGS = {"pool_size": 1}
 
@@ -139,6 +139,8 @@ def test_no_value_is_code_under_another_encoding(env):
 
 def test_start_values_are_the_bytes_that_came(env):
     """A server takes those of the startup packet as they are, whatever client_encoding stands beside them."""
+    if env.cluster.version >= 18:
+        raise Skip("PostgreSQL 18 reports search_path in the client's encoding: such a login fails there by itself (22P05)")
     other = env.connect()
     for encoding in ("UTF8", "LATIN1", "SJIS"):
         client = env.connect(client_encoding=encoding, options="-c a.b=é\\\\'", search_path='"größe", public')

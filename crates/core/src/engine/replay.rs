@@ -94,8 +94,9 @@ impl Seen {
 }
 
 /// Hash of a RowDescription's body, `None` for NoData. Formats are left out: a statement's
-/// description does not know them yet, its portal's does. Never 0; `u64::MAX` if it cannot be
-/// read whole.
+/// description does not know them yet, its portal's does. So are the tables that columns come from,
+/// which the server does not compare either (`RevalidateCachedQuery`, plancache.c): a table that was
+/// made again as it was gives the same rows. Never 0; `u64::MAX` if it cannot be read whole.
 pub(super) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0, 0); // the server's own bytes: no secret is needed
     let Some(body) = body else { return 1 };
@@ -103,7 +104,7 @@ pub(super) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
     for _ in 0..count {
         // Name; table, column, type, its length, its modifier; format.
         let Some((name, after)) = frame::take_string(rest) else { return u64::MAX };
-        let (Some(fixed), Some(after)) = (after.get(..16), after.get(18..)) else {
+        let (Some(fixed), Some(after)) = (after.get(6..16), after.get(18..)) else {
             return u64::MAX;
         };
         hasher.write(name);
@@ -302,5 +303,29 @@ impl<S: Socket> Engine<S> {
                 self.give_back_if_unused(host, slot, now);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn described(table: u32, column: u16, r#type: u32, modifier: i32, format: u16) -> u64 {
+        let mut body = vec![0, 1, b'v', 0];
+        body.extend_from_slice(&table.to_be_bytes());
+        body.extend_from_slice(&column.to_be_bytes());
+        body.extend_from_slice(&r#type.to_be_bytes());
+        body.extend_from_slice(&4u16.to_be_bytes());
+        body.extend_from_slice(&modifier.to_be_bytes());
+        body.extend_from_slice(&format.to_be_bytes());
+        hash_of_rows(Some(&body))
+    }
+
+    #[test]
+    fn rows_of_a_table_that_was_made_again_as_it_was_are_the_same() {
+        let first = described(16_384, 1, 23, -1, 0);
+        assert_eq!(described(16_500, 2, 23, -1, 1), first, "another table, another format");
+        assert_ne!(described(16_384, 1, 20, -1, 0), first, "another type");
+        assert_ne!(described(16_384, 1, 23, 8, 0), first, "another modifier");
     }
 }
