@@ -51,7 +51,7 @@ def build_extension(bin_directory, work):
 
 class Runner:
     def __init__(self, chosen, template, work, kept, library, report):
-        self.chosen, self.template, self.work, self.kept, self.library, self.report = chosen, template, work, kept, library, report
+        self.chosen, self.template, self.work, self.kept, self.shared_library, self.report = chosen, template, work, kept, library, report
 
     def once(self, suite, how, tests, turn):
         """{test: Outcome}; `how` none is direct."""
@@ -62,7 +62,7 @@ class Runner:
         out.mkdir(parents=True)
         extension = how is not None and how.endswith("+extension")
         asks = directory / "hawser/hawser.sock" if extension else None
-        server = Place(self.template, directory / "cluster", self.library if extension else None, asks)
+        server = Place(self.template, directory / "cluster", self.shared_library if extension else None, asks)
         try:
             server.create()
             server.prepare(suite.prepare)

@@ -95,7 +95,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
                 None if told == Shape::default() => Lack::Nothing,
                 None => Lack::IsOther,
-                Some(copy) => lack_of(copy, told, self.backend.pipeline, self.asks_about(&named)),
+                Some(copy) => {
+                    lack_of(copy, told, self.backend.pipeline, || self.asks_about(&named))
+                }
             };
             // There it prepares nothing, and tells nothing of what gives rows.
             let prepares = self.backend.status != TransactionStatus::Failed
@@ -254,15 +256,15 @@ pub(in crate::engine) struct Comparing {
 }
 
 /// What a statement that is there lacks for a client that has been told something of it. `asks`: the server
-/// has been asked, and has not answered.
-fn lack_of(copy: &Prepared, told: Shape, pipeline: u64, asks: bool) -> Lack {
+/// has been asked, and has not answered; that takes a look at all answers owed, so it is asked last.
+fn lack_of(copy: &Prepared, told: Shape, pipeline: u64, asks: impl FnOnce() -> bool) -> Lack {
     let shape = copy.shape;
     let unknown = !shape.is_known_for(told);
     if copy.pipeline != pipeline {
         // (If it has become stale meanwhile, to describe it would fail.)
         return if !unknown && shape.fits(told) { Lack::Nothing } else { Lack::IsOther };
     }
-    if unknown && (asks || copy.asked_in != Some(pipeline)) {
+    if unknown && (asks() || copy.asked_in != Some(pipeline)) {
         Lack::Description
     } else if !unknown && shape.fits(told) {
         Lack::Nothing
