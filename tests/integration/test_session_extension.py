@@ -7,6 +7,7 @@ nothing is installed into the server.
 import contextlib
 import pathlib
 import re
+import threading
 
 from harness import extension
 from harness.suite import Skip, equal, limit, pooler_only, until
@@ -316,15 +317,40 @@ def test_lastval_answers_from_the_first_time_on(env):
             equal(pins(target), [])
 
 
+@limit(180)
+def test_every_client_gets_its_own_lastval_beside_others_from_the_very_first_on(env):
+    with reporting(env, pool_size=2) as target:
+        over = threading.Event()
+
+        def others():
+            with target.connect() as one:
+                while not over.is_set():
+                    one.value("insert into exact.numbered (t) values ('y') returning id")
+
+        crowd = [threading.Thread(target=others) for _ in range(4)]
+        for one in crowd:
+            one.start()
+        try:
+            for ask in ("select lastval()", "select currval('exact.numbered_id_seq')"):
+                for n in range(8):
+                    with target.connect() as client:
+                        drawn = client.value("insert into exact.numbered (t) values ('x') returning id")
+                        equal(client.attempt(ask).rows, [(drawn,)], f"request {n}")
+        finally:
+            over.set()
+            for one in crowd:
+                one.join()
+
+
 @pooler_only
 @limit(180)
-def test_drawing_from_a_sequence_pins_nobody(env):
+def test_drawing_from_a_sequence_pins_nobody_for_long(env):
     with reporting(env, pool_size=1) as target:
         clients = [env.connect(target) for _ in range(3)]
         for _ in range(3):
             for client in clients:
                 client.execute("insert into exact.numbered (t) values ('x')")
-                equal(pins(target), [])
+        until(lambda: pins(target) == [], "none asks")
         for client in clients:
             # The last has drawn what is there, until another has the server connection.
             equal(client.attempt("begin; select 1; select lastval()").sqlstate, "55000", "another's value")

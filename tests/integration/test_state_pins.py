@@ -3,6 +3,8 @@
 Two backends and several clients: a client that holds such state keeps its backend; the others must still be served.
 """
 
+import threading
+
 from harness import messages as m
 from harness.suite import equal, not_yet, on_every_backend, pooler_only, until
 
@@ -282,6 +284,94 @@ def test_who_has_asked_for_lastval_once_gets_it_in_later_transactions(env):
         client.execute("discard sequences")
         keeps(target, [])
         client.execute("drop table later")
+
+
+def asks_in_a_transaction_of_its_own(target, draw, ask):
+    """A client that connects, draws, asks and leaves, as PHP does for each request. What the two gave."""
+    with target.connect() as client:
+        return draw(client), ask(client)
+
+
+def test_once_one_client_has_asked_for_lastval_every_later_client_gets_its_own(env):
+    with env.pooler_with(pool_size=2) as target, target.connect() as server:
+        server.execute("drop table if exists asked; create table asked (id serial, t text)")
+        draws = (
+            lambda client: client.value("insert into asked (t) values ('a') returning id"),
+            lambda client: client.extended("insert into asked (t) values ($1) returning id", ("a",)).value,
+        )
+        asks = (
+            lambda client: client.attempt("select lastval()").rows,
+            lambda client: client.attempt("select currval('asked_id_seq')").rows,
+            lambda client: client.extended("select currval($1)", ("asked_id_seq",)).rows,
+        )
+        server.attempt("select lastval()")
+        over = threading.Event()
+
+        def others():
+            with target.connect() as one:
+                while not over.is_set():
+                    one.value("select nextval('asked_id_seq')")
+
+        crowd = [threading.Thread(target=others) for _ in range(4)]
+        for one in crowd:
+            one.start()
+        try:
+            for draw in draws:
+                for ask in asks:
+                    for n in range(8):
+                        given, told = asks_in_a_transaction_of_its_own(target, draw, ask)
+                        equal(told, [(given,)], f"request {n}")
+        finally:
+            over.set()
+            for one in crowd:
+                one.join()
+        server.execute("drop table asked")
+
+
+def test_the_very_first_question_gives_no_value_of_another_client(env):
+    """In a block, in a pipeline; what the transaction itself has drawn is given."""
+    plain = "drop table if exists undrawn; create table undrawn (t text); "
+    with env.connect() as server:
+        server.execute(plain + "drop table if exists firsts; create table firsts (id serial, t text)")
+    insert = "insert into firsts (t) values ('x') returning id"
+
+    def pipeline(*texts):
+        return b"".join(m.parse(text) + m.bind() + m.execute() for text in texts)
+
+    def of_its_own(client, ask):
+        client.execute("begin")
+        given = client.value(insert)
+        return client.attempt(ask).rows == [(given,)]
+
+    def none_drawn(client, ask):
+        client.execute("begin; insert into undrawn values ('x'); select count(*) from undrawn")
+        return client.attempt(ask).sqlstate == "55000"
+
+    def own_in_a_pipeline(client, ask):
+        rows = client.exchange(pipeline(insert, ask), m.SYNC).rows
+        return len(rows) == 2 and rows[0] == rows[1]
+
+    def none_in_a_pipeline(client, ask):
+        return client.exchange(pipeline("select count(*) from undrawn", ask), m.SYNC).sqlstate == "55000"
+
+    def of_another_sequence(client, ask):
+        client.execute("begin; select nextval('firsts_other')")
+        return client.attempt("select currval('firsts_id_seq')").sqlstate == "55000"
+
+    def behind_setval(client, ask):
+        client.execute("begin; insert into undrawn values ('x'); select setval('firsts_other', 7)")
+        return client.attempt(ask).sqlstate == "55000"
+
+    with env.connect() as server:
+        server.execute("drop sequence if exists firsts_other; create sequence firsts_other")
+    asks = ("select lastval()", "select currval('firsts_id_seq')")
+    for way in (of_its_own, none_drawn, own_in_a_pipeline, none_in_a_pipeline, of_another_sequence, behind_setval):
+        for ask in asks:
+            with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+                other.value(insert)
+                assert way(client, ask), (way.__name__, ask)
+    with env.connect() as server:
+        server.execute("drop table firsts; drop table undrawn; drop sequence firsts_other")
 
 
 @pooler_only

@@ -22,6 +22,7 @@
 //! before a client may be told to wait. One short lock (a few dozen instructions, never held
 //! over a system call) gives it by construction; see docs/decisions/0001.
 
+mod asking;
 mod basis;
 mod likeness;
 mod names;
@@ -32,6 +33,7 @@ mod setters;
 mod shared;
 mod stats;
 
+pub use asking::{Asking, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 pub use basis::{BASES_MAX, Basis};
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;

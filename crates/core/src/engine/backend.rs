@@ -23,7 +23,7 @@ use super::turn::{Comparing, OwnNames};
 use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
 use crate::ids::{BackendId, LoopId, Slot};
-use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
+use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters, TextClass};
 use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -263,8 +263,12 @@ pub struct Backend<S: Socket> {
     pub(super) drawn_before: bool,
     /// Since it was lent, what currval and lastval would answer has been discarded.
     pub(super) sequences_discarded: bool,
-    /// In this transaction its client, who asks for such values, has last drawn one (`true`), or asked.
+    /// In this transaction its client, whose pool asks for such values, has last drawn one (`true`), or
+    /// asked.
     pub(super) drawn_to_ask: Option<bool>,
+    /// The text that has drawn last, and transactions since that its client has kept this for.
+    pub(super) drawn_by_text: TextClass,
+    pub(super) kept_to_ask: u8,
     /// Settings that may fail are under way, in a transaction block of ours.
     pub(super) applying: bool,
     /// It may have the empty statement (see [`super::turn::aborted`]).
@@ -399,6 +403,8 @@ impl<S: Socket> Backend<S> {
             drawn_before: false,
             sequences_discarded: false,
             drawn_to_ask: None,
+            drawn_by_text: TextClass::default(),
+            kept_to_ask: 0,
             applying: false,
             has_empty: false,
             custom: CustomNames::NONE,

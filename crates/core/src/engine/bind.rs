@@ -112,17 +112,24 @@ impl<S: Socket> Backend<S> {
         if self.sequences_discarded {
             return;
         }
+        let alone = !self.unsynced && !beside;
+        self.run_of_ours(DISCARD_SEQUENCES.to_vec(), beside, out);
+        self.drawn_before &= !alone;
+        self.sequences_discarded = true;
+    }
+
+    /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as
+    /// above.
+    pub(super) fn run_of_ours(&mut self, command: Vec<u8>, beside: bool, out: &mut Vec<u8>) {
         if self.unsynced {
-            self.run_within_pipeline(DISCARD_SEQUENCES.to_vec(), out);
+            self.run_within_pipeline(command, out);
         } else if beside {
-            self.run_within_pipeline(DISCARD_SEQUENCES.to_vec(), out);
+            self.run_within_pipeline(command, out);
             out.extend_from_slice(&build::SYNC);
             self.expect(Expect::MadeSync);
         } else {
-            self.made_query(DISCARD_SEQUENCES, out);
-            self.drawn_before = false;
+            self.made_query(&command, out);
         }
-        self.sequences_discarded = true;
     }
 
     /// Whether the server may have statements of other clients than the one that it serves.

@@ -85,6 +85,7 @@ impl<S: Socket> Engine<S> {
         backend.unnamed_changed = false;
         backend.parsed_schema_change = false;
         backend.drawn_to_ask = None;
+        backend.kept_to_ask = 0;
         backend.bringing = false;
         backend.doubt = None;
         backend.pinned = None;

@@ -28,9 +28,9 @@
 //!
 //! # currval and lastval
 //! `drawn_by` says whose value they would give. Anybody else's is discarded ahead of a client's first
-//! message. A client that has ever asked keeps its backend from drawing to asking; one that asks for
-//! the first time gets its value if it has the same backend again, which is likely, else the
-//! server's own error.
+//! message. A client that draws keeps its backend until it asks: for as long as it likes if it has
+//! asked before, else within the bounds of [`crate::pool::Asking`], also in a pool that has never
+//! asked.
 
 use super::Socket;
 use super::backend::{Backend, Reset};
@@ -77,6 +77,8 @@ pub(super) struct Exact {
     asks: bool,
     /// They have been asked for since they were drawn.
     asked: bool,
+    /// The client has kept the backend for that in vain since the last report.
+    unasked: bool,
     _counted: Reporting,
 }
 
@@ -115,6 +117,7 @@ impl Exact {
             drawn_by: None,
             asks: false,
             asked: false,
+            unasked: false,
             _counted: counted,
         }
     }
@@ -348,6 +351,14 @@ impl<S: Socket> Backend<S> {
         true
     }
 
+    /// Its client has kept it to ask for what it drew, and has not asked.
+    pub(super) fn note_unasked(&mut self) {
+        self.pool.asking.note_waste(self.drawn_by_text);
+        if let Some(exact) = &mut self.exact {
+            exact.unasked = true;
+        }
+    }
+
     /// Whether it has settings that do not move.
     pub(super) fn keeps_settings(&self) -> bool {
         self.exact.as_ref().is_some_and(|exact| exact.stays)
@@ -418,6 +429,7 @@ impl<S: Socket> Client<S> {
         let draws = exact.may_draw();
         let asked = std::mem::take(&mut exact.asks);
         exact.asked = draws && (asked || (exact.asked && !exact.fresh));
+        exact.unasked &= !exact.fresh;
         exact.drawn_by = exact.holder.filter(|_| draws);
         if exact.report.is_cut {
             // What the text shows pins as without it, and what else there is does not end.
@@ -431,8 +443,8 @@ impl<S: Socket> Client<S> {
             self.lose(backend, &exact, pinning.union(sql));
         } else {
             told = self.hold_what_is_reported(backend, &mut exact, pinning);
-            if draws && self.reads_sequences && !exact.asked {
-                self.pins.insert(Part::SequenceValue);
+            if draws && !exact.asked && !exact.unasked {
+                self.keep_what_it_drew(backend);
             }
         }
         exact.fresh = false;

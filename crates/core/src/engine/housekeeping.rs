@@ -176,6 +176,7 @@ impl<S: Socket> Engine<S> {
     fn look_after_backends<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         let waited_for: Vec<bool> = self.pools.iter().map(|v| v.pool.anybody_waits()).collect();
         let (mut stalled, mut untidy) = (Vec::<(u32, Time, Slot)>::new(), Vec::new());
+        let mut unasked = Vec::new();
         for (place, resident) in self.resident.iter() {
             let view = &self.pools[resident.pool as usize];
             match &resident.holder {
@@ -189,8 +190,15 @@ impl<S: Socket> Engine<S> {
                         untidy.push(place);
                     }
                 }
-                Holder::Client(slot) if waited_for[resident.pool as usize] => {
+                Holder::Client(slot) => {
                     let Some(client) = self.clients.get_mut(*slot) else { continue };
+                    let others_wait = waited_for[resident.pool as usize];
+                    if client.has_kept_for_long(others_wait, now) {
+                        unasked.push(*slot);
+                    }
+                    if !others_wait {
+                        continue;
+                    }
                     if client.makes_room(now) {
                         let open = view.pool.lock().park(now);
                         for _ in 0..open {
@@ -201,10 +209,12 @@ impl<S: Socket> Engine<S> {
                         stalled.push((resident.pool, since, *slot));
                     }
                 }
-                Holder::Client(_) => {}
             }
         }
         self.cut_off_stalled(host, stalled, now);
+        for slot in unasked {
+            self.stop_keeping_to_ask(host, slot, now);
+        }
         for place in untidy {
             self.give_up_tidying(host, place, now);
         }

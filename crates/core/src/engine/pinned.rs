@@ -34,7 +34,12 @@ impl<S: Socket> Engine<S> {
         if client.pins.is_empty() || client.is_native() || client.is_unsettled() {
             return false;
         }
+        let bounded = client.keeps_to_ask();
         let Some(backend) = &mut client.backend else { return false };
+        if bounded {
+            backend.pinned = None; // not for long: it does not count
+            return false;
+        }
         let weighed = backend.cancels_in_flight == 0 && backend.syncs_in_doubt == 0;
         if backend.pinned.is_some() || !backend.is_at_rest() || !weighed {
             return false;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
+use super::asking::Asking;
 use super::basis::{Bases, Basis};
 use super::names::{CustomNames, KnownNames};
 use super::pins::PinCount;
@@ -212,8 +213,8 @@ pub struct SharedPool<B> {
     last_error: Mutex<Option<ClientError>>,
     /// The epoch, plus one, in which a server's report of a session could not be relied on.
     distrusted_in: AtomicU32,
-    /// A client has asked for currval or lastval.
-    reads_sequences: AtomicBool,
+    /// Whether clients ask for what they draw from sequences.
+    pub asking: Asking,
     setters: Setters,
     census: RwLock<Option<Arc<Census>>>,
     /// Changes with the census, and with the functions that the configuration names.
@@ -279,7 +280,7 @@ impl<B> SharedPool<B> {
             interner: Mutex::new(Interner::new(Keyed(hash_key))),
             last_error: Mutex::new(None),
             distrusted_in: AtomicU32::new(0),
-            reads_sequences: AtomicBool::new(false),
+            asking: Asking::default(),
             setters: Setters::new(Keyed(hash_key)),
             census: RwLock::new(None),
             functions_serial: AtomicU32::new(0),
@@ -430,16 +431,6 @@ impl<B> SharedPool<B> {
     pub fn distrust_reports(&self) -> bool {
         let epoch = self.epoch().wrapping_add(1);
         self.distrusted_in.swap(epoch, Ordering::Relaxed) != epoch
-    }
-
-    /// A client asks for currval or lastval: others of this pool will.
-    pub fn note_reading_of_sequences(&self) {
-        self.reads_sequences.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether any client has asked for currval or lastval.
-    pub fn reads_sequences(&self) -> bool {
-        self.reads_sequences.load(Ordering::Relaxed)
     }
 
     /// The statement of ours that brings so many settings where this `search_path` is in force;

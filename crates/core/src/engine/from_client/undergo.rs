@@ -100,10 +100,11 @@ impl<S: Socket> Client<S> {
         }
         if effects.reads_sequences && !self.reads_sequences {
             self.reads_sequences = true;
-            backend.pool.note_reading_of_sequences();
+            backend.pool.asking.note_question();
         }
         if effects.reads_sequences {
             backend.drawn_to_ask = Some(false);
+            backend.pool.asking.note_use(backend.drawn_by_text);
         }
         let Some(unusual) = &effects.unusual else { return };
         backend.replay.forget();

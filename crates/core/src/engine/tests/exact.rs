@@ -406,7 +406,7 @@ fn lastval_answers_with_the_clients_own_from_the_first_time_on() {
     world.send(&client, &query("INSERT INTO t DEFAULT VALUES"));
     let server = world.servers[0].clone();
     world.send(&server, &reported("1 sequences"));
-    assert_eq!(world.idle_backends(), 1, "drawing does not pin");
+    assert_eq!(world.idle_backends(), 0, "it may ask");
     server.received();
     world.send(&client, &query("SELECT lastval()"));
     assert_eq!(server.received(), query("SELECT lastval()"), "it is its own");
@@ -433,12 +433,47 @@ fn lastval_answers_with_the_clients_own_from_the_first_time_on() {
 }
 
 #[test]
+fn whoever_draws_keeps_its_backend_a_while_in_a_pool_that_may_ask() {
+    let mut world = exact(1);
+    let other = world.client();
+    // Nobody asks: the pool learns it.
+    for n in 0..40 {
+        let client = world.client();
+        world.send(&client, &query("INSERT INTO t DEFAULT VALUES"));
+        let server = world.servers[0].clone();
+        if text(&server).contains(DISCARD) {
+            world.send(&server, &[answers("C"), report("1"), answers("I")].concat());
+        }
+        world.send(&server, &reported("1 sequences"));
+        assert_eq!(world.idle_backends() == 0, n < 32, "{n}");
+        world.wait_ms(1100);
+        assert_eq!(world.idle_backends(), 1, "{n}");
+        world.close(&client);
+        assert_eq!(world.idle_backends(), 1, "{n}");
+    }
+    // Once anybody asks, it is kept again.
+    world.send(&other, &query("SELECT lastval()"));
+    let server = world.servers[0].clone();
+    world.send(&server, &[answers("C"), report("1"), answers("IEI")].concat());
+    let client = world.client();
+    world.send(&client, &query("INSERT INTO t DEFAULT VALUES"));
+    world.send(&server, &reported("1 sequences"));
+    assert_eq!(world.idle_backends(), 0);
+    server.received();
+    world.send(&client, &query("SELECT lastval()"));
+    assert_eq!(server.received(), query("SELECT lastval()"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.idle_backends(), 1);
+}
+
+#[test]
 fn nobody_sees_what_another_has_drawn() {
     let mut world = exact(1);
     let (client, other) = (world.client(), world.client());
     world.send(&client, &query("SELECT nextval('s')"));
     let server = world.servers[0].clone();
     world.send(&server, &reported("1 sequences"));
+    world.wait_ms(1100);
     server.received();
     world.send(&other, &query("BEGIN"));
     let sent = text(&server);
@@ -540,6 +575,7 @@ fn session_mode_has_its_own_values_of_sequences_and_no_other() {
     world.send(&other, &query("SELECT nextval('s')"));
     let server = world.servers[0].clone();
     world.send(&server, &reported("1 sequences"));
+    world.wait_ms(1100);
     server.received();
     let client = world.client_of(LoopId(0), PoolMode::Session, &[]);
     world.send(&client, &query("SELECT lastval()"));

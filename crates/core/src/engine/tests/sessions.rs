@@ -251,7 +251,13 @@ fn currval_never_answers_with_anothers_value_behind_other_queries_in_one_write()
 
 #[test]
 fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_none_yet() {
-    for (ahead, discards) in [("SHOW x", true), ("SELECT f()", false), ("", true)] {
+    for (ahead, asks) in [
+        ("SHOW x", "SELECT lastval()"),
+        ("", "SELECT lastval()"),
+        ("SELECT f()", "SELECT lastval()"),
+        ("SELECT f()", "SELECT currval('s')"),
+        ("SELECT f()", "SELECT currval($1)"),
+    ] {
         let mut world = World::new(1);
         let client = world.client();
         let server = world.servers.first().cloned();
@@ -262,9 +268,17 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
         world.send(&client, &query(ahead));
         world.send(&server, &answers("CT"));
         server.received();
-        world.send(&client, &query("SELECT lastval()"));
-        let sent = String::from_utf8_lossy(&server.received()).into_owned();
-        assert_eq!(sent.contains("DISCARD SEQUENCES"), discards, "{ahead}");
+        world.send(&client, &query(asks));
+        let sent = server.received();
+        // Behind what may have drawn, the server knows whether the value is the transaction's own.
+        let by_server = ahead == "SELECT f()" && !asks.contains('$');
+        let start: &[u8] = if by_server { b"DO $hawser$" } else { b"DISCARD SEQUENCES" };
+        assert!(sent[5..].starts_with(start), "{ahead}, {asks}: {}", sent.escape_ascii());
+        let named = String::from_utf8_lossy(&sent).contains("to_regclass('s')");
+        assert_eq!(named, asks.contains("'s'"));
+        assert!(sent.ends_with(&query(asks)));
+        world.send(&server, &answers("CTDCT"));
+        assert!(client.kinds().ends_with("DCZ"));
     }
 }
 
@@ -298,8 +312,10 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     assert_eq!(two.kinds(), "2EZ", "what was put in is swallowed");
     within(message(b'C', b"Sx\0"), ask(""), 1);
     within([parse("", "BEGIN"), bind(""), execute()].concat(), ask(""), 1);
-    // Behind what may have drawn, the value may be the client's own.
-    within([parse("", "SELECT f()"), bind(""), execute()].concat(), ask(""), 0);
+    // Behind what may have drawn, the value may be the client's own: the server knows.
+    let may_draw = [parse("", "SELECT f()"), bind(""), execute()].concat();
+    let discards_in_do = 3;
+    within(may_draw, ask("s"), discards_in_do);
 }
 
 /// PHP's lastInsertId() asks in a transaction of its own.
@@ -330,6 +346,57 @@ fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {
     }
 }
 
+/// PHP connects for each request.
+#[test]
+fn once_anybody_has_asked_whoever_draws_keeps_its_backend_for_a_while() {
+    let mut world = World::new(1);
+    let (one, server) = behind_one_that_has_drawn(&mut world);
+    world.send(&one, &query("SELECT lastval()"));
+    world.send(&server, &answers("CIEI"));
+    let draw = |world: &mut World, sql: &str| {
+        let client = world.client();
+        server.received();
+        world.send(&client, &query(sql));
+        assert_eq!(server.received(), [query("DISCARD SEQUENCES"), query(sql)].concat());
+        world.send(&server, &answers("CICI"));
+        client
+    };
+    let three = draw(&mut world, "INSERT INTO t VALUES (1)");
+    assert_eq!(world.idle_backends(), 0);
+    world.send(&three, &query("SELECT lastval()"));
+    assert_eq!(server.received(), query("SELECT lastval()"));
+    world.send(&server, &answers("DCI"));
+    assert_eq!(world.idle_backends(), 1, "it has asked");
+    // Whoever does not ask keeps it for a second, or until others have waited for long enough.
+    let _four = draw(&mut world, "INSERT INTO t VALUES (1)");
+    world.wait_ms(900);
+    assert_eq!(world.idle_backends(), 0);
+    world.wait_ms(200);
+    assert_eq!(world.idle_backends(), 1);
+    world.opens_nothing(true);
+    for n in 0..8 {
+        let client = draw(&mut world, "INSERT INTO u VALUES (1)");
+        let other = world.client();
+        world.send(&other, &query("SELECT 5"));
+        world.wait_ms(200);
+        assert_eq!(server.kinds(), "", "{n}");
+        world.wait_ms(100);
+        assert_eq!(server.received(), query("SELECT 5"), "{n}");
+        world.send(&server, &answers("DCI"));
+        world.close(&client);
+    }
+    // That text has not been asked after: nobody waits for it any more.
+    let (fifth, other) = (world.client(), world.client());
+    world.send(&fifth, &query("INSERT INTO u VALUES (2)"));
+    world.send(&other, &query("SELECT 6"));
+    server.received();
+    world.send(&server, &answers("CICI"));
+    assert_eq!(server.received(), query("SELECT 6"));
+    world.send(&server, &answers("DCI"));
+    let _sixth = draw(&mut world, "INSERT INTO t VALUES (3)");
+    assert_eq!(world.idle_backends(), 0, "another text is");
+}
+
 /// It took away what only the server knew, and what the client had drawn itself.
 #[test]
 fn in_session_mode_what_others_have_drawn_is_discarded_ahead_of_all_and_never_again() {
@@ -339,7 +406,8 @@ fn in_session_mode_what_others_have_drawn_is_discarded_ahead_of_all_and_never_ag
     world.send(&server, &answers("CIEI"));
     let one = world.client();
     world.send(&one, &query("SELECT nextval('s')"));
-    world.send(&server, &answers("DCI"));
+    world.send(&server, &answers("CIDCI"));
+    world.wait_ms(1100);
     server.received();
     let session = world.client_of(LoopId(0), PoolMode::Session, &[]);
     let first = [parse("", "SELECT 1"), sync()].concat();

@@ -287,7 +287,7 @@ fn what_takes_anothers_sequences_away_goes_ahead_of_them_and_not_between() {
     assert_eq!(kinds(&sent), "QQQ", "{}", sent.escape_ascii());
     world.send(&server, &answers("CICICI"));
     world.send(&two, &run("s"));
-    world.send(&server, &answers("2DC2CI"));
+    world.send(&server, &answers("CI2DC2CI"));
     server.received();
     world.send(&one, &run("s"));
     let sent = server.received();

@@ -1,29 +1,35 @@
 //! currval and lastval: the client's own, or the server's error.
 //!
 //! # Model
-//! What a backend's earlier clients drew from sequences is discarded ahead of a question, in the
-//! client's transaction, in its pipeline, or before it. That takes away what the client has drawn
-//! itself as well: so not once it has sent anything in this lending that may have drawn. Instead it is
-//! discarded ahead of a transaction in which a question may come: each of a client that has asked
-//! before, and each block of a client of a pool in which anybody has.
+//! Hawser discards what a backend's earlier clients drew from sequences before a question: in the
+//! client's transaction, in its pipeline, or before it. That also discards what the client drew
+//! itself. So where the transaction may have drawn already, the server decides: a DO block keeps the
+//! values if the transaction drew them itself, and discards all otherwise ([`own_alone`]). Where
+//! it is not known which sequence is asked for, all are discarded, and the server's own error
+//! answers the question.
 //!
-//! A client that has ever asked keeps its backend from the transaction that draws to the one that asks:
-//! PHP's lastInsertId() asks in a second one.
+//! After the first question of a pool, Hawser discards at the start instead: before each pipeline, block,
+//! list of statements and statement that draws, of each client of the pool.
+//!
+//! A client of such a pool keeps its backend from the transaction that draws to the one that asks: PHP's
+//! lastInsertId() asks in a second one. One that has asked itself keeps it for as long as it likes, any
+//! other within the bounds of [`crate::pool::Asking`].
 //!
 //! # Limits
-//! Which functions and defaults draw is not known from a text: behind anything but commands that
-//! run none, the first question of a pool, in the midst of a transaction, finds what is there; so does
-//! that of a client that has never asked, in the midst of a pipeline without BEGIN. For what functions
-//! draw no backend is kept. (Where the server reports it, it is known who has drawn: see
-//! [`super::super::exact`].)
+//! Which functions and defaults draw is not known from a text: for what functions draw no backend is
+//! kept. (Where the server reports it, it is known who has drawn: see [`super::super::exact`].)
 
 use super::super::from_client::Halt;
 use super::Turn;
-use crate::engine::Socket;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::statement::begins_with_any;
-use crate::session::part::Part;
+use crate::engine::table::Engine;
+use crate::engine::{Host, Socket};
+use crate::ids::Slot;
+use crate::pool::{KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
+use crate::session::part::{Part, PartSet};
+use crate::time::Time;
 use crate::wire::{TransactionStatus, frame, frontend};
 
 /// Commands that run no function of anybody's, by their first words.
@@ -71,10 +77,85 @@ fn draws(text: &[u8]) -> bool {
         .any(|word| DRAW.iter().any(|known| word.eq_ignore_ascii_case(known)))
 }
 
+/// Whether a Query may begin a transaction block, is several statements, or draws.
+fn may_draw_or_ask(text: &[u8]) -> bool {
+    let text = text.trim_ascii_end();
+    let text = text.strip_suffix(b";").unwrap_or(text);
+    memchr::memchr(b';', text).is_some() || may_begin(text) || draws(text)
+}
+
 /// Whether a text may begin a transaction block.
 fn may_begin(text: &[u8]) -> bool {
     text.windows(5)
         .any(|word| word.eq_ignore_ascii_case(b"begin") || word.eq_ignore_ascii_case(b"start"))
+}
+
+/// Sequences that a question names as text, at most.
+const NAMED_MAX: usize = 4;
+
+/// The sequences that a text asks currval for, as it spells them in quotes. `None`: it spells one
+/// otherwise, or asks for nothing at all that can be read.
+fn sequences_named(text: &[u8]) -> Option<Vec<&[u8]>> {
+    let lower = text.to_ascii_lowercase();
+    let mut named = Vec::new();
+    let mut at = 0;
+    while let Some(found) = memchr::memmem::find(&lower[at..], b"currval") {
+        at += found + b"currval".len();
+        let rest = text[at..].trim_ascii_start().strip_prefix(b"(")?.trim_ascii_start();
+        let name = rest.strip_prefix(b"'")?;
+        let name = &name[..memchr::memchr(b'\'', name)?];
+        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'"');
+        let rest = rest[name.len() + 2..].trim_ascii_start();
+        let closes = rest.starts_with(b")") || rest.starts_with(b"::regclass");
+        if !closes || name.is_empty() || !name.iter().all(plain) || named.len() == NAMED_MAX {
+            return None;
+        }
+        named.push(name);
+    }
+    let asks = !named.is_empty() || memchr::memmem::find(&lower, b"lastval").is_some();
+    asks.then_some(named)
+}
+
+/// A command that leaves the values for this question if the transaction has drawn them itself, and
+/// discards all otherwise.
+///
+/// nextval and setval lock their sequence to the end of the transaction (`lock_and_open_sequence`,
+/// sequence.c), in a mode that commands which change a sequence do not have alone. lastval locks
+/// the one of its value: where that is no new one, it is of those. (Operators are PostgreSQL's own
+/// whatever the search_path.)
+fn own_alone(text: &[u8]) -> Option<Vec<u8>> {
+    const START: &[u8] = b"DO $hawser$#variable_conflict use_column
+DECLARE hawser_own pg_catalog.oid[]; hawser_all pg_catalog.int8; BEGIN \
+SELECT pg_catalog.array_agg(l.relation), pg_catalog.count(DISTINCT l.relation) \
+INTO hawser_own, hawser_all FROM pg_catalog.pg_locks l \
+JOIN pg_catalog.pg_sequence s ON s.seqrelid OPERATOR(pg_catalog.=) l.relation \
+WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid();
+IF pg_catalog.array_length(hawser_own, 1) IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_locks l \
+WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() \
+AND l.relation OPERATOR(pg_catalog.=) ANY (hawser_own) \
+AND l.mode OPERATOR(pg_catalog.<>) 'RowExclusiveLock' \
+AND l.mode OPERATOR(pg_catalog.<>) 'AccessShareLock') \
+OR EXISTS (SELECT FROM pg_catalog.unnest(hawser_own) o WHERE NOT EXISTS (\
+SELECT FROM pg_catalog.pg_locks l WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() \
+AND l.relation OPERATOR(pg_catalog.=) o AND l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock'))";
+    const NAMED: [&[u8]; 2] = [
+        b" OR coalesce(pg_catalog.to_regclass('",
+        b"')::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL (hawser_own), true)",
+    ];
+    const END: &[u8] = b" THEN DISCARD SEQUENCES; RETURN; END IF;
+BEGIN PERFORM pg_catalog.lastval(); EXCEPTION WHEN OTHERS THEN DISCARD SEQUENCES; RETURN; END;
+IF (SELECT pg_catalog.count(DISTINCT l.relation) FROM pg_catalog.pg_locks l \
+JOIN pg_catalog.pg_sequence s ON s.seqrelid OPERATOR(pg_catalog.=) l.relation \
+WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()) OPERATOR(pg_catalog.<>) hawser_all \
+THEN DISCARD SEQUENCES; END IF; END$hawser$";
+    let mut command = START.to_vec();
+    for name in sequences_named(text)? {
+        command.extend_from_slice(NAMED[0]);
+        command.extend_from_slice(name);
+        command.extend_from_slice(NAMED[1]);
+    }
+    command.extend_from_slice(END);
+    Some(command)
 }
 
 /// Whether currval or lastval stands in a text.
@@ -98,21 +179,38 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         if self.backend.unsynced {
-            if !self.backend.drawn && self.backend.status != TransactionStatus::Failed {
+            if self.backend.status != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
-                self.discard_sequences();
+                if self.backend.drawn {
+                    self.keep_own_alone();
+                } else {
+                    self.discard_sequences();
+                }
                 self.backend.replay.forget();
             }
             return Ok(());
         }
         self.hold()?;
-        let fails = self.backend.may_have_failed();
-        let at_start = self.backend.status == TransactionStatus::Idle || !self.backend.drawn;
-        if at_start && !fails && !self.backend.owes_client() {
+        if !self.backend.may_have_failed() && !self.backend.owes_client() {
             self.passage.cut(self.backend)?;
-            self.discard_sequences();
+            if self.backend.status == TransactionStatus::Idle || !self.backend.drawn {
+                self.discard_sequences();
+            } else {
+                self.keep_own_alone();
+            }
         }
         Ok(())
+    }
+
+    /// The transaction may have drawn the value itself, or another client before it: has the server
+    /// find out, and discard in the second case.
+    fn keep_own_alone(&mut self) {
+        let command = match self.text_at_hand().map(own_alone) {
+            Some(Some(command)) => command,
+            _ => return self.discard_sequences(), // which sequence it asks for is not known
+        };
+        let beside = self.client.pins.contains(Part::UnnamedStatement);
+        self.backend.run_of_ours(command, beside, &mut self.passage.out);
     }
 
     fn discard_sequences(&mut self) {
@@ -133,8 +231,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
             None if self.client.reads_sequences => {}
             None if self.backend.drawn_before
-                && self.backend.pool.reads_sequences()
-                && self.text_at_hand().is_none_or(may_begin) => {}
+                && self.backend.pool.asking.has_asked()
+                && (self.header.kind != frontend::QUERY
+                    || self.text_at_hand().is_none_or(may_draw_or_ask)) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
             Some(true) => self.backend.sequences_discarded = false,
@@ -175,42 +274,108 @@ impl<S: Socket> Turn<'_, '_, S> {
         {
             self.backend.drawn = !self.text_at_hand().is_some_and(draws_nothing);
         }
-        if self.client.reads_sequences
-            && self.backend.exact.is_none()
+        if self.backend.pool.asking.has_asked()
             && matches!(self.header.kind, frontend::QUERY | frontend::BIND)
         {
             self.note_drawing_to_ask();
         }
     }
 
-    /// The same, of a client that has ever asked for what it draws.
-    #[cold]
+    /// The same, where clients ask for what they draw.
     fn note_drawing_to_ask(&mut self) {
-        let has_drawn = match self.text_at_hand() {
-            None => Some(true), // too long to be looked at, or the server's alone
-            Some(text) if asks_for_sequences(text) => Some(false),
-            Some(text) if begins_with_any(text.trim_ascii_start(), &[b"discard"]) => Some(false),
-            Some(text) => draws(text).then_some(true),
+        let (has_drawn, class) = match self.text_at_hand() {
+            None => (Some(true), TextClass::default()), // too long to be looked at, or the server's alone
+            Some(text) if asks_for_sequences(text) => (Some(false), self.backend.drawn_by_text),
+            Some(text) if begins_with_any(text.trim_ascii_start(), &[b"discard"]) => {
+                (Some(false), self.backend.drawn_by_text)
+            }
+            Some(text) if draws(text) => (Some(true), TextClass::of(text)),
+            Some(_) => return,
         };
-        self.backend.drawn_to_ask = has_drawn.or(self.backend.drawn_to_ask);
+        self.backend.drawn_by_text = class;
+        if self.backend.exact.is_none() {
+            self.backend.drawn_to_ask = has_drawn;
+        }
     }
 }
 
 impl<S: Socket> Client<S> {
-    /// Its transaction is over, and its backend at rest. A client that asks for what it draws keeps the
-    /// backend until it has asked, unless what it has drawn is beside what others have.
+    /// Its transaction is over, and its backend at rest. A client that may ask for what it drew keeps the
+    /// backend until it has asked, unless what it drew is beside what others have drawn.
     #[inline]
     pub(in crate::engine) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
-        let Some(has_drawn) = backend.drawn_to_ask.take() else { return };
-        if !has_drawn {
-            self.pins.remove(Part::SequenceValue);
-        } else if backend.sequences_discarded
-            && !failed
-            && !self.is_native()
-            && !backend.is_classic()
-        {
-            self.pins.insert(Part::SequenceValue);
+        if backend.drawn_to_ask.is_some() || self.pins.contains(Part::SequenceValue) {
+            self.settle_keeping(backend, failed);
         }
+    }
+
+    #[cold]
+    fn settle_keeping(&mut self, backend: &mut Backend<S>, failed: bool) {
+        match backend.drawn_to_ask.take() {
+            Some(false) => {
+                self.pins.remove(Part::SequenceValue);
+                backend.kept_to_ask = 0;
+            }
+            Some(true) => {
+                let all_its_own = backend.sequences_discarded || !backend.drawn_before;
+                if all_its_own && !failed && !self.is_native() && !backend.is_classic() {
+                    self.keep_what_it_drew(backend);
+                }
+            }
+            None if backend.exact.is_none() => self.keep_what_it_drew(backend),
+            None => {} // the report says whether it has drawn anything
+        }
+    }
+
+    /// Pins the client that has drawn, or keeps it pinned: for as long as it likes if it has asked
+    /// before, else within bounds.
+    pub(in crate::engine) fn keep_what_it_drew(&mut self, backend: &mut Backend<S>) {
+        self.pins.insert(Part::SequenceValue);
+        if self.reads_sequences {
+            return;
+        }
+        let asking = &backend.pool.asking;
+        let others_wait = backend.pool.anybody_waits();
+        backend.kept_to_ask = backend.kept_to_ask.saturating_add(1);
+        let expected = asking.is_expected_after(backend.drawn_by_text);
+        if (others_wait && (backend.kept_to_ask > KEPT_TRANSACTIONS_MAX || !expected))
+            || (!asking.has_asked() && !expected)
+        {
+            self.pins.remove(Part::SequenceValue); // nothing was kept in vain: it was busy
+        }
+    }
+
+    /// Whether it keeps its backend for nothing but a question that it may never ask.
+    pub(in crate::engine) fn keeps_to_ask(&self) -> bool {
+        !self.reads_sequences && self.pins == PartSet::of(&[Part::SequenceValue])
+    }
+
+    /// The same for as long as it may, or longer.
+    #[inline]
+    pub(in crate::engine) fn has_kept_for_long(&self, others_wait: bool, now: Time) -> bool {
+        let max = if others_wait { KEPT_WHILE_OTHERS_WAIT } else { KEPT_MAX };
+        self.keeps_to_ask()
+            && self
+                .backend
+                .as_ref()
+                .is_some_and(|backend| backend.is_at_rest() && now.since(backend.since) >= max)
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// Gives back the backend of a client that has kept it for long enough, and has not asked.
+    pub(in crate::engine) fn stop_keeping_to_ask<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        client.pins.remove(Part::SequenceValue);
+        if let Some(backend) = &mut client.backend {
+            backend.note_unasked();
+        }
+        self.give_back_if_unused(host, slot, now);
     }
 }
 

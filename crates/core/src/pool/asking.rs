@@ -1,0 +1,140 @@
+//! Whether the clients of a pool ask for what they draw from sequences, and after which texts.
+//!
+//! # Model
+//! A client asks for the value in a transaction after the one that draws it (`lastval()`), and gets it
+//! on the same server connection only. Once one client of a pool has asked, every client that draws
+//! keeps its connection until it asks, for [`KEPT_MAX`] at most, or [`KEPT_WHILE_OTHERS_WAIT`].
+//!
+//! # Cost
+//! An application asks after some of its texts. A text that has been drawn by [`UNASKED_MAX`] times in a
+//! row without a question keeps no connection while other clients wait. Texts share a counter by a hash
+//! of their first bytes; a question sets its text's counter back. Before any question, and where the
+//! server reports who draws, [`TRIES_MAX`] connections in all are kept in vain.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::time::Duration;
+
+/// How long a client keeps an idle server connection to ask for what it has drawn.
+pub const KEPT_MAX: Duration = Duration::from_secs(1);
+
+/// The same while other clients wait for a connection.
+pub const KEPT_WHILE_OTHERS_WAIT: Duration = Duration::from_millis(250);
+
+/// Transactions after the draw for which it is kept.
+pub const KEPT_TRANSACTIONS_MAX: u8 = 16;
+
+/// How often a text may be kept for in vain, in a row.
+const UNASKED_MAX: u8 = 8;
+
+/// How often a pool that has never asked may keep in vain.
+const TRIES_MAX: u8 = 32;
+
+/// Counters that texts share.
+const TEXTS: usize = 128;
+
+/// Bytes of a text that tell it from others: up to the table's name in an INSERT.
+const HEAD_BYTES: usize = 40;
+
+/// Which counter a text has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TextClass(u8);
+
+impl TextClass {
+    /// Of the text that draws.
+    pub fn of(text: &[u8]) -> Self {
+        let head = text.iter().take(HEAD_BYTES).take_while(|byte| **byte != b'(');
+        let hash = head.fold(0u32, |hash, byte| {
+            (hash ^ u32::from(byte.to_ascii_lowercase())).wrapping_mul(0x0100_0193)
+        });
+        Self((hash >> 8) as u8 % TEXTS as u8)
+    }
+}
+
+/// What a pool knows about questions for values of sequences.
+#[derive(Debug)]
+pub struct Asking {
+    has_asked: AtomicBool,
+    tries: AtomicU8,
+    unasked: [AtomicU8; TEXTS],
+}
+
+impl Default for Asking {
+    fn default() -> Self {
+        Self {
+            has_asked: AtomicBool::new(false),
+            tries: AtomicU8::new(0),
+            unasked: std::array::from_fn(|_| AtomicU8::new(0)),
+        }
+    }
+}
+
+impl Asking {
+    /// A client asks for currval or lastval.
+    pub fn note_question(&self) {
+        self.has_asked.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether any client has asked.
+    #[inline]
+    pub fn has_asked(&self) -> bool {
+        self.has_asked.load(Ordering::Relaxed)
+    }
+
+    /// A client has asked for what this text drew.
+    pub fn note_use(&self, text: TextClass) {
+        self.unasked[usize::from(text.0)].store(0, Ordering::Relaxed);
+    }
+
+    /// A connection was kept after this text, and no question came.
+    pub fn note_waste(&self, text: TextClass) {
+        let add = |count: u8| Some(count.saturating_add(1));
+        let counter =
+            if self.has_asked() { &self.unasked[usize::from(text.0)] } else { &self.tries };
+        let _ = counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
+    /// Whether a question is expected after this text though others wait.
+    pub fn is_expected_after(&self, text: TextClass) -> bool {
+        if self.has_asked() {
+            self.unasked[usize::from(text.0)].load(Ordering::Relaxed) < UNASKED_MAX
+        } else {
+            self.tries.load(Ordering::Relaxed) < TRIES_MAX
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_kept_for_until_no_question_has_come_some_times() {
+        let asking = Asking::default();
+        asking.note_question();
+        let (one, other) =
+            (TextClass::of(b"INSERT INTO t (a) VALUES (1)"), TextClass::of(b"INSERT INTO u (a)"));
+        assert_eq!(one, TextClass::of(b"insert into t (a) values (2)"));
+        assert_ne!(one, other);
+        for _ in 0..UNASKED_MAX {
+            assert!(asking.is_expected_after(one));
+            asking.note_waste(one);
+        }
+        assert!(!asking.is_expected_after(one));
+        assert!(asking.is_expected_after(other));
+        asking.note_use(one);
+        assert!(asking.is_expected_after(one));
+    }
+
+    #[test]
+    fn a_pool_that_never_asks_keeps_in_vain_some_times_in_all() {
+        let asking = Asking::default();
+        for n in 0..TRIES_MAX {
+            let text = TextClass(n % TEXTS as u8);
+            assert!(asking.is_expected_after(text));
+            asking.note_waste(text);
+        }
+        assert!(!asking.is_expected_after(TextClass(100)));
+        asking.note_question();
+        assert!(asking.is_expected_after(TextClass(100)));
+    }
+}
