@@ -320,8 +320,14 @@ impl<S: Socket> Backend<S> {
         self.expect(Expect::MadePrepare);
     }
 
-    /// The server has refused a PREPARE or DEALLOCATE of ours. (A DEALLOCATE finds nothing where a
-    /// function has taken the statement away.)
+    /// Whether a DEALLOCATE of ours has failed with this error, and the statement may still be there.
+    /// (It finds none where a function has taken the statement away.)
+    pub(super) fn leaves_anothers_statement(&self, error: &[u8]) -> bool {
+        let next = self.by_sql.as_ref().and_then(|there| there.under_way.front());
+        matches!(next, Some(None)) && field(error, b'C') != Some(b"26000")
+    }
+
+    /// The server has refused a PREPARE of ours, or knows no statement that is to be deallocated.
     pub(super) fn prepare_refused(&mut self, error: &[u8]) {
         let Some(there) = &mut self.by_sql else { return };
         if let Some(Some(statement)) = there.under_way.front().cloned()

@@ -38,6 +38,20 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.spoiled.get_or_insert("it could not be told whose it is");
             return Ok(Fate::Skip);
         }
+        if owed == Expect::MadePrepare && self.backend.leaves_anothers_statement(body) {
+            relayed.made_query_failed = true;
+            self.backend.spoiled.get_or_insert("it may have another session's statement");
+            if self.client.is_some() {
+                let text = crate::wire::error::field(body, b'M').unwrap_or_default();
+                let error = ClientError::fatal(
+                    SqlState::CONNECTION_FAILURE,
+                    "a prepared statement of another session could not be deallocated",
+                )
+                .detail(String::from_utf8_lossy(text));
+                relayed.goodbye = Some(Box::new(error));
+            }
+            return Ok(Fate::Skip);
+        }
         if owed == Expect::MadePrepare {
             self.backend.prepare_refused(body);
             self.own_name_refused(body);

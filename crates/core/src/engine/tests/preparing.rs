@@ -135,6 +135,24 @@ fn a_function_misses_one_once() {
     assert_eq!(server.received(), query("PREPARE p AS SELECT 1"));
 }
 
+/// It was taken for gone, and the next client's EXECUTE found it.
+#[test]
+fn a_deallocate_that_fails_leaves_anothers_statement_to_nobody() {
+    for (state, goes_on) in [("26000", true), ("57014", false)] {
+        let mut world = World::new(1);
+        let (_client, server) = client_with_p(&mut world);
+        let other = world.client();
+        world.send(&other, &query("EXECUTE p"));
+        let sent = [query("DEALLOCATE \"p\""), query("EXECUTE p")].concat();
+        assert_eq!(server.received(), sent);
+        let failed = format!("SERROR\0VERROR\0C{state}\0Mno\0\0");
+        world.send(&server, &[message(b'E', failed.as_bytes()), answers("I")].concat());
+        world.send(&server, &answers("DCI"));
+        assert_eq!(server.is_dropped(), !goes_on, "{state}");
+        assert_eq!(other.kinds(), if goes_on { "DCZ" } else { "E" }, "{state}");
+    }
+}
+
 #[test]
 fn deallocate_needs_no_server_and_a_later_one_takes_the_statement_off() {
     for sql in ["DEALLOCATE p", "DEALLOCATE ALL"] {
