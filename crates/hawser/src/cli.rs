@@ -15,6 +15,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
+use crate::process::place;
 use crate::{cc, check, demo, import, logging, mptcp, rds, serve, status};
 
 /// Where `serve` looks for a configuration when it is given none.
@@ -214,6 +215,12 @@ fn status_(arguments: &Status) -> Result<(), String> {
             sockets.extend(environment(variable).map(|directory| directory.join("hawser.sock")));
         }
         sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
+    }
+    if arguments.socket.is_none() {
+        let places = place::candidates(hawser_sys::process::effective_uid());
+        sockets.extend(places.into_iter().map(|directory| directory.join("hawser.sock")));
+        let mut seen = std::collections::HashSet::new();
+        sockets.retain(|socket| seen.insert(socket.clone()));
     }
     let mut failures = Vec::new();
     for socket in sockets {

@@ -18,6 +18,7 @@
 //! them says what is wrong in them.
 
 mod address;
+mod changes;
 mod check;
 mod choice;
 mod congestion;
@@ -441,6 +442,13 @@ impl Config {
     pub fn diff_restart(&self, new: &Self) -> Vec<&'static str> {
         let pairs = self.start.shown().into_iter().zip(new.start.shown());
         pairs.filter(|(old, new)| old.1 != new.1).map(|(old, _)| old.0.shown_name()).collect()
+    }
+
+    /// What is otherwise in `new`, a line each, for the log: no secret, and nothing of what needs a
+    /// restart.
+    #[must_use]
+    pub fn changes(&self, new: &Self) -> Vec<String> {
+        changes::between(self, new)
     }
 
     /// `self`, loaded anew, for a process that was started with `running`: what needs a restart

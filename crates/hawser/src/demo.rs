@@ -163,6 +163,7 @@ async fn demonstrate(options: &Options) -> Result<(), DemoError> {
     println!("    psql postgres://demo@127.0.0.1:{port}/demo");
     println!("    psql postgres://demo@127.0.0.1:{port}/hawser -c 'SHOW POOLS'");
     println!("    curl http://{http}/metrics\n");
+    println!("The dashboard, in a browser: http://{http}/\n");
 
     let result = tokio::select! {
         result = work(options, address, &served) => result,

@@ -111,6 +111,8 @@ struct Login {
     permit: Option<ConnectionPermit>,
     end_point: Option<Vec<u8>>,
     began: Instant,
+    /// Why a proof was refused, for the log alone.
+    reason: Option<String>,
 }
 
 /// Serves an accepted connection until it is handed to an event loop, or closed.
@@ -123,6 +125,7 @@ pub async fn serve(service: Arc<Service>, link: Link, origin: Origin, permit: Co
         permit: Some(permit),
         end_point: None,
         began: Instant::now(),
+        reason: None,
         config,
     };
     let result = match login.config.reload.timeouts.client_login_timeout.get() {
@@ -204,6 +207,7 @@ impl Login {
                         %address,
                         code = error.code.as_str(),
                         error = error.message,
+                        reason = self.reason,
                         "login refused"
                     );
                 }
@@ -491,8 +495,14 @@ impl Login {
             origin: &origin,
             end_point,
             awaited,
+            reason: None,
         };
         let result = proving.run(&rule).await;
+        let reason = proving.reason.take();
+        self.reason = match &not_looked_up {
+            Some(NotLookedUp::NoEntry) => Some("auth_user is not let into the database".to_owned()),
+            _ => reason,
+        };
         if matches!(&result, Err(Stop::Refuse(_))) {
             service.enquiries.forget_user(database, user);
         }

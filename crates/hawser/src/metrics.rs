@@ -9,6 +9,7 @@
 //! clients. So they are asked at most every [`PINS_EVERY`].
 
 pub mod collect;
+pub mod format;
 pub mod host;
 pub mod http;
 pub mod page;
@@ -23,12 +24,10 @@ use prometheus_client::registry::Registry;
 use crate::admin::pooler::Pooler;
 use crate::admin::show;
 use collect::{Collect, Pins};
+use format::Format;
 
 /// The shortest time between two questions to the loops.
 const PINS_EVERY: Duration = Duration::from_secs(30);
-
-/// The text format of `/metrics`: OpenMetrics 1.0.
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Makes the pages.
 pub struct Pages {
@@ -55,12 +54,12 @@ impl Pages {
     }
 
     /// `/metrics`.
-    pub async fn metrics(&self) -> String {
+    pub async fn metrics(&self, format: Format) -> String {
         self.look_at_pins().await;
         let mut text = String::new();
         // Writing to a string does not fail.
         let _ = prometheus_client::encoding::text::encode(&mut text, &self.registry);
-        text
+        format.write(text)
     }
 
     async fn look_at_pins(&self) {

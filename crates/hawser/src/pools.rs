@@ -21,7 +21,7 @@ mod strangers;
 pub mod upkeep;
 pub mod vacancy;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -107,6 +107,7 @@ pub struct PoolEntry {
     unanswered: Mutex<Option<(Instant, ClientError)>>,
     failures: open::Failures,
     clients: AtomicUsize,
+    at_login: Mutex<AtLogin>,
     checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
     seen: enquiry::Seen,
@@ -122,6 +123,24 @@ impl PoolEntry {
     pub fn enter(self: &Arc<Self>) -> PoolPlace {
         self.clients.fetch_add(1, Ordering::Relaxed);
         PoolPlace(self.clone())
+    }
+
+    /// Counts a client among those that wait at their login for a server, until what is returned is
+    /// dropped.
+    pub fn wait_at_login(self: &Arc<Self>) -> WaitAtLogin {
+        let mut at_login = locked(&self.at_login);
+        at_login.last += 1;
+        let number = at_login.last;
+        at_login.since.insert(number, Instant::now());
+        WaitAtLogin { entry: self.clone(), number }
+    }
+
+    /// Clients that wait at their login, and for how long the first of them has.
+    pub fn waiting_at_login(&self) -> (u32, Duration) {
+        let at_login = locked(&self.at_login);
+        let oldest =
+            at_login.since.first_key_value().map_or(Duration::ZERO, |(_, at)| at.elapsed());
+        (u32::try_from(at_login.since.len()).unwrap_or(u32::MAX), oldest)
     }
 
     /// Clients that hold a place.
@@ -162,6 +181,25 @@ impl PoolEntry {
         self.client_count() == 0
             && locked(&self.last_client).elapsed() >= after
             && self.pool.lock().total() == 0
+    }
+}
+
+/// Those that wait at their login: since when, by the order in which they came.
+#[derive(Default)]
+struct AtLogin {
+    last: u64,
+    since: BTreeMap<u64, Instant>,
+}
+
+/// A client that waits at its login for a server.
+pub struct WaitAtLogin {
+    entry: Arc<PoolEntry>,
+    number: u64,
+}
+
+impl Drop for WaitAtLogin {
+    fn drop(&mut self) {
+        locked(&self.entry.at_login).since.remove(&self.number);
     }
 }
 
@@ -422,6 +460,7 @@ impl Pools {
             clients: AtomicUsize::new(0),
             checked: Mutex::default(),
             last_client: Mutex::new(Instant::now()),
+            at_login: Mutex::default(),
             seen: enquiry::Seen::default(),
             share: place::Share::default(),
         });

@@ -1,5 +1,7 @@
 //! The process itself: randomness, descriptors, the pid file, becoming another user.
 
+pub mod place;
+
 use std::fmt;
 use std::fs;
 use std::io;

@@ -273,7 +273,6 @@ pub async fn reload(service: &Arc<Service>) {
     let reloading = service.clone();
     match tokio::task::spawn_blocking(move || reloading.reload()).await {
         Ok(Ok(())) => {
-            tracing::info!("configuration reloaded");
             crate::logging::set_level(service.config.load().reload.log.level);
             derive_ahead(service);
         }

@@ -137,11 +137,12 @@ impl Service {
     }
 
     /// Puts another configuration in force, or the same one with its files read again. Nobody is
-    /// thrown out; what only a restart changes stays as it is.
+    /// thrown out; what only a restart changes stays as it is. Returns what is otherwise now, a line
+    /// each.
     ///
     /// # Errors
     /// All that is wrong with the files that it names: everything stays as it is.
-    pub fn put_in_force(&self, config: Config) -> Result<(), NotInForce> {
+    pub fn put_in_force(&self, config: Config) -> Result<Vec<String>, NotInForce> {
         let _one_at_a_time = self.reloading.lock().unwrap_or_else(PoisonError::into_inner);
         let old = self.config.load_full();
         for name in old.diff_restart(&config) {
@@ -149,6 +150,8 @@ impl Service {
         }
         let config = config.reloaded_over(&old);
         let (access, accepting, routes) = load_files(&config)?;
+        let mut changes = old.changes(&config);
+        changes.extend(self.access.load().changes(&access));
         self.dialler.mptcp.manager.want(config.reload.network.mptcp_manage);
         self.acceptor.replace(accepting);
         self.access.store(Arc::new(access));
@@ -157,16 +160,24 @@ impl Service {
         self.dialler.resolver.forget();
         self.client_names.forget();
         self.pools.reconfigure(self, routes);
-        Ok(())
+        Ok(changes)
     }
 
-    /// Reads the configuration file again and puts it in force.
+    /// Reads the configuration file again and puts it in force, and logs what is otherwise.
     ///
     /// # Errors
     /// All that is wrong: everything stays as it is.
     pub fn reload(&self) -> Result<(), NotInForce> {
         let config = self.config.load_full().read_again();
-        self.put_in_force(config.map_err(|errors| NotInForce(vec![errors.to_string()]))?)
+        let config = config.map_err(|errors| NotInForce(vec![errors.to_string()]))?;
+        let changes = self.put_in_force(config)?;
+        if changes.is_empty() {
+            tracing::info!("configuration reloaded, nothing is otherwise");
+        } else {
+            let changes = changes.join("; ");
+            tracing::info!(changes, "configuration reloaded");
+        }
+        Ok(())
     }
 
     /// How far the process is on its way out.

@@ -172,13 +172,18 @@ impl Status {
         if self.pools.is_empty() {
             return writeln!(out, "no pool yet: no client has logged in");
         }
-        writeln!(
-            out,
-            "{:<20} {:<16} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}",
-            "database", "user", "clients", "waiting", "servers", "idle", "size", "transactions"
-        )?;
         // Names are a client's, errors a server's.
         let shown = crate::logging::without_control;
+        let width = |least: usize, of: fn(&PoolStatus) -> &str| {
+            let names = self.pools.iter().map(|pool| shown(of(pool)).chars().count());
+            names.max().unwrap_or(0).max(least)
+        };
+        let (databases, users) = (width(20, |pool| &pool.database), width(16, |pool| &pool.user));
+        writeln!(
+            out,
+            "{:<databases$} {:<users$} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}",
+            "database", "user", "clients", "waiting", "servers", "idle", "size", "transactions"
+        )?;
         for pool in &self.pools {
             let note = match &pool.last_error {
                 Some(error) => format!("  {}", shown(error)),
@@ -192,7 +197,7 @@ impl Status {
             };
             writeln!(
                 out,
-                "{:<20} {:<16} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}{note}",
+                "{:<databases$} {:<users$} {:>8} {:>8} {:>8} {:>6} {:>6} {:>14}{note}",
                 shown(&pool.database),
                 shown(&pool.user),
                 pool.clients,
@@ -219,10 +224,8 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
             database: entry.pool.database.clone(),
             user: entry.pool.user.clone(),
             clients: entry.clients,
-            waiting: queue.waiting_count(),
-            oldest_wait_us: queue
-                .oldest_waiter()
-                .map_or(0, |waiter| now.micros_since(waiter.since)),
+            waiting: entry.waiting(&queue),
+            oldest_wait_us: entry.oldest_wait_us(&queue, now),
             servers_active: queue.lent_count(),
             servers_idle: queue.idle_count(),
             servers_opening: queue.opening_count(),
@@ -297,6 +300,15 @@ mod tests {
         let lines = (status.to_text().lines().count(), hostile.to_text().lines().count());
         assert_eq!(lines.0, lines.1);
         assert!(!hostile.to_text().contains(['\x1b', '\x07']));
+        let mut long = status.clone();
+        long.pools[0].database = "d".repeat(63);
+        long.pools[0].user = "u".repeat(63);
+        long.pools.push(status.pools[0].clone());
+        let text = long.to_text();
+        let lines: Vec<_> = text.lines().rev().take(3).collect();
+        let end = |line: &str| line.rfind(|c: char| !c.is_whitespace());
+        assert_eq!(end(lines[2]), lines[1].find(" 10").map(|at| at + 2), "{text}");
+        assert_eq!(lines[1].find(" 10"), lines[0].find(" 10"), "{text}");
         let text = status.to_text();
         assert!(text.contains("listens on   127.0.0.1:6432"), "{text}");
         assert!(text.lines().any(|line| line.starts_with("app ")), "{text}");

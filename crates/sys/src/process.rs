@@ -313,6 +313,11 @@ pub fn account_by_name(name: &str) -> io::Result<Option<Account>> {
 /// The user with this id, if there is one.
 ///
 /// # Errors
+/// The effective user of this process.
+pub fn effective_uid() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
 /// As getpwuid_r(3).
 pub fn account_by_id(uid: u32) -> io::Result<Option<Account>> {
     account(&mut |entry, strings, found| {

@@ -10,11 +10,13 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use hawser_core::engine::ServerAddressId;
 use hawser_core::ids::LoopId;
+use hawser_core::pool::Pool as Queue;
 use hawser_core::session::options::Replication;
+use hawser_core::time::Time;
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use crate::cc::usage::CongestionUsage;
@@ -47,8 +49,25 @@ pub struct PoolEntry {
     pub pool: Pool,
     /// Clients that work with it, whatever they are doing.
     pub clients: usize,
+    /// Those of them that wait at their login for a server.
+    pub waiting_at_login: u32,
+    /// How long the first of these has waited.
+    pub wait_at_login: Duration,
     /// What it replicates.
     pub replication: Replication,
+}
+
+impl PoolEntry {
+    /// Clients that wait: in the pool's queue, and at their login.
+    pub fn waiting<B>(&self, queue: &Queue<B>) -> u32 {
+        queue.waiting_count() + self.waiting_at_login
+    }
+
+    /// How long the client has waited that has waited longest.
+    pub fn oldest_wait_us<B>(&self, queue: &Queue<B>, now: Time) -> u64 {
+        let queued = queue.oldest_waiter().map_or(0, |waiter| now.micros_since(waiter.since));
+        queued.max(u64::try_from(self.wait_at_login.as_micros()).unwrap_or(u64::MAX))
+    }
 }
 
 /// The running pooler.

@@ -26,7 +26,7 @@ use crate::metrics::host::Hosts;
 use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
 use crate::pools::upkeep;
-use crate::process::account_to_become;
+use crate::process::{account_to_become, place};
 use crate::resolve::HostRow;
 use crate::service::{Phase, Service};
 use crate::{extension, logging, status};
@@ -95,9 +95,18 @@ impl AdminConsole for Administration {
                 }
             }
         }
-        if let Some(path) = config.start.admin.control_socket_path(|name| {
+        let control_socket = config.start.admin.control_socket_path(|name| {
             std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
-        }) {
+        });
+        let control_socket = control_socket.or_else(|| match place::directory() {
+            Ok(directory) => Some(directory.join("hawser.sock")),
+            Err(error) => {
+                tracing::warn!(%error, "hawser status will not work: no place for a control socket");
+                self.fall_back(format!("no control socket: {error}"));
+                None
+            }
+        });
+        if let Some(path) = control_socket {
             // The process is still root: what it leaves to root, neither it nor the server's extension,
             // which runs as that user as well, could open afterwards.
             let owner = account_to_become(config.start.process.user.as_deref())
@@ -213,7 +222,7 @@ impl Pooler for Running {
         Box::pin(async move {
             let put = move || {
                 logging::set_level(config.reload.log.level);
-                service.put_in_force(config).map_err(|error| error.to_string())
+                service.put_in_force(config).map(drop).map_err(|error| error.to_string())
             };
             tokio::task::spawn_blocking(put).await.unwrap_or_else(|error| Err(error.to_string()))
         })
@@ -239,10 +248,15 @@ impl Pooler for Running {
         let entries = self.service.pools.all();
         entries
             .iter()
-            .map(|entry| PoolEntry {
-                pool: entry.pool.clone(),
-                clients: entry.client_count(),
-                replication: entry.route.load().login.replication,
+            .map(|entry| {
+                let (waiting_at_login, wait_at_login) = entry.waiting_at_login();
+                PoolEntry {
+                    pool: entry.pool.clone(),
+                    clients: entry.client_count(),
+                    waiting_at_login,
+                    wait_at_login,
+                    replication: entry.route.load().login.replication,
+                }
             })
             .collect()
     }

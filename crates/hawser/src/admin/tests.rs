@@ -190,7 +190,13 @@ impl Pooler for Fake {
         &self.loops
     }
     fn pools(&self) -> Vec<PoolEntry> {
-        vec![PoolEntry { pool: self.pool.clone(), clients: 3, replication: Replication::None }]
+        vec![PoolEntry {
+            pool: self.pool.clone(),
+            clients: 3,
+            waiting_at_login: 0,
+            wait_at_login: Duration::ZERO,
+            replication: Replication::None,
+        }]
     }
     fn open(&self, pool: &Pool, _: LoopId) {
         self.order(format!("open {}", pool.database));

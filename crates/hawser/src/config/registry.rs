@@ -507,7 +507,9 @@ settings! {
             pgbouncer "reserve_pool_timeout";
         /// How many server connections that sit idle in a transaction do not count against `pool_size`:
         /// transactions left open then delay nobody else. Nor do those whose clients have taken nothing of
-        /// their results for a second, or sent nothing of a message. 0 turns it off.
+        /// their results for a second, or sent nothing of a message. So a pool may hold up to `pool_size` at
+        /// work and as many again that stand still: count both against the server's max_connections. 0:
+        /// `pool_size` bounds all, as in PgBouncer.
         idle_transaction_reserve: Option<u32> = "as pool_size", example "3", range 0..=POOL_SIZE_MAX;
         /// How many server connections of a pool clients may keep between transactions, for session
         /// state that does not move (SHOW PINS). One client more is told so and disconnected (53400)
@@ -686,7 +688,8 @@ settings! {
         /// under any. One string with commas, or a list.
         http_hosts: Vec<String> = "", example "[\"hawser.example.org\", \".svc.cluster.local\"]";
         /// The socket that `hawser status` asks. Without it, `hawser.sock` in `$RUNTIME_DIRECTORY`
-        /// (systemd's) or `$XDG_RUNTIME_DIR`; without those, there is none.
+        /// (systemd's) or `$XDG_RUNTIME_DIR`; without those in `/run/hawser` for root, in `/run/user/UID`
+        /// or `/tmp/hawser-UID` for others. There `hawser status` looks for it by itself.
         control_socket: Option<PathBuf> = "not set", example "\"/run/hawser/control.sock\"";
     }
 

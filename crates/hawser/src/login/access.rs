@@ -79,6 +79,31 @@ impl Access {
         if errors.is_empty() { Ok(access) } else { Err(errors) }
     }
 
+    /// What the files say otherwise in `new`, a line each, for the log: no secret.
+    pub fn changes(&self, new: &Self) -> Vec<String> {
+        let mut all = Vec::new();
+        let records = |rules: &Option<HbaRules>| rules.as_ref().map(|rules| format!("{rules:?}"));
+        if records(&self.hba) != records(&new.hba) {
+            all.push("hba_file has other rules".to_owned());
+        }
+        let maps = |map: &Option<IdentMap>| map.as_ref().map(|map| format!("{map:?}"));
+        if maps(&self.ident) != maps(&new.ident) {
+            all.push("ident_file has other maps".to_owned());
+        }
+        let in_old = |name: &str| self.list.get(name);
+        let added = new.list.iter().filter(|(name, _)| in_old(name).is_none()).count();
+        let gone = self.list.iter().filter(|(name, _)| new.list.get(name).is_none()).count();
+        let changed =
+            |(name, secret): &(&str, &Secret)| in_old(name).is_some_and(|old| old != *secret);
+        let changed = new.list.iter().filter(changed).count();
+        if added + gone + changed > 0 {
+            all.push(format!(
+                "users_file: {added} users added, {gone} gone, {changed} with another secret"
+            ));
+        }
+        all
+    }
+
     /// The secret of a user, if the configuration or the users file has the user: `[[user]]` first,
     /// unless it has no password.
     pub fn secret(&self, user: &str) -> Option<&Secret> {

@@ -32,6 +32,10 @@ use crate::resolve::clients::ClientNames;
 use crate::service::Service;
 use crate::socket::stream::Stream;
 
+/// The reason for the log where nothing is known of a user.
+const UNKNOWN_USER: &str =
+    "no such user: neither in users_file, nor in [[user]], nor by auth_query";
+
 /// How a client is to prove who it is, and what it is told if it does not.
 #[derive(Debug, Clone)]
 pub struct Rule {
@@ -174,19 +178,42 @@ pub struct Proving<'a> {
     pub end_point: Option<Vec<u8>>,
     /// As what it is listed while it waits for the client.
     pub awaited: Awaited,
+    /// Why the proof is refused: for the log, never for the client.
+    pub reason: Option<String>,
 }
 
 impl Proving<'_> {
+    /// The client is told the rule's words, whatever the reason is.
+    fn refuse<T>(&mut self, rule: &Rule, reason: impl Into<String>) -> Result<T, Stop> {
+        self.reason = Some(reason.into());
+        Err(rule.refusal().into())
+    }
+
+    /// Why a password does not fit, or a proof of one.
+    fn password_reason(&self, shown: Method) -> &'static str {
+        match &self.secret {
+            None => UNKNOWN_USER,
+            Some(Secret::None) => "no password is known of the user",
+            Some(Secret::Md5(_)) if shown == Method::ScramSha256 => {
+                "the user's stored secret is of md5: it cannot be checked by SCRAM"
+            }
+            Some(Secret::Scram(_)) if shown == Method::Md5 => {
+                "the user's stored secret is of SCRAM: it cannot be checked by md5"
+            }
+            Some(Secret::Plain(_) | Secret::Md5(_) | Secret::Scram(_)) => "wrong password",
+        }
+    }
+
     /// Asks for the proof and checks it.
     pub async fn run(&mut self, rule: &Rule) -> Result<Proved, Stop> {
         self.check_certificate(rule)?;
         let secret = self.secret.clone().unwrap_or(Secret::None);
         match rule.method {
             Method::Trust if rule.must_be_known && self.secret.is_none() => {
-                Err(rule.refusal().into())
+                self.refuse(rule, UNKNOWN_USER)
             }
             Method::Trust | Method::Cert => Ok(Proved::default()),
-            Method::Reject => Err(rule.refusal().into()),
+            Method::Reject => self.refuse(rule, "the rule says reject"),
             Method::Peer => self.peer(rule),
             Method::Password | Method::Md5 | Method::ScramSha256 => {
                 let encryption = PasswordEncryption::default();
@@ -194,13 +221,13 @@ impl Proving<'_> {
                     Some(Challenge::Cleartext) => self.cleartext(rule, secret).await,
                     Some(Challenge::Md5) => self.md5(rule, &secret).await,
                     Some(Challenge::Scram) => self.scram(rule, secret).await,
-                    None => Err(rule.refusal().into()),
+                    None => self.refuse(rule, "the method asks for no password"),
                 }
             }
         }
     }
 
-    fn check_certificate(&self, rule: &Rule) -> Result<(), Stop> {
+    fn check_certificate(&mut self, rule: &Rule) -> Result<(), Stop> {
         let wanted = if rule.method == Method::Cert {
             ClientCert::VerifyFull
         } else {
@@ -216,6 +243,7 @@ impl Proving<'_> {
             .and_then(|tls| tls.peer_certificates())
             .and_then(|chain| chain.first());
         let Some(certificate) = certificate else {
+            self.reason = Some("the client has shown no certificate".to_owned());
             return Err(refused(Refused::needs_certificate()).into());
         };
         if wanted == ClientCert::VerifyCa {
@@ -228,7 +256,8 @@ impl Proving<'_> {
         };
         match name {
             Some(name) if self.is_mapped(rule, &name) => Ok(()),
-            _ => Err(rule.refusal().into()),
+            Some(name) => self.refuse(rule, format!("the certificate is that of \"{name}\"")),
+            None => self.refuse(rule, "the certificate has no name"),
         }
     }
 
@@ -241,12 +270,17 @@ impl Proving<'_> {
         }
     }
 
-    fn peer(&self, rule: &Rule) -> Result<Proved, Stop> {
-        let Origin::Unix { uid } = self.origin else { return Err(rule.refusal().into()) };
+    fn peer(&mut self, rule: &Rule) -> Result<Proved, Stop> {
+        let Origin::Unix { uid } = self.origin else {
+            return self.refuse(rule, "peer is for unix sockets");
+        };
         let account = uid.and_then(|uid| hawser_sys::process::account_by_id(uid).ok().flatten());
         match account {
             Some(account) if self.is_mapped(rule, &account.name) => Ok(Proved::default()),
-            _ => Err(rule.refusal().into()),
+            Some(account) => {
+                self.refuse(rule, format!("the client's process is of user \"{}\"", account.name))
+            }
+            None => self.refuse(rule, "the user of the client's process is not known"),
         }
     }
 
@@ -268,9 +302,10 @@ impl Proving<'_> {
             let right = secret.accepts_password(&user, &password, &mock);
             right.then_some(password)
         };
+        let reason = self.password_reason(Method::Password);
         match off_thread(self.service, check).await? {
             Some(password) => Ok(Proved { password: Some(password), ..Proved::default() }),
-            None => Err(rule.refusal().into()),
+            None => self.refuse(rule, reason),
         }
     }
 
@@ -282,12 +317,21 @@ impl Proving<'_> {
         if secret.accepts_md5(self.user, salt, answer) {
             Ok(Proved::default())
         } else {
-            Err(rule.refusal().into())
+            self.refuse(rule, self.password_reason(Method::Md5))
         }
     }
 
     async fn scram(&mut self, rule: &Rule, secret: Secret) -> Result<Proved, Stop> {
         let account = self.account(secret).await?;
+        let result = self.scram_exchange(rule, account).await;
+        // What else may be wrong is the client's program, of which it is told.
+        if matches!(&result, Err(Stop::Refuse(error)) if **error == rule.refusal()) {
+            self.reason = Some(self.password_reason(Method::ScramSha256).to_owned());
+        }
+        result
+    }
+
+    async fn scram_exchange(&mut self, rule: &Rule, account: Account) -> Result<Proved, Stop> {
         let binding = match self.end_point.clone() {
             Some(hash) => ServerBinding::EndPoint(hash),
             None => ServerBinding::Unavailable,

@@ -70,7 +70,7 @@ pub fn write_notices(asked: &[Asked], ignored: &[String], out: &mut Vec<u8>) {
 /// What the client is told: the server's own error.
 pub async fn settings(
     service: &Arc<Service>,
-    entry: &PoolEntry,
+    entry: &Arc<PoolEntry>,
     parameters: &ServerParameters,
     asked: &[Asked],
 ) -> Result<Settings, ClientError> {
@@ -113,7 +113,7 @@ pub async fn settings(
 /// Asks the server about values, and puts them in as it shows them.
 async fn check(
     service: &Arc<Service>,
-    entry: &PoolEntry,
+    entry: &Arc<PoolEntry>,
     unknown: &[&Asked],
     builder: &mut SettingsBuilder,
 ) -> Result<(), ClientError> {

@@ -138,14 +138,14 @@ impl Series {
         self.settings_mismatches += pool.stats.sum(|stats| stats.settings_mismatches.get());
         let queue = pool.lock();
         self.clients += entry.clients as u64;
-        self.waiting += u64::from(queue.waiting_count());
+        self.waiting += u64::from(entry.waiting(&queue));
         self.lent += u64::from(queue.lent_count());
         self.idle += u64::from(queue.idle_count());
         self.opening += u64::from(queue.opening_count());
         self.parked += u64::from(queue.parked_count());
         self.size += u64::from(queue.limits().size);
         self.paused |= queue.is_paused();
-        let waited = queue.oldest_waiter().map_or(0, |waiter| now.micros_since(waiter.since));
+        let waited = entry.oldest_wait_us(&queue, now);
         self.oldest_wait_us = self.oldest_wait_us.max(waited);
     }
 }
@@ -429,7 +429,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         }
     }
     if let Some(congestion) = pooler.congestion() {
-        let help = "Decisions of congestion = \"auto\" about a destination, see the log";
+        let help = "Decisions of the congestion setting auto about a destination, see the log";
         let mut family =
             encoder.encode_descriptor("congestion_decisions", help, None, MetricType::Counter)?;
         for (decision, count) in congestion.decisions() {

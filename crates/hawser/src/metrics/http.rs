@@ -24,7 +24,7 @@ use std::time::Duration;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue, VARY,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -34,6 +34,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, oneshot};
 
 use super::Pages;
+use super::format::Format;
 use super::host::Hosts;
 
 /// Connections at one time.
@@ -181,15 +182,16 @@ impl Shared {
             return response(StatusCode::MISDIRECTED_REQUEST, TEXT, body.to_owned());
         }
         if path == "/healthz" {
-            return answer(request.method(), path, &self.pages).await;
+            return answer(request, &self.pages).await;
         }
         // It is never closed.
         let _room = self.room.acquire().await;
-        answer(request.method(), path, &self.pages).await
+        answer(request, &self.pages).await
     }
 }
 
-async fn answer(method: &Method, path: &str, pages: &Pages) -> Response<Full<Bytes>> {
+async fn answer(request: &Request<Incoming>, pages: &Pages) -> Response<Full<Bytes>> {
+    let (method, path) = (request.method(), request.uri().path());
     if *method != Method::GET && *method != Method::HEAD {
         let body = "only GET and HEAD\n".to_owned();
         let mut response = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, body);
@@ -197,7 +199,14 @@ async fn answer(method: &Method, path: &str, pages: &Pages) -> Response<Full<Byt
         return response;
     }
     match path {
-        "/metrics" => response(StatusCode::OK, super::CONTENT_TYPE, pages.metrics().await),
+        "/metrics" => {
+            let accept = request.headers().get_all(ACCEPT).into_iter();
+            let format = Format::wanted(accept.filter_map(|value| value.to_str().ok()));
+            let page = pages.metrics(format).await;
+            let mut response = response(StatusCode::OK, format.content_type(), page);
+            response.headers_mut().insert(VARY, HeaderValue::from_static("Accept"));
+            response
+        }
         "/healthz" => response(StatusCode::OK, TEXT, "ok\n".to_owned()),
         "/readyz" => match pages.ready() {
             Ok(()) => response(StatusCode::OK, TEXT, "ready\n".to_owned()),

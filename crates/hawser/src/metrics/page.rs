@@ -16,9 +16,32 @@ const HEAD: &str = "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf
     body{font:14px/1.5 system-ui,sans-serif;margin:2rem;color:#222;background:#fff}\
     table{border-collapse:collapse}th,td{padding:.2rem .8rem;border-bottom:1px solid #ddd;\
     text-align:right}th:first-child,td:first-child,th:nth-child(2),td:nth-child(2){text-align:left}\
-    .bad{color:#b00}dt{float:left;clear:left;width:11rem;color:#666}dd{margin-left:11rem}\
-    @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td{border-color:#444}}\
+    .bad{color:#b00;overflow-wrap:anywhere}tr.note td{text-align:left;border-bottom-width:2px}\
+    dt{float:left;clear:left;width:11rem;color:#666}dd{margin-left:11rem;overflow-wrap:anywhere}\
+    @media(max-width:60rem){body{margin:1rem}table,tbody,tr,td{display:block}th{display:none}\
+    tr{border-bottom:2px solid #ddd;padding:.4rem 0}tr.note td{border:0}\
+    td{border:0;text-align:left;padding:0 .2rem;overflow-wrap:anywhere}\
+    td[data-of]::before{content:attr(data-of);display:inline-block;min-width:9rem;color:#666}}\
+    @media(max-width:30rem){dt{float:none}dd{margin-left:1rem}}\
+    @media(prefers-color-scheme:dark){body{color:#ddd;background:#181818}th,td,tr{border-color:#444}\
+    .bad{color:#f77}dt,td[data-of]::before{color:#aaa}}\
     </style></head><body><h1>Hawser</h1>\n";
+
+/// The columns of the table of pools. On a narrow screen a cell bears its column's name, and stands on a
+/// line of its own.
+const COLUMNS: [&str; 11] = [
+    "database",
+    "user",
+    "clients",
+    "waiting",
+    "servers",
+    "idle",
+    "size",
+    "transactions",
+    "queries",
+    "mean query",
+    "mean wait",
+];
 
 /// The page.
 pub fn status(pooler: &dyn Pooler) -> String {
@@ -52,10 +75,11 @@ fn fill(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
     for fallback in pooler.fallbacks() {
         item("fallback", &fallback, true)?;
     }
-    html.push_str(
-        "</dl>\n<table><tr><th>database<th>user<th>clients<th>waiting<th>servers<th>idle\
-         <th>size<th>transactions<th>queries<th>mean query<th>mean wait<th></tr>\n",
-    );
+    html.push_str("</dl>\n<table><tr>");
+    for column in COLUMNS {
+        write!(html, "<th>{column}")?;
+    }
+    html.push_str("</tr>\n");
     let pools = pooler.pools();
     for entry in pools.iter().take(POOLS_MAX) {
         let pool = &entry.pool;
@@ -63,26 +87,37 @@ fn fill(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
         let (waiting, total, idle, size, paused) = {
             let queue = pool.lock();
             let size = queue.limits().size;
-            (queue.waiting_count(), queue.total(), queue.idle_count(), size, queue.is_paused())
+            (entry.waiting(&queue), queue.total(), queue.idle_count(), size, queue.is_paused())
         };
         let note = match pool.last_error() {
             Some(error) => error.message,
             None if paused => "paused".to_owned(),
             None => String::new(),
         };
-        writeln!(
-            html,
-            "<tr><td>{}<td>{}<td>{}<td>{waiting}<td>{total}<td>{idle}<td>{size}<td>{}<td>{}\
-             <td>{} µs<td>{} µs<td class=\"bad\">{}</tr>",
+        let mean = |sum: u64, count: u64| format!("{} µs", sum.checked_div(count).unwrap_or(0));
+        let cells = [
             escape(&pool.database),
             escape(&pool.user),
-            entry.clients,
-            totals.transactions,
-            totals.queries,
-            totals.query_us.checked_div(totals.queries).unwrap_or(0),
-            totals.wait_us.checked_div(totals.assignments).unwrap_or(0),
-            escape(&note),
-        )?;
+            entry.clients.to_string(),
+            waiting.to_string(),
+            total.to_string(),
+            idle.to_string(),
+            size.to_string(),
+            totals.transactions.to_string(),
+            totals.queries.to_string(),
+            mean(totals.query_us, totals.queries),
+            mean(totals.wait_us, totals.assignments),
+        ];
+        html.push_str("<tr>");
+        for (column, cell) in COLUMNS.iter().zip(cells) {
+            write!(html, "<td data-of=\"{column}\">{cell}")?;
+        }
+        html.push_str("</tr>\n");
+        // A line of its own, as long as it is: beside the figures it was cut off.
+        if !note.is_empty() {
+            let (all, note) = (COLUMNS.len(), escape(&note));
+            writeln!(html, "<tr class=\"note\"><td class=\"bad\" colspan=\"{all}\">{note}</tr>")?;
+        }
     }
     html.push_str("</table>\n");
     if pools.len() > POOLS_MAX {
@@ -116,6 +151,23 @@ fn escape(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_stands_on_a_line_of_its_own_over_the_whole_width() {
+        let fake = crate::admin::tests::fake();
+        let said = "connection to server at 10.0.0.1 refused: ".repeat(20);
+        let error = hawser_core::wire::error::ClientError::fatal(
+            hawser_core::wire::error::SqlState::CONNECTION_FAILURE,
+            said.as_str(),
+        );
+        fake.pools()[0].pool.set_last_error(Some(error));
+        let page = status(fake.as_ref());
+        let line = page.lines().find(|line| line.contains(&said)).unwrap();
+        assert!(line.starts_with("<tr class=\"note\"><td class=\"bad\" colspan=\"11\">"), "{line}");
+        let row = page.lines().find(|line| line.contains("<td data-of=\"database\">app<")).unwrap();
+        assert_eq!(row.matches("<td data-of=").count(), COLUMNS.len(), "{row}");
+        assert!(!page.contains("white-space"), "text may wrap everywhere");
+    }
 
     #[test]
     fn names_are_no_markup() {

@@ -5,60 +5,142 @@ use std::collections::BTreeMap;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
+use super::format::Format;
 use super::host::Hosts;
 use super::*;
 use crate::admin::tests::fake;
 
-/// A text of metrics as name (with labels) and value, or what is wrong with it.
-fn parse(text: &str) -> Result<BTreeMap<String, f64>, String> {
+/// What a sample of a family may be called, by the family's type.
+fn endings(kind: &str, format: Format) -> Result<&'static [&'static str], String> {
+    Ok(match (kind, format) {
+        ("gauge", _) | ("counter", Format::Text) => &[""],
+        ("counter", Format::OpenMetrics) => &["_total"],
+        ("info", Format::OpenMetrics) => &["_info"],
+        ("histogram", _) => &["_bucket", "_count", "_sum"],
+        _ => return Err(format!("no type here: {kind}")),
+    })
+}
+
+/// Name and labels of a series; the labels are well-formed and none is there twice.
+fn series(text: &str) -> Result<(&str, BTreeMap<String, String>), String> {
+    let mut labels = BTreeMap::new();
+    let Some((name, rest)) = text.split_once('{') else { return Ok((text, labels)) };
+    let mut rest = rest.strip_suffix('}').ok_or(text)?;
+    while !rest.is_empty() {
+        let (label, after) = rest.split_once("=\"").ok_or(text)?;
+        let (value, after) = after.split_once('"').ok_or(text)?; // no test has one within
+        if labels.insert(label.to_owned(), value.to_owned()).is_some() {
+            return Err(format!("a label twice: {text}"));
+        }
+        rest = after.strip_prefix(',').unwrap_or(after);
+    }
+    Ok((name, labels))
+}
+
+/// A text of metrics as name (with labels) and value, or what is wrong with it: as strict as
+/// `promtool check metrics`, and as OpenMetrics' own rules for the other format.
+fn parse(text: &str, format: Format) -> Result<BTreeMap<String, f64>, String> {
     let mut values = BTreeMap::new();
-    let mut family = String::new();
+    let mut families = BTreeMap::new();
+    let (mut family, mut help) = ("", "");
+    let mut ended = false;
     for line in text.lines() {
-        if let Some(rest) = line.strip_prefix("# ") {
-            if let Some(rest) = rest.strip_prefix("TYPE ") {
-                let (name, _) = rest.split_once(' ').ok_or(line)?;
-                family = name.to_owned();
+        if ended {
+            return Err(format!("after the end: {line}"));
+        }
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            (help, _) = rest.split_once(' ').filter(|(_, help)| help.len() > 3).ok_or(line)?;
+        } else if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').ok_or(line)?;
+            family = name;
+            if help != name {
+                return Err(format!("{name} has no help"));
             }
-            continue;
-        }
-        let (name, value) = line.rsplit_once(' ').ok_or(line)?;
-        if !name.starts_with(&family) || !name.starts_with("hawser_") {
-            return Err(format!("{name} stands under {family}"));
-        }
-        let value = value.parse().map_err(|_| format!("no number: {line}"))?;
-        if values.insert(name.to_owned(), value).is_some() {
-            return Err(format!("twice: {name}"));
+            if !name.starts_with("hawser_") || families.insert(name, kind).is_some() {
+                return Err(format!("{name} is another's name, or there twice"));
+            }
+            if kind == "counter" && name.ends_with("_total") != (format == Format::Text) {
+                return Err(format!("a counter called {name}"));
+            }
+            endings(kind, format)?;
+        } else if let Some(rest) = line.strip_prefix("# UNIT ") {
+            let (name, unit) = rest.split_once(' ').ok_or(line)?;
+            if format == Format::Text || name != family || !name.ends_with(unit) {
+                return Err(line.to_owned());
+            }
+        } else if line == "# EOF" {
+            ended = true;
+        } else if line.starts_with('#') || line.is_empty() {
+            return Err(format!("neither help, type nor sample: {line}"));
+        } else {
+            let (name, value) = line.rsplit_once(' ').ok_or(line)?;
+            let (metric, labels) = series(name)?;
+            let ending = metric.strip_prefix(family).ok_or(line)?;
+            let kind = *families.get(family).ok_or(line)?;
+            if !endings(kind, format)?.contains(&ending) {
+                return Err(format!("{metric} stands under {family}, which is a {kind}"));
+            }
+            if (ending == "_bucket") != labels.contains_key("le") {
+                return Err(format!("only buckets have bounds: {line}"));
+            }
+            let value = value.parse().map_err(|_| format!("no number: {line}"))?;
+            if values.insert(name.to_owned(), value).is_some() {
+                return Err(format!("twice: {name}"));
+            }
         }
     }
-    if !text.ends_with("# EOF\n") {
-        return Err("it does not end".to_owned());
+    if ended != (format == Format::OpenMetrics) || !text.ends_with('\n') {
+        return Err("it does not end, or twice".to_owned());
     }
     Ok(values)
 }
 
 #[tokio::test]
-async fn metrics_can_be_parsed_and_show_the_pools_counters() {
+async fn both_formats_can_be_parsed_strictly_and_show_the_pools_counters() {
     let pages = Pages::new(fake());
-    let values = parse(&pages.metrics().await).unwrap();
-    let labels = "{database=\"app\",user=\"app_owner\"}";
-    assert_eq!(values[&format!("hawser_transactions_total{labels}")], 10.0);
-    assert_eq!(values[&format!("hawser_received_bytes_total{labels}")], 1_000.0);
-    assert_eq!(values[&format!("hawser_query_seconds_count{labels}")], 2.0);
-    let bucket = |bound: &str| {
-        values[&format!(
-            "hawser_query_seconds_bucket{{le=\"{bound}\",database=\"app\",user=\"app_owner\"}}"
-        )]
-    };
-    assert_eq!(bucket("0.00005"), 0.0);
-    assert_eq!(bucket("0.0001"), 1.0);
-    assert_eq!(bucket("26.2144"), 1.0);
-    assert_eq!(bucket("+Inf"), 2.0);
-    let state = |state: &str| {
-        values[&format!("hawser_clients{{database=\"app\",user=\"app_owner\",state=\"{state}\"}}")]
-    };
-    assert_eq!(state("idle") + state("active") + state("waiting"), 3.0);
-    assert_eq!(values["hawser_ready"], 1.0);
-    assert!(values["hawser_process_open_fds"] > 2.0);
+    let mut names = Vec::new();
+    for format in [Format::OpenMetrics, Format::Text] {
+        let text = pages.metrics(format).await;
+        let values = parse(&text, format).unwrap_or_else(|wrong| panic!("{wrong}\n{text}"));
+        let labels = "{database=\"app\",user=\"app_owner\"}";
+        assert_eq!(values[&format!("hawser_transactions_total{labels}")], 10.0);
+        assert_eq!(values[&format!("hawser_received_bytes_total{labels}")], 1_000.0);
+        assert_eq!(values[&format!("hawser_query_seconds_count{labels}")], 2.0);
+        let bucket = |bound: &str| {
+            values[&format!(
+                "hawser_query_seconds_bucket{{le=\"{bound}\",database=\"app\",user=\"app_owner\"}}"
+            )]
+        };
+        assert_eq!(bucket("0.00005"), 0.0);
+        assert_eq!(bucket("0.0001"), 1.0);
+        assert_eq!(bucket("26.2144"), 1.0);
+        assert_eq!(bucket("+Inf"), 2.0);
+        let state = |state: &str| {
+            let labels = format!("database=\"app\",user=\"app_owner\",state=\"{state}\"");
+            values[&format!("hawser_clients{{{labels}}}")]
+        };
+        assert_eq!(state("idle") + state("active") + state("waiting"), 3.0);
+        assert_eq!(values["hawser_ready"], 1.0);
+        assert!(values["hawser_process_open_fds"] > 2.0);
+        names.push(values.into_keys().collect::<Vec<_>>());
+    }
+    assert_eq!(names[0], names[1], "the same samples in both");
+}
+
+#[tokio::test]
+async fn a_scraper_gets_the_format_that_it_accepts() {
+    let (address, _) = served().await;
+    for (accept, kind) in [
+        ("", "text/plain; version=0.0.4"),
+        ("\r\nAccept: */*", "text/plain; version=0.0.4"),
+        ("\r\naccept: application/openmetrics-text;version=1.0.0", "application/openmetrics-text"),
+    ] {
+        let answer = request(address, &format!("GET /metrics HTTP/1.1{accept}")).await;
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("content-type: {kind}")), "{accept}: {head}");
+        assert!(head.contains("vary: Accept"), "{head}");
+        assert_eq!(body.ends_with("# EOF\n"), kind.starts_with("app"), "{accept}");
+    }
 }
 
 async fn served() -> (std::net::SocketAddr, Arc<crate::admin::tests::Fake>) {

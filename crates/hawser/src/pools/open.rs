@@ -408,6 +408,10 @@ pub async fn parameters(
     service: &Arc<Service>,
     entry: &Arc<PoolEntry>,
 ) -> Result<Arc<ServerParameters>, ClientError> {
+    if let Some(parameters) = entry.pool.parameters() {
+        return Ok(parameters);
+    }
+    let _waits = entry.wait_at_login();
     let wait = entry.pool.settings().query_wait_timeout;
     let since = Instant::now();
     let learn = async {
@@ -468,8 +472,9 @@ pub async fn parameters(
 /// What the client is told for whom it is asked.
 pub async fn ask_line(
     service: &Arc<Service>,
-    entry: &PoolEntry,
+    entry: &Arc<PoolEntry>,
 ) -> Result<(Talk, Permit), ClientError> {
+    let _waits = entry.wait_at_login();
     let route = entry.route.load_full();
     let (dialled, server) =
         dial(service, entry, &route, true).await.map_err(|error| error.to_client_error())?;

@@ -88,7 +88,8 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot
     let config = pooler.config();
     let at_loops = AtLoops::by_pool(snapshots);
     let now = pooler.loops().now();
-    for PoolEntry { pool, clients, .. } in pooler.pools() {
+    for entry in pooler.pools() {
+        let PoolEntry { pool, clients, .. } = &entry;
         let none = AtLoops::default();
         let at_loops = at_loops.get(&pool.id).unwrap_or(&none);
         let database = config.database(&pool.database);
@@ -96,9 +97,9 @@ pub(super) fn pools(mut table: Table, pooler: &dyn Pooler, snapshots: &[Snapshot
         let several = database.and_then(balancing);
         let (waiting, lent, idle, opening, parked, paused, limits, wait_us) = {
             let queue = pool.lock();
-            let wait_us = queue.oldest_waiter().map_or(0, |waiter| now.micros_since(waiter.since));
+            let wait_us = entry.oldest_wait_us(&queue, now);
             (
-                queue.waiting_count(),
+                entry.waiting(&queue),
                 queue.lent_count(),
                 queue.idle_count(),
                 queue.opening_count(),
