@@ -29,7 +29,7 @@ TABLE = {
     "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",
-    "http_address": "admin", "control_socket": "admin",
+    "http_address": "admin", "control_socket": "admin", "console_version": "admin",
     "shutdown_timeout": "process", "loops": "process",
     "format": "log", "level": "log",
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",

@@ -1,7 +1,9 @@
-"""The admin console: PgBouncer 1.25's commands and columns, so that its tools work."""
+"""The admin console: PgBouncer 1.26's commands and columns, so that its tools work."""
 
 import os
+import re
 import signal
+import subprocess
 import time
 
 from harness import messages as m
@@ -13,9 +15,9 @@ SETTINGS = {"pool_size": 3, "stats_users": ["stats"], "query_wait_timeout": "10s
 SOCKET = ("type user database replication state addr port local_addr local_port connect_time request_time wait wait_us close_needed "
           "ptr link remote_pid tls application_name prepared_statements id").split()
 STATS = ["server_assignment_count", "xact_count", "query_count", "received", "sent", "xact_time", "query_time", "wait_time",
-         "client_parse_count", "server_parse_count", "bind_count"]
+         "client_parse_count", "server_parse_count", "bind_count", "client_login_count"]
 
-# PgBouncer 1.25: the columns of each SHOW, in order. Ours may come after them.
+# PgBouncer 1.26: the columns of each SHOW, in order. On database `hawser` ours may come after them.
 COLUMNS = {
     "ACTIVE_SOCKETS": SOCKET + "recv_pos pkt_pos pkt_remain send_pos send_remain pkt_avail send_avail".split(),
     "CLIENTS": SOCKET,
@@ -37,9 +39,9 @@ COLUMNS = {
     "STATS": ["database", *("total_" + name for name in STATS),
               *("avg_" + {"received": "recv"}.get(name, name) for name in STATS)],
     "STATS_AVERAGES": "database server_assignment_count xact_count query_count bytes_received bytes_sent xact_time query_time wait_time "
-                      "avg_client_parse_count avg_server_parse_count avg_bind_count".split(),
+                      "avg_client_parse_count avg_server_parse_count avg_bind_count avg_client_login_count".split(),
     "STATS_TOTALS": "database server_assignment_count xact_count query_count bytes_received bytes_sent xact_time query_time wait_time "
-                    "client_parse_count server_parse_count bind_count".split(),
+                    "client_parse_count server_parse_count bind_count client_login_count".split(),
     "TOTALS": ["name", "value"],
     "USERS": "name pool_size reserve_pool_size pool_mode max_user_connections current_connections max_user_client_connections current_client_connections".split(),
     "VERSION": ["version"],
@@ -64,6 +66,65 @@ def test_every_show_has_pgbouncers_columns_in_order(env):
         elif result.tags != ["SHOW"] or result.status != "I":
             wrong.append((what, result.tags, result.status))
     equal(wrong, [], "SHOW with other columns")
+
+
+@pooler_only
+def test_database_pgbouncer_has_exactly_pgbouncers_columns_and_rows(env):
+    """Tools scan a fixed number of columns; they look for the console's own pool, and read the version from the start."""
+    env.connect().value("select 1")
+    admin, wrong = console(env, database="pgbouncer", application_name="exporter"), []
+    for what, columns in COLUMNS.items():
+        result = admin.attempt(f"SHOW {what}")
+        if result.columns != columns:
+            wrong.append((what, result.errors or result.columns))
+    equal(wrong, [], "SHOW with other columns")
+    assert re.match(r"PgBouncer 1\.26\.\d+\b", admin.value("SHOW VERSION")), admin.value("SHOW VERSION")
+
+    def rows(what):
+        result = admin.attempt(f"SHOW {what}")
+        return [dict(zip(result.columns, row)) for row in result.rows]
+    pool = next(row for row in rows("POOLS") if row["database"] == "pgbouncer")
+    equal((pool["user"], pool["pool_mode"], int(pool["cl_active"]) >= 1), ("pgbouncer", "statement", True))
+    equal([row["force_user"] for row in rows("DATABASES") if row["name"] == "pgbouncer"], ["pgbouncer"])
+    own = [row for row in rows("CLIENTS") if row["application_name"] == "exporter"]
+    equal([(row["user"], row["database"]) for row in own], [("admin", "pgbouncer")])
+    assert int(next(row for row in rows("STATS") if row["database"] == "app")["total_client_login_count"]) >= 1
+    equal(admin.attempt("SHOW POOLS EXTENDED").columns, console(env).attempt("SHOW POOLS").columns)
+
+
+@pooler_only
+def test_exporters_that_count_columns_can_read(env):
+    """CloudNativePG's exporter takes 16 columns of SHOW POOLS or 17, and integers up to maxwait_us; pgbouncer_fdw declares 17."""
+    env.connect().value("select 1")
+    for version, pools, stats in (("1.23", 16, 17), ("1.24", 17, 23), ("1.25", 17, 23), ("1.26", 17, 25)):
+        with env.pooler_with(console_version=version) as target:
+            env.connect(target).value("select 1")
+            admin = console(env, target, database="pgbouncer")
+            result = admin.attempt("SHOW POOLS;")
+            equal((len(result.columns), len(admin.attempt("SHOW STATS;").columns)), (pools, stats), version)
+            assert {row[0] for row in result.rows} == {"app", "pgbouncer"}, result.rows
+            for row in result.rows:
+                assert all(value.isdigit() for value in row[2:15]), row
+                assert row[15] in ("session", "transaction", "statement"), row
+            assert admin.value("SHOW VERSION").startswith(f"PgBouncer {version}."), version
+            for name, items in admin.rows("SHOW LISTS;"):
+                assert name and items.isdigit(), (name, items)
+
+
+@pooler_only
+def test_the_owner_of_the_process_is_pgbouncers_administrator_without_a_password(env):
+    """As in PgBouncer: user pgbouncer over the unix socket, with the same uid, whatever the rules say."""
+    with env.pooler_with(hba="local all all scram-sha-256\nhost all all all scram-sha-256\n") as target:
+        ran = subprocess.run([env.program_path("psql"), "-XAtc", "SHOW VERSION", "-h", target.pooler.directory, "-p", str(target.pooler.port),
+                              "-U", "pgbouncer", "-w", "pgbouncer"], capture_output=True, text=True, timeout=20)
+        assert ran.stdout.startswith("PgBouncer "), ran.stderr
+        for how in ({"user": "pgbouncer", "database": "app"}, {"user": "pgbouncer", "database": "pgbouncer"}):
+            try:
+                env.connect(target, secret="wrong", **how)  # over TCP, or elsewhere than the console: as everybody
+            except ServerError as error:
+                equal(error.fields["C"], "28P01")
+                continue
+            raise AssertionError(f"no password was asked for: {how}")
 
 
 @pooler_only

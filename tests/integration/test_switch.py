@@ -85,12 +85,12 @@ def test_a_reload_says_what_has_changed_and_no_secret(env):
             userlist.write('"newcomer" "geheim-3"\n')
         pooler.reload()
         line = next(line for line in pooler.text().splitlines() if "configuration reloaded" in line)
-        for part in ("pool_size: 5 -> 7", "query_wait_timeout: 5 -> 6", "[[user]] late: password is another", "users_file: 1 users added"):
+        for part in ("pool_size: 5 -> 7", "query_wait_timeout: 5 -> 6", "[[user]] late: password changed", "users_file: 1 users added"):
             assert part in line, (part, line)
         assert "geheim" not in pooler.text()
         mark = pooler.log.stat().st_size
         pooler.reload()
-        assert "nothing is otherwise" in pooler.text(mark), pooler.text(mark)
+        assert "nothing changed" in pooler.text(mark), pooler.text(mark)
 
 
 @pooler_only

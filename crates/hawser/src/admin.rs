@@ -16,6 +16,7 @@ pub mod averages;
 pub mod clock;
 pub mod command;
 pub mod execute;
+pub mod operators;
 pub mod pooler;
 pub mod running;
 pub mod session;
@@ -33,11 +34,12 @@ use pooler::Pooler;
 #[derive(Debug)]
 pub struct Console {
     notes: Mutex<Notes>,
+    operators: operators::Operators,
 }
 
 impl Default for Console {
     fn default() -> Self {
-        Self { notes: Mutex::new(Notes::new(Instant::now())) }
+        Self { notes: Mutex::new(Notes::new(Instant::now())), operators: Default::default() }
     }
 }
 
@@ -59,11 +61,8 @@ impl Console {
 
     fn take_note(&self, pooler: &dyn Pooler) {
         let now = Instant::now();
-        let totals: HashMap<_, _> = pooler
-            .pools()
-            .iter()
-            .map(|entry| (entry.pool.id, Totals::of(&entry.pool.stats)))
-            .collect();
+        let totals: HashMap<_, _> =
+            pooler.pools().iter().map(|entry| (entry.pool.id, entry.totals())).collect();
         let sum =
             |totals: &mut dyn Iterator<Item = Totals>| totals.fold(Totals::default(), Totals::plus);
         let newer = sum(&mut totals.values().copied());

@@ -41,8 +41,9 @@ use std::path::{Path, PathBuf};
 
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
-    AuthType, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts, LogFormat, LogLevel,
-    MptcpUse, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
+    LogFormat, LogLevel, MptcpUse, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation,
+    TlsVersions,
 };
 pub use congestion::Congestion;
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
@@ -50,8 +51,8 @@ pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
 pub use overrides::Overrides;
 pub use registry::{
-    AdminSettings, AuthSettings, ClientTlsSettings, LimitSettings, ListenSettings, LogSettings,
-    LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
+    AdminSettings, AuthSettings, ClientTlsSettings, ConsoleSettings, LimitSettings, ListenSettings,
+    LogSettings, LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
     ServerTlsSettings, ShutdownSettings, TimeoutSettings,
 };
 pub use server_url::{ServerUrl, ServerUrlError};
@@ -444,7 +445,7 @@ impl Config {
         pairs.filter(|(old, new)| old.1 != new.1).map(|(old, _)| old.0.shown_name()).collect()
     }
 
-    /// What is otherwise in `new`, a line each, for the log: no secret, and nothing of what needs a
+    /// What `new` changes, a line each, for the log: no secret, and nothing of what needs a
     /// restart.
     #[must_use]
     pub fn changes(&self, new: &Self) -> Vec<String> {

@@ -33,6 +33,5 @@ pub mod threads;
 pub mod tls;
 pub mod unit;
 
-/// What SHOW VERSION says: tools look for PgBouncer's name and version there.
-pub const VERSION: &str =
-    concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer 1.25)");
+/// What SHOW VERSION says on database `hawser`.
+pub const VERSION: &str = concat!("Hawser ", env!("CARGO_PKG_VERSION"), " (console of PgBouncer)");

@@ -41,6 +41,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_core::wire::startup::{Packet, ProtocolVersion, SSL_REQUEST, Startup, StartupError};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
 use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
 use crate::dial::enter::Credentials;
@@ -604,6 +605,7 @@ impl Login {
             early,
             exclusive: entry.key.replication.is_some(),
         };
+        entry.count_login();
         service.loops.send(home, ToLoop::Adopt(Box::new(client)));
         Ok(())
     }
@@ -659,8 +661,16 @@ impl Login {
         database: String,
         user: String,
     ) -> Result<(), Stop> {
-        let (proved, _) = self.authenticate(&database, &user, Replication::None, None).await?;
-        let role = if self.config.is_admin(&user) {
+        // As PgBouncer: whoever runs the process administers it, whatever the rules say.
+        let owns = user == CONSOLE
+            && matches!(self.origin, Origin::Unix { uid: Some(uid) }
+                if uid == hawser_sys::process::effective_uid());
+        let proved = if owns {
+            Proved::default()
+        } else {
+            self.authenticate(&database, &user, Replication::None, None).await?.0
+        };
+        let role = if owns || self.config.is_admin(&user) {
             AdminRole::Admin
         } else if self.config.is_stats_user(&user) {
             AdminRole::Stats
@@ -675,9 +685,15 @@ impl Login {
         startup.write_negotiation(&options.protocol_options, &mut greeting);
         greeting.extend_from_slice(&crate::auth::message::ok());
         send(self.stream()?, &greeting).await?;
+        let about = self.about(&user, &user);
+        let named = |asked: &&options::Asked| asked.name.eq_ignore_ascii_case(b"application_name");
+        let application_name =
+            options.settings.iter().rfind(named).map_or_else(String::new, |asked| {
+                String::from_utf8_lossy(&asked.value).chars().take(NAME_BYTES_MAX).collect()
+            });
         let stream = self.stream.take().ok_or(Stop::Gone)?;
         let permit = Box::new(self.permit.take());
-        let client = AdminClient { stream, user, role, permit };
+        let client = AdminClient { stream, user, role, database, about, application_name, permit };
         // Its own task: the login's time bound does not hold for the console.
         tokio::spawn(self.service.admin.serve(self.service.clone(), client));
         Ok(())

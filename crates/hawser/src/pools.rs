@@ -108,6 +108,7 @@ pub struct PoolEntry {
     failures: open::Failures,
     clients: AtomicUsize,
     at_login: Mutex<AtLogin>,
+    logins: AtomicU64,
     checked: Mutex<CheckedValues>,
     last_client: Mutex<Instant>,
     seen: enquiry::Seen,
@@ -141,6 +142,16 @@ impl PoolEntry {
         let oldest =
             at_login.since.first_key_value().map_or(Duration::ZERO, |(_, at)| at.elapsed());
         (u32::try_from(at_login.since.len()).unwrap_or(u32::MAX), oldest)
+    }
+
+    /// A client's login has come to its end.
+    pub fn count_login(&self) {
+        self.logins.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Clients that have logged in.
+    pub fn login_count(&self) -> u64 {
+        self.logins.load(Ordering::Relaxed)
     }
 
     /// Clients that hold a place.
@@ -461,6 +472,7 @@ impl Pools {
             checked: Mutex::default(),
             last_client: Mutex::new(Instant::now()),
             at_login: Mutex::default(),
+            logins: AtomicU64::new(0),
             seen: enquiry::Seen::default(),
             share: place::Share::default(),
         });

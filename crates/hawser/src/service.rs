@@ -137,7 +137,7 @@ impl Service {
     }
 
     /// Puts another configuration in force, or the same one with its files read again. Nobody is
-    /// thrown out; what only a restart changes stays as it is. Returns what is otherwise now, a line
+    /// thrown out; what only a restart changes stays as it is. Returns what changed, a line
     /// each.
     ///
     /// # Errors
@@ -163,7 +163,7 @@ impl Service {
         Ok(changes)
     }
 
-    /// Reads the configuration file again and puts it in force, and logs what is otherwise.
+    /// Reads the configuration file again and puts it in force, and logs what changed.
     ///
     /// # Errors
     /// All that is wrong: everything stays as it is.
@@ -172,7 +172,7 @@ impl Service {
         let config = config.map_err(|errors| NotInForce(vec![errors.to_string()]))?;
         let changes = self.put_in_force(config)?;
         if changes.is_empty() {
-            tracing::info!("configuration reloaded, nothing is otherwise");
+            tracing::info!("configuration reloaded: nothing changed");
         } else {
             let changes = changes.join("; ");
             tracing::info!(changes, "configuration reloaded");

@@ -36,11 +36,13 @@ pub struct Totals {
     pub server_parses: u64,
     /// Bind messages.
     pub binds: u64,
+    /// Logins of clients.
+    pub logins: u64,
 }
 
 impl Totals {
     /// Names of SHOW TOTALS and places of the values in [`Totals::values`].
-    pub const NAMES: [&'static str; 11] = [
+    pub const NAMES: [&'static str; 12] = [
         "server_assignment_count",
         "xact_count",
         "query_count",
@@ -52,6 +54,7 @@ impl Totals {
         "ps_client_parse_count",
         "ps_server_parse_count",
         "ps_bind_count",
+        "client_login_count",
     ];
 
     /// The counters of a pool, over all loops.
@@ -74,7 +77,7 @@ impl Totals {
     }
 
     /// In the order of [`Totals::NAMES`].
-    pub fn values(self) -> [u64; 11] {
+    pub fn values(self) -> [u64; 12] {
         [
             self.assignments,
             self.transactions,
@@ -87,6 +90,7 @@ impl Totals {
             self.client_parses,
             self.server_parses,
             self.binds,
+            self.logins,
         ]
     }
 
@@ -104,6 +108,7 @@ impl Totals {
             client_parses,
             server_parses,
             binds,
+            logins,
         ] = std::array::from_fn(|at| with(a[at], b[at]));
         Self {
             assignments,
@@ -117,6 +122,7 @@ impl Totals {
             client_parses,
             server_parses,
             binds,
+            logins,
         }
     }
 
@@ -149,6 +155,7 @@ impl Totals {
             client_parses: second(counted.client_parses),
             server_parses: second(counted.server_parses),
             binds: second(counted.binds),
+            logins: second(counted.logins),
         }
     }
 }
@@ -253,7 +260,8 @@ mod tests {
             block.query.record(7 * factor);
             block.wait.record(8 * factor);
         }
-        let expected: Vec<u64> = (1..=11).map(|n| n * 3).collect();
+        // Logins are counted beside it.
+        let expected: Vec<u64> = (1..=11).map(|n| n * 3).chain([0]).collect();
         assert_eq!(Totals::of(&stats).values().to_vec(), expected);
     }
 }

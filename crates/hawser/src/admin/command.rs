@@ -134,6 +134,8 @@ pub use super::pooler::Shutdown;
 pub enum Command {
     /// SHOW of the pooler.
     Show(Topic),
+    /// SHOW ... EXTENDED: with all columns, on whatever database.
+    ShowExtended(Topic),
     /// SHOW of a setting that a PostgreSQL session would have: its name and value.
     ShowSession(&'static str, &'static str),
     /// SET of a setting of the pooler.
@@ -408,6 +410,12 @@ fn spelled(tokens: &[Token]) -> String {
 }
 
 fn show(arguments: &[Token], spelled: impl Fn() -> String) -> Result<Command, CommandError> {
+    if let [Token::Word(topic) | Token::Name(topic), Token::Word(extended)] = arguments
+        && extended.eq_ignore_ascii_case("extended")
+        && let Some(topic) = Topic::from_word(topic)
+    {
+        return Ok(Command::ShowExtended(topic));
+    }
     let words = match arguments {
         [Token::Word(word) | Token::Name(word)] => word.as_str(),
         // As pgjdbc asks for the isolation level.

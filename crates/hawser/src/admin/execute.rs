@@ -90,6 +90,7 @@ pub async fn execute(pooler: &dyn Pooler, command: &Command) -> Result<Tag, Clie
             Ok("SHUTDOWN".to_owned())
         }
         Command::Show(_)
+        | Command::ShowExtended(_)
         | Command::ShowSession(..)
         | Command::SetSession
         | Command::Transaction(_)

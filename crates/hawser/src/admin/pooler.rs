@@ -19,6 +19,7 @@ use hawser_core::session::options::Replication;
 use hawser_core::time::Time;
 use hawser_core::wire::error::{ClientError, SqlState};
 
+use super::averages::Totals;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
@@ -53,11 +54,18 @@ pub struct PoolEntry {
     pub waiting_at_login: u32,
     /// How long the first of these has waited.
     pub wait_at_login: Duration,
+    /// Clients that have logged in to it.
+    pub logins: u64,
     /// What it replicates.
     pub replication: Replication,
 }
 
 impl PoolEntry {
+    /// What SHOW STATS counts of it.
+    pub fn totals(&self) -> Totals {
+        Totals { logins: self.logins, ..Totals::of(&self.pool.stats) }
+    }
+
     /// Clients that wait: in the pool's queue, and at their login.
     pub fn waiting<B>(&self, queue: &Queue<B>) -> u32 {
         queue.waiting_count() + self.waiting_at_login

@@ -14,6 +14,7 @@ use hawser_sys::listen::{BoundPath, SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
+use super::operators::Operator;
 use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::cc::usage::CongestionUsage;
@@ -152,15 +153,25 @@ impl AdminConsole for Administration {
         let pooler = self.pooler(&service);
         let console = self.console.clone();
         Box::pin(async move {
-            let AdminClient { stream, user, role, permit } = client;
+            let AdminClient { stream, user, role, database, about, application_name, permit } =
+                client;
             let role = match role {
                 AdminRole::Admin => Role::Admin,
                 AdminRole::Stats => Role::Stats,
             };
+            let operator = Operator {
+                role,
+                database,
+                user: user.clone(),
+                address: about.peer.to_string(),
+                port: about.peer.port(),
+                tls: about.tls().to_owned(),
+                application_name,
+            };
             tracing::info!(user, ?role, "an operator has logged in to the admin console");
             let mut phase = service.phase.subscribe();
             tokio::select! {
-                served = session::serve(stream, role, &console, pooler) => {
+                served = session::serve(stream, operator, &console, pooler) => {
                     if let Err(error) = served {
                         tracing::debug!(user, %error, "an operator's connection broke");
                     }
@@ -255,6 +266,7 @@ impl Pooler for Running {
                     clients: entry.client_count(),
                     waiting_at_login,
                     wait_at_login,
+                    logins: entry.login_count(),
                     replication: entry.route.load().login.replication,
                 }
             })

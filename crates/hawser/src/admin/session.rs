@@ -24,8 +24,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use super::Console;
 use super::command::{self, Command, CommandError, Topic, Transaction};
 use super::execute::execute;
+use super::operators::{CONSOLE, Listing, Operator};
 use super::pooler::Pooler;
 use super::show;
+use super::show::dialect::{Dialect, release};
 use super::table::{Column, Format, Table, columns, data_row, row_description};
 
 /// The largest message that an operator may send.
@@ -42,6 +44,7 @@ const USAGE: &str = "\n\tSHOW HELP|CONFIG|DATABASES|POOLS|CLIENTS|SERVERS|USERS|
     \tSHOW DNS_HOSTS|DNS_ZONES\n\
     \tSHOW STATS|STATS_TOTALS|STATS_AVERAGES|TOTALS\n\
     \tSHOW PINS\n\
+    \tSHOW ... EXTENDED\n\
     \tSET key = arg\n\
     \tRELOAD\n\
     \tPAUSE [<db>]\n\
@@ -79,7 +82,7 @@ struct Portal {
 /// The connection broke.
 pub async fn serve<S>(
     stream: S,
-    role: Role,
+    operator: Operator,
     console: &Console,
     pooler: Arc<dyn Pooler>,
 ) -> io::Result<()>
@@ -88,7 +91,9 @@ where
 {
     let mut session = Session {
         stream,
-        role,
+        role: operator.role,
+        as_pgbouncer: operator.database == CONSOLE,
+        listing: console.operators.enter(operator),
         console,
         pooler,
         input: Vec::new(),
@@ -105,6 +110,9 @@ where
 struct Session<'a, S> {
     stream: S,
     role: Role,
+    /// Whether it is the console of PgBouncer, with nothing of ours.
+    as_pgbouncer: bool,
+    listing: Listing<'a>,
     console: &'a Console,
     pooler: Arc<dyn Pooler>,
     input: Vec<u8>,
@@ -124,9 +132,27 @@ enum Next {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
+    /// What SHOW shows here.
+    fn dialect(&self) -> Dialect {
+        if self.as_pgbouncer {
+            Dialect::PgBouncer(self.pooler.config().reload.console.console_version)
+        } else {
+            Dialect::Hawser
+        }
+    }
+
+    /// The version of a server that speaks like this: PgBouncer's own form of it.
+    fn server_version(&self) -> String {
+        match self.dialect() {
+            Dialect::Hawser => concat!(env!("CARGO_PKG_VERSION"), "/hawser").to_owned(),
+            Dialect::PgBouncer(version) => format!("{}/bouncer", release(version)),
+        }
+    }
+
     fn greet(&mut self) {
+        let version = self.server_version();
         for (name, value) in [
-            ("server_version", concat!(env!("CARGO_PKG_VERSION"), "/hawser")),
+            ("server_version", version.as_str()),
             ("client_encoding", "UTF8"),
             ("server_encoding", "UTF8"),
             ("DateStyle", "ISO"),
@@ -277,23 +303,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         formats: &[Format],
         describe: bool,
     ) -> io::Result<Result<(), ClientError>> {
+        self.listing.query();
         if let Err(error) = self.allowed(command) {
             return Ok(Err(error));
         }
         let tag = match command {
-            Command::Show(Topic::Help) => {
+            Command::Show(Topic::Help) | Command::ShowExtended(Topic::Help) => {
                 self.notice("Console usage", Some(USAGE));
                 "SHOW".to_owned()
             }
-            Command::Show(topic) => {
+            Command::Show(topic) | Command::ShowExtended(topic) => {
                 let pooler = self.pooler.clone();
-                match show::show(pooler.as_ref(), self.console.notes(), *topic).await {
+                let dialect = self.dialect_of(command);
+                match show::show(pooler.as_ref(), self.console, *topic, dialect).await {
                     Ok(table) => self.rows(&table, formats, describe).await?,
                     Err(error) => return Ok(Err(error)),
                 }
                 "SHOW".to_owned()
             }
             Command::ShowSession(name, value) => {
+                let version = self.server_version();
+                let value = if *name == "server_version" { version.as_str() } else { *value };
                 self.session_setting(name, value, formats, describe);
                 "SHOW".to_owned()
             }
@@ -331,6 +361,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         Ok(Ok(()))
     }
 
+    fn dialect_of(&self, command: &Command) -> Dialect {
+        if matches!(command, Command::ShowExtended(_)) { Dialect::Hawser } else { self.dialect() }
+    }
+
     fn allowed(&self, command: &Command) -> Result<(), ClientError> {
         if self.status == TransactionStatus::Failed && !matches!(command, Command::Transaction(_)) {
             return Err(ClientError::error(
@@ -340,7 +374,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
         }
         let harmless = match command {
             // Whose connections there are is for administrators, as in PgBouncer.
-            Command::Show(topic) => *topic != Topic::Fds,
+            Command::Show(topic) | Command::ShowExtended(topic) => *topic != Topic::Fds,
             Command::ShowSession(..)
             | Command::SetSession
             | Command::Transaction(_)
@@ -379,10 +413,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
 
     async fn rows(&mut self, table: &Table, formats: &[Format], describe: bool) -> io::Result<()> {
         if describe {
-            row_description(&mut self.output, table.columns, formats);
+            row_description(&mut self.output, &table.columns, formats);
         }
         for row in &table.rows {
-            data_row(&mut self.output, table.columns, row, formats);
+            data_row(&mut self.output, &table.columns, row, formats);
             if self.output.len() >= OUTPUT_BYTES {
                 self.flush().await?;
             }
@@ -502,8 +536,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Session<'_, S> {
             }
         };
         match parsed {
-            Some(Command::Show(topic)) if topic != Topic::Help => {
-                row_description(&mut self.output, show::columns(topic), &formats);
+            Some(ref command @ (Command::Show(topic) | Command::ShowExtended(topic)))
+                if topic != Topic::Help =>
+            {
+                let columns = show::columns(topic, self.dialect_of(command));
+                row_description(&mut self.output, &columns, &formats);
             }
             Some(Command::ShowSession(name, _)) => {
                 row_description(&mut self.output, &session_columns(name), &formats);

@@ -1,17 +1,19 @@
 //! SHOW: what there is, as tables.
 //!
-//! # Model       PgBouncer 1.25's columns first, in its order and with its types (src/admin.c,
-//!               src/stats.c); ours after them, so that tools that count columns go on working
+//! # Model       PgBouncer's columns first, in its order and with its types (src/admin.c,
+//!               src/stats.c); ours after them, which [`dialect`] leaves out on database `pgbouncer`
 //! # Invariants  [`columns`] knows a topic's columns without looking at anything: Describe costs
 //!               nothing, and a test compares them with a fixed list
 //! # Limits      SHOW CLIENTS, SERVERS, SOCKETS, PINS and FDS ask every loop and cost in proportion
 //!               to clients, POOLS to server connections; all others in proportion to pools
 
+pub mod dialect;
 mod pools;
 mod process;
 mod sockets;
 mod stats;
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -22,18 +24,23 @@ use hawser_core::session::options::Replication;
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::oneshot;
 
-use super::averages::Notes;
+use super::Console;
 use super::clock::Clock;
 use super::command::Topic;
 use super::pooler::Pooler;
-use super::table::{Columns, Table};
+use super::table::{Column, Columns, Table};
+use dialect::Dialect;
 pub use sockets::client_number;
 
 /// How long a loop may take to tell what it holds.
 const SNAPSHOT_WAIT: Duration = Duration::from_secs(5);
 
-/// The columns of a topic; HELP has none, it is a notice.
-pub fn columns(topic: Topic) -> Columns {
+/// The columns of a topic for whom it is shown; HELP has none, it is a notice.
+pub fn columns(topic: Topic, dialect: Dialect) -> Cow<'static, [Column]> {
+    dialect.columns(topic, all_columns(topic))
+}
+
+fn all_columns(topic: Topic) -> Columns {
     match topic {
         Topic::Clients | Topic::Servers => sockets::COLUMNS,
         Topic::Sockets | Topic::ActiveSockets => sockets::LOW_LEVEL_COLUMNS,
@@ -70,11 +77,14 @@ pub fn columns(topic: Topic) -> Columns {
 /// A loop did not answer.
 pub async fn show(
     pooler: &dyn Pooler,
-    notes: &std::sync::Mutex<Notes>,
+    console: &Console,
     topic: Topic,
+    dialect: Dialect,
 ) -> Result<Table, ClientError> {
-    let table = Table::new(columns(topic));
-    Ok(match topic {
+    let all = all_columns(topic);
+    let table = Table::new(all);
+    let as_pgbouncer = matches!(dialect, Dialect::PgBouncer(_));
+    let mut table = match topic {
         Topic::Clients | Topic::Servers | Topic::Sockets | Topic::ActiveSockets | Topic::Fds => {
             let scope = if topic == Topic::Fds { Scope::Clients } else { Scope::Addresses };
             sockets::fill(table, topic, &everything(pooler, scope).await?)
@@ -85,16 +95,21 @@ pub async fn show(
         Topic::Users => pools::users(table, pooler),
         Topic::Lists => pools::lists(table, pooler),
         Topic::Stats | Topic::StatsTotals | Topic::StatsAverages => {
-            stats::by_database(table, topic, pooler, notes)
+            let of_console = as_pgbouncer.then(|| console.operators.totals());
+            stats::by_database(table, topic, pooler, console, of_console)
         }
-        Topic::Totals => stats::sum(table, pooler, notes),
+        Topic::Totals => stats::sum(table, pooler, console),
         Topic::Config => process::config(table, &pooler.config()),
         Topic::Mem => process::memory(table, pooler),
-        Topic::Version => process::version(table),
-        Topic::State => process::state(table, pooler),
+        Topic::Version => process::version(table, dialect),
+        Topic::State => process::state(table, pooler, dialect),
         Topic::DnsHosts => process::dns_hosts(table, pooler),
         Topic::DnsZones | Topic::Peers | Topic::PeerPools | Topic::Help => table,
-    })
+    };
+    if as_pgbouncer {
+        console.operators.append(topic, pooler, &mut table);
+    }
+    Ok(dialect.shown(topic, all, table))
 }
 
 /// What all loops and pools hold.

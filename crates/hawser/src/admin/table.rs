@@ -3,6 +3,8 @@
 //! # Model       types and their oids are PgBouncer's (src/pktbuf.c): text, int4, int8, numeric.
 //!               Binary is for drivers that ask for nothing else (asyncpg)
 
+use std::borrow::Cow;
+
 use hawser_core::wire::{backend, build};
 
 /// A column's type.
@@ -125,7 +127,7 @@ pub type Columns = &'static [Column];
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Table {
     /// Its columns.
-    pub columns: Columns,
+    pub columns: Cow<'static, [Column]>,
     /// Its rows, each with a cell for every column.
     pub rows: Vec<Vec<Cell>>,
 }
@@ -133,7 +135,7 @@ pub struct Table {
 impl Table {
     /// Without rows.
     pub fn new(columns: Columns) -> Self {
-        Self { columns, rows: Vec::new() }
+        Self { columns: Cow::Borrowed(columns), rows: Vec::new() }
     }
 
     /// Appends a row.

@@ -17,6 +17,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 
 use super::pooler::{Answer, Gates, PoolEntry, Shutdown, Tally};
 use super::session::Role;
+use super::show::dialect::Dialect;
 use super::*;
 use crate::config::Config;
 use crate::dial::Place;
@@ -195,6 +196,7 @@ impl Pooler for Fake {
             clients: 3,
             waiting_at_login: 0,
             wait_at_login: Duration::ZERO,
+            logins: 4,
             replication: Replication::None,
         }]
     }
@@ -250,11 +252,24 @@ type Message = (u8, Vec<u8>);
 
 impl Operator {
     async fn connect(fake: &Arc<Fake>, role: Role) -> Self {
+        Self::at(fake, role, "hawser").await
+    }
+
+    async fn at(fake: &Arc<Fake>, role: Role, database: &'static str) -> Self {
         let (stream, other) = tokio::io::duplex(1 << 20);
         let pooler: Arc<dyn Pooler> = fake.clone();
         tokio::spawn(async move {
             let console = Console::default();
-            let _ = session::serve(other, role, &console, pooler).await;
+            let operator = operators::Operator {
+                role,
+                database: database.to_owned(),
+                user: "ops".to_owned(),
+                address: "unix".to_owned(),
+                port: 0,
+                tls: String::new(),
+                application_name: "psql".to_owned(),
+            };
+            let _ = session::serve(other, operator, &console, pooler).await;
         });
         let mut operator = Self { fake: fake.clone(), stream, input: Vec::new() };
         operator.until_ready().await;
@@ -355,7 +370,7 @@ async fn every_topic_is_answered_with_rows_as_wide_as_its_columns() {
         let messages = operator.query(&format!("SHOW {word}")).await;
         assert!(kinds(&messages).ends_with("CZ"), "{word}: {}", kinds(&messages));
         for (_, body) in messages.iter().filter(|(kind, _)| *kind == b'D') {
-            assert_eq!(row(body).len(), show::columns(topic).len(), "{word}");
+            assert_eq!(row(body).len(), show::columns(topic, Dialect::Hawser).len(), "{word}");
         }
     }
 }
@@ -589,4 +604,40 @@ fn a_note_makes_averages() {
     console.take_note(fake.as_ref());
     let notes = console.notes.lock().unwrap();
     assert_eq!(notes.older(PoolId(1)).transactions, 10);
+}
+
+#[tokio::test]
+async fn on_database_pgbouncer_the_console_is_pgbouncers_and_extended_shows_all() {
+    let fake = fake();
+    fake.client(0, &[]);
+    let mut operator = Operator::at(&fake, Role::Admin, "pgbouncer").await;
+    let (rows, _) = operator.rows("SHOW VERSION").await;
+    assert!(rows[0][0].as_deref().unwrap().starts_with("PgBouncer 1.26.0 "), "{rows:?}");
+    let (rows, _) = operator.rows("SHOW server_version").await;
+    assert_eq!(rows[0][0].as_deref(), Some("1.26.0/bouncer"));
+    for (topic, width, wide) in [("POOLS", 17, 27), ("CLIENTS", 21, 26), ("STATS", 25, 25)] {
+        let (rows, _) = operator.rows(&format!("SHOW {topic}")).await;
+        assert!(rows.iter().all(|row| row.len() == width), "{topic}: {rows:?}");
+        assert!(
+            rows.iter().flatten().flatten().any(|cell| cell == "pgbouncer"),
+            "{topic}: {rows:?}"
+        );
+        let (rows, _) = operator.rows(&format!("show {topic} extended")).await;
+        assert!(rows.iter().all(|row| row.len() == wide), "{topic}: {rows:?}");
+    }
+    let (rows, _) = operator.rows("SHOW CLIENTS").await;
+    let console = rows.iter().find(|row| row[2].as_deref() == Some("pgbouncer")).unwrap();
+    assert_eq!((console[1].as_deref(), console[18].as_deref()), (Some("ops"), Some("psql")));
+    let (rows, _) = operator.rows("SHOW DATABASES").await;
+    let console = rows.iter().find(|row| row[0].as_deref() == Some("pgbouncer")).unwrap();
+    assert_eq!((console[2].as_deref(), console[9].as_deref()), (Some("6432"), Some("statement")));
+    assert_eq!(operator.rows("SHOW STATE").await.0.len(), 3);
+    assert_eq!(operator.answer("SET console_version = '1.23'").await, "SET console_version=1.23");
+    let (rows, _) = operator.rows("SHOW POOLS").await;
+    assert!(rows.iter().all(|row| row.len() == 16), "{rows:?}");
+    let (rows, _) = operator.rows("SHOW TOTALS").await;
+    assert_eq!(rows.len(), 16, "{rows:?}");
+    // Of what `hawser` shows, nothing has changed for those who read it by place.
+    let mut ours = Operator::connect(&fake, Role::Admin).await;
+    assert_eq!(ours.rows("SHOW POOLS").await.0.len(), 1);
 }

@@ -1,7 +1,7 @@
 //! What a reload has changed, in words for the log.
 //!
 //! # Invariants
-//! * no secret: of a password, and of a query that may hold one, only that it is another
+//! * no secret: of a password, and of a query that may hold one, only that it changed
 //! * at most [`CHANGES_MAX`] lines: a file may have thousands of databases
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,7 +52,7 @@ fn entries(table: Table, old: &Entries, new: &Entries, all: &mut Vec<String>) {
             (Some((old, old_secret)), Some((new, new_secret))) => {
                 differences(&format!("{table} {name}: "), old, new, all);
                 if old_secret != new_secret {
-                    all.push(format!("{table} {name}: password is another"));
+                    all.push(format!("{table} {name}: password changed"));
                 }
             }
             (None, None) => {}
@@ -65,7 +65,7 @@ fn differences(of: &str, old: &Values, new: &Values, all: &mut Vec<String>) {
         let name = setting.name;
         match name {
             "password" => {} // compared by itself
-            _ if name.ends_with("query") => all.push(format!("{of}{name} is another")),
+            _ if name.ends_with("query") => all.push(format!("{of}{name} changed")),
             _ => all.push(format!("{of}{name}: {} -> {}", or_nothing(old), or_nothing(new))),
         }
     }
@@ -100,8 +100,8 @@ mod tests {
         let expected = [
             "query_timeout: 5 -> 7",
             "[[database]] app: pool_size: 5 -> 9",
-            "[[database]] app: connect_query is another",
-            "[[database]] app: password is another",
+            "[[database]] app: connect_query changed",
+            "[[database]] app: password changed",
             "[[database]] new is new",
             "[[database]] old is gone",
             "[[user]] ann is new",

@@ -189,6 +189,18 @@ choices! {
         Hba = "hba",
     }
 
+    /// Which release of PgBouncer the console on database `pgbouncer` is like.
+    ConsoleVersion: "1.23, 1.24, 1.25, 1.26" {
+        /// PgBouncer 1.23.
+        V1_23 = "1.23",
+        /// PgBouncer 1.24.
+        V1_24 = "1.24",
+        /// PgBouncer 1.25.
+        V1_25 = "1.25",
+        /// PgBouncer 1.26.
+        V1_26 = "1.26",
+    }
+
     /// The shape of log lines.
     LogFormat: "text, json" {
         /// For readers.

@@ -6,8 +6,8 @@
 use super::database::DatabaseConfig;
 use super::error::Rejected;
 use super::registry::{
-    AdminSettings, AuthSettings, ClientTlsSettings, LimitSettings, ListenSettings, LogSettings,
-    LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
+    AdminSettings, AuthSettings, ClientTlsSettings, ConsoleSettings, LimitSettings, ListenSettings,
+    LogSettings, LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
     ServerTlsSettings, Setting, Shown, ShutdownSettings, TimeoutSettings,
 };
 use super::user::UserConfig;
@@ -83,6 +83,8 @@ groups! {
         servers: ServerSettings,
         /// How long anything may take.
         timeouts: TimeoutSettings,
+        /// The admin console.
+        console: ConsoleSettings,
         /// What is logged.
         log: LogSettings,
         /// The end of the process.

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts, LogFormat, LogLevel,
-    PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
+    LogFormat, LogLevel, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::congestion::Congestion;
 use super::error::Rejected;
@@ -691,6 +691,14 @@ settings! {
         /// (systemd's) or `$XDG_RUNTIME_DIR`; without those in `/run/hawser` for root, in `/run/user/UID`
         /// or `/tmp/hawser-UID` for others. There `hawser status` looks for it by itself.
         control_socket: Option<PathBuf> = "not set", example "\"/run/hawser/control.sock\"";
+    }
+
+    /// The admin console.
+    ConsoleSettings in Admin, Reload {
+        /// The release of PgBouncer whose columns SHOW has on database `pgbouncer`, and which SHOW VERSION
+        /// names there: for tools that count columns, set what they know. On database `hawser`, and
+        /// with `SHOW ... EXTENDED`, all columns are there, Hawser's own too.
+        console_version: ConsoleVersion = "1.26", example "\"1.24\"";
     }
 
     /// The shape of the log.

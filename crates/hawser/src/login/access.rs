@@ -79,16 +79,16 @@ impl Access {
         if errors.is_empty() { Ok(access) } else { Err(errors) }
     }
 
-    /// What the files say otherwise in `new`, a line each, for the log: no secret.
+    /// What the files of `new` change, a line each, for the log: no secret.
     pub fn changes(&self, new: &Self) -> Vec<String> {
         let mut all = Vec::new();
         let records = |rules: &Option<HbaRules>| rules.as_ref().map(|rules| format!("{rules:?}"));
         if records(&self.hba) != records(&new.hba) {
-            all.push("hba_file has other rules".to_owned());
+            all.push("the rules of hba_file changed".to_owned());
         }
         let maps = |map: &Option<IdentMap>| map.as_ref().map(|map| format!("{map:?}"));
         if maps(&self.ident) != maps(&new.ident) {
-            all.push("ident_file has other maps".to_owned());
+            all.push("the maps of ident_file changed".to_owned());
         }
         let in_old = |name: &str| self.list.get(name);
         let added = new.list.iter().filter(|(name, _)| in_old(name).is_none()).count();

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use hawser_core::engine::ClientAbout;
 use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_sys::listen::BoundPath;
 use tokio::io::AsyncWriteExt;
@@ -29,6 +30,12 @@ pub struct AdminClient {
     pub user: String,
     /// What it may do.
     pub role: AdminRole,
+    /// The database that it asked for.
+    pub database: String,
+    /// Where it is, and its TLS.
+    pub about: ClientAbout,
+    /// The name of its program.
+    pub application_name: String,
     /// Frees its place under the limits when it is dropped.
     pub permit: Box<dyn std::any::Any + Send>,
 }

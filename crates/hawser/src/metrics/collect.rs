@@ -97,6 +97,7 @@ impl Series {
             client_parses: 0,
             server_parses: 0,
             binds: 0,
+            logins: 0,
         },
         wait: Classes::EMPTY,
         query: Classes::EMPTY,

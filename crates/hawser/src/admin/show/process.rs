@@ -1,5 +1,6 @@
 //! SHOW CONFIG, MEM, VERSION, STATE and DNS_HOSTS: the process itself.
 
+use super::dialect::{Dialect, release};
 use crate::admin::pooler::Pooler;
 use crate::admin::table::{Columns, Table, columns};
 use crate::config::Config;
@@ -45,18 +46,27 @@ pub(super) fn memory(mut table: Table, pooler: &dyn Pooler) -> Table {
     table
 }
 
-pub(super) fn version(mut table: Table) -> Table {
-    table.push(vec![crate::VERSION.into()]);
+pub(super) fn version(mut table: Table, dialect: Dialect) -> Table {
+    let version = match dialect {
+        Dialect::Hawser => crate::VERSION.to_owned(),
+        // Tools look for PgBouncer's name at the beginning, and for its number.
+        Dialect::PgBouncer(version) => {
+            format!("PgBouncer {} (Hawser {})", release(version), env!("CARGO_PKG_VERSION"))
+        }
+    };
+    table.push(vec![version.into()]);
     table
 }
 
-pub(super) fn state(mut table: Table, pooler: &dyn Pooler) -> Table {
+pub(super) fn state(mut table: Table, pooler: &dyn Pooler, dialect: Dialect) -> Table {
     let paused = pooler.gates().all_paused();
     let word = |yes| if yes { "yes" } else { "no" };
     for (key, value) in [("active", !paused), ("paused", paused), ("suspended", false)] {
         table.push(vec![key.into(), word(value).into()]);
     }
-    // Ours.
+    if dialect != Dialect::Hawser {
+        return table;
+    }
     table.push(vec!["ready".into(), word(pooler.ready().is_ok()).into()]);
     let manager = pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words());
     table.push(vec!["mptcp_manager".into(), manager.unwrap_or_else(|| "off".to_owned()).into()]);

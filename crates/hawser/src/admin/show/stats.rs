@@ -1,11 +1,13 @@
 //! SHOW STATS and its relatives.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::Instant;
 
+use crate::admin::Console;
 use crate::admin::averages::{Notes, Totals};
 use crate::admin::command::Topic;
+use crate::admin::operators::CONSOLE;
 use crate::admin::pooler::Pooler;
 use crate::admin::table::{Cell, Columns, Table, columns};
 
@@ -14,17 +16,19 @@ pub(super) const STATS_COLUMNS: Columns = columns![
     Numeric "total_query_count", Numeric "total_received", Numeric "total_sent",
     Numeric "total_xact_time", Numeric "total_query_time", Numeric "total_wait_time",
     Numeric "total_client_parse_count", Numeric "total_server_parse_count",
-    Numeric "total_bind_count", Numeric "avg_server_assignment_count", Numeric "avg_xact_count",
+    Numeric "total_bind_count", Numeric "total_client_login_count",
+    Numeric "avg_server_assignment_count", Numeric "avg_xact_count",
     Numeric "avg_query_count", Numeric "avg_recv", Numeric "avg_sent", Numeric "avg_xact_time",
     Numeric "avg_query_time", Numeric "avg_wait_time", Numeric "avg_client_parse_count",
     Numeric "avg_server_parse_count", Numeric "avg_bind_count",
+    Numeric "avg_client_login_count",
 ];
 
 pub(super) const TOTALS_COLUMNS: Columns = columns![
     Text "database", Numeric "server_assignment_count", Numeric "xact_count",
     Numeric "query_count", Numeric "bytes_received", Numeric "bytes_sent", Numeric "xact_time",
     Numeric "query_time", Numeric "wait_time", Numeric "client_parse_count",
-    Numeric "server_parse_count", Numeric "bind_count",
+    Numeric "server_parse_count", Numeric "bind_count", Numeric "client_login_count",
 ];
 
 pub(super) const AVERAGES_COLUMNS: Columns = columns![
@@ -32,6 +36,7 @@ pub(super) const AVERAGES_COLUMNS: Columns = columns![
     Numeric "query_count", Numeric "bytes_received", Numeric "bytes_sent", Numeric "xact_time",
     Numeric "query_time", Numeric "wait_time", Numeric "avg_client_parse_count",
     Numeric "avg_server_parse_count", Numeric "avg_bind_count",
+    Numeric "avg_client_login_count",
 ];
 
 pub(super) const SUM_COLUMNS: Columns = columns![Text "name", Numeric "value"];
@@ -53,7 +58,7 @@ fn pairs(pooler: &dyn Pooler, notes: &Notes) -> BTreeMap<String, Pair> {
     let mut by_database = BTreeMap::<String, Pair>::new();
     for entry in pooler.pools() {
         let pool = &entry.pool;
-        let pair = Pair { now: Totals::of(&pool.stats), older: notes.older(pool.id) };
+        let pair = Pair { now: entry.totals(), older: notes.older(pool.id) };
         let sum = by_database.entry(pool.database.clone()).or_default();
         *sum = sum.plus(pair);
     }
@@ -64,11 +69,16 @@ pub(super) fn by_database(
     mut table: Table,
     topic: Topic,
     pooler: &dyn Pooler,
-    notes: &Mutex<Notes>,
+    console: &Console,
+    of_console: Option<Totals>,
 ) -> Table {
-    let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+    let notes = console.notes().lock().unwrap_or_else(PoisonError::into_inner);
     let elapsed = notes.elapsed(Instant::now());
-    for (database, pair) in pairs(pooler, &notes) {
+    let mut pairs = pairs(pooler, &notes);
+    if let Some(now) = of_console {
+        pairs.insert(CONSOLE.to_owned(), Pair { now, older: now });
+    }
+    for (database, pair) in pairs {
         let averages = pair.now.averages_since(pair.older, elapsed);
         let (totals, averages) = match topic {
             Topic::StatsTotals => (Some(pair.now), None),
@@ -82,8 +92,8 @@ pub(super) fn by_database(
     table
 }
 
-pub(super) fn sum(mut table: Table, pooler: &dyn Pooler, notes: &Mutex<Notes>) -> Table {
-    let notes = notes.lock().unwrap_or_else(PoisonError::into_inner);
+pub(super) fn sum(mut table: Table, pooler: &dyn Pooler, console: &Console) -> Table {
+    let notes = console.notes().lock().unwrap_or_else(PoisonError::into_inner);
     let pair = pairs(pooler, &notes).into_values().fold(Pair::default(), Pair::plus);
     let averages = pair.now.averages_since(pair.older, notes.elapsed(Instant::now()));
     for (prefix, totals) in [("total", pair.now), ("avg", averages)] {
