@@ -1,17 +1,22 @@
 """What somebody meets who comes from PgBouncer: what is seen of those who wait, what the log says, formats, and the names that tools rely on."""
 
+import contextlib
 import json
 import os
+import pathlib
 import re
 import shutil
+import signal
 import socket
 import subprocess
+import time
 import urllib.request
 
 from harness import messages as m
 from harness.pooler import binary
-from harness.suite import Background, Skip, equal, pooler_only, until
-from harness.wire import ServerError
+from harness.postgres import free_port
+from harness.suite import Skip, equal, pooler_only, until
+from harness.wire import ServerError, Target
 
 
 def admin(env, target, database="hawser"):
@@ -30,8 +35,8 @@ def test_clients_that_wait_at_their_login_for_a_server_are_seen_everywhere(env):
     """The server takes connections and says nothing: no client gets as far as the pool's queue."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"127.0.0.1:{silent.getsockname()[1]}"
-        with env.pooler_with(servers=[server], server_tls_sslmode="disable", server_connect_timeout="20s",
-                             query_wait_timeout="20s") as target:
+        with env.pooler_with(servers=[server], server_tls_sslmode="disable", server_connect_timeout="4s",
+                             query_wait_timeout="4s") as target:
             clients = []
             for _ in range(3):
                 client = env.raw(target)
@@ -126,3 +131,131 @@ def test_status_finds_a_process_that_nobody_gave_a_directory(env):
         target.pooler.environment = bare
         target.pooler.start()
         equal(status(target, **bare)["pid"], target.pooler.process.pid)
+
+
+class Ini:
+    """A pgbouncer.ini in a directory of its own, and a process that runs it."""
+
+    def __init__(self, env, name):
+        self.directory = pathlib.Path(env.directory) / f"ini-{name}"
+        self.directory.mkdir()
+        self.path, self.log = self.directory / "pgbouncer.ini", self.directory / "log"
+        self.port = free_port()
+        host, port = env.cluster.address.rsplit(":", 1)
+        self.databases = f"[databases]\n* = host={host} port={port}\n"
+        (self.directory / "userlist.txt").write_text('"app_trust" ""\n"admin" "x"\n')
+        self.write()
+        self.target = Target(self.port, str(self.directory), {})
+        self.process = None
+
+    def write(self, **settings):
+        own = {"listen_addr": "127.0.0.1", "listen_port": self.port, "unix_socket_dir": self.directory, "auth_type": "trust",
+               "auth_file": "userlist.txt", "admin_users": "admin", "pool_mode": "transaction", "default_pool_size": 3,
+               "pidfile": self.directory / "pid", "logfile": self.log, **settings}
+        self.path.write_text(self.databases + "[pgbouncer]\n" + "".join(f"{name} = {value}\n" for name, value in own.items()))
+
+    def run(self, *command):
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(command, cwd=self.directory, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=log,
+                                            env={**os.environ, "XDG_RUNTIME_DIR": str(self.directory)})
+        until(self.listens, f"that it listens:\n{self.log.read_text()}", 10)
+
+    def listens(self):
+        with contextlib.suppress(OSError):
+            self.target.open(timeout=1).sock.close()
+            return True
+        return False
+
+    def show(self, what):
+        with self.target.connect(user="admin", database="pgbouncer") as console:
+            return console.rows(f"SHOW {what}")
+
+    def has_logged(self, text):
+        return text in self.log.read_text()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process is not None and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+@pooler_only
+def test_serve_runs_a_pgbouncer_ini_as_it_is_and_again_at_each_reload(env):
+    with Ini(env, "serve") as ini:
+        ini.write(max_client_con=7)
+        ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
+        with ini.target.connect(user="app_trust", database="app") as client:
+            equal(client.value("select 1"), "1")
+            assert "did you mean `max_client_conn`?" in ini.log.read_text(), ini.log.read_text()
+            equal(dict(row[:2] for row in ini.show("CONFIG"))["default_pool_size"], "3")
+            ini.write(default_pool_size=4)
+            ini.process.send_signal(signal.SIGHUP)
+            until(lambda: ini.has_logged("pool_size: 3 -> 4"), "the reload")
+            equal(dict(row[:2] for row in ini.show("CONFIG"))["default_pool_size"], "4")
+            equal(client.value("select 2"), "2")
+        ini.process.terminate()
+        equal(ini.process.wait(15), 0)
+
+
+@pooler_only
+def test_by_the_name_pgbouncer_it_takes_pgbouncers_arguments_and_signals(env):
+    with Ini(env, "name") as ini:
+        program = ini.directory / "pgbouncer"
+        program.symlink_to(os.path.abspath(binary()))
+        ran = subprocess.run([program, "-V"], capture_output=True, text=True, timeout=10)
+        assert re.match(r"PgBouncer 1\.\d+\.\d+\n", ran.stdout) and ran.returncode == 0, ran
+        ini.run(program, "-R", ini.path)
+        with ini.target.connect(user="app_trust", database="app") as client:
+            client.value("select 1")
+        for line in ini.log.read_text().splitlines():
+            assert re.match(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} UTC \[\d+\] (LOG|WARNING|ERROR|DEBUG) ", line), line
+
+        def paused():
+            return dict(ini.show("STATE"))["paused"]
+        ini.process.send_signal(signal.SIGUSR1)
+        until(lambda: paused() == "yes", "that SIGUSR1 pauses")
+        ini.process.send_signal(signal.SIGUSR2)
+        until(lambda: paused() == "no", "that SIGUSR2 resumes")
+        client = ini.target.connect(user="app_trust", database="app")
+        equal(client.value("select 1"), "1")
+        ini.process.send_signal(signal.SIGTERM)  # waits for clients
+        time.sleep(0.5)
+        equal(client.value("select 2"), "2")
+        client.close()
+        equal(ini.process.wait(10), 0)
+
+
+@pooler_only
+def test_pgbouncer_d_goes_to_the_background_when_it_serves(env):
+    with Ini(env, "daemon") as ini:
+        program = ini.directory / "pgbouncer"
+        program.symlink_to(os.path.abspath(binary()))
+        run = [program, "-d", "-q", ini.path]
+        ran = subprocess.run(run, capture_output=True, text=True, timeout=20, cwd=ini.directory)
+        equal((ran.returncode, ran.stderr), (0, ""))
+        process = int((ini.directory / "pid").read_text())
+        try:
+            with ini.target.connect(user="app_trust", database="app") as client:
+                equal(client.value("select 1"), "1")
+            again = subprocess.run(run, capture_output=True, text=True, timeout=20, cwd=ini.directory)
+            assert again.returncode == 1 and "did not start" in again.stderr, again
+        finally:
+            os.kill(process, signal.SIGQUIT)
+            until(lambda: not os.path.exists(f"/proc/{process}") or "Z" in pathlib.Path(f"/proc/{process}/stat").read_text().split(")")[1][:3],
+                  "that it has ended", 10)
+
+
+@pooler_only
+def test_import_leaves_unknown_keys_out_with_a_comment_and_fails(env):
+    with Ini(env, "import") as ini:
+        ini.write(pool_mod="session")
+        ran = subprocess.run([binary(), "import", ini.path], capture_output=True, text=True, timeout=10)
+        equal(ran.returncode, 1)
+        assert "# PgBouncer has no setting `pool_mod`: left out, did you mean `pool_mode`?" in ran.stdout, ran.stdout
+        assert "`pool_mod`" in ran.stderr, ran.stderr
+        ini.write()
+        ran = subprocess.run([binary(), "import", ini.path], capture_output=True, text=True, timeout=10)
+        equal((ran.returncode, ran.stderr), (0, ""))

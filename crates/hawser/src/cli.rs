@@ -5,6 +5,7 @@
 //! more.
 
 mod lab;
+mod pgbouncer;
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,9 @@ struct Serve {
     /// The configuration [default: hawser.toml here, then /etc/hawser/hawser.toml].
     #[arg(short, long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// PgBouncer's configuration in its place: a pgbouncer.ini as it is, read again at each reload.
+    #[arg(long, value_name = "FILE.ini", conflicts_with = "config")]
+    pgbouncer: Option<PathBuf>,
     /// Where clients connect: host:port, or a directory for a unix socket; several with commas. In
     /// place of what the configuration says, after a reload too.
     #[arg(long, value_name = "ADDR")]
@@ -119,6 +123,10 @@ struct Import {
 
 /// Runs the command that `arguments` name; the first of them is the program.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
+    let arguments: Vec<OsString> = arguments.into_iter().collect();
+    if pgbouncer::is_asked_for(&arguments) {
+        return pgbouncer::run(&arguments[1..]);
+    }
     let arguments = match Arguments::try_parse_from(arguments) {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -143,9 +151,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             demo::run(&demo::Options { clients, seconds, pool_size })
                 .map_err(|error| error.to_string())
         }
-        Command::Import(arguments) => {
-            import::import_file(&arguments.file).map(|toml| print(&toml)).map_err(|e| e.to_string())
-        }
+        Command::Import(arguments) => import_(&arguments),
         Command::Mptcp(arguments) => arguments.run(),
     };
     match result {
@@ -169,19 +175,32 @@ fn serve_(arguments: &Serve) -> Result<(), String> {
     serve::serve(config, Arc::new(Administration::default())).map_err(|error| error.to_string())
 }
 
+/// The text is printed whatever was in the file; keys that PgBouncer does not have are a failure, for
+/// something may have been meant by them.
+fn import_(arguments: &Import) -> Result<(), String> {
+    let imported = import::import_file(&arguments.file).map_err(|error| error.to_string())?;
+    print(&imported.toml);
+    if imported.unknown.is_empty() { Ok(()) } else { Err(imported.unknown.join("\n")) }
+}
+
 fn configuration(
     arguments: &Serve,
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Config, String> {
-    let load = |path: &Path| {
+    let overrides = || -> Result<Overrides, String> {
         let server = arguments.server.as_deref().map(ServerUrl::parse).transpose();
-        let overrides = Overrides {
+        Ok(Overrides {
             listen: arguments.listen.clone(),
             server: server.map_err(|error| format!("--server: {error}"))?,
             pool_size: arguments.pool_size,
-        };
-        Config::load_with(path, &overrides).map_err(|errors| errors.to_string())
+            ..Overrides::default()
+        })
     };
+    let load =
+        |path: &Path| Config::load_with(path, &overrides()?).map_err(|errors| errors.to_string());
+    if let Some(ini) = &arguments.pgbouncer {
+        return Config::load_pgbouncer(ini, &overrides()?).map_err(|errors| errors.to_string());
+    }
     if let Some(path) = &arguments.config {
         return load(path);
     }

@@ -39,6 +39,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::import;
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
     AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
@@ -86,6 +87,8 @@ pub struct Config {
     warnings: Vec<ConfigError>,
     /// What the command line has put on top.
     overrides: Overrides,
+    /// The pgbouncer.ini that this came from, if it came from one.
+    pgbouncer: Option<PathBuf>,
 }
 
 /// Whether `setting` takes `text`, as SET would read it; else why not.
@@ -165,12 +168,36 @@ impl Config {
         Self::with_overrides(&text, path, overrides)
     }
 
+    /// What the pgbouncer.ini at `path` says, with what the command line puts on top. Relative names in
+    /// it start at the working directory, as in PgBouncer. What is not carried over is a warning.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn load_pgbouncer(path: &Path, overrides: &Overrides) -> Result<Self, ConfigErrors> {
+        let refuse = |message: String| {
+            ConfigErrors::single(ConfigError::new(path, Position::default(), message))
+        };
+        let imported = import::import_file(path).map_err(|error| refuse(error.to_string()))?;
+        let base = std::env::current_dir()
+            .map_err(|error| refuse(format!("no working directory: {error}")))?;
+        // Names start at its directory; it stands for the ini in what is said of the settings.
+        let place = base.join(path.file_name().unwrap_or(path.as_os_str()));
+        let mut config = Self::with_overrides(&imported.toml, &place, overrides)?;
+        let notes = imported.notes().map(str::to_owned);
+        config.warnings.extend(notes.map(|note| ConfigError::new(path, Position::default(), note)));
+        config.pgbouncer = Some(path.to_owned());
+        Ok(config)
+    }
+
     /// The file that this came from as it is now, with what the command line has put on top. Without
     /// a file, this.
     ///
     /// # Errors
     /// As [`Config::load_with`].
     pub fn read_again(&self) -> Result<Self, ConfigErrors> {
+        if let Some(ini) = &self.pgbouncer {
+            return Self::load_pgbouncer(ini, &self.overrides);
+        }
         match self.file() {
             Some(file) => Self::load_with(file, &self.overrides),
             None => Ok(self.clone()),
@@ -219,6 +246,9 @@ impl Config {
         let overrides = Overrides {
             listen: listen.map(str::to_owned),
             pool_size,
+            user: None,
+            level: None,
+            format: None,
             server: match ServerUrl::parse(url) {
                 Ok(url) => Some(url),
                 Err(error) => {
@@ -268,6 +298,7 @@ impl Config {
             user_index: HashMap::new(),
             warnings: Vec::new(),
             overrides: Overrides::default(),
+            pgbouncer: None,
         };
         // A value that was refused stands at its default here, and would draw false errors.
         if errors.is_empty() {

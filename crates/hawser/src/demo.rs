@@ -214,6 +214,10 @@ impl AdminConsole for Telling {
         Ok(control_sockets)
     }
 
+    fn command(&self, service: &Arc<Service>, command: crate::admin::command::Command) {
+        self.administration.command(service, command);
+    }
+
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {
         self.administration.serve(service, client)
     }

@@ -121,18 +121,43 @@ impl std::error::Error for ImportError {}
 ///
 /// # Errors
 /// What PgBouncer itself would refuse.
-pub fn import(text: &str) -> Result<String, ImportError> {
+pub fn import(text: &str) -> Result<Imported, ImportError> {
     import_with(text, &mut |_| {
         Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "only files can include files"))
     })
 }
+
+/// What a pgbouncer.ini becomes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Imported {
+    /// The hawser.toml.
+    pub toml: String,
+    /// Keys that PgBouncer does not have, with place and nearest name, a line each.
+    pub unknown: Vec<String>,
+    /// Where PgBouncer writes its log, if to a file.
+    pub logfile: Option<String>,
+}
+
+impl Imported {
+    /// What of the file is not carried over, or means something else here: its comments, a line each.
+    pub fn notes(&self) -> impl Iterator<Item = &str> {
+        let notes = self.toml.lines().filter_map(|line| line.strip_prefix("# "));
+        notes.filter(|note| *note != MADE_FROM && *note != NOT_CARRIED_OVER)
+    }
+}
+
+/// The first line of the output.
+const MADE_FROM: &str =
+    "Made from a pgbouncer.ini. Relative file names start at the directory of this file.";
+/// The heading of the notes on what belongs to no table.
+const NOT_CARRIED_OVER: &str = "Not carried over:";
 
 /// The same for the file at `path` and all that it includes, by names that start at the working
 /// directory, as in PgBouncer.
 ///
 /// # Errors
 /// What PgBouncer itself would refuse, or a file that cannot be read.
-pub fn import_file(path: &Path) -> Result<String, ImportError> {
+pub fn import_file(path: &Path) -> Result<Imported, ImportError> {
     let text = std::fs::read_to_string(path).map_err(|error| ImportError {
         file: None,
         line: 0,
@@ -141,7 +166,7 @@ pub fn import_file(path: &Path) -> Result<String, ImportError> {
     import_with(&text, &mut |name| std::fs::read_to_string(name))
 }
 
-fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<String, ImportError> {
+fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<Imported, ImportError> {
     let mut import = Import::default();
     for entry in ini::entries(text, read)? {
         match entry.section.as_str() {
@@ -195,6 +220,9 @@ struct Import {
     tables: BTreeMap<Table, Vec<String>>,
     /// Comments on what belongs to no table of ours.
     notes: Vec<String>,
+    /// Keys that PgBouncer does not have.
+    unknown: Vec<String>,
+    logfile: Option<String>,
     /// The directory in which servers without a host are looked for.
     socket_dir: String,
 }
@@ -359,6 +387,8 @@ impl Import {
         if verbose {
             self.line(Table::Log, "level = \"debug\"".to_owned());
         }
+        let logfile = self.settings.get("logfile").map(|entry| entry.value.clone());
+        self.logfile = logfile.filter(|file| !file.is_empty());
         for (key, entry) in std::mem::take(&mut self.settings) {
             // An empty value is one that is not set; an empty query is a query that is not sent.
             if entry.value.is_empty() && key != "server_reset_query" {
@@ -375,7 +405,10 @@ impl Import {
                     let note = format!("{key} = {} has no equivalent: {reason}", entry.value);
                     self.notes.push(comment(&note));
                 }
-                (None, None) => return Err(entry.place.error(Reason::UnknownKey(key))),
+                (None, None) => {
+                    let note = unknown_key(&entry, &key, None, &mut self.unknown);
+                    self.notes.push(note);
+                }
             }
         }
         Ok(())
@@ -397,10 +430,9 @@ impl Import {
         Ok(())
     }
 
-    fn output(mut self) -> Result<String, ImportError> {
-        let mut output = String::from(
-            "# Made from a pgbouncer.ini. Relative file names start at the directory of this file.\n",
-        );
+    fn output(mut self) -> Result<Imported, ImportError> {
+        let mut output = format!("# {MADE_FROM}\n");
+        let mut unknown = std::mem::take(&mut self.unknown);
         if self.databases.list.is_empty() {
             output += "# There was no [databases]: add a [[database]] with name and servers.\n";
         }
@@ -413,12 +445,13 @@ impl Import {
             match table {
                 Table::Database => {
                     for entry in &databases.list {
-                        output += &entry::database(entry, &databases, &self.socket_dir)?;
+                        output +=
+                            &entry::database(entry, &databases, &self.socket_dir, &mut unknown)?;
                     }
                 }
                 Table::User => {
                     for entry in &users.list {
-                        output += &entry::user(entry)?;
+                        output += &entry::user(entry, &mut unknown)?;
                     }
                 }
                 _ => {
@@ -429,10 +462,27 @@ impl Import {
             }
         }
         if !self.notes.is_empty() {
-            output += &format!("\n# Not carried over:\n{}\n", self.notes.join("\n"));
+            output += &format!("\n# {NOT_CARRIED_OVER}\n{}\n", self.notes.join("\n"));
         }
-        Ok(output)
+        Ok(Imported { toml: output, unknown, logfile: self.logfile })
     }
+}
+
+/// The comment for a key that PgBouncer does not have; `unknown` gets it with its place. Of a connection
+/// string no value is shown: it may be a piece of a password.
+fn unknown_key(
+    entry: &Entry,
+    key: &str,
+    table: Option<Table>,
+    unknown: &mut Vec<String>,
+) -> String {
+    let near = suggest::nearest_of_pgbouncer(table, key);
+    let hint = near.map_or_else(String::new, |near| format!(", did you mean `{near}`?"));
+    let of = table.map_or_else(String::new, |_| format!(" (of {})", entry.key));
+    let text = format!("PgBouncer has no setting `{key}`{of}: left out{hint}");
+    let file = entry.place.file.as_ref().map_or_else(String::new, |file| format!("{file}:"));
+    unknown.push(format!("{file}{}: {text}", entry.place.line).replace(char::is_control, " "));
+    comment(&text)
 }
 
 /// `name = value` of the output, or a comment where Hawser does not take that value.

@@ -11,15 +11,20 @@
 use std::fmt::{Debug, Result as Written, Write};
 use std::io::IsTerminal;
 use std::sync::OnceLock;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use tracing::field::Field;
+use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::field::MakeExt;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::{Writer, debug_fn};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
+use crate::admin::clock::date;
 use crate::config::{LogFormat, LogLevel};
 
 type Handle = reload::Handle<Targets, Registry>;
@@ -55,10 +60,46 @@ pub fn begin(format: LogFormat, level: LogLevel) {
             .fmt_fields(debug_fn(write_field).delimited(" "))
             .boxed(),
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
+        LogFormat::PgBouncer => lines
+            .with_ansi(false)
+            .fmt_fields(debug_fn(write_field).delimited(" "))
+            .event_format(AsPgBouncer)
+            .boxed(),
     };
     // Somebody else's log (a test's) stays.
     if Registry::default().with(lines.with_filter(filter)).try_init().is_ok() {
         let _ = LEVEL.set(handle);
+    }
+}
+
+/// `2026-11-23 23:52:01.123 UTC [4711] LOG message`, as PgBouncer on standard error.
+struct AsPgBouncer;
+
+impl<S, N> FormatEvent<S, N> for AsPgBouncer
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut out: Writer<'_>,
+        event: &Event<'_>,
+    ) -> Written {
+        let level = match *event.metadata().level() {
+            Level::ERROR => "ERROR",
+            Level::WARN => "WARNING",
+            Level::INFO => "LOG",
+            Level::DEBUG => "DEBUG",
+            Level::TRACE => "NOISE",
+        };
+        let now = SystemTime::now();
+        let millis = now.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_millis();
+        let date = date(now);
+        let date = date.strip_suffix(" UTC").unwrap_or(&date);
+        write!(out, "{date}.{millis:03} UTC [{}] {level} ", std::process::id())?;
+        context.format_fields(out.by_ref(), event)?;
+        writeln!(out)
     }
 }
 
@@ -112,8 +153,6 @@ pub fn set_level(level: LogLevel) {
 
 #[cfg(test)]
 mod tests {
-    use tracing::Level;
-
     use super::*;
 
     #[test]

@@ -10,6 +10,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::io::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -18,7 +19,8 @@ use hawser_core::engine::ToLoop;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::mpsc;
 
-use crate::admin::pooler::ErrorCounts;
+use crate::admin::command::Command;
+use crate::admin::pooler::{ErrorCounts, Shutdown};
 use crate::config::{Config, DatabaseConfig};
 use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
@@ -29,6 +31,8 @@ use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
 use crate::threads::Runtimes;
 
+/// Set where `pgbouncer -d` waits until this process serves.
+pub const BACKGROUND_VARIABLE: &str = "HAWSER_IN_BACKGROUND";
 /// How often the end of the last client is looked for.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
 /// How often the service manager is told what the process does, if that has changed.
@@ -80,6 +84,27 @@ impl std::error::Error for ServeError {
 /// # Errors
 /// See [`ServeError`].
 pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeError> {
+    serve_as(config, admin, Manner::Hawser)
+}
+
+/// What signals mean.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Manner {
+    /// SIGTERM and SIGINT let open transactions end.
+    Hawser,
+    /// SIGTERM waits for clients, SIGINT for servers, SIGUSR1 pauses, SIGUSR2 resumes.
+    PgBouncer,
+}
+
+/// [`serve`], with this meaning of signals.
+///
+/// # Errors
+/// See [`ServeError`].
+pub fn serve_as(
+    config: Config,
+    admin: Arc<dyn AdminConsole>,
+    manner: Manner,
+) -> Result<(), ServeError> {
     for warning in config.warnings() {
         tracing::warn!("{warning}");
     }
@@ -99,7 +124,7 @@ pub fn serve(config: Config, admin: Arc<dyn AdminConsole>) -> Result<(), ServeEr
     let entered = runtimes.control.enter();
 
     // Before anything listens: whoever sees it answer may send a signal at once.
-    let signals = Signals::catch().map_err(ServeError::Start)?;
+    let signals = Signals::catch(manner).map_err(ServeError::Start)?;
 
     // Files of certificates and rules may be readable by root alone: before the change of user.
     let (control, orders) = Control::new();
@@ -172,6 +197,10 @@ async fn run(
     }
     notify(&[sd_notify::NotifyState::Ready]);
     tracing::info!("ready");
+    if let Some(word) = std::env::var_os(BACKGROUND_VARIABLE) {
+        // What has started it in the background waits for a word, and reads no other.
+        let _ = writeln!(std::io::stdout().lock(), "ready {}", word.display());
+    }
     if std::env::var_os("NOTIFY_SOCKET").is_some() {
         tokio::spawn(tell_status(service.clone()));
     }
@@ -190,6 +219,20 @@ async fn run(
         let endings = endings.clone();
         tokio::spawn(each(signal, move || {
             let _ = endings.send(());
+            std::future::ready(())
+        }));
+    }
+    for (signal, command) in signals.commands {
+        let service = service.clone();
+        let mut ending = false;
+        tokio::spawn(each(signal, move || {
+            // As in PgBouncer: the second one ends it at once.
+            if matches!(command, Command::Shutdown(_)) && std::mem::replace(&mut ending, true) {
+                let _ = service.phase.send(Phase::Ending);
+            } else {
+                tracing::info!(?command, "a signal came");
+                service.admin.command(&service, command.clone());
+            }
             std::future::ready(())
         }));
     }
@@ -221,17 +264,34 @@ struct Signals {
     /// SIGHUP.
     reload: Signal,
     /// SIGTERM, SIGINT.
-    drain: [Signal; 2],
+    drain: Vec<Signal>,
+    /// Those that are commands of the console.
+    commands: Vec<(Signal, Command)>,
     /// SIGQUIT.
     end: Signal,
 }
 
 impl Signals {
     /// From now on they do not end the process by themselves.
-    fn catch() -> std::io::Result<Self> {
+    fn catch(manner: Manner) -> std::io::Result<Self> {
+        let (terminate, interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        let (drain, commands) = match manner {
+            Manner::Hawser => (vec![terminate, interrupt], Vec::new()),
+            Manner::PgBouncer => {
+                let commands = vec![
+                    (terminate, Command::Shutdown(Shutdown::WaitForClients)),
+                    (interrupt, Command::Shutdown(Shutdown::WaitForServers)),
+                    (signal(SignalKind::user_defined1())?, Command::Pause(None)),
+                    (signal(SignalKind::user_defined2())?, Command::Resume(None)),
+                ];
+                (Vec::new(), commands)
+            }
+        };
         Ok(Self {
             reload: signal(SignalKind::hangup())?,
-            drain: [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?],
+            drain,
+            commands,
             end: signal(SignalKind::quit())?,
         })
     }

@@ -14,6 +14,8 @@ use hawser_sys::listen::{BoundPath, SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
 
 use super::Console;
+use super::command::Command;
+use super::execute::execute;
 use super::operators::Operator;
 use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
@@ -147,6 +149,15 @@ impl AdminConsole for Administration {
         let console = self.console.clone();
         tokio::spawn(async move { console.take_notes(pooler).await });
         Ok(control_sockets)
+    }
+
+    fn command(&self, service: &Arc<Service>, command: Command) {
+        let pooler: Arc<dyn Pooler> = self.pooler(service);
+        tokio::spawn(async move {
+            if let Err(error) = execute(pooler.as_ref(), &command).await {
+                tracing::warn!(?command, error = error.message, "the signal's command failed");
+            }
+        });
     }
 
     fn serve(&self, service: Arc<Service>, client: AdminClient) -> Answer<'static, ()> {

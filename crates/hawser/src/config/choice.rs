@@ -202,11 +202,13 @@ choices! {
     }
 
     /// The shape of log lines.
-    LogFormat: "text, json" {
+    LogFormat: "text, json, pgbouncer" {
         /// For readers.
         Text = "text",
         /// For machines, one object a line.
         Json = "json",
+        /// Lines as PgBouncer writes them.
+        PgBouncer = "pgbouncer",
     }
 
     /// The least important event that is logged.

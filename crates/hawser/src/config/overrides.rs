@@ -23,6 +23,12 @@ pub struct Overrides {
     pub server: Option<ServerUrl>,
     /// In place of every `pool_size`.
     pub pool_size: Option<u32>,
+    /// In place of `user` of `[process]`.
+    pub user: Option<String>,
+    /// In place of `level` of `[log]`.
+    pub level: Option<&'static str>,
+    /// In place of `format` of `[log]`.
+    pub format: Option<&'static str>,
 }
 
 /// What is wrong with an option.
@@ -52,6 +58,9 @@ impl Overrides {
         for (option, name, value) in [
             ("--listen", "address", self.listen.clone()),
             ("--pool-size", "pool_size", self.pool_size.map(|size| size.to_string())),
+            ("--user", "user", self.user.clone()),
+            ("--verbose", "level", self.level.map(str::to_owned)),
+            ("--format", "format", self.format.map(str::to_owned)),
         ] {
             let setting = registry::find_by_name(name);
             if let (Some(setting), Some(value)) = (setting, value) {

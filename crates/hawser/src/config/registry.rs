@@ -703,7 +703,8 @@ settings! {
 
     /// The shape of the log.
     LogStartSettings in Log, Restart {
-        /// Lines for readers (`text`) or one JSON object a line (`json`), on standard error.
+        /// Lines for readers (`text`) or one JSON object a line (`json`), on standard error;
+        /// `pgbouncer` for lines in PgBouncer's form.
         format: LogFormat = "text", example "\"json\"";
     }
 

@@ -28,9 +28,14 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("host", "write servers = [\"host:port\"] in [[database]]"),
     ("job_name", "Hawser is named by its service manager"),
     ("listen_port", "write the port in address, as in \"127.0.0.1:6432\""),
-    ("logfile", "logs go to standard error, for the service manager to keep"),
+    (
+        "logfile",
+        "logs go to standard error, for the service manager to keep; pgbouncer -d writes it",
+    ),
+    ("login_notify_message", "clients get no notice at their login"),
     ("peer_id", "one process uses all cores: there are no peers"),
     ("pkt_buf", "buffers size themselves"),
+    ("pool_idle_timeout", "pools that nobody uses are forgotten by themselves"),
     ("port", "write the port in servers, as in \"127.0.0.1:5432\""),
     ("query_wait_notify", "waiting clients get no notice"),
     ("resolv_conf", "the system's resolver is used"),
@@ -62,6 +67,17 @@ const NAME_BYTES_MAX: usize = 64;
 /// Why Hawser does not need this setting of PgBouncer, if it is one of those.
 pub(crate) fn without_equivalent(name: &str) -> Option<&'static str> {
     WITHOUT_EQUIVALENT.iter().find(|(known, _)| *known == name).map(|(_, reason)| *reason)
+}
+
+/// The setting of PgBouncer that `name` was probably meant to be: of `[pgbouncer]`, or of an entry of
+/// `table`.
+pub(crate) fn nearest_of_pgbouncer(table: Option<Table>, name: &str) -> Option<&'static str> {
+    let own = registry::all().filter(|setting| match table {
+        Some(table) => setting.table == table,
+        None => !setting.table.is_array(),
+    });
+    let names = own.filter_map(|setting| setting.pgbouncer);
+    nearest(name, names.chain(WITHOUT_EQUIVALENT.iter().map(|(name, _)| *name)))
 }
 
 /// The message for a key that `table` does not have.

@@ -1,7 +1,7 @@
 //! `[databases]` and `[users]` of pgbouncer.ini -> `[[database]]` and `[[user]]`.
 
 use super::ini::{self, Entry};
-use super::{Entries, ImportError, Reason, assignment, comment, quote};
+use super::{Entries, ImportError, Reason, assignment, comment, quote, unknown_key};
 use crate::config::registry::{self, Table};
 use crate::config::{ADMIN_DATABASES, SERVER_PORT_DEFAULT, ServerAddress, suggest};
 
@@ -23,7 +23,13 @@ fn pairs(entry: &Entry) -> Result<Vec<(String, String)>, ImportError> {
 }
 
 /// The line for one pair whose key the registry has under the same name in `table`.
-fn pair_line(table: Table, entry: &Entry, key: &str, value: &str) -> Result<String, ImportError> {
+fn pair_line(
+    table: Table,
+    entry: &Entry,
+    key: &str,
+    value: &str,
+    unknown: &mut Vec<String>,
+) -> Result<String, ImportError> {
     if ZERO_IS_INHERITED.contains(&key) && value == "0" {
         return Ok(comment(&format!("{key} = 0: what holds for all")));
     }
@@ -37,7 +43,7 @@ fn pair_line(table: Table, entry: &Entry, key: &str, value: &str) -> Result<Stri
         (None, None) if entry.value.contains("password") => {
             Err(entry.place.error(Reason::Pairs(entry.key.clone())))
         }
-        (None, None) => Err(entry.place.error(Reason::UnknownKey(key.to_owned()))),
+        (None, None) => Ok(unknown_key(entry, key, Some(table), unknown)),
     }
 }
 
@@ -46,6 +52,7 @@ pub(super) fn database(
     entry: &Entry,
     all: &Entries,
     socket_dir: &str,
+    unknown: &mut Vec<String>,
 ) -> Result<String, ImportError> {
     let name = &entry.key;
     if name == "pgbouncer" {
@@ -110,19 +117,19 @@ pub(super) fn database(
             }
             "reserve_pool" if find("reserve_pool_size").is_some() => {}
             "reserve_pool" => {
-                lines.push(pair_line(Table::Database, entry, "reserve_pool_size", value)?);
+                lines.push(pair_line(Table::Database, entry, "reserve_pool_size", value, unknown)?);
             }
             "application_name" => lines.push(comment(&format!(
                 "application_name = {value} has no equivalent: each client's own is used"
             ))),
-            _ => lines.push(pair_line(Table::Database, entry, key, value)?),
+            _ => lines.push(pair_line(Table::Database, entry, key, value, unknown)?),
         }
     }
     Ok(format!("\n[[database]]\n{}\n", lines.join("\n")))
 }
 
 /// `[[user]]` of one entry.
-pub(super) fn user(entry: &Entry) -> Result<String, ImportError> {
+pub(super) fn user(entry: &Entry, unknown: &mut Vec<String>) -> Result<String, ImportError> {
     let pairs = pairs(entry)?;
     let mut lines = vec![format!("name = {}", quote(&entry.key))];
     let mut seen = Vec::new();
@@ -133,7 +140,7 @@ pub(super) fn user(entry: &Entry) -> Result<String, ImportError> {
         if matches!(key.as_str(), "name" | "password") {
             return Err(entry.place.error(Reason::UnknownKey(key.clone())));
         }
-        lines.push(pair_line(Table::User, entry, key, value)?);
+        lines.push(pair_line(Table::User, entry, key, value, unknown)?);
     }
     Ok(format!("\n[[user]]\n{}\n", lines.join("\n")))
 }

@@ -9,6 +9,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use hawser_sys::listen::BoundPath;
 use tokio::io::AsyncWriteExt;
 
+use crate::admin::command::Command;
 use crate::service::Service;
 use crate::socket::stream::Stream;
 
@@ -51,6 +52,11 @@ pub trait AdminConsole: Send + Sync {
     fn begin(&self, service: &Arc<Service>) -> Result<Vec<BoundPath>, String> {
         let _ = service;
         Ok(Vec::new())
+    }
+
+    /// Does what a command of the console asks for, for a signal: nobody waits for its end.
+    fn command(&self, service: &Arc<Service>, command: Command) {
+        let _ = (service, command);
     }
 
     /// Serves one client until it leaves.

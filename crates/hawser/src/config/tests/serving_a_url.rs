@@ -82,6 +82,7 @@ fn options_go_before_a_file_and_leave_the_rest_of_it() {
         listen: Some("127.0.0.1:7000,[::1]:7000".to_owned()),
         server: Some(ServerUrl::parse(URL).unwrap()),
         pool_size: Some(9),
+        ..Overrides::default()
     };
     let config = on_top(FILE, &overrides).unwrap();
     let listen: Vec<_> = config.listen().iter().map(ToString::to_string).collect();
@@ -136,6 +137,7 @@ fn a_wrong_option_is_named_beside_what_is_wrong_in_the_file() {
         listen: Some("nowhere".into()),
         pool_size: Some(0),
         server: Some(ServerUrl::parse("postgres://a:hunter2@h?sslmode=verify-full").unwrap()),
+        ..Overrides::default()
     };
     let text = on_top("[pool]\npool_sise = 2\n", &overrides).unwrap_err().to_string();
     for part in ["--listen: ", "--pool-size: ", "--server: ", "/etc/hawser.toml:2:1: "] {

@@ -1,0 +1,177 @@
+//! Called by the name `pgbouncer`: PgBouncer's arguments, log lines and signals.
+//!
+//! # Model       `hawser serve --pgbouncer FILE.ini`, with PgBouncer's manner of everything else: an
+//!               image or a unit that runs PgBouncer runs this by a link of that name
+//! # Limits      the logfile is what the process in the background has as standard error: it is not
+//!               opened again by SIGHUP; -d goes to the background by a second process without a terminal, once that one has
+//!               read its configuration; -R does not take sockets over: the port must be free
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+
+use clap::Parser;
+
+use crate::admin::running::Administration;
+use crate::admin::show::dialect::release;
+use crate::config::{Config, ConsoleVersion, Overrides};
+use crate::serve::{BACKGROUND_VARIABLE, Manner};
+use crate::{import, logging, serve};
+
+/// By which name the program is PgBouncer.
+const NAME: &str = "pgbouncer";
+
+/// Connection pooler for PostgreSQL, with PgBouncer's arguments.
+#[derive(Debug, Parser)]
+#[command(name = "pgbouncer", disable_version_flag = true)]
+struct Arguments {
+    /// Run in the background.
+    #[arg(short, long)]
+    daemon: bool,
+    /// Do an online reboot: here the old process must have ended.
+    #[arg(short = 'R', long)]
+    reboot: bool,
+    /// Do not log to standard error: errors and warnings only.
+    #[arg(short, long)]
+    quiet: bool,
+    /// Log more.
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    verbose: u8,
+    /// Assume the identity of this user.
+    #[arg(short, long, value_name = "USERNAME")]
+    user: Option<String>,
+    /// Show the version.
+    #[arg(short = 'V', long)]
+    version: bool,
+    /// The configuration.
+    #[arg(value_name = "CONFIG_FILE", required_unless_present = "version")]
+    file: Option<PathBuf>,
+}
+
+/// Whether the program was called by PgBouncer's name.
+pub(super) fn is_asked_for(arguments: &[OsString]) -> bool {
+    let called = arguments.first().map(Path::new).and_then(Path::file_name);
+    called.is_some_and(|name| name == NAME)
+}
+
+/// What PgBouncer says of itself, and who it is here.
+fn version() -> String {
+    let release = release(ConsoleVersion::V1_26);
+    format!("PgBouncer {release}\nHawser {}\n", env!("CARGO_PKG_VERSION"))
+}
+
+fn configuration(arguments: &Arguments, file: &Path) -> Result<Config, String> {
+    let level = match (arguments.quiet, arguments.verbose) {
+        (true, _) => Some("warn"),
+        (false, 0) => None,
+        (false, _) => Some("debug"),
+    };
+    let overrides = Overrides {
+        user: arguments.user.clone(),
+        level,
+        format: Some("pgbouncer"),
+        ..Overrides::default()
+    };
+    Config::load_pgbouncer(file, &overrides).map_err(|errors| errors.to_string())
+}
+
+pub(super) fn run(arguments: &[OsString]) -> ExitCode {
+    let with_name = std::iter::once(OsString::from(NAME)).chain(arguments.iter().cloned());
+    let parsed = match Arguments::try_parse_from(with_name) {
+        Ok(parsed) => parsed,
+        Err(error) => {
+            // Nobody reads a message that cannot be printed.
+            let _ = error.print();
+            return ExitCode::from(u8::from(error.use_stderr()));
+        }
+    };
+    let file = match &parsed.file {
+        Some(file) if !parsed.version => file,
+        _ => {
+            super::print(&version());
+            return ExitCode::SUCCESS;
+        }
+    };
+    let result = if parsed.daemon && std::env::var_os(BACKGROUND_VARIABLE).is_none() {
+        configuration(&parsed, file).and_then(|_| go_to_background(arguments, file))
+    } else {
+        configuration(&parsed, file).and_then(|config| {
+            logging::begin(config.start.log.format, config.reload.log.level);
+            if parsed.reboot {
+                tracing::warn!("-R: sockets are not taken over from a running process");
+            }
+            serve::serve_as(config, Arc::new(Administration::default()), Manner::PgBouncer)
+                .map_err(|error| error.to_string())
+        })
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("{NAME}: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Starts the same in a group of its own, and waits until it serves or has ended.
+fn go_to_background(arguments: &[OsString], file: &Path) -> Result<(), String> {
+    let imported = import::import_file(file).map_err(|error| error.to_string())?;
+    let log = match imported.logfile {
+        Some(path) => {
+            let opened = File::options().append(true).create(true).open(&path);
+            Stdio::from(opened.map_err(|error| format!("logfile {path}: {error}"))?)
+        }
+        None => {
+            eprintln!("{NAME}: there is no logfile: nothing is logged in the background");
+            Stdio::null()
+        }
+    };
+    let program = std::env::current_exe().map_err(|error| error.to_string())?;
+    let mut child = Command::new(program)
+        .arg0(NAME)
+        .args(arguments)
+        .env(BACKGROUND_VARIABLE, "1")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        .process_group(0)
+        .spawn()
+        .map_err(|error| format!("could not go to the background: {error}"))?;
+    // It closes this end when it serves, with a word; without one it has ended.
+    let mut line = String::new();
+    if let Some(out) = child.stdout.take() {
+        let _ = BufReader::new(out).read_line(&mut line);
+    }
+    if line.is_empty() {
+        let ended = child.wait().map_or_else(|error| error.to_string(), |code| code.to_string());
+        return Err(format!("did not start: {ended}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn arguments_are_pgbouncers() {
+        Arguments::command().debug_assert();
+        let parse = |line: &str| Arguments::try_parse_from(line.split(' '));
+        let all = parse("pgbouncer -d -R -q -v -v -u postgres /etc/p.ini").unwrap();
+        assert!(all.daemon && all.reboot && all.quiet && all.verbose == 2);
+        assert_eq!(all.user.as_deref(), Some("postgres"));
+        assert_eq!(all.file.as_deref(), Some(Path::new("/etc/p.ini")));
+        assert!(parse("pgbouncer -V").unwrap().version);
+        assert!(parse("pgbouncer").is_err() && parse("pgbouncer a b").is_err());
+        assert!(version().starts_with("PgBouncer 1."));
+        let called = |name: &str| is_asked_for(&[OsString::from(name)]);
+        assert!(called("pgbouncer") && called("/usr/bin/pgbouncer"));
+        assert!(!called("/opt/pgbouncer/hawser") && !is_asked_for(&[]));
+    }
+}
