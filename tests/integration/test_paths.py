@@ -8,6 +8,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 from harness.suite import Skip, equal, limit, until
 from integration.test_lab import lab, network
@@ -184,6 +185,57 @@ def test_a_killed_manager_and_its_successor_lose_no_byte(env):
             second[0].terminate()
             said = second[0].communicate(timeout=10)[0]
             assert "watching -> " in said and "kernel's own" not in said, said
+
+
+class Host:
+    """A host of a laboratory, for `Serving`."""
+
+    def __init__(self, name, host):
+        self.inside = [hawser(), "lab", "run", name, "--on", host, "--accept-unfaithful", "--"]
+
+    def start(self, *command, **how):
+        return subprocess.Popen([*self.inside, *map(str, command)], **how)
+
+    def counter(self, wanted):
+        """One of MPTcpExt in /proc/net/netstat."""
+        text = subprocess.run([*self.inside, "cat", "/proc/net/netstat"], capture_output=True, text=True, check=True).stdout
+        names, values = [line.split() for line in text.splitlines() if line.startswith("MPTcpExt")]
+        return int(dict(zip(names, values))[wanted])
+
+
+class ServingThere(Serving):
+    def __exit__(self, kind, *more):
+        # `lab run`, which stands between, ends by the signal itself.
+        inside = pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        os.kill(int(inside[0]), signal.SIGTERM)
+        self.process.wait(15)
+        super().__exit__(kind, *more)
+
+
+@needs_manager
+@limit(150)
+def test_a_copy_through_the_pooler_takes_several_limits(env):
+    import tempfile
+    for rtt in ("1ms", "20ms"):
+        with tempfile.NamedTemporaryFile("w", suffix=".toml") as description:
+            description.write(f'[[link]]\nname = "wan"\nrtt = "{rtt}"\n[link.limit]\nclasses = 8\nrate = "10Mbit/s"\nqueue = "100packets"\n')
+            description.flush()
+            with network(description.name, "--seed", "1") as name, both_managed(name) as (_, (_, said)):
+                far = Host(name, "far")
+                serving = ServingThere(env, far, mptcp=True, servers=[env.cluster.address])
+                serving.pooler.write(address=["10.77.0.2:7000", f"{serving.pooler.directory}:{serving.pooler.port}"])
+                with serving:
+                    rows, row = 25_000, 1000
+                    copy = f"copy (select repeat('x', {row - 1}) from generate_series(1, {rows})) to stdout"
+                    psql = [hawser(), "lab", "run", name, "--accept-unfaithful", "--", hawser(), "mptcp", "run", "--", "psql", "-Xq", "-h", "10.77.0.2", "-p", "7000", "-U", "app", "-d", "app", "-c", copy]
+                    began = time.monotonic()
+                    secret = serving.pooler.target.secrets["app"]
+                    done = subprocess.run(psql, capture_output=True, timeout=60, env={**os.environ, "PGPASSWORD": secret})
+                    seconds = time.monotonic() - began
+                    equal(len(done.stdout), rows * row, done.stderr)
+                    assert far.counter("MPJoinAckRx") > 0, "a subflow has joined"
+        goodput = rows * row * 8 / 1e6 / seconds
+        assert goodput > 14, (rtt, goodput, said)
 
 
 @needs_manager

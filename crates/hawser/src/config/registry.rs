@@ -355,7 +355,8 @@ settings! {
         /// overflows PgBouncer's 128.
         backlog: u32 = "4096", example "128", range 1..=65535, pgbouncer "listen_backlog";
         /// Let the kernel hold a TCP connection back until its client has sent something, or for about
-        /// a second: port scans then cost nothing.
+        /// a second: port scans then cost nothing. Addresses that take MPTCP (`mptcp = true`) are left
+        /// out: the kernel would drop the handshakes of further subflows.
         tcp_defer_accept: bool = "true", example "false", pgbouncer "tcp_defer_accept";
         /// Take Multipath TCP on the TCP addresses: one connection over several paths, for clients
         /// that speak it; plain TCP from all others. Further subflows need endpoints: `hawser mptcp

@@ -160,11 +160,14 @@ fn open(address: &ListenAddress, settings: &ListenSettings) -> Result<Listener, 
                 true => usage::listen(*address, backlog).map_err(failed)?,
                 false => None,
             };
+            // Not for MPTCP: a subflow joins by a bare ACK, the third of its handshake, and that is what
+            // the kernel then drops, so that no connection would come to have a second subflow.
+            let defers = settings.tcp_defer_accept && listener.is_none();
             let listener = match listener {
                 Some(listener) => listener,
                 None => listen_tcp(*address, backlog).map_err(failed)?,
             };
-            if settings.tcp_defer_accept {
+            if defers {
                 set_defer_accept(&listener, DEFER_ACCEPT).map_err(failed)?;
             }
             Ok(Listener::Tcp(watched(listener).map_err(failed)?))
