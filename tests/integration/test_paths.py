@@ -15,6 +15,7 @@ from integration.test_lab import lab, network
 from integration.test_mptcp import Serving, needs_mptcp, two_machines
 
 SETTING = pathlib.Path("/proc/sys/net/mptcp/path_manager")
+LOCKS = pathlib.Path("/run/hawser-mptcp")
 
 SOURCE = """
 import hashlib, socket, sys
@@ -83,13 +84,17 @@ def test_the_setting_is_put_back_at_the_end_and_after_a_kill(env):
     with two_machines() as (server, _):
         equal(setting(server), "kernel")
         command = [hawser(), "mptcp", "manage"]
+        before = set(LOCKS.glob("manage-*.lock"))
         with managed(lambda **how: server.start(*command, **how)) as (first, said):
             assert "managing" in said[0], said
             equal(setting(server), "userspace")
+            locks = set(LOCKS.glob("manage-*.lock")) - before
+            assert locks
             assert "another `hawser mptcp manage`" in server.run(*command, code=1)
             assert not any("no program manages" in note for note in server.status()["notes"])
         equal(first.returncode, 0)
         equal(setting(server), "kernel")
+        equal([one for one in locks if one.exists()], [], "its lock's file has gone")
         with managed(lambda **how: server.start(*command, **how)) as (second, said):
             os.kill(second.pid, signal.SIGKILL)
             second.wait()
@@ -185,6 +190,63 @@ def test_a_killed_manager_and_its_successor_lose_no_byte(env):
             second[0].terminate()
             said = second[0].communicate(timeout=10)[0]
             assert "watching -> " in said and "kernel's own" not in said, said
+
+
+TWO_LINES = """
+[[link]]
+name = "fibre"
+rate = "50Mbit/s"
+rtt = "20ms"
+queue = "200packets"
+outages = [{ at = "9s", lasts = "30s", every = "600s" }]
+
+[[link]]
+name = "dsl"
+rate = "10Mbit/s"
+rtt = "80ms"
+queue = "100packets"
+"""
+
+WATCHING_SINK = """
+import socket, time
+connection = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262)
+connection.connect(("10.77.0.2", 7000))
+began = last = time.monotonic()
+worst, late = 0.0, 0
+while last - began < 15:
+    size = len(connection.recv(1 << 18))
+    now = time.monotonic()
+    if last - began > 4:
+        worst = max(worst, now - last)
+    if last - began > 13:
+        late += size
+    last = now
+print(worst, late, flush=True)
+"""
+
+
+@needs_manager
+@limit(90)
+def test_a_cut_line_stalls_a_transfer_for_less_than_two_seconds(env):
+    import tempfile
+    with tempfile.NamedTemporaryFile("w", suffix=".toml") as description:
+        description.write(TWO_LINES)
+        description.flush()
+        with network(description.name, "--seed", "4") as name, both_managed(name) as (_, (_, said)):
+            run = [hawser(), "lab", "run", name, "--accept-unfaithful"]
+            endless = [*run, "--on", "far", "--", sys.executable, "-c", SOURCE, "2", "7000", "1000000"]
+            source = subprocess.Popen(endless, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+            try:
+                equal(source.stdout.readline(), "listens\n")
+                done = subprocess.run([*run, "--", sys.executable, "-c", WATCHING_SINK], capture_output=True, text=True, timeout=60)
+                assert done.stdout, done.stderr
+                worst, late = done.stdout.split()
+            finally:
+                source.kill()
+                source.communicate()
+        assert float(worst) < 2, (worst, said)
+        # The second line carries 10 Mbit/s of its own.
+        assert int(late) > 1_000_000, (late, said)
 
 
 class Host:

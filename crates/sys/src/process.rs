@@ -22,7 +22,7 @@ pub fn raise_descriptor_limit() -> io::Result<u64> {
     Ok(limit.maximum.unwrap_or(u64::MAX))
 }
 
-/// Lowers the priority of the calling thread alone (Linux gives every thread its own, although
+/// Sets the priority of the calling thread alone (Linux gives every thread its own, although
 /// POSIX speaks of processes: sched(7), "The nice value").
 ///
 /// # Errors

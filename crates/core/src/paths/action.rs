@@ -37,6 +37,9 @@ pub struct Flow {
     pub acked: u64,
     /// Whether bytes are under way that the peer has not acknowledged.
     pub unacked: bool,
+    /// How often in a row the kernel has sent again what it was not answered to (RFC 6298, section
+    /// 5.5), a handshake's first segment too. It counts on while a busy host lets nobody look.
+    pub timeouts: u32,
     /// Bytes that it was given and the peer has not acknowledged, sent or not.
     pub held: u64,
     /// Whether it is to carry data only where no other does.

@@ -31,7 +31,8 @@
 //!
 //! # Invariants
 //! * at most [`FLOWS_MAX`] flows, [`BATCH_MAX`] of them being dialled
-//! * of each pair of addresses one flow carries data: when a line fails, nothing need be dialled first
+//! * of each pair of addresses one flow carries data: when a line fails, nothing need be dialled first;
+//!   a pair that has none is dialled until it has one, whatever a search has found
 //! * what comes out depends on what went in and its order alone
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -124,6 +125,10 @@ const STALLED: f64 = 0.5;
 struct LostPair {
     since: Time,
     dialled: Time,
+    /// Whether it has had a flow.
+    had: bool,
+    /// Until it is dialled again, if it has not.
+    pause: Duration,
 }
 
 /// Chooses for one connection.
@@ -158,8 +163,8 @@ pub struct Chooser {
     /// The rate of what is settled.
     settled: f64,
     settled_at: Time,
-    /// Whether a known flow has gone since.
-    lost_limit: bool,
+    /// Whether a known flow has gone since, or a line has come.
+    limits_changed: bool,
     searched: bool,
     /// Whether what it carries alone is measured after it has begun.
     is_up: bool,
@@ -205,7 +210,7 @@ impl Chooser {
             retired: BTreeSet::new(),
             settled: 0.0,
             settled_at: Time::ZERO,
-            lost_limit: false,
+            limits_changed: false,
             searched: false,
             is_up: false,
             bulky_at: Time::ZERO,
@@ -255,7 +260,7 @@ impl Chooser {
         // With a known flow a limit may have gone.
         let known = self.known.len();
         self.known.retain(here);
-        self.lost_limit |= self.known.len() < known;
+        self.limits_changed |= self.known.len() < known;
         self.base.retain(|flow| here(&flow));
         self.closing.retain(here);
         let stays = |flow: &&Flow| !self.closing.contains(&flow.id);
@@ -406,7 +411,7 @@ impl Chooser {
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
-        if self.searched && (now < self.search_at || !self.lost.is_empty()) {
+        if self.searched && (now < self.search_at || self.has_lost()) {
             self.settled = total;
             self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
             return;
@@ -444,7 +449,7 @@ impl Chooser {
         };
         self.searched = true;
         self.settled_at = look.now;
-        self.lost_limit = false;
+        self.limits_changed = false;
         self.settled = rate;
         self.search_at = look.now.after(self.search_again);
         self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
@@ -474,11 +479,11 @@ impl Chooser {
         let searched_lately = look.now.since(self.settled_at) < SEARCH_AGAIN;
         if low >= 2 && rate < (self.settled * IDLE).max(BUSY_BYTES_S as f64) {
             self.phase = Phase::Watching(Mark::new(look));
-        } else if low >= LOW_SLICES && !searched_lately && self.lost.is_empty() {
+        } else if low >= LOW_SLICES && !searched_lately && !self.has_lost() {
             self.search(0, &rates, look, actions);
-        } else if (look.now >= self.search_at || self.lost_limit) && self.lost.is_empty() {
+        } else if (look.now >= self.search_at || self.limits_changed) && !self.has_lost() {
             let again = self.enough().saturating_sub(SEARCH_DIALS);
-            self.lost_limit = false;
+            self.limits_changed = false;
             self.search_beside(again, &rates, look, actions);
         } else {
             if look.now.since(self.bulky_at) >= CLOSE_AFTER {

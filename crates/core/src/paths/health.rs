@@ -3,6 +3,8 @@
 //! # Model
 //! ```text
 //!   sends     dead: bytes are under way, and none of them was acknowledged for max(1 s, 5 rtt)
+//!             cut, a pair of addresses: so it is with one of its flows for max(0.4 s, 5 rtt), the kernel
+//!             has sent again there and got no answer, and nothing has come over any of its flows
 //!   receives  silent: nothing came for max(1.5 s, 5 rtt), and it is not paused
 //! ```
 //! both only while another flow carries data: where nothing moves at all, the peer, the program or
@@ -11,11 +13,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::action::{Flow, FlowId, Look};
+use super::action::{Flow, FlowId, Look, PairId};
 use crate::time::Time;
 
 /// So long a sender waits for an acknowledgement.
 pub const DEAD_AFTER: Duration = Duration::from_secs(1);
+/// So long over a line on which the kernel has sent again in vain, and nothing else has come.
+pub const CUT_AFTER: Duration = Duration::from_millis(400);
 /// So long nothing comes before a flow is doubted.
 pub const SILENT_AFTER: Duration = Duration::from_millis(1500);
 /// So long a handshake may take: its first segment is repeated after 1 s (RFC 6298, section 2.1).
@@ -85,6 +89,27 @@ impl Health {
             && self.others_carry(flow.id, now)
     }
 
+    /// Whether nothing gets through between the addresses of `pair`, while it does between others.
+    #[must_use]
+    pub fn is_cut(&self, pair: PairId, look: &Look<'_>) -> bool {
+        let (own, others): (Vec<&Flow>, Vec<&Flow>) =
+            look.flows.iter().filter(|flow| flow.open).partition(|flow| flow.pair == pair);
+        let bound = own.iter().fold(CUT_AFTER, |bound, flow| bound.max(flow.rtt * ROUND_TRIPS));
+        let waits = |flow: &&Flow| {
+            let since = self.0.get(&flow.id).and_then(|record| record.waits);
+            flow.timeouts > 0 && since.is_some_and(|since| look.now.since(since) >= bound)
+        };
+        own.iter().any(waits)
+            && own.iter().all(|flow| self.silent_for(flow.id, look.now) >= bound)
+            && others.iter().any(|flow| self.silent_for(flow.id, look.now) < LIVELY)
+    }
+
+    /// How long nothing has moved on any flow.
+    #[must_use]
+    pub fn all_silent_for(&self, now: Time) -> Duration {
+        self.0.values().map(|record| now.since(record.moved)).min().unwrap_or_default()
+    }
+
     /// Whether nothing has come over it for long.
     #[must_use]
     pub fn is_silent(&self, flow: &Flow, now: Time) -> bool {
@@ -98,10 +123,12 @@ impl Health {
         self.0.get(&flow).map_or(Duration::ZERO, |record| now.since(record.moved))
     }
 
-    /// Whether its handshake is not answered.
+    /// Whether its handshake is not answered, though the kernel has repeated it.
     #[must_use]
     pub fn is_unanswered(&self, flow: &Flow, now: Time) -> bool {
         let began = self.0.get(&flow.id).map_or(now, |record| record.began);
-        !flow.open && now.since(began) >= ANSWER_MAX.max(flow.rtt * ROUND_TRIPS)
+        !flow.open
+            && flow.timeouts > 0
+            && now.since(began) >= ANSWER_MAX.max(flow.rtt * ROUND_TRIPS)
     }
 }

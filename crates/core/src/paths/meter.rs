@@ -166,6 +166,7 @@ mod tests {
             bytes,
             acked: bytes,
             unacked: false,
+            timeouts: 0,
             held: 0,
             backup: false,
             rtt: Duration::ZERO,

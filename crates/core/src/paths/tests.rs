@@ -280,6 +280,97 @@ fn a_line_that_is_cut_in_a_trial_is_dialled_again_when_it_returns() {
     assert!(tried >= 8, "{tried}");
 }
 
+/// On a busy machine no handshake on the second line was answered in time; the search ended without it,
+/// and when the first line was cut nothing was dialled until it was back.
+#[test]
+fn a_line_that_did_not_answer_in_the_search_comes_to_have_a_flow() {
+    let (fibre, dsl) = (PairId(0), PairId(1));
+    for seed in 0..15 {
+        let mut network = Network::new(&[48.0, 9.5], seed);
+        network.classes = BTreeMap::from([(fibre, 0..1), (dsl, 1..2)]);
+        network.flows.values_mut().next().unwrap().class = 0;
+        let has_flow = |network: &Network| {
+            network.flows.values().any(|s| s.pair == dsl && s.opens <= network.now && !s.paused)
+        };
+        for _ in 0..100 {
+            network.tick();
+            network.flows.values_mut().filter(|s| s.pair == dsl).for_each(|s| {
+                s.opens = Time::from_micros(u64::MAX);
+            });
+        }
+        assert_eq!(network.chooser.state(), State::Settled, "seed {seed}: {:?}", network.events);
+        assert!(!has_flow(&network));
+        // It answers from now on. The search looks again after half a minute.
+        network.run(8);
+        assert!(has_flow(&network), "seed {seed}: {:?}", network.events);
+        network.run(15);
+        let rate = network.rate(5);
+        assert!(rate > 0.9 * 57.5, "seed {seed}: {rate}");
+    }
+}
+
+/// Nothing moves, and there is a line that has no flow: what the search has found does not count.
+#[test]
+fn where_nothing_moves_every_line_without_a_flow_is_dialled() {
+    let (fibre, dsl) = (PairId(0), PairId(1));
+    for seed in 0..15 {
+        let mut network = Network::new(&[48.0, 9.5], seed);
+        network.classes = BTreeMap::from([(fibre, 0..1), (dsl, 1..2)]);
+        network.flows.values_mut().next().unwrap().class = 0;
+        for _ in 0..250 {
+            network.tick();
+            network.flows.values_mut().filter(|s| s.pair == dsl).for_each(|s| {
+                s.opens = Time::from_micros(u64::MAX);
+            });
+        }
+        // The first line is cut: what is open there carries nothing more.
+        network.rates[0] = 0.0;
+        let cut = network.now;
+        network.flows.retain(|_, s| s.pair == fibre);
+        let carries = |s: &Strand| s.pair == dsl && s.rate > 0.0;
+        while !network.flows.values().any(carries) {
+            network.tick();
+            let stalled = network.now.since(cut);
+            assert!(stalled < Duration::from_secs(2), "seed {seed}: {:?}", network.events);
+        }
+    }
+}
+
+/// The kernel has sent again over the first line and got no answer, the second carries: all flows of the
+/// first are ended at once, and not before.
+#[test]
+fn a_line_that_is_cut_is_given_up_whole() {
+    for (timeouts, ends_at) in [(1, 4..7), (0, 10..13)] {
+        let mut chooser = Chooser::new(Role::Accepts, 1);
+        let mut ended = Vec::new();
+        for tick in 1..30u64 {
+            let now = Time::ZERO.after(TICK * tick as u32);
+            let flow = |id, pair, bytes, timeouts| Flow {
+                id: FlowId(id),
+                pair: PairId(pair),
+                open: true,
+                bytes,
+                acked: bytes,
+                unacked: true,
+                timeouts,
+                held: 0,
+                backup: false,
+                rtt: Duration::from_millis(20),
+            };
+            // One of the first line's flows has not timed out yet.
+            let flows =
+                [flow(1, 0, 1_000, timeouts), flow(2, 0, 1_000, 0), flow(3, 1, 1_000 * tick, 0)];
+            let pairs = [PairId(0), PairId(1)];
+            let look = Look { now, flows: &flows, pairs: &pairs, unacked: waits(tick) };
+            ended.extend(chooser.look(&look).into_iter().map(|action| (tick, action)));
+        }
+        let dead = |id| Action::Close(FlowId(id), Reason::Dead);
+        let actions: Vec<Action> = ended.iter().map(|(_, action)| *action).collect();
+        assert_eq!(actions, [dead(1), dead(2)], "{timeouts} timeouts: {ended:?}");
+        assert!(ended.iter().all(|(tick, _)| ends_at.contains(tick)), "{ended:?}");
+    }
+}
+
 #[test]
 fn a_sender_ends_a_dead_flow_over_a_living_one_and_never_the_last() {
     let flow = |id, bytes, unacked| Flow {
@@ -289,6 +380,7 @@ fn a_sender_ends_a_dead_flow_over_a_living_one_and_never_the_last() {
         bytes,
         acked: bytes,
         unacked,
+        timeouts: 0,
         held: 0,
         backup: false,
         rtt: Duration::from_millis(20),
@@ -331,6 +423,7 @@ fn a_flow_that_holds_the_gap_is_ended() {
             bytes: 5_000,
             acked: 5_000,
             unacked,
+            timeouts: 0,
             held: 0,
             backup: false,
             rtt: Duration::from_millis(20),
@@ -361,6 +454,7 @@ fn crawling(chooser: &mut Chooser, ticks: u64, unacked: impl Fn(u64) -> Unacked)
             bytes: 5_000 + id + if *id == 7 { resent } else { 0 },
             acked: 5_000,
             unacked: *id == 7 && resent > 0 && tick % 3 == 0,
+            timeouts: 0,
             held: 0,
             backup: *id == 9,
             rtt: Duration::from_millis(20),
@@ -427,7 +521,7 @@ fn both_ways(
             let (unacked, backup) = (held > 0, id == 8);
             let acked = if from_peer { 1_000_000 } else { bytes };
             let (id, pair, open) = (FlowId(id), PAIR, true);
-            Flow { id, pair, open, bytes, acked, unacked, held, backup, rtt }
+            Flow { id, pair, open, bytes, acked, unacked, timeouts: 0, held, backup, rtt }
         };
         let flows: Vec<Flow> = (0..9).map(flow).collect();
         let unacked = Some(Unacked { from: from(tick), bytes: 4 << 20, resent: 0 });

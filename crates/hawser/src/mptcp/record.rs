@@ -5,13 +5,15 @@
 //! starts again; then /run is empty, and so are the endpoints. It is written before anything is
 //! made: what was not made after all is not found by `undo`, and that is no error.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use hawser_sys::interfaces::namespace_cookie;
 use hawser_sys::mptcp::endpoint::{Endpoint, EndpointId, Flags, Limits};
+use hawser_sys::process::lock_file;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
@@ -145,17 +147,60 @@ pub fn lock_path() -> io::Result<PathBuf> {
     Ok(Path::new(DIRECTORY).join(format!("manage-{}.lock", namespace()?)))
 }
 
+/// Makes a file and locks it, for this process until it is closed. `None` if another has it.
+///
+/// Whoever has the lock may remove the file, so one that was removed before it was locked is no lock:
+/// another process may have made the file again.
+///
+/// # Errors
+/// As open(2), flock(2) and stat(2).
+pub fn lock(path: &Path) -> io::Result<Option<File>> {
+    loop {
+        let lock = File::options().create(true).truncate(false).write(true).open(path)?;
+        if !lock_file(&lock)? {
+            return Ok(None);
+        }
+        if is_at(&lock, path)? {
+            return Ok(Some(lock));
+        }
+    }
+}
+
+/// Whether a file is still what its path names.
+fn is_at(file: &File, path: &Path) -> io::Result<bool> {
+    let own = file.metadata()?;
+    match fs::metadata(path) {
+        Ok(there) => Ok((there.dev(), there.ino()) == (own.dev(), own.ino())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
 fn namespace() -> io::Result<String> {
-    use std::os::linux::fs::MetadataExt;
     Ok(match namespace_cookie() {
         Ok(cookie) => cookie.to_string(),
-        Err(_) => format!("i{}", fs::metadata("/proc/thread-self/ns/net")?.st_ino()),
+        Err(_) => format!("i{}", fs::metadata("/proc/thread-self/ns/net")?.ino()),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lock_whose_file_was_removed_is_none() {
+        let directory =
+            std::env::temp_dir().join(format!("hawser-lock-{}", crate::process::random_u64()));
+        fs::create_dir_all(&directory).unwrap();
+        let path = directory.join("manage.lock");
+        let first = lock(&path).unwrap().unwrap();
+        assert!(lock(&path).unwrap().is_none());
+        fs::remove_file(&path).unwrap();
+        assert!(!is_at(&first, &path).unwrap());
+        let second = lock(&path).unwrap().unwrap();
+        assert!(is_at(&second, &path).unwrap() && !is_at(&first, &path).unwrap());
+        fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn a_record_survives_its_file_and_none_is_no_error() {

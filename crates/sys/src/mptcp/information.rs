@@ -122,7 +122,9 @@ pub struct TcpInfo {
     pub unacked: u32,
     /// Segments sent again, ever.
     pub retransmitted: u32,
-    /// Timeouts in a row without an answer.
+    /// Timeouts in a row without an answer, a handshake's included.
+    pub timeouts: u8,
+    /// How often the timeout was doubled for them.
     pub backoff: u8,
     /// Bytes that the peer has acknowledged (4.2).
     pub bytes_acked: u64,
@@ -146,6 +148,7 @@ impl TcpInfo {
         let small = |at| u32_at(bytes, at).unwrap_or(0);
         let large = |at| u64_at(bytes, at).unwrap_or(0);
         Self {
+            timeouts: bytes.get(2).copied().unwrap_or(0),
             backoff: bytes.get(4).copied().unwrap_or(0),
             unacked: small(24),
             last_ack_ms: small(56),

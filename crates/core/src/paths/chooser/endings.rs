@@ -5,13 +5,17 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::super::action::{Action, Flow, FlowId, Look, PairId, Reason, Role, State};
-use super::{Chooser, LostPair, Phase, round_trip, settle_pause};
+use super::{Chooser, FLOWS_MAX, LostPair, Phase, round_trip, settle_pause};
 use crate::time::Time;
 
 /// Between two dials of a pair that is lost, at first and after [`LOST_LONG`].
 const REDIAL: Duration = Duration::from_secs(1);
 const REDIAL_SLOW: Duration = Duration::from_secs(10);
 const LOST_LONG: Duration = Duration::from_secs(120);
+/// The longest pause between two dials of a pair that has never had a flow.
+const REDIAL_NEVER: Duration = Duration::from_secs(60);
+/// So long nothing moves on any flow before all pairs are dialled that have none; 8 round trips at least.
+const STALLS: Duration = Duration::from_millis(500);
 /// So long the whole waits before flows are ended for it, and they wait; 8 round trips at least.
 const GAP: Duration = Duration::from_millis(1_200);
 /// What the peer must acknowledge more for the whole not to wait.
@@ -33,8 +37,12 @@ impl Chooser {
             true
         };
         let mut died = false;
+        let pairs: BTreeSet<PairId> = look.flows.iter().map(|flow| flow.pair).collect();
+        let cut: BTreeSet<PairId> =
+            pairs.into_iter().filter(|pair| self.health.is_cut(*pair, look)).collect();
         for flow in look.flows {
-            if self.health.is_dead(flow, now) {
+            let in_cut = flow.open && cut.contains(&flow.pair);
+            if in_cut || self.health.is_dead(flow, now) {
                 died |= close(flow, Reason::Dead, actions);
             } else if self.role == Role::Dials && self.health.is_unanswered(flow, now) {
                 close(flow, Reason::Unanswered, actions);
@@ -119,37 +127,73 @@ impl Chooser {
         look.flows.iter().filter(waits).collect()
     }
 
-    /// Pairs of addresses that had a flow and have none are dialled until they have one again. One that
-    /// rests is none: nothing is sent over it, so nothing says that its line is cut.
+    /// Pairs of addresses that have no flow are dialled until they have one, whatever a search has come
+    /// to: each second where there was one; where there never was, in pauses that double, but each
+    /// second again while nothing moves at all. A flow that rests is none: nothing is sent over it, so
+    /// nothing says that its line is cut.
     pub(super) fn dial_what_is_lost(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
-        if matches!(self.phase, Phase::Watching(_)) && self.lost.is_empty() && !self.searched {
+        let now = look.now;
+        let silent = self.health.all_silent_for(now);
+        let stalls = silent >= STALLS.max(round_trip(look) * 8);
+        let waits = stalls && (look.unacked.is_some() || look.flows.iter().any(|f| f.unacked));
+        let watches = matches!(self.phase, Phase::Watching(_)) && !self.searched;
+        if watches && self.lost.is_empty() && !waits {
             return;
         }
-        let now = look.now;
         let open: BTreeSet<PairId> = look
             .flows
             .iter()
             .filter(|flow| flow.open && !self.rests(flow.id))
             .map(|flow| flow.pair)
             .collect();
+        // A line that there was no flow over has limits that no search has seen.
+        self.limits_changed |= open.iter().any(|pair| self.lost.get(pair).is_some_and(|l| !l.had));
         self.had.extend(&open);
         self.had.retain(|pair| look.pairs.contains(pair));
         self.lost.retain(|pair, _| look.pairs.contains(pair) && !open.contains(pair));
-        let lost: Vec<PairId> = self.had.difference(&open).copied().collect();
-        for pair in &lost {
+        let dialled: BTreeSet<PairId> = look
+            .flows
+            .iter()
+            .filter(|flow| !flow.open && !self.closing.contains(&flow.id))
+            .map(|flow| flow.pair)
+            .collect();
+        let mut room = FLOWS_MAX.saturating_sub(look.flows.len());
+        for pair in look.pairs.iter().filter(|pair| !open.contains(pair)) {
+            let had = self.had.contains(pair);
             for flow in look.flows.iter().filter(|flow| flow.pair == *pair) {
                 if self.retired.remove(&flow.id) {
                     self.closing.insert(flow.id);
                     actions.push(Action::Close(flow.id, Reason::Dead));
                 }
             }
-            let lost =
-                self.lost.entry(*pair).or_insert(LostPair { since: now, dialled: Time::ZERO });
-            let pause = if now.since(lost.since) < LOST_LONG { REDIAL } else { REDIAL_SLOW };
-            if lost.dialled == Time::ZERO || now.since(lost.dialled) >= pause {
+            let lost = self.lost.entry(*pair).or_insert(LostPair {
+                since: now,
+                dialled: Time::ZERO,
+                had,
+                pause: REDIAL,
+            });
+            // The search dials it first.
+            if !had && !stalls && (dialled.contains(pair) || lost.dialled == Time::ZERO) {
                 lost.dialled = now;
+                continue;
+            }
+            let is_long = now.since(lost.since) >= LOST_LONG;
+            let pause = match had {
+                true if is_long => REDIAL_SLOW,
+                false if !stalls => lost.pause,
+                true | false => REDIAL,
+            };
+            if room > 0 && (lost.dialled == Time::ZERO || now.since(lost.dialled) >= pause) {
+                lost.dialled = now;
+                lost.pause = (lost.pause * 2).min(REDIAL_NEVER);
+                room -= 1;
                 actions.push(Action::Dial(*pair));
             }
         }
+    }
+
+    /// Whether a pair of addresses has no flow that has had one.
+    pub(super) fn has_lost(&self) -> bool {
+        self.lost.values().any(|lost| lost.had)
     }
 }

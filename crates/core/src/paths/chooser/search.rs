@@ -97,15 +97,7 @@ impl Chooser {
     /// After a measurement in which nothing was paused but what rests.
     pub(super) fn gauged(&mut self, rates: &Rates, look: &Look<'_>, actions: &mut Vec<Action>) {
         self.top = self.top.max(rates.top());
-        // Of each pair one flow carries data, whatever it adds.
-        let pair_of: BTreeMap<FlowId, PairId> =
-            look.flows.iter().map(|flow| (flow.id, flow.pair)).collect();
-        for flow in self.fastest_of_pairs(rates, look) {
-            if !self.known.iter().any(|known| pair_of.get(known) == pair_of.get(&flow)) {
-                self.known.insert(flow);
-                self.base.set(flow, rates.of(flow));
-            }
-        }
+        self.keep_one_of_pairs(rates, look);
         self.refresh_base(rates);
         let known = self.known.len();
         self.accept(rates, look);
@@ -127,6 +119,18 @@ impl Chooser {
             actions.push(Action::Pause(flow));
         }
         self.rest(settle_pause(look), look, actions);
+    }
+
+    /// Of each pair one flow carries data, whatever it adds.
+    fn keep_one_of_pairs(&mut self, rates: &Rates, look: &Look<'_>) {
+        let pair_of: BTreeMap<FlowId, PairId> =
+            look.flows.iter().map(|flow| (flow.id, flow.pair)).collect();
+        for flow in self.fastest_of_pairs(rates, look) {
+            if !self.known.iter().any(|known| pair_of.get(known) == pair_of.get(&flow)) {
+                self.known.insert(flow);
+                self.base.set(flow, rates.of(flow));
+            }
+        }
     }
 
     /// Only known flows have carried data for a while.
@@ -205,6 +209,7 @@ impl Chooser {
     /// Pauses some of those that may share another's limit; goes on where there are none. `age` is how
     /// many trials were compared with `rates`.
     fn prune(&mut self, rates: &Rates, age: u32, look: &Look<'_>, actions: &mut Vec<Action>) {
+        self.keep_one_of_pairs(rates, look);
         self.accept(rates, look);
         let depressed = self.depressed(rates);
         let unknown = self.unknown(look);

@@ -17,6 +17,8 @@ use super::super::trial::Draw;
 use crate::time::Time;
 
 pub(super) const TICK: Duration = Duration::from_millis(100);
+/// The first segment of a handshake is sent again after so long.
+const REPEATED: Duration = Duration::from_secs(1);
 pub(super) const PAIR: PairId = PairId(0);
 
 pub(super) struct Strand {
@@ -26,6 +28,7 @@ pub(super) struct Strand {
     pub(super) weight: f64,
     pub(super) bytes: f64,
     pub(super) paused: bool,
+    pub(super) began: Time,
     pub(super) opens: Time,
     /// What it carries, bytes a second.
     pub(super) rate: f64,
@@ -112,7 +115,9 @@ impl Network {
         self.met.insert(class);
         let weight = 0.6 + self.chance();
         let opens = self.now.after(Duration::from_millis(40));
-        let strand = Strand { pair, class, weight, bytes: 0.0, paused: false, opens, rate: 0.0 };
+        let began = self.now;
+        let strand =
+            Strand { pair, class, weight, bytes: 0.0, paused: false, began, opens, rate: 0.0 };
         self.flows.insert(FlowId(self.next), strand);
         self.next += 1;
     }
@@ -190,6 +195,7 @@ impl Network {
             bytes: s.bytes as u64,
             acked: s.bytes as u64,
             unacked: false,
+            timeouts: u32::from(s.opens > self.now && self.now.since(s.began) >= REPEATED),
             held: 0,
             backup: s.paused,
             rtt: self.round_trips.get(&s.pair).copied().unwrap_or(Duration::from_millis(20)),

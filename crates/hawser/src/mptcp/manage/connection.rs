@@ -204,6 +204,7 @@ impl Managed {
             bytes: info.bytes_received.saturating_add(info.bytes_acked),
             acked: info.bytes_acked,
             unacked: info.unacked > 0,
+            timeouts: info.timeouts.max(info.backoff).into(),
             held: subflow.socket.unacked.into(),
             backup: subflow.flags.backup(),
             rtt: Duration::from_micros(rtt.into()),

@@ -12,6 +12,7 @@
 //! # Invariants
 //! * one manager in a network namespace: the lock is its, and a watchdog that finds it taken does
 //!   nothing
+//! * the lock's file is removed by who holds it, after the setting is put back
 //! * a setting that somebody else has changed meanwhile is left
 
 use std::fmt;
@@ -23,7 +24,7 @@ use std::process::{Command, Stdio};
 
 use hawser_sys::mptcp::event;
 use hawser_sys::mptcp::kernel;
-use hawser_sys::process::{descriptor_of_process, lock_file, wait_for, withdraw};
+use hawser_sys::process::{descriptor_of_process, wait_for, withdraw};
 
 use crate::mptcp::{others, record};
 
@@ -38,7 +39,21 @@ const KERNEL: &str = "kernel";
 #[derive(Debug)]
 pub struct Guard {
     before: String,
-    _lock: File,
+    _lock: Lock,
+}
+
+/// The lock. Its file goes with it, while it is held.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // What cannot be removed is locked again by the next manager.
+        let _ = fs::remove_file(&self.path);
+    }
 }
 
 /// Why it is not ours.
@@ -109,13 +124,9 @@ impl Guard {
         let path = record::lock_path().map_err(file("finding this network namespace"))?;
         fs::create_dir_all(record::DIRECTORY)
             .map_err(file(format!("making {}", record::DIRECTORY)))?;
-        let lock = File::options().create(true).truncate(false).write(true).open(&path);
-        let lock = lock.map_err(file(format!("opening {}", path.display())))?;
-        match lock_file(&lock) {
-            Ok(true) => {}
-            Ok(false) => return Err(GuardError::Taken(path)),
-            Err(source) => return Err(file(format!("locking {}", path.display()))(source)),
-        }
+        let lock = record::lock(&path).map_err(file(format!("locking {}", path.display())))?;
+        let lock = lock.ok_or_else(|| GuardError::Taken(path.clone()))?;
+        let lock = Lock { path, _file: lock };
         let found = setting();
         let is_userspace = found.as_deref() == Some(USERSPACE);
         if is_userspace && event::listeners() > Some(1) {
@@ -191,8 +202,13 @@ pub fn watchdog(pid: u32, before: &str) -> io::Result<()> {
     if let Ok(manager) = descriptor_of_process(pid) {
         wait_for(&[manager.as_fd()])?;
     }
-    let lock = File::options().write(true).open(record::lock_path()?)?;
-    if lock_file(&lock)? {
+    let path = record::lock_path()?;
+    if !path.exists() {
+        // The manager has ended by itself.
+        return Ok(());
+    }
+    if let Some(file) = record::lock(&path)? {
+        let _lock = Lock { path, _file: file };
         put_back(before);
     }
     Ok(())
