@@ -159,7 +159,7 @@ impl Case {
     #[must_use]
     pub fn title(self) -> &'static str {
         match self {
-            Self::CopyOut => "COPY out of an 82 MB table",
+            Self::CopyOut => "COPY out of 49.8 MB of rows",
             Self::Steady => "long COPY out",
             Self::BaseBackup => "pg_basebackup of a pgbench -s 5 cluster",
             Self::CopyIn => "COPY in",
