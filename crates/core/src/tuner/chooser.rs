@@ -88,10 +88,14 @@ impl Chooser {
         !self.candidates.is_empty()
     }
 
-    /// A connection was opened, with the default algorithm. False if it is none to be sampled:
-    /// its peer is local, or there are too many.
-    pub fn open(&mut self, flow: FlowId, peer: IpAddr, now: Time) -> bool {
+    /// A connection was opened, which `has` this algorithm. False if it is none to be sampled: its
+    /// peer is local, there are too many, or somebody has chosen for it already, by a route's
+    /// `congctl` or on its socket, and it has not the default.
+    pub fn open(&mut self, flow: FlowId, peer: IpAddr, has: Algorithm, now: Time) -> bool {
         let Some(to) = Prefix::of(peer).filter(|_| self.has_choice()) else { return false };
+        if has != self.default {
+            return false;
+        }
         if self.flows.len() >= FLOWS_MAX {
             return false;
         }

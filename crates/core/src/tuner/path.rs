@@ -108,7 +108,8 @@ impl World {
         let id = FlowId(self.next_id);
         self.next_id += 1;
         let peer: IpAddr = peer.parse().unwrap();
-        let is_sampled = is_ours && self.chooser.open(id, peer, self.now());
+        let is_sampled =
+            is_ours && self.chooser.open(id, peer, Algorithm::new("cubic").unwrap(), self.now());
         self.senders.push(Sender {
             id,
             algorithm: Algorithm::new("cubic").unwrap(),

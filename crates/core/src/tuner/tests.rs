@@ -246,14 +246,34 @@ fn flows_and_destinations_are_bounded_and_idle_ones_make_room() {
     let address =
         |n: u32| core::net::IpAddr::from(core::net::Ipv4Addr::from_bits(n << 8 | 0x0b00_0001));
     for n in 0..DESTINATIONS_MAX as u32 {
-        assert!(chooser.open(FlowId(n.into()), address(n), Time::from_micros(n.into())));
+        assert!(chooser.open(
+            FlowId(n.into()),
+            address(n),
+            algorithm("cubic"),
+            Time::from_micros(n.into())
+        ));
     }
     let late = Time::from_micros(1 << 30);
-    assert!(!chooser.open(FlowId(1 << 40), address(1 << 15), late), "all have flows");
+    assert!(
+        !chooser.open(FlowId(1 << 40), address(1 << 15), algorithm("cubic"), late),
+        "all have flows"
+    );
     chooser.close(FlowId(5), late);
-    assert!(chooser.open(FlowId(1 << 40), address(1 << 15), late));
+    assert!(chooser.open(FlowId(1 << 40), address(1 << 15), algorithm("cubic"), late));
     for n in DESTINATIONS_MAX..FLOWS_MAX {
-        assert!(chooser.open(FlowId(n as u64), address(1), late), "{n}");
+        assert!(chooser.open(FlowId(n as u64), address(1), algorithm("cubic"), late), "{n}");
     }
-    assert!(!chooser.open(FlowId(1 << 41), address(1), late));
+    assert!(!chooser.open(FlowId(1 << 41), address(1), algorithm("cubic"), late));
+}
+
+/// `hawser cc apply --to` makes routes with an algorithm: connections over them began with it, and `auto`
+/// took it for the machine's default.
+#[test]
+fn a_flow_for_which_a_route_has_chosen_is_left_alone() {
+    let mut chooser = auto();
+    let peer = FAR.parse().unwrap();
+    assert!(!chooser.open(FlowId(1), peer, algorithm("bbr"), Time::ZERO));
+    assert!(!chooser.open(FlowId(2), peer, algorithm("reno"), Time::ZERO));
+    assert!(chooser.open(FlowId(3), peer, algorithm("cubic"), Time::ZERO));
+    assert_eq!(chooser.next_change(), None);
 }

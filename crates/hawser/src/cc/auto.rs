@@ -19,6 +19,7 @@ use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use hawser_core::time::Time;
+use hawser_core::tuner::algorithm::Algorithm;
 use hawser_core::tuner::chooser::{Chooser, FlowId, RTT_MIN_US};
 use hawser_core::tuner::sample::Sample;
 use hawser_sys::congestion::flows::Flows;
@@ -96,7 +97,9 @@ impl Rounds {
         for flow in flows.since(self.next_flow) {
             self.next_flow = flow + 1;
             let Some(peer) = flows.peer(flow) else { continue };
-            if self.chooser.open(FlowId(flow), peer.ip(), now) {
+            let Some(Ok(has)) = flows.algorithm(flow) else { continue };
+            let Some(has) = Algorithm::new(&has) else { continue };
+            if self.chooser.open(FlowId(flow), peer.ip(), has, now) {
                 let due = now.after(SLOWEST);
                 self.looks.push(Reverse(Look { due, flow, bytes_acked: 0, pause: SLOWEST }));
             }
@@ -181,7 +184,6 @@ pub fn sample(info: &TcpInfo, at: Time) -> Option<Sample> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hawser_core::tuner::algorithm::Algorithm;
     use std::net::{TcpListener, TcpStream};
 
     fn rounds() -> Rounds {

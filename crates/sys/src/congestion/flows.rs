@@ -88,6 +88,11 @@ impl Flows {
         self.with(number, |fd| tcp_info(fd))
     }
 
+    /// Which algorithm one has. `None` if it has been closed.
+    pub fn algorithm(&self, number: u64) -> Option<io::Result<String>> {
+        self.with(number, |fd| super::algorithm(fd))
+    }
+
     /// Gives one another algorithm. `None` if it has been closed.
     pub fn set_algorithm(&self, number: u64, name: &str) -> Option<Result<(), SetError>> {
         self.with(number, |fd| set_algorithm(fd, name))
@@ -120,6 +125,7 @@ mod tests {
         assert_eq!(flows.peer(number), Some(listener.local_addr().unwrap()));
         assert!(flows.info(number).unwrap().unwrap().window > 0);
         let has = crate::congestion::algorithm(&stream).unwrap();
+        assert_eq!(flows.algorithm(number).unwrap().unwrap(), has);
         flows.set_algorithm(number, &has).unwrap().unwrap();
         assert!(flows.set_algorithm(number, "nosuchthing").unwrap().is_err());
         drop(entry);
