@@ -187,6 +187,19 @@ def test_a_dry_run_of_apply_writes_nothing(env):
 
 
 @here
+def test_a_default_that_a_namespace_may_not_have_is_refused_with_the_reason(env):
+    allowed = pathlib.Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control").read_text().split()
+    restricted = [one for one in listed()["available"] if one not in allowed]
+    if not restricted:
+        raise Skip("every algorithm of this kernel is allowed")
+    with network("lan") as name:
+        refused = lab("run", name, "--", os.environ["HAWSER"], "cc", "apply", "--system", "--algorithm", restricted[0], "--buffers", 32 << 20, check=DENIED)
+        assert "tcp_allowed_congestion_control" in refused.stderr and "root" not in refused.stderr, refused.stderr
+        undone = lab("run", name, "--", os.environ["HAWSER"], "cc", "undo").stdout
+        assert "there is nothing to undo" in undone, undone
+
+
+@here
 def test_one_destination_has_an_algorithm_of_its_own_until_undo(env):
     with network("lan") as name:
         def inside(*command, check=0):
@@ -201,8 +214,9 @@ def test_one_destination_has_an_algorithm_of_its_own_until_undo(env):
         asks = f"{sys.executable} -c {shlex.quote(program)}"
         script = f"$HAWSER cc apply --to {far} --algorithm {others[0]} && {asks} && $HAWSER cc undo && {asks}"
         lines = inside("sh", "-c", script).split("\n")
-        assert f"congctl {others[0]}" in lines[0] and lines[1] == others[0], lines
-        assert lines[2].startswith("removed: ") and lines[3] == found["default"], lines
+        assert f"congctl {others[0]}" in lines[0] and lines[2] == others[0], lines
+        assert "connections that exist keep their algorithm" in lines[1], lines
+        assert lines[3].startswith("removed: ") and lines[4] == found["default"], lines
 
 
 @limit(120)

@@ -42,6 +42,10 @@ const UNIT_PREFIX: &str = "hawser-congestion-";
 /// By its first line a file of ours is known.
 const MARK: &str = "# Written by `hawser cc apply --persist`; removed by `hawser cc undo`.";
 const DEFAULT: &str = "net.ipv4.tcp_congestion_control";
+const ALLOWED: &str = "tcp_allowed_congestion_control";
+/// Of a route: the kernel looks at it when a connection begins.
+const EXISTING: &str =
+    "connections that exist keep their algorithm: this is for those that begin from now on";
 /// `EEXIST`, `ENETUNREACH`.
 const EEXIST: i32 = 17;
 const ENETUNREACH: i32 = 101;
@@ -51,6 +55,8 @@ const ENETUNREACH: i32 = 101;
 pub enum ApplyError {
     /// The kernel has not got it, or not for us.
     Algorithm(SetError),
+    /// A network namespace may not have it as its default.
+    NotAllowed(Algorithm),
     /// Packets to there go nowhere.
     NoRoute(Prefix),
     /// They stay here, or go by several ways.
@@ -81,7 +87,7 @@ impl ApplyError {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Algorithm(SetError::Unknown(_)) => 78,
-            Self::Algorithm(_) => 77,
+            Self::Algorithm(_) | Self::NotAllowed(_) => 77,
             Self::NoRoute(_) | Self::NoWay(_) => 68,
             Self::Taken(_) | Self::NotOurs(_) => 73,
             Self::Netlink { source, .. } if source.is_denied() => 77,
@@ -95,6 +101,12 @@ impl fmt::Display for ApplyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Algorithm(error) => error.fmt(f),
+            Self::NotAllowed(algorithm) => write!(
+                f,
+                "{algorithm} is not in net.ipv4.{ALLOWED}: a network namespace other than the first can \
+                 have no other algorithm as its default. Add it there, in the first one; or give it to \
+                 destinations (`hawser cc apply --to`)"
+            ),
             Self::NoRoute(to) => write!(f, "there is no route to {to}"),
             Self::NoWay(to) => write!(
                 f,
@@ -223,11 +235,29 @@ impl Root {
         write().map_err(file(path.clone()))
     }
 
+    fn forget(&self) -> Result<(), ApplyError> {
+        let path = self.record()?;
+        fs::remove_file(&path).map_err(file(path))
+    }
+
+    /// Whether any network namespace may have it as its default.
+    fn allows(&self, algorithm: Algorithm) -> bool {
+        let allowed = self.read(&format!("net.ipv4.{ALLOWED}"));
+        allowed.is_ok_and(|names| names.split(' ').any(|name| name == algorithm.as_str()))
+    }
+
     /// Whether a file is ours, or not there.
     fn is_ours(&self, path: &str) -> Result<bool, ApplyError> {
         let path = self.at(path);
         unit::is_ours_or_absent(&path, MARK).map_err(file(path))
     }
+}
+
+/// A setting that is to be written.
+struct Setting<'a> {
+    name: &'a str,
+    set: &'a str,
+    before: String,
 }
 
 /// What the machine is to have.
@@ -268,8 +298,9 @@ pub fn system(wanted: &System, root: &Root, dry_run: bool) -> Result<Vec<String>
             continue;
         }
         lines.push(format!("{name}: {before} -> {set}"));
-        record = record.with(Changed { name: name.clone(), before, set: set.clone() });
-        to_write.push((root.setting(name), set));
+        let change = Changed { name: name.clone(), before: before.clone(), set: set.clone() };
+        record = record.with(change);
+        to_write.push(Setting { name, set, before });
     }
     let files = if wanted.persist { persistent(&changes, wanted.algorithm) } else { Vec::new() };
     for (path, text) in &files {
@@ -282,10 +313,13 @@ pub fn system(wanted: &System, root: &Root, dry_run: bool) -> Result<Vec<String>
         return Ok(lines);
     }
     if !to_write.is_empty() {
+        let earlier = root.load()?;
         root.save(&record)?;
-    }
-    for (path, set) in to_write {
-        fs::write(&path, set).map_err(file(path))?;
+        if let Err(error) = write_all(&to_write, root) {
+            // The first error says what is wrong.
+            let _ = if earlier.settings.is_empty() { root.forget() } else { root.save(&earlier) };
+            return Err(error);
+        }
     }
     for (path, text) in files {
         let path = root.at(path);
@@ -296,6 +330,29 @@ pub fn system(wanted: &System, root: &Root, dry_run: bool) -> Result<Vec<String>
         write().map_err(file(path.clone()))?;
     }
     Ok(lines)
+}
+
+/// Writes settings, all or none: where one is refused, those before it are put back.
+fn write_all(settings: &[Setting<'_>], root: &Root) -> Result<(), ApplyError> {
+    for (at, setting) in settings.iter().enumerate() {
+        let path = root.setting(setting.name);
+        let Err(error) = fs::write(&path, setting.set) else { continue };
+        for earlier in &settings[..at] {
+            let _ = fs::write(root.setting(earlier.name), &earlier.before);
+        }
+        return Err(match Algorithm::new(setting.set) {
+            // net/ipv4/tcp_cong.c, tcp_set_default_congestion_control()
+            Some(algorithm)
+                if setting.name == DEFAULT
+                    && error.kind() == io::ErrorKind::PermissionDenied
+                    && !root.allows(algorithm) =>
+            {
+                ApplyError::NotAllowed(algorithm)
+            }
+            _ => file(path)(error),
+        });
+    }
+    Ok(())
 }
 
 /// The files that do the same at each start.
@@ -354,6 +411,7 @@ pub fn destination(
         lines.push(format!("in place of: {}", said(earlier)));
     }
     lines.push(said(&route));
+    lines.push(EXISTING.to_owned());
     let unit = match persist {
         true => Some((unit_of(wanted), std::env::current_exe().map_err(file("/proc/self/exe"))?)),
         false => None,
@@ -436,6 +494,9 @@ pub fn undo(root: &Root, dry_run: bool) -> Result<Vec<String>, ApplyError> {
     let record = root.load()?;
     for Changed { name, before, set } in &record.settings {
         let now = root.read(name)?;
+        if now == *before {
+            continue;
+        }
         if now != *set {
             lines.push(format!("{name} is {now}, which somebody else has set: it stays"));
             continue;
@@ -447,8 +508,7 @@ pub fn undo(root: &Root, dry_run: bool) -> Result<Vec<String>, ApplyError> {
         }
     }
     if !dry_run && !record.settings.is_empty() {
-        let path = root.record()?;
-        fs::remove_file(&path).map_err(file(path))?;
+        root.forget()?;
     }
     for path in [SYSCTL_FILE, MODULES_FILE] {
         let at = root.at(path);
@@ -583,6 +643,27 @@ mod tests {
         assert_eq!(machine.0.read("net.ipv4.tcp_rmem").unwrap(), "1 2 3", "{lines}");
         assert!(!machine.0.at(SYSCTL_FILE).exists() && !machine.0.at(MODULES_FILE).exists());
         assert_eq!(undo(&machine.0, true).unwrap(), ["there is nothing to undo"]);
+    }
+
+    /// In a network namespace the kernel refused the algorithm; `undo` then said that somebody else had
+    /// set what was never changed.
+    #[test]
+    fn a_setting_that_is_refused_leaves_nothing_to_undo() {
+        let machine = Machine::new();
+        machine.set(DEFAULT, "other\n");
+        // The second is a directory.
+        let settings = [
+            Setting { name: DEFAULT, set: "cubic", before: "other".to_owned() },
+            Setting { name: "net.ipv4", set: "1 2 3", before: String::new() },
+        ];
+        assert!(write_all(&settings, &machine.0).is_err());
+        assert_eq!(machine.0.read(DEFAULT).unwrap(), "other");
+        let change =
+            Changed { name: DEFAULT.to_owned(), before: "other".into(), set: "cubic".into() };
+        machine.0.save(&Record::default().with(change)).unwrap();
+        let lines = undo(&machine.0, false).unwrap();
+        assert_eq!(lines, ["there is nothing to undo"]);
+        assert!(!machine.0.record().unwrap().exists());
     }
 
     #[test]

@@ -305,6 +305,29 @@ pub fn cases(plan: &Plan, far: &[String], near: &[String]) -> Result<Vec<Case>, 
     Ok(cases)
 }
 
+/// Over round trips from this on, transfers of less than [`LONG_SECONDS`] flatter a loss-based algorithm.
+const LONG_RTT_MS: f64 = 100.0;
+/// A loss-based flow's window comes down from what slow start had opened by one loss after another, and
+/// over a long path with few losses these are seconds apart.
+const LONG_SECONDS: u32 = 60;
+
+impl Comparison {
+    /// What is to be known of the figures, if anything.
+    #[must_use]
+    pub fn caveat(&self) -> Option<String> {
+        let of = |outcome: &Outcome| outcome.rtt_min_ms;
+        let rtt = self.outcomes.iter().map(of).fold(0.0, f64::max);
+        (rtt >= LONG_RTT_MS && self.seconds < LONG_SECONDS).then(|| {
+            format!(
+                "{} s are short over a round trip of {rtt:.0} ms: what slow start had opened is still in \
+                 these figures, and cubic and others that heed loss have less in the long run. \
+                 `--seconds {LONG_SECONDS}` shows it",
+                self.seconds
+            )
+        })
+    }
+}
+
 /// Compares. What ends it in the middle is in [`Comparison::incomplete`].
 ///
 /// # Errors

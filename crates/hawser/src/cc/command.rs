@@ -396,6 +396,9 @@ fn bench_(arguments: &Bench) -> Result<(), Failure> {
         }
         print(&datagrams::table(&compared.path));
         print(&figures::table(&compared.outcomes));
+        if let Some(caveat) = compared.caveat() {
+            print(&format!("\nnote: {caveat}.\n"));
+        }
         if !compared.postgres.is_empty() {
             print(&format!("\n{}", postgres::table(&compared.postgres)));
         }

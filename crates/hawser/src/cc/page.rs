@@ -56,6 +56,9 @@ pub fn page(compared: &Comparison) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(text, "<p class=\"warning\"><b>Incomplete</b> {}.</p>", escaped(why));
     }
+    if let Some(caveat) = compared.caveat() {
+        let _ = writeln!(text, "<p class=\"warning\">{}.</p>", escaped(&caveat));
+    }
     for one in &compared.path {
         let least = if one.at_least { "at least " } else { "" };
         // Writing to a string cannot fail.
@@ -353,6 +356,18 @@ mod tests {
         for elsewhere in ["http:", "https:", "<script", "src="] {
             assert!(!text.contains(elsewhere), "{elsewhere}");
         }
+    }
+
+    #[test]
+    fn short_transfers_over_a_long_path_are_said_to_be_short() {
+        let mut compared = comparison("cubic");
+        assert_eq!(compared.caveat(), None);
+        compared.outcomes[0].rtt_min_ms = 217.0;
+        let caveat = compared.caveat().unwrap();
+        assert!(caveat.starts_with("10 s are short over a round trip of 217 ms"), "{caveat}");
+        assert!(page(&compared).contains(&escaped(&caveat)));
+        compared.seconds = 60;
+        assert_eq!(compared.caveat(), None);
     }
 
     #[test]
