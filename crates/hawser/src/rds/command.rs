@@ -77,41 +77,56 @@ struct Ping {
 #[derive(Debug, Args)]
 struct Stress {
     /// The other end, which waits there.
-    #[arg(short, value_name = "HOST")]
+    #[arg(short, long = "send-addr", value_name = "HOST")]
     send: Option<String>,
     /// This end's address [default: that of the connection].
-    #[arg(short, value_name = "ADDR")]
+    #[arg(short, long = "recv-addr", value_name = "ADDR")]
     receive: Option<IpAddr>,
     /// TCP's port on which the ends meet; RDS ports follow.
-    #[arg(short, value_name = "PORT", default_value_t = 4000, value_parser = clap::value_parser!(u16).range(2..))]
+    #[arg(short, long, value_name = "PORT", default_value_t = 4000, value_parser = clap::value_parser!(u16).range(2..))]
     port: u16,
     /// Bytes of an answer.
-    #[arg(short, value_name = "BYTES", default_value_t = MESSAGE_BYTES_MIN, value_parser = bytes)]
+    #[arg(short, long = "ack-bytes", value_name = "BYTES", default_value_t = MESSAGE_BYTES_MIN, value_parser = bytes)]
     answer: usize,
     /// Bytes of a request.
-    #[arg(short = 'q', value_name = "BYTES", default_value = "1024", value_parser = bytes)]
+    #[arg(short = 'q', long = "req-bytes", value_name = "BYTES", default_value = "1024", value_parser = bytes)]
     request: usize,
     /// Requests that each task has unanswered to each task of the other end.
-    #[arg(short, value_name = "N", default_value_t = 1)]
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
     depth: u32,
     /// Tasks of each end.
-    #[arg(short, value_name = "N", default_value_t = 1)]
+    #[arg(short, long, value_name = "N", default_value_t = 1)]
     tasks: u16,
     /// Seconds; 0 is until it is ended.
-    #[arg(short = 'T', value_name = "SECONDS", default_value_t = 0)]
+    #[arg(short = 'T', long, value_name = "SECONDS", default_value_t = 0)]
     time: u32,
     /// Requests go one way only.
     #[arg(short)]
     one_way: bool,
     /// Compare what comes with what was sent.
-    #[arg(short)]
+    #[arg(short, long)]
     verify: bool,
     /// Only the average.
-    #[arg(short = 'z')]
+    #[arg(short = 'z', long = "report-summary")]
     summary_only: bool,
     /// Use of all processors.
-    #[arg(short)]
+    #[arg(short, long = "report-cpu")]
     cpu: bool,
+    /// Before all ordinary threads (SCHED_FIFO); needs CAP_SYS_NICE. On the end where it is given.
+    #[arg(short = 'R', long)]
+    rtprio: bool,
+    /// A line for each message, on standard error. On the end where it is given.
+    #[arg(short = 'V', long)]
+    trace: bool,
+    /// What is to be done, before it is.
+    #[arg(long)]
+    show_params: bool,
+    /// Each second as values with commas.
+    #[arg(long, conflicts_with = "json")]
+    show_perfdata: bool,
+    /// How often to try again, each second, where the other end cannot be reached.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=86_400))]
+    connect_retries: u32,
     /// The average as JSON.
     #[arg(long)]
     json: bool,
@@ -248,8 +263,17 @@ fn ping_(arguments: &Ping) -> Result<ExitCode, String> {
 }
 
 fn stress_(arguments: &Stress) -> Result<ExitCode, String> {
-    let Stress { summary_only, cpu, json, .. } = *arguments;
-    let show = Show { summary_only, cpu, json };
+    let Stress { summary_only, cpu, json, rtprio, trace, show_params, show_perfdata, .. } =
+        *arguments;
+    let show = Show {
+        summary_only,
+        cpu,
+        json,
+        params: show_params,
+        perfdata: show_perfdata,
+        trace,
+        first: rtprio,
+    };
     let Some(to) = &arguments.send else {
         stress::passive(arguments.receive, arguments.port, &show)?;
         return Ok(ExitCode::SUCCESS);
@@ -267,7 +291,7 @@ fn stress_(arguments: &Stress) -> Result<ExitCode, String> {
         lanes: arguments.transport.lanes,
         buffer_bytes: arguments.transport.buffer,
     };
-    stress::active(find(to)?, arguments.receive, plan, &show)?;
+    stress::active(find(to)?, arguments.receive, plan, arguments.connect_retries, &show)?;
     Ok(ExitCode::SUCCESS)
 }
 

@@ -10,13 +10,14 @@
 //!   tx+rx K/s  bytes of requests and answers, sent and received, in KiB
 //!   tx us/c    microseconds of a send   rtt us         from a request to its answer
 //!   cpu %      of all processors, by everything on this machine (-c), else -1
+//!   --show-perfdata prints each second as `::tasks,request,answer,0,requests,K/s,0,0,us/c,rtt,cpu`
 //! ```
 //! # Why not
 //! One process for each task, as there: ports of one host share connections, so one thread has them.
 //! rds-stress measures CPU by programs that spin; this reads what the kernel accounts.
 //!
 //! # Limits
-//! No RDMA: `mbi` and `mbo` are 0, and -D, -I, -M are not there; nor is -Q. The two ends agree by a
+//! No RDMA: `mbi` and `mbo` are 0, and its options are not there; nor is -Q. The two ends agree by a
 //! line of JSON, so the other end must be a Hawser.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -28,6 +29,7 @@ use hawser_core::rds::node::SendError;
 use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
 use hawser_sys::dial::dial_waiting;
+use hawser_sys::precision::{Priority, come_before_ordinary};
 use serde::{Deserialize, Serialize};
 
 use super::endpoint::{Endpoint, Options, PortEvent};
@@ -86,6 +88,14 @@ pub struct Show {
     pub cpu: bool,
     /// The average as JSON, in place of the table.
     pub json: bool,
+    /// What is to be done, before it is.
+    pub params: bool,
+    /// Each second as values with commas, in place of a row.
+    pub perfdata: bool,
+    /// A line for each message, on standard error.
+    pub trace: bool,
+    /// Before all ordinary threads.
+    pub first: bool,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -136,6 +146,7 @@ struct Run {
     counts: Counts,
     request: Vec<u8>,
     answer: Vec<u8>,
+    traces: bool,
     busy: BTreeSet<usize>,
 }
 
@@ -172,13 +183,22 @@ pub fn passive(address: Option<IpAddr>, port: u16, show: &Show) -> Result<(), St
 ///
 /// # Errors
 /// In words.
-pub fn active(to: IpAddr, from: Option<IpAddr>, plan: Plan, show: &Show) -> Result<(), String> {
+pub fn active(
+    to: IpAddr,
+    from: Option<IpAddr>,
+    plan: Plan,
+    retries: u32,
+    show: &Show,
+) -> Result<(), String> {
     check(&plan)?;
+    if show.params {
+        print(&params(&plan));
+    }
     let there = SocketAddr::new(to, plan.port);
     if !show.json {
         print(&format!("connecting to {there}\n"));
     }
-    let control = connect(from, there).map_err(|error| format!("{there}: {error}"))?;
+    let control = connect(from, there, retries).map_err(|error| format!("{there}: {error}"))?;
     let here = control.local_addr().map_err(|error| error.to_string())?.ip().to_canonical();
     let mut reader = BufReader::new(control.try_clone().map_err(|error| error.to_string())?);
     let run = Run::new(plan, here, to, true)?;
@@ -191,15 +211,30 @@ pub fn active(to: IpAddr, from: Option<IpAddr>, plan: Plan, show: &Show) -> Resu
     run.run(&control, true, show)
 }
 
-fn connect(from: Option<IpAddr>, to: SocketAddr) -> io::Result<TcpStream> {
-    let until = now().after(CONNECT_MAX);
+/// As rds-stress prints it.
+fn params(plan: &Plan) -> String {
+    let Plan { tasks, request_bytes, answer_bytes, .. } = plan;
+    format!(
+        "Options:\n  {:<10} {tasks:<7}\n  {:<10} {request_bytes:<7}\n  {:<10} {answer_bytes:<7}\n  \
+         {:<10} {:<7}\n\n",
+        "Tasks", "Req size", "ACK size", "RDMA size", 0
+    )
+}
+
+/// Tries again each second where nobody listens or nothing leads there, `retries` times; and for some
+/// seconds where nobody listens yet.
+fn connect(from: Option<IpAddr>, to: SocketAddr, retries: u32) -> io::Result<TcpStream> {
+    use io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+    let until = now().after(CONNECT_MAX.max(Duration::from_secs(retries.into())));
+    let again = [ConnectionRefused, HostUnreachable, NetworkUnreachable];
+    let again = if retries > 0 { &again[..] } else { &again[..1] };
     loop {
         let result = match from {
             None => TcpStream::connect(to),
             Some(from) => dial_waiting(from, to, CONNECT_MAX),
         };
         match result {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused && now() < until => {
+            Err(error) if again.contains(&error.kind()) && now() < until => {
                 std::thread::sleep(Duration::from_millis(100));
             }
             other => return other,
@@ -283,6 +318,7 @@ impl Run {
             request: message(plan.request_bytes, REQUEST),
             answer: message(plan.answer_bytes, ANSWER),
             sends_requests: active || !plan.one_way,
+            traces: false,
             busy: (0..tasks.len()).collect(),
             counts: Counts::default(),
             endpoint,
@@ -296,11 +332,16 @@ impl Run {
         const CONTROL: u64 = 1;
         let failed = |error: io::Error| error.to_string();
         control.set_nonblocking(true).map_err(failed)?;
+        self.traces = show.trace;
+        if show.first && come_before_ordinary() == Priority::Ordinary {
+            return Err("-R needs CAP_SYS_NICE".to_owned());
+        }
         self.endpoint.watch(control, CONTROL).map_err(failed)?;
         let mut gone = false;
         self.work_until(now().after(BEGIN), false, &mut gone)?;
         self.work_until(now().after(BEGIN), true, &mut gone)?;
-        let mut table = Table::new(show, self.plan.tasks, self.counts);
+        let plan = self.plan.clone();
+        let mut table = Table::new(show, &plan, self.counts);
         while !gone {
             self.work_until(now().after(SECOND), true, &mut gone)?;
             table.sample(self.counts);
@@ -310,7 +351,7 @@ impl Run {
             }
         }
         let lanes = self.endpoint.report();
-        table.end(self.plan.tasks, &lanes);
+        table.end(&lanes);
         // What is under way arrives before the connections end.
         if active {
             self.sends_requests = false;
@@ -367,6 +408,9 @@ impl Run {
                 ));
             }
             self.counts.bytes += body.len() as u64;
+            if self.traces {
+                trace("received", operation, body.len(), (datagram.port, port));
+            }
             if operation == Some(REQUEST) {
                 self.counts.requests_received += 1;
                 flow.answers_due += 1;
@@ -410,6 +454,9 @@ impl Run {
         self.endpoint.send(from, (self.to, to), message)?;
         self.counts.send_ns += began.elapsed().as_nanos() as u64;
         self.counts.sends += 1;
+        if self.traces {
+            trace("sent", message.get(OPERATION_AT).copied(), message.len(), (from, to));
+        }
         self.counts.bytes += message.len() as u64;
         flow.number = flow.number.wrapping_add(1);
         if is_answer {
@@ -422,10 +469,16 @@ impl Run {
     }
 }
 
+/// A message, in one line of standard error.
+fn trace(done: &str, operation: Option<u8>, bytes: usize, (from, to): (u16, u16)) {
+    let kind = if operation == Some(REQUEST) { "request" } else { "answer" };
+    eprintln!("{done} {kind} of {bytes} bytes, port {from} to {to}");
+}
+
 /// What is printed.
 struct Table<'a> {
     show: &'a Show,
-    tasks: u16,
+    plan: &'a Plan,
     first: Time,
     last: Time,
     at_first: Counts,
@@ -435,8 +488,8 @@ struct Table<'a> {
 }
 
 impl<'a> Table<'a> {
-    fn new(show: &'a Show, tasks: u16, counts: Counts) -> Self {
-        if !show.json {
+    fn new(show: &'a Show, plan: &'a Plan, counts: Counts) -> Self {
+        if !show.json && !show.perfdata {
             print(&format!(
                 "{:>4} {:>6} {:>6} {:>10} {:>10} {:>10} {:>7} {:>8} {:>5}\n",
                 "tsks",
@@ -454,7 +507,7 @@ impl<'a> Table<'a> {
         let now = now();
         Self {
             show,
-            tasks,
+            plan,
             first: now,
             last: now,
             at_first: counts,
@@ -468,12 +521,16 @@ impl<'a> Table<'a> {
         let (now, cpu) = (now(), processors());
         if !self.show.summary_only && !self.show.json {
             let done = counts.minus(&self.at_last);
-            print(&row(self.tasks, done, now.since(self.last), self.cpu(self.cpu_last, cpu), ""));
+            let (time, cpu) = (now.since(self.last), self.cpu(self.cpu_last, cpu));
+            print(&match self.show.perfdata {
+                true => values(self.plan, done, time, cpu),
+                false => row(self.plan.tasks, done, time, cpu, ""),
+            });
         }
         (self.last, self.at_last, self.cpu_last) = (now, counts, cpu);
     }
 
-    fn end(&self, tasks: u16, report: &hawser_core::rds::node::Report) {
+    fn end(&self, report: &hawser_core::rds::node::Report) {
         let done = self.at_last.minus(&self.at_first);
         let time = self.last.since(self.first);
         let cpu = self.cpu(self.cpu_first, self.cpu_last);
@@ -492,7 +549,7 @@ impl<'a> Table<'a> {
             });
             let summary = serde_json::json!({
                 "seconds": time.as_secs_f64(),
-                "tasks": tasks,
+                "tasks": self.plan.tasks,
                 "requests_sent_s": done.requests_sent as f64 / seconds,
                 "requests_received_s": done.requests_received as f64 / seconds,
                 "bytes_s": done.bytes as f64 / seconds,
@@ -506,7 +563,7 @@ impl<'a> Table<'a> {
         if !self.show.summary_only {
             print("---------------------------------------------\n");
         }
-        print(&row(tasks, done, time, cpu, "  (average)"));
+        print(&row(self.plan.tasks, done, time, cpu, "  (average)"));
     }
 
     fn cpu(&self, before: Option<(u64, u64)>, now: Option<(u64, u64)>) -> f64 {
@@ -534,6 +591,21 @@ fn row(tasks: u16, done: Counts, time: Duration, cpu: f64, after: &str) -> Strin
         0.0,
         average(done.send_ns, done.sends) / 1000.0,
         average(done.rtt_us, done.answers)
+    )
+}
+
+/// A second, as values with commas.
+fn values(plan: &Plan, done: Counts, time: Duration, cpu: f64) -> String {
+    let Plan { tasks, request_bytes, answer_bytes, .. } = plan;
+    format!(
+        "::{tasks},{request_bytes},{answer_bytes},0,{},{:.6},{:.6},{:.6},{:.6},{:.6},{:.6}\n",
+        done.requests_sent,
+        done.bytes as f64 / time.as_secs_f64().max(1e-6) / 1024.0,
+        0.0,
+        0.0,
+        average(done.send_ns, done.sends) / 1000.0,
+        average(done.rtt_us, done.answers),
+        cpu.max(0.0)
     )
 }
 
@@ -601,6 +673,15 @@ mod tests {
             line,
             "   8   1000    500    2048.00       0.00       0.00    1.50   100.50 -1.00\n"
         );
+    }
+
+    #[test]
+    fn a_second_as_values_and_the_parameters_are_those_of_rds_stress() {
+        let done = Counts { requests_sent: 20, bytes: 2048, ..Counts::default() };
+        let line = values(&plan(), done, Duration::from_secs(1), -1.0);
+        let zeros = ",0.000000".repeat(5);
+        assert_eq!(line, format!("::2,1024,63,0,20,2.000000{zeros}\n"));
+        assert!(params(&plan()).contains("  Req size   1024"), "{}", params(&plan()));
     }
 
     #[test]
