@@ -9,6 +9,8 @@
 mod driver;
 #[path = "fuzz_smoke/kept.rs"]
 mod kept;
+#[path = "fuzz_smoke/peer.rs"]
+mod peer;
 #[path = "fuzz_smoke/shrink.rs"]
 mod shrink;
 #[path = "fuzz_smoke/texts.rs"]
@@ -18,6 +20,8 @@ use shrink::{Random, outcome, shrink};
 
 /// Inputs of a run of a few seconds in a debug build.
 const ROUNDS: u64 = 1_200;
+/// Inputs of the target `rds`.
+const PEER_ROUNDS: u64 = 3_000;
 
 fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
@@ -65,4 +69,24 @@ fn random_sequences_keep_all_invariants() {
         }
     }
     assert!(failures.is_empty(), "\n{}", failures.join("\n"));
+}
+
+#[test]
+fn whatever_a_peer_of_datagrams_does_its_bounds_hold() {
+    let seed = from_environment("FUZZ_SEED", 1);
+    for round in 0..from_environment("FUZZ_ROUNDS", PEER_ROUNDS) {
+        let mut random = Random::new(seed.wrapping_add(round));
+        let length = random.below(600);
+        let mut input: Vec<u8> = (0..length).map(|_| random.byte()).collect();
+        // Most operations are frames: of those alone are queues filled.
+        for at in (0..input.len()).step_by(3) {
+            if random.below(4) > 0 {
+                input[at] |= 7;
+            }
+        }
+        if let Err(panic) = std::panic::catch_unwind(|| peer::play(&input)) {
+            eprintln!("seed {}: {}", seed.wrapping_add(round), shrink::hex(&input));
+            std::panic::resume_unwind(panic);
+        }
+    }
 }
