@@ -212,6 +212,21 @@ fn a_client_that_was_told_other_rows_gets_the_servers_error_and_nothing_is_execu
     assert_eq!(world.idle_backends(), 1);
 }
 
+/// The server sends the parameters before it finds that the rows are others.
+#[test]
+fn a_describe_that_is_refused_for_other_rows_says_the_parameters_first() {
+    let (mut world, client, server) = told(rows("a", INT4, 0));
+    world.send(&client, &[describe(b'S', "s"), sync()].concat());
+    for _ in 0..2 {
+        assert_eq!(server.kinds(), "PDH");
+        world.send(&server, &[answers("1"), parameters(INT4), rows("a", TEXT, 0)].concat());
+    }
+    assert_eq!(server.kinds(), "CDS");
+    world.send(&server, &[answers("3"), lost(), answers("I")].concat());
+    let due = [parameters(INT4), refusal_of_ours(), answers("I")].concat();
+    assert_eq!(client.received(), due);
+}
+
 #[test]
 fn parameters_stay_those_that_the_client_was_told() {
     let (mut world, client, server) = told(rows("a", INT4, 0));

@@ -194,8 +194,15 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// The message at hand is refused with the server's own error for a statement that has changed:
-    /// `start` is what of its body comes ahead of the statement's name.
-    pub(super) fn refuse_changed(&mut self, start: &[u8], name: &[u8]) -> Result<(), Halt> {
+    /// `start` is what of its body comes ahead of the statement's name. Of a Describe the server answers the
+    /// first half (`exec_describe_statement_message`, postgres.c): what the client has been told of the
+    /// parameters, in `described`.
+    pub(super) fn refuse_changed(
+        &mut self,
+        start: &[u8],
+        name: &[u8],
+        described: Option<&Seen>,
+    ) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         build::close_statement(&mut self.passage.out, EMPTY);
         self.backend.expect(Expect::Made);
@@ -204,6 +211,11 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, EMPTY);
         })?;
         let mut error = Vec::new();
+        if let Some(seen) = described.filter(|seen| seen.told().parameters != 0) {
+            build::message(&mut error, backend::PARAMETER_DESCRIPTION, |out| {
+                out.extend_from_slice(seen.types().unwrap_or(&[0, 0]));
+            });
+        }
         build::message(&mut error, backend::ERROR, |out| out.extend_from_slice(CHANGED));
         self.backend.refusals.push_back(error.into());
         self.backend.expect(Expect::BindRefused);

@@ -412,7 +412,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.bring_own_names_of(unnamed.text(), unnamed.effects())?;
             }
             if self.bring_unnamed()? {
-                return self.refuse_changed(&[portal, b"\0"].concat(), name);
+                return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
             }
             if let Some(unnamed) = &self.client.unnamed {
                 let draws = !unnamed.draws_nothing;
@@ -479,7 +479,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let Some(ClientStatement { statement, serial, seen, .. }) =
             self.fit(name, named, Use::Binds { unnamed: portal.is_empty() })?
         else {
-            return self.refuse_changed(&[portal, b"\0"].concat(), name);
+            return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
         };
         let first = self.backend.has_sent_settings_alone()
             || (!self.backend.owes_client()
@@ -639,7 +639,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.hold_for_name(name)?;
             if name.is_empty() {
                 if self.bring_unnamed()? {
-                    return self.refuse_changed(b"S", name);
+                    let told = self.client.unnamed.as_ref().and_then(|one| one.told()).cloned();
+                    return self.refuse_changed(b"S", name, told.as_deref());
                 }
                 if let Some(unnamed) = &self.client.unnamed {
                     self.backend.describing.push_back(unnamed.noting());
@@ -652,10 +653,11 @@ impl<S: Socket> Turn<'_, '_, S> {
                 if self.describe_empty(name, &named.statement)? {
                     return Ok(());
                 }
+                let told = named.seen.clone();
                 let Some(ClientStatement { statement, seen, .. }) =
                     self.fit(name, named, Use::Describes)?
                 else {
-                    return self.refuse_changed(b"S", name);
+                    return self.refuse_changed(b"S", name, Some(&told));
                 };
                 self.bring(&statement)?;
                 self.pass_with(name.len() + 2, |out| {
