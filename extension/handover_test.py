@@ -497,7 +497,7 @@ def sql_knows_a_client_by_its_id_while_its_backend_works_for_it(server):
                 pooler.client.execute("commit")
                 waiter.collect()
             owner.execute("set hawser.client_pids = off")
-            equal(owner.rows(seen), [(str(pooler.pid),)])
+            wait_for(lambda: owner.rows(seen) == [(str(pooler.pid),)])  # the waiter has gone, too
             owner.execute("reset hawser.client_pids")
         pooler.release()
         equal(pooler.rows("select pg_backend_pid()"), [[str(pooler.pid)]])
