@@ -48,6 +48,7 @@ mod names;
 mod noted;
 mod owed;
 mod pinned;
+mod plain;
 mod process_ids;
 mod rebase;
 mod recover;

@@ -84,6 +84,8 @@ pub struct WorldConfig {
     pub shared: bool,
     /// What is done wrongly on purpose.
     pub sabotage: Sabotage,
+    /// The engines have their plain lane.
+    pub plain_lane: bool,
     /// Of how many units of work one is followed by a look at everything.
     pub look_every: u64,
     /// The clock's smallest step.
@@ -109,6 +111,7 @@ impl Default for WorldConfig {
             reports: false,
             shared: false,
             sabotage: Sabotage::None,
+            plain_lane: true,
             look_every: 1,
             step: Duration::from_micros(1),
             limit: Duration::from_secs(600),
@@ -142,6 +145,8 @@ pub struct Report {
     pub units: u64,
     /// Messages that clients sent.
     pub messages: u64,
+    /// Pipelines that have gone by the plain lane.
+    pub plain_pipelines: u64,
     /// Sessions that ended by no will of the client's.
     pub sessions_lost: u64,
     /// Sessions that ended in order.
@@ -260,7 +265,8 @@ impl World {
             engines: (0..config.loops)
                 .map(|id| {
                     let processes = config.seed as u32; // any will do
-                    Engine::new(LoopId(id), config.loops, config.seed, processes)
+                    let engine = Engine::new(LoopId(id), config.loops, config.seed, processes);
+                    if config.plain_lane { engine } else { engine.without_plain_lane() }
                 })
                 .collect(),
             loops: (0..config.loops).map(|_| fresh()).collect(),
@@ -304,6 +310,7 @@ impl World {
             took: self.outside.now.saturating_sub(AFTERMATH),
             units: self.units,
             messages: clients().map(ModelClient::messages).sum(),
+            plain_pipelines: self.engines.iter().map(Engine::plain_pipelines).sum(),
             sessions_lost: clients().map(ModelClient::sessions_lost).sum(),
             sessions_settled: clients().map(|client| client.settled().len() as u64).sum(),
             backends: (self.servers.opened, self.servers.died),

@@ -500,6 +500,41 @@ fn the_same_seed_gives_the_same_run() {
     assert_eq!(run(), run());
 }
 
+/// Both lanes write the same bytes and leave the same books: were one byte other, or one decision, the
+/// runs would part, for all chance hangs on what has happened.
+#[test]
+fn the_plain_lane_changes_nothing() {
+    let mut plain = 0;
+    for seed in seeds(12) {
+        let _repeat = Repeat("the_plain_lane_changes_nothing", seed);
+        let draw = || {
+            let mix = if seed % 2 == 0 { moving() } else { mix() };
+            Draw::new(seed, 8, &mix).each(|client| {
+                client.behaviour.extended_percent = 90;
+                client.behaviour.drivers_percent = 70;
+                client.behaviour.bursts = true;
+                client.behaviour.units = 25;
+                client.write_bytes_max = 0;
+                client.tolerates_loss = true;
+            })
+        };
+        let run = |plain_lane| {
+            let world = draw().world(|config| {
+                config.plain_lane = plain_lane;
+                config.network = NetConfig::default();
+                if seed % 3 == 0 {
+                    config.faults.dies_every = 50 * MS;
+                }
+            });
+            world.run().unwrap_or_else(|failure| panic!("seed {seed}, {failure}"))
+        };
+        let with = run(true);
+        plain += with.plain_pipelines;
+        assert_eq!(Report { plain_pipelines: 0, ..with }, run(false), "seed {seed}");
+    }
+    assert!(plain > 100, "only {plain} pipelines went by the plain lane");
+}
+
 /// Two thousand clients on ten backends and four loops.
 fn crowd(seed: u64, units: u64) -> Draw {
     let mut draw = Draw::new(seed, 2000, &moving());

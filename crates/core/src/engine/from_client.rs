@@ -24,6 +24,7 @@ use super::client::{Client, Deallocated, significant};
 use super::effects::Effects;
 use super::expect::Expect;
 use super::message::ClientState;
+use super::plain::{Passed, Pipeline};
 use super::table::Engine;
 use super::to_server::WriteError;
 use super::turn::Turn;
@@ -356,6 +357,16 @@ impl<S: Socket> Engine<S> {
                 client.settle();
                 continue;
             }
+            if self.has_plain_lane
+                && let Some(pipeline) = Pipeline::read(rest)
+            {
+                match self.pass_plain(host, slot, &pipeline, passage, now) {
+                    Ok(Passed::Plain) => continue,
+                    Ok(Passed::Unusual) => {}
+                    Err(halt) => return halt,
+                }
+            }
+            let Some(client) = self.clients.get_mut(slot) else { return Halt::Dry };
             let header = match frame::header(rest) {
                 Framed::Short => return Halt::Dry,
                 Framed::BadLength { kind, .. } => return Halt::Refused(bad_length(kind)),

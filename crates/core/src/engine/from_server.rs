@@ -81,6 +81,8 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) message_bytes_max: usize,
     /// The process id by which the client knows itself.
     pub(super) own_process: u32,
+    /// See [`super::plain`].
+    pub(super) has_plain_lane: bool,
 }
 
 /// What is done with a message.
@@ -195,9 +197,16 @@ impl<S: Socket> Relay<'_, S> {
                     break;
                 }
             }
-            if total <= rest.len() && self.is_usual(header.kind, &rest[HEADER_BYTES..total]) {
-                at += total;
-                continue;
+            if total <= rest.len() {
+                let body = &rest[HEADER_BYTES..total];
+                let usual = match header.kind {
+                    kind::READY_FOR_QUERY => self.ready_as_usual(body, now, &mut relayed),
+                    kind => self.is_usual(kind, body),
+                };
+                if usual {
+                    at += total;
+                    continue;
+                }
             }
             relayed.whole = total <= rest.len();
             let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
@@ -285,14 +294,18 @@ impl<S: Socket> Relay<'_, S> {
         let Some(owed) = backend.expected.front().filter(|_| backend.syncs_in_doubt == 0) else {
             return false;
         };
-        let completes = match (message, owed) {
+        let completes = match (message, *owed) {
             (kind::BIND_COMPLETE, Expect::Bind { .. })
             | (kind::ROW_DESCRIPTION, Expect::DescribePortal { noted: false }) => true,
+            (kind::ROW_DESCRIPTION, owed @ Expect::DescribePortal { noted: true }) => {
+                self.note_description(owed, message, body);
+                true
+            }
             (kind::ROW_DESCRIPTION, Expect::Query) => false,
             (kind::COMMAND_COMPLETE, Expect::Query | Expect::Execute)
                 if !backend.start_values_at_stake && !body.starts_with(b"D") =>
             {
-                let completes = matches!(owed, Expect::Execute);
+                let completes = *owed == Expect::Execute;
                 self.copy_ended();
                 completes
             }

@@ -15,9 +15,18 @@
 //! Elsewhere the connection is *broken off*: what has been made for it is not written, nor anything
 //! more, its client gets an error, and it is closed.
 
-use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
+use super::{Socket, limits};
+
+/// A pipeline of Bind, perhaps Describe, Execute and Sync.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PlainPipeline {
+    /// Id of the shared statement.
+    pub(super) statement: u64,
+    /// Whether its portal is described.
+    pub(super) describes: bool,
+}
 
 impl<S: Socket> Backend<S> {
     /// Notes what a message that is being sent owes.
@@ -41,6 +50,25 @@ impl<S: Socket> Backend<S> {
             self.unsynced = true;
         }
         self.expected.push_back(expect);
+    }
+
+    /// Notes what a whole pipeline owes that is sent while nothing is outstanding: see
+    /// [`super::plain`].
+    #[inline]
+    pub(super) fn expect_plain(&mut self, pipeline: PlainPipeline) {
+        debug_assert!(self.expected.is_empty() && !self.unsynced && !self.ignoring);
+        self.expected.push_back(Expect::Bind { statement: pipeline.statement });
+        if pipeline.describes {
+            self.expected.push_back(Expect::DescribePortal { noted: true });
+        }
+        self.expected.push_back(Expect::Execute);
+        self.expected.push_back(Expect::Sync);
+        self.executed_in = Some(self.pipeline);
+        self.syncs_outstanding += 1;
+        // Before it nothing was outstanding: no run of queries goes on.
+        self.unbroken =
+            if self.unbroken >= limits::UNBROKEN_QUERIES_MAX { 1 } else { self.unbroken + 1 };
+        self.pipeline += 1;
     }
 
     /// Whether the pipeline under way must not be ended by this.

@@ -101,17 +101,35 @@ pub(super) fn hash_of_rows(body: Option<&[u8]>) -> u64 {
     let mut hasher = SipHasher13::new_with_keys(0, 0); // the server's own bytes: no secret is needed
     let Some(body) = body else { return 1 };
     let Some((count, mut rest)) = frame::take_u16(body) else { return u64::MAX };
+    // What is hashed of short columns is brought together: each call of the hasher costs as much as
+    // ten bytes.
+    let mut together = [0; 256];
+    let mut filled = 0;
     for _ in 0..count {
         // Name; table, column, type, its length, its modifier; format.
         let Some((name, after)) = frame::take_string(rest) else { return u64::MAX };
         let (Some(fixed), Some(after)) = (after.get(6..16), after.get(18..)) else {
             return u64::MAX;
         };
-        hasher.write(name);
-        hasher.write_u8(0);
-        hasher.write(fixed);
+        let bytes = name.len() + 1 + fixed.len();
+        if filled + bytes > together.len() {
+            hasher.write(&together[..filled]);
+            filled = 0;
+        }
+        if bytes > together.len() {
+            hasher.write(name);
+            hasher.write(&[0]);
+            hasher.write(fixed);
+        } else {
+            let place = &mut together[filled..filled + bytes];
+            place[..name.len()].copy_from_slice(name);
+            place[name.len()] = 0;
+            place[name.len() + 1..].copy_from_slice(fixed);
+            filled += bytes;
+        }
         rest = after;
     }
+    hasher.write(&together[..filled]);
     hasher.finish().clamp(2, u64::MAX - 1)
 }
 
@@ -194,6 +212,24 @@ impl Replay {
         self.bytes.extend_from_slice(bind);
         self.serial = serial;
         self.describes = false;
+    }
+
+    /// The same of a whole pipeline, which is its first Bind's alone.
+    #[inline]
+    pub(super) fn begin_whole(&mut self, pipeline: &[u8], serial: u32, describes: bool) {
+        if self.again || pipeline.len() > limits::REPLAY_BYTES {
+            return;
+        }
+        self.healing = Healing::Recording { ended: true };
+        self.bytes.clear();
+        self.bytes.extend_from_slice(pipeline);
+        (self.serial, self.describes) = (serial, describes);
+    }
+
+    /// Whether nothing is kept.
+    #[inline]
+    pub(super) fn is_idle(&self) -> bool {
+        self.healing == Healing::Idle
     }
 
     /// Keeps one more message; `whole`: all of it is here.

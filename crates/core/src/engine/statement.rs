@@ -164,7 +164,9 @@ pub struct Statement {
     pub basis: Basis,
     /// What executing it may do to the session.
     pub effects: super::effects::Effects,
-    /// It draws nothing from sequences: looked for once, and not at each Bind.
+    /// Executing it does nothing to the session: looked for once, and not at each Bind.
+    pub(super) is_plain: bool,
+    /// It draws nothing from sequences: likewise.
     pub(super) draws_nothing: bool,
     /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
@@ -575,6 +577,7 @@ impl StatementTable {
             basis,
             draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
+            is_plain: effects == super::effects::Effects::NONE,
             effects,
             proven: AtomicU64::new(SchemaEpoch::NEVER.to_bits()),
             noted: AtomicBool::new(false),

@@ -202,6 +202,10 @@ pub struct Engine<S: Socket> {
     /// Clients are told goodbye with this as soon as they are in no transaction.
     pub(super) draining: Option<ClientError>,
     pub(super) next_serial: u32,
+    /// See [`super::plain`].
+    pub(super) has_plain_lane: bool,
+    /// Pipelines that have gone by it.
+    pub(super) plain_pipelines: u64,
     /// Texts that clients have sent.
     pub(super) known: KnownTexts,
     /// What is read from servers; what is read from clients; what goes to each that is not passed
@@ -236,6 +240,8 @@ impl<S: Socket> Engine<S> {
             hubs: BTreeMap::new(),
             draining: None,
             next_serial: 1,
+            has_plain_lane: true,
+            plain_pipelines: 0,
             known: KnownTexts::default(),
             server_input: buffer(),
             late: Vec::new(),
@@ -244,6 +250,18 @@ impl<S: Socket> Engine<S> {
             to_server: Vec::new(),
             to_client: Vec::new(),
         }
+    }
+
+    /// The same without the plain lane, which tests compare with it: see [`super::plain`].
+    #[must_use]
+    pub fn without_plain_lane(mut self) -> Self {
+        self.has_plain_lane = false;
+        self
+    }
+
+    /// How many pipelines have gone by the plain lane.
+    pub fn plain_pipelines(&self) -> u64 {
+        self.plain_pipelines
     }
 
     /// How many clients it serves.

@@ -55,7 +55,8 @@ impl<S: Socket> Relay<'_, S> {
     }
 
     /// The copy under way has ended well: the Syncs in its middle were ignored.
-    pub(super) fn copy_ended(&mut self) {
+    #[inline]
+    pub(in crate::engine) fn copy_ended(&mut self) {
         self.backend.copying_in = false;
         self.backend.syncs_in_copy = 0;
         self.backend.syncs_behind_data = 0;

@@ -107,6 +107,7 @@ impl<S: Socket> Engine<S> {
             out,
             message_bytes_max: self.pools[pool as usize].settings.max_packet_size,
             own_process,
+            has_plain_lane: self.has_plain_lane,
         }
         .run(now);
         backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
@@ -326,9 +327,16 @@ fn relay_to_nobody<S: Socket>(
     now: Time,
 ) -> Result<(), &'static str> {
     let out = &mut Vec::new();
-    let relayed =
-        Relay { backend, client: None, bytes, out, message_bytes_max: usize::MAX, own_process: 0 }
-            .run(now);
+    let relayed = Relay {
+        backend,
+        client: None,
+        bytes,
+        out,
+        message_bytes_max: usize::MAX,
+        own_process: 0,
+        has_plain_lane: false,
+    }
+    .run(now);
     backend.input.clear();
     backend.input.extend_from_slice(&bytes[relayed.consumed..]);
     match relayed.broken {

@@ -41,6 +41,8 @@ pub struct Behaviour {
     pub units: u64,
     /// Of a hundred units, how many use the extended protocol.
     pub extended_percent: u64,
+    /// Of a hundred of these, how many are a prepared statement's whole pipeline, as drivers send it.
+    pub drivers_percent: u64,
     /// Of a hundred units, after how many it waits for the answers; the others are pipelined.
     pub await_percent: u64,
     /// Of a hundred units, after how many it does nothing for a while.
@@ -64,6 +66,7 @@ impl Default for Behaviour {
             mix: Mix::everything(),
             units: 40,
             extended_percent: 55,
+            drivers_percent: 0,
             await_percent: 60,
             think_percent: 20,
             think_max: Duration::from_millis(3),
@@ -264,6 +267,11 @@ impl Generator {
     }
 
     fn extended(&mut self, session: &ModelBackend) {
+        let drivers = self.behaviour.drivers_percent;
+        if drivers > 0 && !self.owes_sync && self.rng.percent(drivers) {
+            self.as_drivers_do(session);
+            return;
+        }
         let choice = self.rng.below(20);
         self.named |= !self.behaviour.foresees_outcomes && matches!(choice, 9..=11 | 17);
         match choice {
@@ -305,6 +313,29 @@ impl Generator {
         if self.rng.percent(70) {
             self.send(frontend::sync());
         }
+    }
+
+    /// A statement is prepared once and executed often, each time with a pipeline of its own.
+    fn as_drivers_do(&mut self, session: &ModelBackend) {
+        self.named = true;
+        let name = format!("ps{}", self.rng.below(4));
+        match session.statement(&name) {
+            None => {
+                let text = self.statements.extended(session);
+                self.send(frontend::parse(&name, &text, &[]));
+                if self.rng.percent(60) {
+                    self.send(frontend::describe(b'S', &name));
+                }
+            }
+            Some((params, columns)) => {
+                self.bind("", &name, &params, columns);
+                if self.rng.percent(60) {
+                    self.send(frontend::describe(b'P', ""));
+                }
+                self.send(frontend::execute("", 0));
+            }
+        }
+        self.send(frontend::sync());
     }
 
     fn bind(&mut self, portal: &str, statement: &str, params: &[Type], columns: usize) {
