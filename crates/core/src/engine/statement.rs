@@ -824,6 +824,11 @@ impl BackendStatements {
         self.by_id.get(&id).filter(|prepared| !prepared.stale)
     }
 
+    /// The text of one that the backend has.
+    pub(super) fn text(&self, id: u64) -> Option<&[u8]> {
+        self.get(id).map(|prepared| prepared.statement.text())
+    }
+
     /// Whether a client's Parse in this epoch may be answered with the one that is there.
     pub(super) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
         self.get(id).is_some_and(|one| one.epoch >= epoch && one.since >= self.outdated)

@@ -130,6 +130,27 @@ fn nothing_that_fails_goes_ahead_of_a_query_in_a_pipeline_of_a_failed_transactio
     assert_eq!(client.kinds(), "3EZ");
 }
 
+/// Of the simulation: the DEALLOCATE did not find it.
+#[test]
+fn after_a_rollback_of_its_pipeline_a_query_finds_it() {
+    for name in ["", "r"] {
+        let mut world = World::new(1);
+        let (client, server) = client_with_p(&mut world);
+        world.send(&client, &query("BEGIN; SELECT 1/0"));
+        world.send(&server, &answers("CEF"));
+        world.send(&client, &[parse(name, "ROLLBACK"), sync()].concat());
+        world.send(&server, &answers("1F"));
+        client.received();
+        server.received();
+        let named = "SELECT 1; DEALLOCATE p";
+        world.send(&client, &[bind(name), execute(), query(named)].concat());
+        world.send(&server, &answers("2C"));
+        let sent = text(&server.received());
+        assert!(text_has(sent.as_bytes(), &text(&parse("p", "SELECT 1"))), "{sent}");
+        assert!(text_has(sent.as_bytes(), named), "{sent}");
+    }
+}
+
 #[test]
 fn in_a_pipeline_it_is_a_part_of_that_and_comes_back_if_ignored() {
     let mut world = World::new(1);

@@ -19,7 +19,8 @@
 //! # Limits
 //! * what a function executes is not known: the first time it fails, and from then on the statement
 //!   has its own name
-//! * in a transaction that has failed nothing can be prepared for a Query that ends it otherwise
+//! * in a transaction that has failed nothing can be prepared for a Query that ends it otherwise, but after
+//!   a ROLLBACK of the same pipeline
 //! * `fidelity = "classic"`: not done
 
 use std::collections::BTreeSet;
@@ -60,8 +61,18 @@ pub(super) fn shows_statements(text: &[u8], effects: &Effects) -> bool {
 /// The first word of a text that begins with a plain ROLLBACK or COMMIT, either of which takes back a
 /// transaction that has failed, and has more behind it.
 fn rolls_back_first(text: &[u8]) -> Option<Range<usize>> {
+    plain_rollback(&text[..memchr::memchr(b';', text)?])
+}
+
+/// Whether a text is such a ROLLBACK or COMMIT alone.
+fn rolls_back(text: &[u8]) -> bool {
+    let text = text.trim_ascii_end();
+    plain_rollback(text.strip_suffix(b";").unwrap_or(text)).is_some()
+}
+
+/// The first word of a statement that is a plain ROLLBACK or COMMIT.
+fn plain_rollback(first: &[u8]) -> Option<Range<usize>> {
     const ENDS: [&[u8]; 4] = [b"rollback", b"abort", b"commit", b"end"];
-    let first = &text[..memchr::memchr(b';', text)?];
     let mut words = first.split(u8::is_ascii_whitespace).filter(|word| !word.is_empty());
     let is_one_of = |word: &[u8], of: &[&[u8]]| of.iter().any(|one| word.eq_ignore_ascii_case(one));
     let word = words.next().filter(|word| is_one_of(word, &ENDS))?;
@@ -174,8 +185,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         // Behind other messages of its pipeline, which may end that, it fails as they would. (A Query is
         // answered there: behind a Parse that fails it would not be.)
         let is_query = self.header.kind == frontend::QUERY;
-        if self.backend.status == TransactionStatus::Failed && (!self.backend.unsynced || is_query)
-        {
+        let has_failed =
+            self.backend.status == TransactionStatus::Failed && !self.rolls_back_in_pipeline();
+        if has_failed && (!self.backend.unsynced || is_query) {
             if is_query
                 && !self.backend.unsynced
                 && rolls_back_first(text).is_some()
@@ -198,6 +210,22 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.expect(Expect::CloseKnown { told: false });
         }
         self.without_more_names(text, effects)
+    }
+
+    /// Whether the last statement that the pipeline at hand executes ends a transaction that has failed.
+    fn rolls_back_in_pipeline(&self) -> bool {
+        let mut ahead = self.backend.expected.iter().rev().take_while(|owed| !owed.ends_ignoring());
+        ahead.any(|owed| *owed == Expect::Execute)
+            && match ahead.find(|owed| matches!(owed, Expect::Bind { .. })) {
+                Some(Expect::Bind { statement: 0 }) => {
+                    self.client.unnamed.as_ref().is_some_and(|unnamed| rolls_back(unnamed.text()))
+                }
+                Some(Expect::Bind { statement }) => {
+                    let text = self.backend.statements.text(*statement);
+                    text.is_some_and(rolls_back)
+                }
+                _ => false,
+            }
     }
 
     /// Ends the transaction that has failed, ahead of the Query that would.
