@@ -362,16 +362,64 @@ def test_the_very_first_question_gives_no_value_of_another_client(env):
         client.execute("begin; insert into undrawn values ('x'); select setval('firsts_other', 7)")
         return client.attempt(ask).sqlstate == "55000"
 
+    def behind_setval_of_it(client, ask):
+        client.execute("begin; insert into undrawn values ('x'); select setval('firsts_id_seq', 70, false)")
+        return client.attempt(ask).sqlstate == "55000"
+
     with env.connect() as server:
         server.execute("drop sequence if exists firsts_other; create sequence firsts_other")
-    asks = ("select lastval()", "select currval('firsts_id_seq')")
-    for way in (of_its_own, none_drawn, own_in_a_pipeline, none_in_a_pipeline, of_another_sequence, behind_setval):
+    asks = ("select lastval()", "select currval('firsts_id_seq')", "select currval(pg_get_serial_sequence('firsts', 'id'))")
+    for way in (of_its_own, none_drawn, own_in_a_pipeline, none_in_a_pipeline, of_another_sequence, behind_setval, behind_setval_of_it):
         for ask in asks:
             with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
                 other.value(insert)
                 assert way(client, ask), (way.__name__, ask)
     with env.connect() as server:
         server.execute("drop table firsts; drop table undrawn; drop sequence firsts_other")
+
+
+def test_the_first_question_by_a_parameter_is_answered_with_the_transactions_own_value(env):
+    """PHP's lastInsertId('s') in the block of its INSERT."""
+    with env.connect() as server:
+        server.execute("drop table if exists bound; create table bound (id serial, t text); drop sequence if exists bound_other; create sequence bound_other")
+        sequence = int(server.value("select 'bound_id_seq'::regclass::oid"))
+    insert = "insert into bound (t) values ('x') returning id"
+
+    def ask(text, *values, types=(), binary=False):
+        """As PQexecParams() sends it."""
+        return lambda client: client.exchange(m.parse(text, types=types), m.bind(values=values, formats=(int(binary),)), m.describe_portal(), m.execute(), m.SYNC)
+
+    def by_name(client):
+        return client.exchange(m.parse("select currval($1)", "asks"), m.bind("asks", values=("bound_id_seq",)), m.execute(), m.close_statement("asks"), m.SYNC)
+
+    def after_its_parse(client):
+        client.exchange(m.parse("select currval($1)"), m.SYNC)
+        return client.exchange(m.bind(values=("bound_id_seq",)), m.execute(), m.SYNC)
+
+    asks = {
+        "pdo": ask("SELECT CURRVAL($1)", "bound_id_seq"),
+        "cast": ask("select currval($1::text::regclass)", "public.\"bound_id_seq\"", binary=True),
+        "declared": ask("select currval($1)", "bound_id_seq", types=(25,), binary=True),
+        "oid": ask("select currval($1)", sequence.to_bytes(4, "big"), binary=True),
+        "column": ask("select currval(pg_get_serial_sequence($1, $2))", "bound", "id"),
+        "by name": by_name,
+        "after its Parse": after_its_parse,
+    }
+    for name, way in asks.items():
+        with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+            other.value(insert)
+            client.execute("begin")
+            given = client.value(insert)
+            equal(way(client).rows, [(given,)], name)
+            equal(way(client).rows, [(given,)], f"{name}, once more")
+            client.execute("commit")
+        with env.pooler_with(pool_size=1) as target, target.connect() as client, target.connect() as other:
+            other.value(insert)
+            client.execute("begin; select nextval('bound_other')")
+            equal(way(client).sqlstate, "55000", f"{name}: another client's value")
+            client.execute("rollback")
+    with env.connect() as server:
+        server.execute("drop table bound; drop sequence bound_other")
 
 
 @pooler_only

@@ -274,7 +274,7 @@ fn currval_never_answers_with_anothers_value_in_a_transaction_that_has_drawn_non
         let by_server = ahead == "SELECT f()" && !asks.contains('$');
         let start: &[u8] = if by_server { b"DO $hawser$" } else { b"DISCARD SEQUENCES" };
         assert!(sent[5..].starts_with(start), "{ahead}, {asks}: {}", sent.escape_ascii());
-        let named = String::from_utf8_lossy(&sent).contains("to_regclass('s')");
+        let named = String::from_utf8_lossy(&sent).contains("ARRAY['s'::pg_catalog.regclass");
         assert_eq!(named, asks.contains("'s'"));
         assert!(sent.ends_with(&query(asks)));
         world.send(&server, &answers("CTDCT"));
@@ -314,8 +314,63 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     within([parse("", "BEGIN"), bind(""), execute()].concat(), ask(""), 1);
     // Behind what may have drawn, the value may be the client's own: the server knows.
     let may_draw = [parse("", "SELECT f()"), bind(""), execute()].concat();
-    let discards_in_do = 3;
-    within(may_draw, ask("s"), discards_in_do);
+    let (_, server, _) = within(may_draw, ask("s"), 1);
+    assert!(server.kinds().is_empty());
+}
+
+/// A Bind of one parameter, as text.
+fn bind_to(name: &str, value: &str) -> Vec<u8> {
+    let length = u32::try_from(value.len()).unwrap().to_be_bytes();
+    let parameters = [b"\0\0\0\x01", &length[..], value.as_bytes(), b"\0\0"].concat();
+    message(b'B', &[b"\0", name.as_bytes(), b"\0", &parameters].concat())
+}
+
+/// PHP's lastInsertId('s') in the block of its INSERT, the pool's first question.
+#[test]
+fn currval_of_a_parameter_is_asked_for_by_the_sequence_that_the_bind_names() {
+    let asks = "SELECT CURRVAL($1)";
+    for (statement, value, named) in [
+        ("", "s", Some("ARRAY['s'::pg_catalog.regclass")),
+        ("p", "s", Some("ARRAY['s'::pg_catalog.regclass")),
+        ("", "s\\", None),
+    ] {
+        let mut world = World::new(1);
+        let (client, server) = behind_one_that_has_drawn(&mut world);
+        world.send(&client, &[query("BEGIN"), query("INSERT INTO t VALUES (1)")].concat());
+        world.send(&server, &answers("CTCT"));
+        server.received();
+        let ask = [bind_to(statement, value), execute(), sync()].concat();
+        world.send(&client, &[parse(statement, asks), ask.clone()].concat());
+        let sent = server.received();
+        let text = String::from_utf8_lossy(&sent).into_owned();
+        assert_eq!(text.matches("DISCARD SEQUENCES").count(), 1, "{text:?}");
+        match named {
+            Some(named) => assert!(text.contains(named), "{text:?}"),
+            None => assert!(!text.contains("DO $hawser$"), "{text:?}"),
+        }
+        let parsed = text.find(asks).unwrap();
+        assert!(parsed < text.find("DISCARD").unwrap(), "between its Parse and its Bind");
+        world.send(&server, &answers("112C332DCT"));
+        assert!(client.kinds().ends_with("12DCZ"), "it swallows its own answers");
+    }
+}
+
+#[test]
+fn no_query_of_ours_takes_an_unnamed_statement_away_that_asks_for_currval() {
+    for (asks, ahead) in [("SELECT currval('s')", "Q"), ("SELECT currval($1)", "")] {
+        let mut world = World::new(1);
+        let (client, server) = behind_one_that_has_drawn(&mut world);
+        world.send(&client, &[query("BEGIN"), query("INSERT INTO t VALUES (1)")].concat());
+        world.send(&server, &answers("CTCT"));
+        server.received();
+        world.send(&client, &[parse("", asks), sync()].concat());
+        assert_eq!(server.kinds(), format!("{ahead}PS"), "{asks}");
+        world.send(&server, &answers(if ahead.is_empty() { "1T" } else { "CT1T" }));
+        world.send(&client, &[bind_to("", "s"), execute(), sync()].concat());
+        assert_eq!(server.kinds(), "PBECCSBES", "{asks}");
+        world.send(&server, &answers("12C33T2DCT"));
+        assert!(client.kinds().ends_with("1Z2DCZ"));
+    }
 }
 
 /// PHP's lastInsertId() asks in a transaction of its own.

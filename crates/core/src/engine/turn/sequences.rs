@@ -4,9 +4,9 @@
 //! Hawser discards what a backend's earlier clients drew from sequences before a question: in the
 //! client's transaction, in its pipeline, or before it. That also discards what the client drew
 //! itself. So where the transaction may have drawn already, the server decides: a DO block keeps the
-//! values if the transaction drew them itself, and discards all otherwise ([`own_alone`]). Where
-//! it is not known which sequence is asked for, all are discarded, and the server's own error
-//! answers the question.
+//! values if the transaction drew them itself, and discards all otherwise ([`own_alone`]). The name of
+//! the sequence is in the text or in the Bind. Where it is not known which sequence is asked for, all
+//! are discarded, and the server's own error answers the question.
 //!
 //! After the first question of a pool, Hawser discards at the start instead: before each pipeline, block,
 //! list of statements and statement that draws, of each client of the pool.
@@ -19,8 +19,11 @@
 //! Which functions and defaults draw is not known from a text: for what functions draw no backend is
 //! kept. (Where the server reports it, it is known who has drawn: see [`super::super::exact`].)
 
+mod own_alone;
+
 use super::super::from_client::Halt;
 use super::Turn;
+use super::written::Parameters;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::statement::begins_with_any;
@@ -28,9 +31,11 @@ use crate::engine::table::Engine;
 use crate::engine::{Host, Socket};
 use crate::ids::Slot;
 use crate::pool::{KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
+use crate::session::calls::{self, has_question};
 use crate::session::part::{Part, PartSet};
 use crate::time::Time;
 use crate::wire::{TransactionStatus, frame, frontend};
+use own_alone::{Arguments, own_alone};
 
 /// Commands that run no function of anybody's, by their first words.
 const DRAW_NOTHING: [&[u8]; 10] = [
@@ -90,78 +95,12 @@ fn may_begin(text: &[u8]) -> bool {
         .any(|word| word.eq_ignore_ascii_case(b"begin") || word.eq_ignore_ascii_case(b"start"))
 }
 
-/// Sequences that a question names as text, at most.
-const NAMED_MAX: usize = 4;
-
-/// The sequences that a text asks currval for, as it spells them in quotes. `None`: it spells one
-/// otherwise, or asks for nothing at all that can be read.
-fn sequences_named(text: &[u8]) -> Option<Vec<&[u8]>> {
-    let lower = text.to_ascii_lowercase();
-    let mut named = Vec::new();
-    let mut at = 0;
-    while let Some(found) = memchr::memmem::find(&lower[at..], b"currval") {
-        at += found + b"currval".len();
-        let rest = text[at..].trim_ascii_start().strip_prefix(b"(")?.trim_ascii_start();
-        let name = rest.strip_prefix(b"'")?;
-        let name = &name[..memchr::memchr(b'\'', name)?];
-        let plain = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'.' | b'"');
-        let rest = rest[name.len() + 2..].trim_ascii_start();
-        let closes = rest.starts_with(b")") || rest.starts_with(b"::regclass");
-        if !closes || name.is_empty() || !name.iter().all(plain) || named.len() == NAMED_MAX {
-            return None;
-        }
-        named.push(name);
-    }
-    let asks = !named.is_empty() || memchr::memmem::find(&lower, b"lastval").is_some();
-    asks.then_some(named)
-}
-
-/// A command that leaves the values for this question if the transaction has drawn them itself, and
-/// discards all otherwise.
-///
-/// nextval and setval lock their sequence to the end of the transaction (`lock_and_open_sequence`,
-/// sequence.c), in a mode that commands which change a sequence do not have alone. lastval locks
-/// the one of its value: where that is no new one, it is of those. (Operators are PostgreSQL's own
-/// whatever the search_path.)
-fn own_alone(text: &[u8]) -> Option<Vec<u8>> {
-    const START: &[u8] = b"DO $hawser$#variable_conflict use_column
-DECLARE hawser_own pg_catalog.oid[]; hawser_all pg_catalog.int8; BEGIN \
-SELECT pg_catalog.array_agg(l.relation), pg_catalog.count(DISTINCT l.relation) \
-INTO hawser_own, hawser_all FROM pg_catalog.pg_locks l \
-JOIN pg_catalog.pg_sequence s ON s.seqrelid OPERATOR(pg_catalog.=) l.relation \
-WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid();
-IF pg_catalog.array_length(hawser_own, 1) IS NULL OR EXISTS (SELECT FROM pg_catalog.pg_locks l \
-WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() \
-AND l.relation OPERATOR(pg_catalog.=) ANY (hawser_own) \
-AND l.mode OPERATOR(pg_catalog.<>) 'RowExclusiveLock' \
-AND l.mode OPERATOR(pg_catalog.<>) 'AccessShareLock') \
-OR EXISTS (SELECT FROM pg_catalog.unnest(hawser_own) o WHERE NOT EXISTS (\
-SELECT FROM pg_catalog.pg_locks l WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid() \
-AND l.relation OPERATOR(pg_catalog.=) o AND l.mode OPERATOR(pg_catalog.=) 'RowExclusiveLock'))";
-    const NAMED: [&[u8]; 2] = [
-        b" OR coalesce(pg_catalog.to_regclass('",
-        b"')::pg_catalog.oid OPERATOR(pg_catalog.<>) ALL (hawser_own), true)",
-    ];
-    const END: &[u8] = b" THEN DISCARD SEQUENCES; RETURN; END IF;
-BEGIN PERFORM pg_catalog.lastval(); EXCEPTION WHEN OTHERS THEN DISCARD SEQUENCES; RETURN; END;
-IF (SELECT pg_catalog.count(DISTINCT l.relation) FROM pg_catalog.pg_locks l \
-JOIN pg_catalog.pg_sequence s ON s.seqrelid OPERATOR(pg_catalog.=) l.relation \
-WHERE l.pid OPERATOR(pg_catalog.=) pg_catalog.pg_backend_pid()) OPERATOR(pg_catalog.<>) hawser_all \
-THEN DISCARD SEQUENCES; END IF; END$hawser$";
-    let mut command = START.to_vec();
-    for name in sequences_named(text)? {
-        command.extend_from_slice(NAMED[0]);
-        command.extend_from_slice(name);
-        command.extend_from_slice(NAMED[1]);
-    }
-    command.extend_from_slice(END);
-    Some(command)
-}
-
-/// Whether currval or lastval stands in a text.
-fn asks_for_sequences(text: &[u8]) -> bool {
-    text.windows(7)
-        .any(|word| word.eq_ignore_ascii_case(b"currval") || word.eq_ignore_ascii_case(b"lastval"))
+/// What a message asks for.
+enum Asked {
+    /// What this command leaves, of the values that the server has.
+    Of(Vec<u8>),
+    /// Its Bind names the sequence.
+    AtBind,
 }
 
 impl<S: Socket> Turn<'_, '_, S> {
@@ -205,16 +144,55 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// The transaction may have drawn the value itself, or another client before it: has the server
     /// find out, and discard in the second case.
     fn keep_own_alone(&mut self) {
-        let command = match self.text_at_hand().map(own_alone) {
-            Some(Some(command)) => command,
-            _ => return self.discard_sequences(), // which sequence it asks for is not known
-        };
-        let beside = self.client.pins.contains(Part::UnnamedStatement);
-        self.backend.run_of_ours(command, beside, &mut self.passage.out);
+        match self.question() {
+            Some(Asked::AtBind) => {}
+            Some(Asked::Of(command)) => {
+                let beside = self.is_beside_unnamed();
+                self.backend.run_of_ours(command, beside, &mut self.passage.out);
+            }
+            None => self.discard_sequences(), // which sequence it asks for is not known
+        }
+    }
+
+    /// What the message at hand asks for, if that is known.
+    fn question(&self) -> Option<Asked> {
+        let text = self.text_at_hand()?;
+        if self.backend.effects_of_functions(text).is_some_and(|effects| effects.reads_sequences) {
+            return None; // a function asks, too
+        }
+        // (How a backslash is read was decided at its own Parse.)
+        let reread = memchr::memchr(b'\\', text).is_some() || self.is_in_doubt(text);
+        let question = calls::of_sequences(text, self.scan_options()).filter(|_| !reread)?;
+        let utf8 = self.reads_utf8();
+        if !question.has_parameters() {
+            return own_alone(&question, None, utf8).map(Asked::Of);
+        }
+        match self.header.kind {
+            // The Bind of a named one is looked at only where it is shared.
+            frontend::PARSE if self.body.first() == Some(&0) && !self.backend.shares_nothing() => {
+                Some(Asked::AtBind)
+            }
+            frontend::BIND if self.is_whole() => {
+                let (_, rest) = frame::take_string(self.body)?;
+                let (name, rest) = frame::take_string(rest)?;
+                let types = frame::take_string(self.body_of(name)?)?.1;
+                let arguments = Arguments { types, values: Parameters::read(rest)? };
+                own_alone(&question, Some(&arguments), utf8).map(Asked::Of)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether a simple query of ours would take an unnamed statement away that the server alone knows, or
+    /// that the message at hand binds.
+    fn is_beside_unnamed(&self) -> bool {
+        self.client.pins.contains(Part::UnnamedStatement)
+            || (self.header.kind == frontend::BIND
+                && frame::take_string(self.body).is_some_and(|(_, rest)| rest.first() == Some(&0)))
     }
 
     fn discard_sequences(&mut self) {
-        let beside = self.client.pins.contains(Part::UnnamedStatement);
+        let beside = self.is_beside_unnamed();
         self.backend.discard_sequences(beside, &mut self.passage.out);
     }
 
@@ -223,7 +201,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status != TransactionStatus::Idle {
             return Ok(());
         }
-        let asks = || self.text_at_hand().is_none_or(asks_for_sequences);
+        let asks = || self.text_at_hand().is_none_or(has_question);
         match self.backend.must_discard_sequences(asks) {
             // What others had drawn has been discarded at its start. (By a query of ours, later on, its
             // unnamed statement would be lost.)
@@ -246,12 +224,16 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    /// The text that the message at hand runs, prepares or binds, if that is known.
-    fn text_at_hand(&self) -> Option<&[u8]> {
-        let named = |name: &[u8]| match name.is_empty() {
+    /// What stands behind the name in the Parse of a statement, if that is known.
+    fn body_of(&self, name: &[u8]) -> Option<&[u8]> {
+        match name.is_empty() {
             true => self.client.unnamed.as_ref().map(|known| &*known.body),
             false => self.client.statement(name).map(|named| &*named.statement.body),
-        };
+        }
+    }
+
+    /// The text that the message at hand runs, prepares or binds, if that is known.
+    fn text_at_hand(&self) -> Option<&[u8]> {
         match self.header.kind {
             frontend::QUERY => frame::take_string(self.body).map(|(text, _)| text),
             frontend::PARSE => frame::take_string(self.body)
@@ -259,7 +241,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .map(|(text, _)| text),
             frontend::BIND => frame::take_string(self.body)
                 .and_then(|(_, rest)| frame::take_string(rest))
-                .and_then(|(name, _)| named(name))
+                .and_then(|(name, _)| self.body_of(name))
                 .and_then(frame::take_string)
                 .map(|(text, _)| text),
             _ => None,
@@ -285,7 +267,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     fn note_drawing_to_ask(&mut self) {
         let (has_drawn, class) = match self.text_at_hand() {
             None => (Some(true), TextClass::default()), // too long to be looked at, or the server's alone
-            Some(text) if asks_for_sequences(text) => (Some(false), self.backend.drawn_by_text),
+            Some(text) if has_question(text) => (Some(false), self.backend.drawn_by_text),
             Some(text) if begins_with_any(text.trim_ascii_start(), &[b"discard"]) => {
                 (Some(false), self.backend.drawn_by_text)
             }

@@ -27,17 +27,17 @@ use crate::wire::{build, frame, frontend};
 
 /// Parameters of a Bind.
 #[derive(Debug, PartialEq, Eq)]
-struct Parameters<'a> {
+pub(super) struct Parameters<'a> {
     /// What stands ahead of them, behind the names.
     formats: &'a [u8],
-    values: Vec<Option<&'a [u8]>>,
+    pub(super) values: Vec<Option<&'a [u8]>>,
     /// What stands behind them.
     results: &'a [u8],
 }
 
 impl<'a> Parameters<'a> {
     /// From a Bind's body, behind the names; `None` if that is malformed.
-    fn read(body: &'a [u8]) -> Option<Self> {
+    pub(super) fn read(body: &'a [u8]) -> Option<Self> {
         let (count, rest) = frame::take_u16(body)?;
         let formats = body.get(..2 + 2 * usize::from(count))?;
         let (count, mut rest) = frame::take_u16(rest.get(2 * usize::from(count)..)?)?;
@@ -55,6 +55,16 @@ impl<'a> Parameters<'a> {
             rest = after;
         }
         Some(Self { formats, values, results: rest })
+    }
+
+    /// Whether the value at `at` is in binary format.
+    pub(super) fn is_binary(&self, at: usize) -> bool {
+        let formats = self.formats.get(2..).unwrap_or_default();
+        let format = match formats.len() {
+            2 => formats.get(..2), // for all
+            _ => formats.get(2 * at..2 * at + 2),
+        };
+        format == Some(&[0, 1])
     }
 
     /// Appends them as they stand in a Bind.
