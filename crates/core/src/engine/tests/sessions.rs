@@ -373,6 +373,25 @@ fn no_query_of_ours_takes_an_unnamed_statement_away_that_asks_for_currval() {
     }
 }
 
+/// Within a pipeline of ours it was discarded again and again for a message that had to wait.
+#[test]
+fn what_others_have_drawn_is_discarded_once_before_an_unnamed_statement_is_bound() {
+    let mut world = World::new(1);
+    let (client, server) = behind_one_that_has_drawn(&mut world);
+    world.send(&client, &query("SELECT lastval()"));
+    world.send(&server, &answers("CIEI"));
+    world.send(&client, &[parse("", "SELECT f()"), sync()].concat());
+    world.send(&server, &answers("CI1I"));
+    let other = world.client();
+    world.send(&other, &query("SELECT draws()"));
+    world.send(&server, &answers("DCI"));
+    server.received();
+    world.send(&client, &[bind(""), execute(), sync()].concat());
+    let sent = server.received();
+    assert_eq!(kinds(&sent), "QPBES");
+    assert!(sent.starts_with(&query("DISCARD SEQUENCES")));
+}
+
 /// PHP's lastInsertId() asks in a transaction of its own.
 #[test]
 fn who_has_asked_once_keeps_its_backend_from_drawing_to_asking() {

@@ -184,7 +184,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// Whether a simple query of ours would take an unnamed statement away that the server alone knows, or
-    /// that the message at hand binds.
+    /// that has been brought for the message at hand, which binds it.
     fn is_beside_unnamed(&self) -> bool {
         self.client.pins.contains(Part::UnnamedStatement)
             || (self.header.kind == frontend::BIND
@@ -220,7 +220,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
-        self.discard_sequences();
+        // (The unnamed statement that it may bind is brought after this. In a pipeline of ours, this
+        // would be all that the backend has to do, which goes back then if the message waits.)
+        let beside = self.client.pins.contains(Part::UnnamedStatement);
+        self.backend.discard_sequences(beside, &mut self.passage.out);
         Ok(())
     }
 
