@@ -316,6 +316,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Makes the message at hand wait for an answer that is still to come.
     pub(super) fn wait(&mut self) -> Result<(), Halt> {
         self.client.held = true;
+        // Were the backend given back meanwhile, another client could take away what is brought here.
+        self.backend.bringing |= !self.backend.expected.is_empty() && !self.backend.owes_client();
         Err(Halt::Full)
     }
 
