@@ -2,22 +2,23 @@
 //!
 //! # Model
 //! A backend is *idle* (kept here), *lent* (with a client, or on its way to one) or *opening*.
-//! Clients that find none idle wait in one queue, in order of arrival, whatever loop serves them.
+//! Clients that find none idle wait in one queue of a line for each loop, in order of arrival.
 //!
 //! # Invariants
 //! * while a client waits and the pool is neither paused nor disabled, no backend is idle that it
 //!   may have ([`CustomNames`])
 //! * a backend is in one place: it is moved, never shared
-//! * a waiter is overtaken by at most `limits.size` later ones ([`Waiter::overtaken`])
+//! * a waiter is overtaken by at most `limits.size` later ones (`queue` says who is later)
 //! * `counted() <= size + reserve_size`, where backends that sit idle in a transaction (*parked*)
 //!   do not count, up to `idle_transaction_reserve` of them
 //!
 //! # Why a released backend may skip the head of the queue
-//! Handing it to another loop costs 0.9 us (two `epoll_ctl`) and a wake-up; a client with other
+//! Handing it to another loop costs two `epoll_ctl` and a wake-up; a client with other
 //! settings or statements than the last one's costs more, in the server. It therefore goes to the
-//! nearest of the next few waiters (`likeness`), and the bound on overtaking keeps that fair.
+//! nearest of the next few waiters of its loop (`likeness`, `queue`), and the bound on overtaking
+//! keeps that fair.
 //!
-//! # Why not a queue for each loop with messages between them
+//! # Why one lock, and not messages between the loops' queues
 //! "No one waits while a backend is free on any loop" then needs an answer from every loop
 //! before a client may be told to wait. One short lock (a few dozen instructions, never held
 //! over a system call) gives it by construction; see docs/decisions/0001.
@@ -27,6 +28,7 @@ mod basis;
 mod likeness;
 mod names;
 mod pins;
+mod queue;
 mod reporting;
 mod schema;
 mod setters;
@@ -38,21 +40,19 @@ pub use basis::{BASES_MAX, Basis};
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
 pub use pins::{PinCount, Pinned};
+pub use queue::{SAME_MOMENT, Waiter};
 pub use reporting::{Reporting, ReportingCount};
 pub use schema::{Schema, SchemaEpoch};
 pub use shared::{Fidelity, Parameter, PoolSettings, ServerParameters, SharedPool};
 pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, ListenStats, LoopStats, PoolStats};
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::ids::{BackendId, ClientId, LoopId};
 use crate::session::settings::Mark;
 use crate::time::Time;
 use likeness::{Likeness, nearest};
-
-/// How far behind the head a backend's next client is looked for.
-const WAITER_WINDOW: usize = 32;
+use queue::Queue;
 
 /// How many of the next waiters, or of the most recently used backends, are looked at where not all
 /// want the same. See [`likeness`].
@@ -73,24 +73,6 @@ pub struct Limits {
     pub min_size: u32,
     /// Whether the backend that has been idle longest is lent, whatever loop it is on.
     pub round_robin: bool,
-}
-
-/// A client in the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waiter {
-    /// Who waits.
-    pub client: ClientId,
-    /// Since when.
-    pub since: Time,
-    /// How many that came later have been served before it.
-    pub overtaken: u32,
-    /// By this the queue is in order: loops do not read their clocks at the same moment.
-    order: Time,
-    /// It has left. It is never the first of the queue.
-    gone: bool,
-    /// Custom names that it has: see [`CustomNames`].
-    names: CustomNames,
-    wish: Wish,
 }
 
 /// A backend that nobody uses.
@@ -155,11 +137,7 @@ pub enum Released<B> {
 pub struct Pool<B> {
     limits: Limits,
     idle: Vec<Idle<B>>,
-    waiting: VecDeque<Waiter>,
-    /// Those in `waiting` that have left.
-    gone: usize,
-    /// The most by which a loop's clock has been behind another's when its client came.
-    clocks_apart: Duration,
+    waiting: Queue,
     lent: u32,
     opening: u32,
     parked: u32,
@@ -180,9 +158,7 @@ impl<B> Pool<B> {
         Self {
             limits,
             idle: Vec::new(),
-            waiting: VecDeque::new(),
-            gone: 0,
-            clocks_apart: Duration::ZERO,
+            waiting: Queue::default(),
             lent: 0,
             opening: 0,
             parked: 0,
@@ -237,13 +213,13 @@ impl<B> Pool<B> {
 
     /// Clients in the queue.
     pub fn waiting_count(&self) -> u32 {
-        u32::try_from(self.waiting.len() - self.gone).unwrap_or(u32::MAX)
+        u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
     }
 
     /// How many backends would have to be released for all to be served who wait; none as long as
     /// the first of them has waited for less than `after`.
     pub fn releases_lacking(&self, after: Duration, now: Time) -> u32 {
-        match self.waiting.front() {
+        match self.waiting.first() {
             Some(first) if now.since(first.since) >= after => {
                 self.waiting_count().saturating_sub(self.opening)
             }
@@ -253,12 +229,12 @@ impl<B> Pool<B> {
 
     /// The client that has waited longest.
     pub fn oldest_waiter(&self) -> Option<&Waiter> {
-        self.waiting.front()
+        self.waiting.first()
     }
 
     /// Those who wait, in the order in which they came.
     pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
-        self.waiting.iter().filter(|waiter| !waiter.gone)
+        self.waiting.iter()
     }
 
     /// Whether PAUSE is in force.
@@ -286,7 +262,7 @@ impl<B> Pool<B> {
         if self.is_held_back(now) || self.opening >= self.waiting_count() {
             return false;
         }
-        let reserve = match self.waiting.front() {
+        let reserve = match self.waiting.first() {
             Some(head)
                 if !self.limits.reserve_timeout.is_zero()
                     && now.since(head.since) >= self.limits.reserve_timeout =>
@@ -355,10 +331,7 @@ impl<B> Pool<B> {
             self.lent += 1;
             return Acquired::Backend { backend: idle.backend, home: idle.home };
         }
-        let order = self.waiting.back().map_or(now, |last| last.order.max(now));
-        self.clocks_apart = self.clocks_apart.max(order.since(now));
-        let waiter = Waiter { client, since: now, overtaken: 0, order, gone: false, names, wish };
-        self.waiting.push_back(waiter);
+        self.waiting.push(client, names, wish, now);
         let unfit = self.take_unfit();
         let open = self.may_open(now);
         if open {
@@ -423,39 +396,13 @@ impl<B> Pool<B> {
         knows: impl Fn(u64) -> bool,
     ) -> Option<Waiter> {
         let bound = self.limits.size.max(1);
-        // Nobody passes those who have been passed as often as may be; those before them have been
-        // so as often at least.
-        let mut blocked = false;
-        let passable =
-            self.waiting.iter().take(WAITER_WINDOW).enumerate().take_while(|(_, w)| {
-                !std::mem::replace(&mut blocked, !w.gone && w.overtaken >= bound)
-            });
-        let fit = passable.filter(|(_, waiter)| !waiter.gone && names.fit(waiter.names));
         let likeness = |waiter: &Waiter, beside| {
             let wish = waiter.wish;
             let knows = || wish.statement != 0 && knows(wish.statement);
             Likeness::of(wish.settings, settings, waiter.client.home == home, knows, beside)
         };
-        let chosen = nearest(fit, likeness, UNLIKE_WINDOW)?;
-        for passed in self.waiting.iter_mut().take(chosen) {
-            passed.overtaken += 1;
-        }
-        let next = self.waiting.remove(chosen);
-        self.forget_gone();
-        next
-    }
-
-    /// Whoever has left does not stay the first of the queue.
-    fn forget_gone(&mut self) {
-        while self.waiting.front().is_some_and(|first| first.gone) {
-            self.waiting.pop_front();
-            self.gone -= 1;
-        }
-        // Nor do those who have left outnumber those who wait.
-        if self.gone > 64 && self.gone > self.waiting.len() / 2 {
-            self.waiting.retain(|waiter| !waiter.gone);
-            self.gone = 0;
-        }
+        let fits = |waiter: &Waiter| names.fit(waiter.names);
+        self.waiting.next(home, bound, fits, likeness, UNLIKE_WINDOW)
     }
 
     /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
@@ -553,20 +500,8 @@ impl<B> Pool<B> {
 
     /// Takes a client out of the queue that has waited since this moment: it left, or gave up.
     /// Whether it was there; if not, a backend may be on its way to it.
-    ///
-    /// Thousands may leave at once, in any order: it is not searched among all, and its place is
-    /// only marked.
     pub fn forget_waiter(&mut self, client: ClientId, since: Time) -> bool {
-        let first = self.waiting.partition_point(|waiter| waiter.order < since);
-        let last = since.after(self.clocks_apart);
-        let mut there = self.waiting.range_mut(first..).take_while(|waiter| waiter.order <= last);
-        let Some(waiter) = there.find(|waiter| waiter.client == client && !waiter.gone) else {
-            return false;
-        };
-        waiter.gone = true;
-        self.gone += 1;
-        self.forget_gone();
-        true
+        self.waiting.forget(client, since)
     }
 
     /// Takes a certain idle backend out, e.g. because its server has closed it.

@@ -253,7 +253,10 @@ impl<S: Socket> Engine<S> {
             ToLoop::Lend { client, mut backend } => {
                 let holder = Holder::Client(client.slot);
                 match self.settle_here(host, &mut backend, holder) {
-                    Ok(()) => self.lend(host, client.slot, backend, now),
+                    Ok(()) => {
+                        backend.pool.stats.of(self.id).crossings.add(1);
+                        self.lend(host, client.slot, backend, now);
+                    }
                     Err(reason) => {
                         self.close_backend(host, backend, reason, now);
                         if let Some(waiting) = self.clients.get_mut(client.slot)

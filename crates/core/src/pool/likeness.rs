@@ -97,20 +97,20 @@ impl Likeness {
 /// The place of the nearest. Among those with the settings that are wanted all are looked at, for
 /// one on the same loop; otherwise `few`. `likeness` is told the nearest so far: see [`Likeness::of`].
 #[inline]
-pub(super) fn nearest<T>(
-    candidates: impl Iterator<Item = (usize, T)>,
+pub(super) fn nearest<At, T>(
+    candidates: impl Iterator<Item = (At, T)>,
     likeness: impl Fn(T, Option<Likeness>) -> Likeness,
     few: usize,
-) -> Option<usize> {
-    let mut best: Option<(usize, Likeness)> = None;
+) -> Option<At> {
+    let mut best: Option<(At, Likeness)> = None;
     let mut unlike = false;
     for (seen, (at, candidate)) in candidates.enumerate() {
-        let likeness = likeness(candidate, best.map(|(_, known)| known));
+        let likeness = likeness(candidate, best.as_ref().map(|(_, known)| *known));
         unlike |= !likeness.has_settings();
         if seen >= few && unlike {
             break;
         }
-        if best.is_none_or(|(_, known)| likeness > known) {
+        if best.as_ref().is_none_or(|(_, known)| likeness > *known) {
             best = Some((at, likeness));
         }
         if likeness.is_near() {

@@ -81,6 +81,8 @@ pub struct LoopStats {
     pub notifications: Counter,
     /// Backends that were closed because their servers reported other settings than the books.
     pub settings_mismatches: Counter,
+    /// Backends that have come from another loop for a client of this one.
+    pub crossings: Counter,
     /// Time that clients waited for a backend.
     pub wait: Histogram,
     /// Time of queries.

@@ -53,7 +53,7 @@ fn nobody_is_overtaken_more_often_than_the_bound() {
         // The head is on loop 1; loop 0 always has later waiters of its own.
         pool.acquire(client(1, 1000), T0);
         for n in 0..200 {
-            pool.acquire(client(0, 100 + n), T0);
+            pool.acquire(client(0, 100 + n), T0.after(10 * SAME_MOMENT));
         }
         let mut before = 0;
         loop {

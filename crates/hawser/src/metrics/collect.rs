@@ -74,6 +74,7 @@ struct Series {
     pinned: u64,
     exact: u64,
     settings_mismatches: u64,
+    crossings: u64,
     listening: u64,
     channels: u64,
     heard: u64,
@@ -111,6 +112,7 @@ impl Series {
         pinned: 0,
         exact: 0,
         settings_mismatches: 0,
+        crossings: 0,
         listening: 0,
         channels: 0,
         heard: 0,
@@ -137,6 +139,7 @@ impl Series {
         self.pinned += u64::from(pool.pins.get());
         self.exact += u64::from(pool.reporting.get());
         self.settings_mismatches += pool.stats.sum(|stats| stats.settings_mismatches.get());
+        self.crossings += pool.stats.sum(|stats| stats.crossings.get());
         let queue = pool.lock();
         self.clients += entry.clients as u64;
         self.waiting += u64::from(entry.waiting(&queue));
@@ -297,6 +300,9 @@ fn counters(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::Resu
     let help = "Server connections closed because their servers reported other settings than they \
                 were given (the extension)";
     counts(encoder, "settings_mismatches", help, None, mismatches)?;
+    let crossings = series.iter().map(|(key, series)| (labels(key), series.crossings));
+    let help = "Server connections moved to another event loop, for a client of that";
+    counts(encoder, "loop_crossings", help, None, crossings)?;
     for (name, help, unit, read) in all {
         let values = series.iter().map(|(key, series)| (labels(key), read(&series.totals)));
         counts(encoder, name, help, unit.as_ref(), values)?;

@@ -4,7 +4,8 @@
 //! - a backend is in one place: with one client, in one table, in one pool, or in one message
 //! - what a pool counts is what there is: lent, idle, being opened, waiting
 //! - nobody waits while a backend of its pool is idle, on whatever loop
-//! - nobody is overtaken by more later ones than the pool has backends
+//! - nobody is overtaken by more later ones than the pool has backends; on another loop, later is what
+//!   came more than `SAME_MOMENT` after
 //! - an idle backend is in no transaction, owes nothing, and has nothing left of any session
 //! - a backend at rest, also one that a client has, has the settings that its books say
 //! - what is notified is kept only from who must not have it yet
@@ -17,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Scope, Snapshot};
 use hawser_core::engine::{Backend, Engine, ToLoop, limits};
 use hawser_core::ids::{BackendId, ClientId, LoopId};
+use hawser_core::pool::SAME_MOMENT;
 use hawser_core::session::settings::Settings;
 use hawser_core::time::Time;
 
@@ -253,19 +255,22 @@ impl Census {
             messages(outside, arrived)
                 .any(|message| matches!(message, ToLoop::Lend { client: to, .. } if *to == client))
         };
-        let mut left = 0;
+        let mut left: Vec<Place> = Vec::new();
         for at in (0..queue.0.len()).rev() {
             let (place, overtaken) = &mut queue.0[at];
-            let client = &place.0;
+            let (client, since) = &*place;
             if still.contains(place) {
-                *overtaken += left;
+                let later = |(other, came): &&Place| {
+                    other.home == client.home || *came > since.after(SAME_MOMENT)
+                };
+                *overtaken += count(left.iter().filter(later).count());
                 if *overtaken > bound {
                     return Err(format!("{client} was overtaken by {overtaken} later ones"));
                 }
             } else if under_way(*client)
                 || self.clients.get(client).is_some_and(|(_, backend)| backend.is_some())
             {
-                left += 1;
+                left.push(*place);
             }
         }
         queue.0.retain(|(place, _)| still.contains(place));

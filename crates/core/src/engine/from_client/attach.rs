@@ -75,6 +75,8 @@ impl<S: Socket> Engine<S> {
                 self.close_backend(host, backend, reason, now);
                 return Err(reason);
             }
+            let stats = backend.pool.stats.of(self.id);
+            stats.crossings.add(1);
         }
         let id = self.client_id(slot);
         backend.is_lent_to(id);
