@@ -121,15 +121,27 @@ def test_metrics_come_in_the_format_that_is_accepted(env):
             equal((ran.returncode, ran.stderr), (0, ""), "promtool check metrics")
 
 
+def connects(path):
+    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
+        client.connect(path)
+        return True
+    return False
+
+
 @pooler_only
 def test_status_finds_a_process_that_nobody_gave_a_directory(env):
     place = f"/tmp/hawser-{os.geteuid()}" if os.geteuid() else "/run/hawser"
+    taken = "a process of this user has the default control socket"
     if os.path.exists(f"{place}/hawser.sock") or os.path.exists(f"/run/user/{os.geteuid()}/hawser.sock"):
-        raise Skip("a process of this user has the default control socket")
+        raise Skip(taken)
     bare = {"RUNTIME_DIRECTORY": "", "XDG_RUNTIME_DIR": ""}
     with env.pooler_with(start=False, control_socket=None) as target:
         target.pooler.environment = bare
         target.pooler.start()
+        # start() waits for clients' ports, which listen before the control socket does.
+        until(lambda: connects(f"{place}/hawser.sock") or "no control socket" in target.pooler.text(), "the control socket", 10)
+        if "no control socket" in target.pooler.text():
+            raise Skip(taken)
         equal(status(target, **bare)["pid"], target.pooler.process.pid)
 
 
@@ -259,3 +271,28 @@ def test_import_leaves_unknown_keys_out_with_a_comment_and_fails(env):
         ini.write()
         ran = subprocess.run([binary(), "import", ini.path], capture_output=True, text=True, timeout=10)
         equal((ran.returncode, ran.stderr), (0, ""))
+
+
+@pooler_only
+def test_a_logfile_is_opened_again_by_a_reload(env):
+    with env.pooler_with(logfile="own.log") as target:
+        log, old = target.pooler.directory / "own.log", target.pooler.directory / "own.log.1"
+        env.connect(target).value("select 1")
+        until(lambda: "client logged in" in log.read_text(), "that the login is in the file")
+        assert "client logged in" in target.pooler.text(), "standard error has the log as well"
+        log.rename(old)
+        target.pooler.reload()
+        until(lambda: log.exists() and "configuration reloaded" in log.read_text(), "that the log goes on in the new file")
+        assert "configuration reloaded" not in old.read_text()
+
+
+@pooler_only
+def test_application_name_add_host_has_the_clients_address_follow_its_name(env):
+    with env.pooler_with(application_name_add_host=True) as target:
+        client = env.connect(target, application_name="web")
+        name = "select current_setting('application_name')"
+        address, port = client.sock.getsockname()[:2]
+        equal(client.value(name), f"web - {address}:{port}")
+        equal(env.server().value("select count(*) from pg_stat_activity where application_name like 'web - %'"), "1")
+        client.execute("set application_name to 'mine'")
+        equal(client.value(name), "mine")

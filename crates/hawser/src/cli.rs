@@ -171,7 +171,8 @@ pub(crate) fn print(text: &str) {
 
 fn serve_(arguments: &Serve) -> Result<(), String> {
     let config = configuration(arguments, |name| std::env::var(name).ok())?;
-    logging::begin(config.start.log.format, config.reload.log.level);
+    let outputs = logging::Outputs::of(&config.start.log, true)?;
+    logging::begin_to(outputs, config.start.log.format, config.reload.log.level);
     serve::serve(config, Arc::new(Administration::default())).map_err(|error| error.to_string())
 }
 

@@ -43,8 +43,8 @@ use crate::import;
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
     AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
-    LogFormat, LogLevel, MptcpUse, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation,
-    TlsVersions,
+    LogFormat, LogLevel, MptcpUse, PoolMode, SyslogFacility, TargetSessionAttrs, TlsMode,
+    TlsNegotiation, TlsVersions,
 };
 pub use congestion::Congestion;
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
@@ -53,8 +53,8 @@ pub use group::{ReloadConfig, StartConfig};
 pub use overrides::Overrides;
 pub use registry::{
     AdminSettings, AuthSettings, ClientTlsSettings, ConsoleSettings, LimitSettings, ListenSettings,
-    LogSettings, LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
-    ServerTlsSettings, ShutdownSettings, TimeoutSettings,
+    LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings, ProcessSettings,
+    ServerSettings, ServerTlsSettings, ShutdownSettings, TimeoutSettings,
 };
 pub use server_url::{ServerUrl, ServerUrlError};
 pub use user::{PoolLimits, UserConfig};

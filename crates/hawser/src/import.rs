@@ -39,6 +39,7 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("max_client_conn", "100"),
     ("auth_type", "md5"),
     ("listen_backlog", "128"),
+    ("syslog_ident", "pgbouncer"),
 ];
 
 /// What was wrong with a pgbouncer.ini, and where.
@@ -134,8 +135,6 @@ pub struct Imported {
     pub toml: String,
     /// Keys that PgBouncer does not have, with place and nearest name, a line each.
     pub unknown: Vec<String>,
-    /// Where PgBouncer writes its log, if to a file.
-    pub logfile: Option<String>,
 }
 
 impl Imported {
@@ -222,7 +221,6 @@ struct Import {
     notes: Vec<String>,
     /// Keys that PgBouncer does not have.
     unknown: Vec<String>,
-    logfile: Option<String>,
     /// The directory in which servers without a host are looked for.
     socket_dir: String,
 }
@@ -387,8 +385,6 @@ impl Import {
         if verbose {
             self.line(Table::Log, "level = \"debug\"".to_owned());
         }
-        let logfile = self.settings.get("logfile").map(|entry| entry.value.clone());
-        self.logfile = logfile.filter(|file| !file.is_empty());
         for (key, entry) in std::mem::take(&mut self.settings) {
             // An empty value is one that is not set; an empty query is a query that is not sent.
             if entry.value.is_empty() && key != "server_reset_query" {
@@ -464,7 +460,7 @@ impl Import {
         if !self.notes.is_empty() {
             output += &format!("\n# {NOT_CARRIED_OVER}\n{}\n", self.notes.join("\n"));
         }
-        Ok(Imported { toml: output, unknown, logfile: self.logfile })
+        Ok(Imported { toml: output, unknown })
     }
 }
 

@@ -1,4 +1,4 @@
-//! The log: text or JSON on standard error, one event a change of state.
+//! The log: text or JSON on standard error, in a file, by syslog; one event a change of state.
 //!
 //! # Invariants
 //! * no secret and no statement text is an argument of an event, at any level
@@ -7,6 +7,8 @@
 //! * libraries are heard from warnings on: below, they speak of bytes
 //!
 //! # Limits      one log a process: what begins it second changes the level only
+
+mod outputs;
 
 use std::fmt::{Debug, Result as Written, Write};
 use std::io::IsTerminal;
@@ -24,12 +26,15 @@ use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, Registry, fmt, reload};
 
+pub use outputs::Outputs;
+
 use crate::admin::clock::date;
 use crate::config::{LogFormat, LogLevel};
 
 type Handle = reload::Handle<Targets, Registry>;
 
 static LEVEL: OnceLock<Handle> = OnceLock::new();
+static OUTPUTS: OnceLock<Outputs> = OnceLock::new();
 
 fn filter(level: LogLevel) -> Targets {
     let level = match level {
@@ -46,19 +51,33 @@ fn filter(level: LogLevel) -> Targets {
         .with_target("hawser_sys", level)
 }
 
-/// Begins the log.
+/// Begins the log on standard error.
 pub fn begin(format: LogFormat, level: LogLevel) {
+    begin_to(Outputs::default(), format, level);
+}
+
+/// Opens the log's file again, for those that have moved it away.
+///
+/// # Errors
+/// It cannot be opened: the old one stays.
+pub fn reopen() -> Result<(), String> {
+    OUTPUTS.get().map_or(Ok(()), Outputs::reopen)
+}
+
+/// Begins the log.
+pub fn begin_to(outputs: Outputs, format: LogFormat, level: LogLevel) {
     if LEVEL.get().is_some() {
         set_level(level);
         return;
     }
     let (filter, handle) = reload::Layer::new(filter(level));
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    let in_colours = std::io::stderr().is_terminal() && !outputs.beside_stderr();
+    let _ = OUTPUTS.set(outputs.clone());
+    let lines = fmt::layer().with_writer(outputs);
     let lines = match format {
-        LogFormat::Text => lines
-            .with_ansi(std::io::stderr().is_terminal())
-            .fmt_fields(debug_fn(write_field).delimited(" "))
-            .boxed(),
+        LogFormat::Text => {
+            lines.with_ansi(in_colours).fmt_fields(debug_fn(write_field).delimited(" ")).boxed()
+        }
         LogFormat::Json => lines.json().flatten_event(true).boxed(),
         LogFormat::PgBouncer => lines
             .with_ansi(false)

@@ -521,13 +521,16 @@ impl Login {
     async fn enter(
         &mut self,
         startup: &Startup,
-        options: options::Startup,
+        mut options: options::Startup,
         (database, user): (&str, &str),
         found: &DatabaseConfig,
         (proved, secret): (Proved, Secret),
     ) -> Result<(), Stop> {
         let service = self.service.clone();
         let config = self.config.clone();
+        if config.reload.names.application_name_add_host {
+            start::add_host(&mut options.settings, &self.origin);
+        }
         let limits = config.resolve(found, user);
         let connection = self.permit.as_mut().ok_or(Stop::Gone)?;
         connection.enter(

@@ -330,6 +330,7 @@ async fn tell_status(service: Arc<Service>) {
 
 /// Reads the configuration again, on a thread that may wait for the disk.
 pub async fn reload(service: &Arc<Service>) {
+    reopen_log();
     let reloading = service.clone();
     match tokio::task::spawn_blocking(move || reloading.reload()).await {
         Ok(Ok(())) => {
@@ -340,6 +341,13 @@ pub async fn reload(service: &Arc<Service>) {
             tracing::error!("reload refused, the old configuration stays in force:\n{error}");
         }
         Err(error) => tracing::error!(%error, "reload failed: the configuration could not be read"),
+    }
+}
+
+/// For logrotate.
+pub fn reopen_log() {
+    if let Err(error) = crate::logging::reopen() {
+        tracing::warn!(error, "the log goes on in the old file");
     }
 }
 

@@ -254,6 +254,7 @@ impl Pooler for Running {
         let service = self.service.clone();
         Box::pin(async move {
             let reload = move || {
+                crate::serve::reopen_log();
                 service.reload().map_err(|error| error.to_string())?;
                 logging::set_level(service.config.load().reload.log.level);
                 Ok(Vec::new())

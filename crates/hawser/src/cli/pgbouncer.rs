@@ -2,12 +2,10 @@
 //!
 //! # Model       `hawser serve --pgbouncer FILE.ini`, with PgBouncer's manner of everything else: an
 //!               image or a unit that runs PgBouncer runs this by a link of that name
-//! # Limits      the logfile is what the process in the background has as standard error: it is not
-//!               opened again by SIGHUP; -d goes to the background by a second process without a terminal, once that one has
+//! # Limits      -d goes to the background by a second process without a terminal, once that one has
 //!               read its configuration; -R does not take sockets over: the port must be free
 
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -19,8 +17,9 @@ use clap::Parser;
 use crate::admin::running::Administration;
 use crate::admin::show::dialect::release;
 use crate::config::{Config, ConsoleVersion, Overrides};
+use crate::logging::{self, Outputs};
+use crate::serve;
 use crate::serve::{BACKGROUND_VARIABLE, Manner};
-use crate::{import, logging, serve};
 
 /// By which name the program is PgBouncer.
 const NAME: &str = "pgbouncer";
@@ -35,7 +34,7 @@ struct Arguments {
     /// Do an online reboot: here the old process must have ended.
     #[arg(short = 'R', long)]
     reboot: bool,
-    /// Do not log to standard error: errors and warnings only.
+    /// Do not log to standard error.
     #[arg(short, long)]
     quiet: bool,
     /// Log more.
@@ -65,11 +64,7 @@ fn version() -> String {
 }
 
 fn configuration(arguments: &Arguments, file: &Path) -> Result<Config, String> {
-    let level = match (arguments.quiet, arguments.verbose) {
-        (true, _) => Some("warn"),
-        (false, 0) => None,
-        (false, _) => Some("debug"),
-    };
+    let level = (arguments.verbose > 0).then_some("debug");
     let overrides = Overrides {
         user: arguments.user.clone(),
         level,
@@ -96,18 +91,24 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
             return ExitCode::SUCCESS;
         }
     };
-    let result = if parsed.daemon && std::env::var_os(BACKGROUND_VARIABLE).is_none() {
-        configuration(&parsed, file).and_then(|_| go_to_background(arguments, file))
-    } else {
-        configuration(&parsed, file).and_then(|config| {
-            logging::begin(config.start.log.format, config.reload.log.level);
-            if parsed.reboot {
-                tracing::warn!("-R: sockets are not taken over from a running process");
-            }
-            serve::serve_as(config, Arc::new(Administration::default()), Manner::PgBouncer)
-                .map_err(|error| error.to_string())
-        })
-    };
+    let background = std::env::var_os(BACKGROUND_VARIABLE).is_some();
+    let result = configuration(&parsed, file).and_then(|config| {
+        let outputs = Outputs::of(&config.start.log, !(parsed.quiet || background))?;
+        if parsed.daemon && !background {
+            return go_to_background(arguments, &outputs);
+        }
+        logging::begin_to(outputs, config.start.log.format, config.reload.log.level);
+        if parsed.reboot {
+            tracing::warn!("-R: sockets are not taken over from a running process");
+        }
+        serve::serve_as(config, Arc::new(Administration::default()), Manner::PgBouncer).map_err(
+            |error| {
+                let error = error.to_string();
+                tracing::error!("{error}"); // where nobody sees standard error
+                error
+            },
+        )
+    });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
@@ -118,18 +119,10 @@ pub(super) fn run(arguments: &[OsString]) -> ExitCode {
 }
 
 /// Starts the same in a group of its own, and waits until it serves or has ended.
-fn go_to_background(arguments: &[OsString], file: &Path) -> Result<(), String> {
-    let imported = import::import_file(file).map_err(|error| error.to_string())?;
-    let log = match imported.logfile {
-        Some(path) => {
-            let opened = File::options().append(true).create(true).open(&path);
-            Stdio::from(opened.map_err(|error| format!("logfile {path}: {error}"))?)
-        }
-        None => {
-            eprintln!("{NAME}: there is no logfile: nothing is logged in the background");
-            Stdio::null()
-        }
-    };
+fn go_to_background(arguments: &[OsString], outputs: &Outputs) -> Result<(), String> {
+    if !outputs.beside_stderr() {
+        eprintln!("{NAME}: neither logfile nor syslog: nothing is logged in the background");
+    }
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut child = Command::new(program)
         .arg0(NAME)
@@ -137,7 +130,7 @@ fn go_to_background(arguments: &[OsString], file: &Path) -> Result<(), String> {
         .env(BACKGROUND_VARIABLE, "1")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(log)
+        .stderr(Stdio::null())
         .process_group(0)
         .spawn()
         .map_err(|error| format!("could not go to the background: {error}"))?;

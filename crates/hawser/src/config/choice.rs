@@ -211,6 +211,34 @@ choices! {
         PgBouncer = "pgbouncer",
     }
 
+    /// Which of syslog's facilities.
+    SyslogFacility: "auth, authpriv, daemon, user, local0, local1, local2, local3, local4, local5, local6, local7" {
+        /// Security.
+        Auth = "auth",
+        /// Security, for few readers.
+        AuthPriv = "authpriv",
+        /// Daemons.
+        Daemon = "daemon",
+        /// Users' programs.
+        User = "user",
+        /// Of the site.
+        Local0 = "local0",
+        /// Of the site.
+        Local1 = "local1",
+        /// Of the site.
+        Local2 = "local2",
+        /// Of the site.
+        Local3 = "local3",
+        /// Of the site.
+        Local4 = "local4",
+        /// Of the site.
+        Local5 = "local5",
+        /// Of the site.
+        Local6 = "local6",
+        /// Of the site.
+        Local7 = "local7",
+    }
+
     /// The least important event that is logged.
     LogLevel: "error, warn, info, debug, trace" {
         /// What failed and needs somebody.
@@ -269,5 +297,26 @@ impl SettingType for TlsVersions {
             _ => "tlsv1.3",
         }
         .to_owned()
+    }
+}
+
+impl SyslogFacility {
+    /// Its code, RFC 5424 section 6.2.1.
+    #[must_use]
+    pub fn facility(self) -> u8 {
+        match self {
+            Self::User => 1,
+            Self::Daemon => 3,
+            Self::Auth => 4,
+            Self::AuthPriv => 10,
+            Self::Local0 => 16,
+            Self::Local1 => 17,
+            Self::Local2 => 18,
+            Self::Local3 => 19,
+            Self::Local4 => 20,
+            Self::Local5 => 21,
+            Self::Local6 => 22,
+            Self::Local7 => 23,
+        }
     }
 }

@@ -7,8 +7,8 @@ use super::database::DatabaseConfig;
 use super::error::Rejected;
 use super::registry::{
     AdminSettings, AuthSettings, ClientTlsSettings, ConsoleSettings, LimitSettings, ListenSettings,
-    LogSettings, LogStartSettings, NetworkSettings, PoolSettings, ProcessSettings, ServerSettings,
-    ServerTlsSettings, Setting, Shown, ShutdownSettings, TimeoutSettings,
+    LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings, ProcessSettings,
+    ServerSettings, ServerTlsSettings, Setting, Shown, ShutdownSettings, TimeoutSettings,
 };
 use super::user::UserConfig;
 use super::value::{Context, Raw};
@@ -83,6 +83,8 @@ groups! {
         servers: ServerSettings,
         /// How long anything may take.
         timeouts: TimeoutSettings,
+        /// Names of clients.
+        names: NameSettings,
         /// The admin console.
         console: ConsoleSettings,
         /// What is logged.

@@ -19,7 +19,8 @@ use std::time::Duration;
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
     AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
-    LogFormat, LogLevel, PoolMode, TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
+    LogFormat, LogLevel, PoolMode, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation,
+    TlsVersions,
 };
 use super::congestion::Congestion;
 use super::error::Rejected;
@@ -707,6 +708,24 @@ settings! {
         /// Lines for readers (`text`) or one JSON object a line (`json`), on standard error;
         /// `pgbouncer` for lines in PgBouncer's form.
         format: LogFormat = "text", example "\"json\"";
+        /// A file to which lines are appended, beside standard error. SIGHUP and RELOAD open it again:
+        /// for logrotate. It is opened before the process becomes another `user`; that user must be able
+        /// to open it, too.
+        logfile: Option<PathBuf> = "not set", example "\"/var/log/hawser.log\"", pgbouncer "logfile";
+        /// Send lines to syslog as well, by /dev/log.
+        syslog: bool = "false", example "true", pgbouncer "syslog";
+        /// The name of lines in syslog.
+        syslog_ident: String = "hawser", example "\"pgbouncer\"", pgbouncer "syslog_ident";
+        /// The facility of lines in syslog.
+        syslog_facility: SyslogFacility = "daemon", example "\"local0\"", pgbouncer "syslog_facility";
+    }
+
+    /// Names of clients.
+    NameSettings in Pool, Reload {
+        /// Append a client's address and port to the application_name with which it logs in: `psql -
+        /// 10.0.0.7:40123`. One without a name is called `app`. The name is cut so that both fit into
+        /// the server's 63 bytes. Each client then has a value of its own to be set on servers.
+        application_name_add_host: bool = "false", example "true", pgbouncer "application_name_add_host";
     }
 
     /// What is logged.

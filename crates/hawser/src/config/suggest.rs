@@ -9,7 +9,6 @@ use super::registry::{self, Table};
 
 /// Settings of PgBouncer that Hawser lacks, and what to do instead. Also what `hawser import` says.
 const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
-    ("application_name_add_host", "clients keep their own application_name"),
     ("auth_ldap_options", "LDAP is not supported: use auth_query, users_file or [[user]]"),
     (
         "autodb_idle_timeout",
@@ -28,10 +27,6 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("host", "write servers = [\"host:port\"] in [[database]]"),
     ("job_name", "Hawser is named by its service manager"),
     ("listen_port", "write the port in address, as in \"127.0.0.1:6432\""),
-    (
-        "logfile",
-        "logs go to standard error, for the service manager to keep; pgbouncer -d writes it",
-    ),
     ("login_notify_message", "clients get no notice at their login"),
     ("peer_id", "one process uses all cores: there are no peers"),
     ("pkt_buf", "buffers size themselves"),
@@ -50,9 +45,6 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("service_name", "Hawser is named by its service manager"),
     ("so_reuseport", "one process uses all cores: see loops in [process]"),
     ("suspend_timeout", "there is no SUSPEND"),
-    ("syslog", "logs go to standard error, for the service manager to keep"),
-    ("syslog_facility", "logs go to standard error, for the service manager to keep"),
-    ("syslog_ident", "logs go to standard error, for the service manager to keep"),
     ("timezone", "each client's own TimeZone is used"),
     ("track_extra_parameters", "every setting that the server reports moves with its client"),
     ("unix_socket_dir", "write the directory in address, beside the TCP addresses"),

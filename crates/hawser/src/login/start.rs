@@ -21,7 +21,7 @@ use hawser_core::session::settings::{
 use hawser_core::wire::error::{ClientError, Severity, SqlState};
 use tokio::time::timeout;
 
-use super::NAME_BYTES_MAX;
+use super::{NAME_BYTES_MAX, Origin};
 use crate::dial::talk::{Talk, TalkError};
 use crate::pools::PoolEntry;
 use crate::service::Service;
@@ -62,6 +62,26 @@ pub fn write_notices(asked: &[Asked], ignored: &[String], out: &mut Vec<u8>) {
             ClientError { severity: Severity::Notice, ..notice }.write(out);
         }
     }
+}
+
+/// Has the client's address follow the name of its program, as `application_name_add_host` says: in
+/// PgBouncer's form, where a client without a name is `app`. The address is what must not be cut off.
+pub fn add_host(asked: &mut Vec<Asked>, origin: &Origin) {
+    let address = match origin {
+        Origin::Tcp(address) => {
+            std::net::SocketAddr::new(address.ip().to_canonical(), address.port()).to_string()
+        }
+        Origin::Unix { .. } => "unix".to_owned(),
+    };
+    let is_name = |asked: &Asked| asked.name.eq_ignore_ascii_case(b"application_name");
+    let name = asked.iter().rfind(|asked| is_name(asked)).map(|asked| asked.value.to_vec());
+    asked.retain(|asked| !is_name(asked));
+    let name = name.filter(|name| !name.is_empty()).unwrap_or_else(|| b"app".to_vec());
+    let name = String::from_utf8_lossy(&name).into_owned();
+    let room = NAME_BYTES_MAX.saturating_sub(address.len() + " - ".len());
+    let kept = &name[..name.floor_char_boundary(room)];
+    let value = format!("{kept} - {address}").into_bytes().into();
+    asked.push(Asked { name: b"application_name".as_slice().into(), value });
 }
 
 /// The start values of a client that differ from the server's own.
@@ -226,6 +246,28 @@ mod tests {
         assert_eq!(said(&[("application_name", &long)], &["Application_Name".to_owned()]), "");
         let wide = said(&[("application_name", &"\u{e9}".repeat(32))], &[]);
         assert!(wide.contains(&format!("truncated to \"{}\"", "\u{e9}".repeat(31))), "{wide}");
+    }
+
+    #[test]
+    fn the_address_follows_the_name_and_is_never_cut() {
+        let named = |name: Option<&str>, origin: &Origin| {
+            let mut asked: Vec<Asked> = name
+                .iter()
+                .map(|name| Asked {
+                    name: b"application_name".as_slice().into(),
+                    value: name.as_bytes().into(),
+                })
+                .collect();
+            add_host(&mut asked, origin);
+            assert_eq!(asked.len(), 1);
+            String::from_utf8(asked[0].value.to_vec()).unwrap()
+        };
+        let tcp = |text: &str| Origin::Tcp(text.parse().unwrap());
+        assert_eq!(named(Some("psql"), &tcp("10.0.0.7:40123")), "psql - 10.0.0.7:40123");
+        assert_eq!(named(None, &tcp("[::ffff:10.0.0.7]:1")), "app - 10.0.0.7:1");
+        assert_eq!(named(Some(""), &Origin::Unix { uid: None }), "app - unix");
+        let long = named(Some(&"\u{e9}".repeat(60)), &tcp("[2001:db8::1]:65535"));
+        assert!(long.len() <= NAME_BYTES_MAX && long.ends_with(" - [2001:db8::1]:65535"), "{long}");
     }
 
     #[test]

@@ -1,0 +1,243 @@
+//! Where lines of the log go: standard error, a file, syslog.
+//!
+//! # Model       a line is collected, and written to each output by one write
+//! # Invariants  an output that fails costs its line there and nothing else: there is no place left to
+//!               say so but the other outputs
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
+
+use crate::config::LogStartSettings;
+
+/// Where syslog listens.
+const SYSLOG_SOCKET: &str = "/dev/log";
+/// A longer line is cut for syslog: what a datagram of rsyslog's default holds.
+const SYSLOG_BYTES_MAX: usize = 8 * 1024;
+
+/// All outputs.
+#[derive(Clone, Debug)]
+pub struct Outputs {
+    /// Whether standard error is one.
+    pub stderr: bool,
+    file: Option<Arc<LogFile>>,
+    syslog: Option<Arc<Syslog>>,
+}
+
+#[derive(Debug)]
+struct LogFile {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+#[derive(Debug)]
+struct Syslog {
+    socket: UnixDatagram,
+    at: PathBuf,
+    /// The facility's code, RFC 5424 section 6.2.1.
+    facility: u8,
+    ident: String,
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+impl Default for Outputs {
+    fn default() -> Self {
+        Self { stderr: true, file: None, syslog: None }
+    }
+}
+
+impl Outputs {
+    /// As the configuration has them.
+    ///
+    /// # Errors
+    /// The file cannot be opened, or there is no syslog.
+    pub fn of(settings: &LogStartSettings, stderr: bool) -> Result<Self, String> {
+        let file = match &settings.logfile {
+            None => None,
+            Some(path) => {
+                let file = open(path).map_err(|e| format!("logfile {}: {e}", path.display()))?;
+                Some(Arc::new(LogFile { path: path.clone(), file: Mutex::new(file) }))
+            }
+        };
+        let syslog = settings.syslog.then(|| Syslog::at(Path::new(SYSLOG_SOCKET), settings));
+        let syslog = syslog.transpose().map_err(|error| format!("syslog: {error}"))?;
+        Ok(Self { stderr, file, syslog: syslog.map(Arc::new) })
+    }
+
+    /// Whether a line goes anywhere.
+    pub fn any(&self) -> bool {
+        self.stderr || self.beside_stderr()
+    }
+
+    /// Whether a line goes elsewhere than to standard error.
+    pub fn beside_stderr(&self) -> bool {
+        self.file.is_some() || self.syslog.is_some()
+    }
+
+    /// Opens the file again, for those that have moved it away.
+    ///
+    /// # Errors
+    /// It cannot be opened: the old one stays.
+    pub fn reopen(&self) -> Result<(), String> {
+        let Some(log) = &self.file else { return Ok(()) };
+        let new = open(&log.path).map_err(|e| format!("logfile {}: {e}", log.path.display()))?;
+        *log.file.lock().unwrap_or_else(PoisonError::into_inner) = new;
+        Ok(())
+    }
+
+    fn write(&self, severity: u8, line: &[u8]) {
+        if self.stderr {
+            let _ = io::stderr().lock().write_all(line);
+        }
+        if let Some(log) = &self.file {
+            let _ = log.file.lock().unwrap_or_else(PoisonError::into_inner).write_all(line);
+        }
+        if let Some(syslog) = &self.syslog {
+            syslog.write(severity, line);
+        }
+    }
+}
+
+impl Syslog {
+    fn at(path: &Path, settings: &LogStartSettings) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        socket.set_nonblocking(true)?;
+        socket.connect(path)?;
+        Ok(Self {
+            socket,
+            at: path.to_owned(),
+            facility: settings.syslog_facility.facility(),
+            ident: settings.syslog_ident.clone(),
+        })
+    }
+
+    fn write(&self, severity: u8, line: &[u8]) {
+        let priority = self.facility * 8 + severity;
+        let mut datagram =
+            format!("<{priority}>{}[{}]: ", self.ident, std::process::id()).into_bytes();
+        datagram.extend_from_slice(line.trim_ascii_end());
+        datagram.truncate(SYSLOG_BYTES_MAX);
+        // It has been started anew since.
+        if self.socket.send(&datagram).is_err() && self.socket.connect(&self.at).is_ok() {
+            let _ = self.socket.send(&datagram);
+        }
+    }
+}
+
+/// A line that is being written.
+#[derive(Debug)]
+pub struct Line<'a> {
+    outputs: &'a Outputs,
+    severity: u8,
+    text: Vec<u8>,
+}
+
+impl Write for Line<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.text.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Drop for Line<'_> {
+    fn drop(&mut self) {
+        if !self.text.is_empty() {
+            self.outputs.write(self.severity, &self.text);
+        }
+    }
+}
+
+impl<'a> MakeWriter<'a> for Outputs {
+    type Writer = Line<'a>;
+
+    fn make_writer(&'a self) -> Line<'a> {
+        Line { outputs: self, severity: 6, text: Vec::new() }
+    }
+
+    fn make_writer_for(&'a self, of: &Metadata<'_>) -> Line<'a> {
+        // RFC 5424: error, warning, informational, debug.
+        let severity = match *of.level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        };
+        Line { outputs: self, severity, text: Vec::new() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn settings(log: &str) -> LogStartSettings {
+        let text = format!(
+            "[[database]]\nname = \"a\"\nservers = \"a\"\n[auth]\nusers_file = \"u\"\n[log]\n{log}"
+        );
+        Config::from_str(&text, "/t/x.toml").unwrap().start.log.clone()
+    }
+
+    #[test]
+    fn syslog_has_priority_name_and_process_and_survives_its_restart() {
+        let directory = tempfile_directory("syslog");
+        let path = directory.join("log");
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        let settings = settings("syslog_facility = \"local3\"\nsyslog_ident = \"pooler\"\n");
+        let syslog = Syslog::at(&path, &settings).unwrap();
+        let outputs = Outputs { stderr: false, file: None, syslog: Some(Arc::new(syslog)) };
+        let mut buffer = [0; 64 * 1024];
+        let mut received = |daemon: &UnixDatagram| {
+            let length = daemon.recv(&mut buffer).unwrap();
+            String::from_utf8(buffer[..length].to_vec()).unwrap()
+        };
+        outputs.write(4, b"WARNING something\n");
+        let process = std::process::id();
+        // local3 is 19, warning 4.
+        assert_eq!(received(&daemon), format!("<156>pooler[{process}]: WARNING something"));
+        drop(daemon);
+        std::fs::remove_file(&path).unwrap();
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        outputs.write(6, &[b'x'; 100_000]);
+        assert_eq!(received(&daemon).len(), SYSLOG_BYTES_MAX);
+        std::fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn a_logfile_is_appended_to_and_opened_again() {
+        let directory = tempfile_directory("logfile");
+        let path = directory.join("x.log");
+        std::fs::write(&path, "before\n").unwrap();
+        let settings = settings(&format!("logfile = \"{}\"\n", path.display()));
+        let outputs = Outputs::of(&settings, false).unwrap();
+        outputs.write(6, b"one\n");
+        std::fs::rename(&path, directory.join("old")).unwrap();
+        outputs.write(6, b"two\n");
+        outputs.reopen().unwrap();
+        outputs.write(6, b"three\n");
+        assert_eq!(std::fs::read_to_string(directory.join("old")).unwrap(), "before\none\ntwo\n");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "three\n");
+        std::fs::remove_dir_all(directory).unwrap();
+        assert!(outputs.reopen().is_err());
+        assert!(Outputs::of(&settings, false).unwrap_err().contains("x.log"));
+    }
+
+    fn tempfile_directory(name: &str) -> PathBuf {
+        let number = crate::process::random_u64();
+        let path = std::env::temp_dir().join(format!("hawser-{name}-{number:x}"));
+        std::fs::create_dir(&path).unwrap();
+        path
+    }
+}
