@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::action::{Action, Flow, FlowId, Look, PairId, Reason, Role, State, Unacked};
-use super::chooser::Chooser;
+use super::chooser::{BATCH_FIRST, Chooser};
 use crate::time::Time;
 use network::{Network, PAIR, Strand, TICK, WANTED, mbit, reach};
 
@@ -260,7 +260,7 @@ fn cut_where_a_flow_rests(seed: u64, at: State) -> Option<Network> {
 #[test]
 fn a_line_on_which_flows_rest_is_dialled_again_when_it_returns() {
     for seed in 0..15 {
-        let network = cut_where_a_flow_rests(seed, State::Dialling);
+        let network = cut_where_a_flow_rests(seed, State::Settled);
         let mut network = network.unwrap_or_else(|| panic!("seed {seed}: nothing rested"));
         let rate = network.rate(2);
         assert!(rate > 0.85 * 57.5, "seed {seed}: {rate} after its return, {:?}", network.events);
@@ -306,6 +306,70 @@ fn a_line_that_did_not_answer_in_the_search_comes_to_have_a_flow() {
         network.run(15);
         let rate = network.rate(5);
         assert!(rate > 0.9 * 57.5, "seed {seed}: {rate}");
+    }
+}
+
+/// A host with two lines and a peer with two addresses: two pairs of addresses share the slow line, each
+/// keeps a flow there, and the second of these is no limit to search for others beside.
+#[test]
+fn a_flow_that_is_kept_for_its_addresses_is_no_limit_of_its_own() {
+    let pairs = [PairId(0), PairId(1), PairId(2)];
+    for seed in 0..15 {
+        let mut network = Network::new(&[48.0, 9.5], seed);
+        network.classes = pairs.into_iter().zip([0..1, 1..2, 1..2]).collect();
+        network.flows.values_mut().next().unwrap().class = 0;
+        let took = network.until_settled();
+        assert!(network.dials <= BATCH_FIRST, "seed {seed}: {} dials", network.dials);
+        assert!(took < Duration::from_secs(10), "seed {seed}: {took:?}");
+        for pair in pairs {
+            let carries = |s: &Strand| s.pair == pair && !s.paused;
+            assert!(network.flows.values().any(carries), "seed {seed}: {pair:?} has no flow");
+        }
+        let rate = network.rate(5);
+        assert!(rate > 0.9 * 57.5, "seed {seed}: {rate}");
+    }
+}
+
+/// What a cut line had not delivered is sent again over the other one. Flows that a search dialled there
+/// in these seconds took their share of it: a stall of one second became one of two and a half.
+#[test]
+fn a_search_waits_while_what_a_cut_line_had_is_sent_again() {
+    let (fibre, dsl) = (PairId(0), PairId(1));
+    // With eight limits on the second line the search is long.
+    let rates = [&[48.0][..], &[9.5; 8]].concat();
+    for cut_after in 8..120 {
+        let mut network = Network::new(&rates, cut_after);
+        network.classes = BTreeMap::from([(fibre, 0..1), (dsl, 1..9)]);
+        network.flows.values_mut().next().unwrap().class = 0;
+        for _ in 0..cut_after {
+            network.tick();
+        }
+        network.rates[0] = 0.0;
+        let cut = network.now;
+        // The end of a flow has all sent again that was not acknowledged.
+        let shares = |network: &Network| {
+            network.closed.iter().filter(|(_, why)| *why == Reason::Shares).count()
+        };
+        let shared = shares(&network);
+        let dead_after = Duration::from_secs(3);
+        let mut died = None;
+        while died.is_none_or(|at| network.now.since(at) < Duration::from_secs(4)) {
+            network.tick();
+            // Nobody answers there.
+            network.flows.values_mut().filter(|s| s.pair == fibre && s.began > cut).for_each(|s| {
+                s.opens = Time::from_micros(u64::MAX);
+            });
+            if died.is_none() && network.closed.iter().any(|(_, why)| *why == Reason::Dead) {
+                died = Some(network.now);
+            }
+            let gone = network.now.since(cut);
+            assert!(died.is_some() || gone < dead_after, "{cut_after}: {:?}", network.events);
+            let first = cut.after(Duration::from_millis(600));
+            let late = |s: &&Strand| s.pair == dsl && s.began > first;
+            let late = network.flows.values().filter(late).count();
+            assert_eq!(late, 0, "cut at {cut_after}, {gone:?} later: {:?}", network.events);
+            assert_eq!(shares(&network), shared, "cut at {cut_after}, {gone:?} later");
+        }
     }
 }
 

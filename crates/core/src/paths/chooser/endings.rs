@@ -1,11 +1,13 @@
 //! Flows that are dead, unanswered or hold the whole up are ended; pairs that have lost theirs are
 //! dialled again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::action::{Action, Flow, FlowId, Look, PairId, Reason, Role, State};
-use super::{Chooser, FLOWS_MAX, LostPair, Phase, round_trip, settle_pause};
+use super::{
+    Chooser, FLOWS_MAX, LostPair, Phase, RECOVERY, UNEASY, UNEASY_PAUSE, round_trip, settle_pause,
+};
 use crate::time::Time;
 
 /// Between two dials of a pair that is lost, at first and after [`LOST_LONG`].
@@ -59,10 +61,29 @@ impl Chooser {
                 died |= close(flow, Reason::HoldsGap, actions);
             }
         }
+        if died {
+            self.recovers = now.after(RECOVERY);
+        }
         if !died && let Some(flow) = self.crawl.look(look) {
             close(flow, Reason::Crawls, actions);
         }
         self.closing.extend(closing);
+    }
+
+    /// Until when nothing is searched, if so: a line has been cut, or that may be.
+    pub(super) fn must_recover(&self, look: &Look<'_>) -> Option<Time> {
+        let now = look.now;
+        if now < self.recovers {
+            return Some(self.recovers);
+        }
+        let mut silent: BTreeMap<PairId, Duration> = BTreeMap::new();
+        for flow in self.active(look) {
+            let here = self.health.silent_for(flow.id, now);
+            let least = silent.entry(flow.pair).or_insert(here);
+            *least = here.min(*least);
+        }
+        let uneasy = silent.into_values().any(|silent| UNEASY.contains(&silent));
+        uneasy.then(|| now.after(UNEASY_PAUSE))
     }
 
     /// A flow has gone since a trial began: its measurement says nothing, and what is paused may be all

@@ -68,6 +68,7 @@ impl Chooser {
         self.top = rates.top();
         self.half = None;
         self.unclear = 0;
+        self.kept.clear();
         self.known = self.fastest_of_pairs(rates, look);
         self.set_base(rates);
         self.prune(rates, 0, look, actions);
@@ -84,6 +85,8 @@ impl Chooser {
         self.dials = dials;
         self.alone = rates.total();
         self.known = self.active(look).map(|flow| flow.id).collect();
+        let known = &self.known;
+        self.kept.retain(|flow| known.contains(flow));
         self.set_base(rates);
         self.search_on(look, actions);
     }
@@ -129,6 +132,9 @@ impl Chooser {
             if !self.known.iter().any(|known| pair_of.get(known) == pair_of.get(&flow)) {
                 self.known.insert(flow);
                 self.base.set(flow, rates.of(flow));
+                if rates.of(flow) < self.top * CANDIDATE {
+                    self.kept.insert(flow);
+                }
             }
         }
     }
@@ -161,7 +167,11 @@ impl Chooser {
 
     /// What is known stays; more is dialled, if it is worth it.
     pub(super) fn search_on(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
-        self.limits = self.known.len().max(1) as u32;
+        if let Some(until) = self.must_recover(look) {
+            self.phase = Phase::Resting(until);
+            return;
+        }
+        self.limits = self.limits_known();
         self.before = self.base.total();
         if !self.dial(look, actions) {
             let total = self.base.total();
@@ -214,7 +224,7 @@ impl Chooser {
         let depressed = self.depressed(rates);
         let unknown = self.unknown(look);
         let by_rate = (rates.total() / self.top.max(1.0)).round() as usize;
-        self.limits = by_rate.max(self.known.len()).max(1) as u32;
+        self.limits = (by_rate as u32).max(self.limits_known());
         if unknown.is_empty() {
             self.half = None;
             self.set_base(rates);
