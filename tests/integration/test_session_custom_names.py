@@ -1,5 +1,6 @@
 """Custom settings (my.x): a server that has known one gives '' for it ever after, where a session that has not gets NULL."""
 
+from harness import messages as m
 from harness.suite import equal
 
 SETTINGS = {"pool_size": 1}
@@ -42,6 +43,19 @@ def test_discard_all_leaves_the_name(env):
     one.execute("discard all")
     equal(stranger.value(KNOWN), None)
     equal(one.value(KNOWN), "")
+
+
+def test_discard_all_gives_back_a_start_value_that_is_being_asked_for(env):
+    """Under LATIN1 a value is asked for after its SET; a client that listens is asked at its own next query."""
+    client, stranger = env.connect(options="-c my.tenant=mine"), env.connect(options="-c my.tenant=theirs")
+    for way in (m.query("discard all"), m.run("discard all") + m.SYNC):
+        client.execute("set client_encoding to 'LATIN1'")
+        client.execute("listen a_channel")
+        client.execute("set my.tenant to 'x'")
+        client.exchange(way)
+        for _ in range(2):
+            equal(client.value(KNOWN), "mine")
+            equal(stranger.value(KNOWN), "theirs")
 
 
 def test_row_policies_by_a_custom_setting(env):

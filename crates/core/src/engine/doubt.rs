@@ -58,6 +58,8 @@ pub(super) struct Doubt {
     tried: Option<u64>,
     /// How often it was cut off.
     cut_off: u8,
+    /// A DISCARD ALL has come since: what its settings are on the server now is what a RESET gives there.
+    discarded: bool,
     /// The question that is under way.
     question: Option<Question>,
     answer: Option<Answer>,
@@ -155,6 +157,11 @@ impl Doubt {
         self.exact = true;
     }
 
+    /// A DISCARD ALL has worked. Its client's start values are known, and no SET has brought them back yet.
+    pub(super) fn discarded(&mut self) {
+        self.discarded = !self.names.is_empty();
+    }
+
     /// The parts that it is about.
     pub(super) fn parts(&self) -> PartSet {
         self.parts
@@ -163,6 +170,13 @@ impl Doubt {
     /// The settings that it is about.
     pub(super) fn names(&self) -> &[Box<[u8]>] {
         &self.names
+    }
+
+    /// Settings are in doubt again, by what has come after a DISCARD ALL.
+    fn begin_anew_if_discarded(&mut self) {
+        if std::mem::take(&mut self.discarded) {
+            self.names.clear();
+        }
     }
 
     fn add_name(&mut self, name: &[u8]) {
@@ -192,6 +206,7 @@ impl<S: Socket> Backend<S> {
         let within = self.status != TransactionStatus::Idle;
         let pipeline = self.pipeline;
         let doubt = self.doubt.get_or_insert_default();
+        doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = pipeline;
         }
@@ -207,6 +222,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn doubt_told(&mut self, name: &[u8]) {
         let since = self.answered_pipeline();
         let doubt = self.doubt.get_or_insert_default();
+        doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = since;
         }
@@ -463,7 +479,8 @@ impl<S: Socket> Client<S> {
             };
             gone = gone.union(question.parts().minus(answer.present));
             if !question.names().is_empty() {
-                self.take_settings(backend, question.names(), &answer.values, doubt.since);
+                let (values, since) = (&answer.values, doubt.since);
+                self.take_settings(backend, question.names(), values, since, doubt.discarded);
             }
             if question.parts().contains(Part::SqlStatement) {
                 if self.take_sql_statements(backend, answer.statements, &doubt.noted) {
@@ -495,12 +512,14 @@ impl<S: Socket> Client<S> {
 
     /// The server has told the values of settings: they are what the client wants, and what the
     /// backend has. What was parsed since they were in doubt was noted under the values before.
+    /// `discarded`: the client wants its start values, which the backend does not have yet.
     fn take_settings(
         &mut self,
         backend: &mut Backend<S>,
         names: &[Box<[u8]>],
         values: &[Option<Box<[u8]>>],
         since: u64,
+        discarded: bool,
     ) {
         let told = |settings: &Settings, start: &Settings| {
             let mut settings = SettingsBuilder::from(settings);
@@ -508,8 +527,9 @@ impl<S: Socket> Client<S> {
                 let login = **name == *b"session_authorization";
                 let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
                 // What has been reset where no SET could be put behind it: within a function.
-                let start = start.get(name).filter(|_| value.is_none() && !is_custom(name));
-                match value.as_deref().filter(|_| own.is_none()).or(start) {
+                let reset = discarded || (value.is_none() && !is_custom(name));
+                let start = start.get(name).filter(|_| reset);
+                match start.or(value.as_deref().filter(|_| own.is_none())) {
                     Some(value) => settings.set(name, value),
                     None => settings.remove(name),
                 };

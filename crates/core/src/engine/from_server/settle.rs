@@ -346,6 +346,9 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     } else if discarding.is_some() {
         extra.by_sql = None;
         backend.by_sql = None;
+        if let Some(doubt) = &mut backend.doubt {
+            doubt.discarded();
+        }
     }
     if unlistened {
         client.pins.remove(Part::Listen);
