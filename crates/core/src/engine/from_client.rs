@@ -110,9 +110,17 @@ impl<'a> Passage<'a> {
 
     /// Writes everything, a client's message as far as it is here.
     fn flush<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
-        self.end_run(backend)?;
-        if !self.out.is_empty() {
-            backend.relay(&self.out)?;
+        if self.out.is_empty() {
+            let run = &self.input[self.run..self.at];
+            self.run = self.at;
+            if !run.is_empty() {
+                backend.relay(run)?;
+            }
+        } else {
+            self.end_run(backend)?;
+            if !self.out.is_empty() {
+                backend.relay(&self.out)?;
+            }
         }
         backend.to_server.check();
         Ok(())

@@ -295,6 +295,10 @@ impl<S: Socket> Relay<'_, S> {
             return false;
         };
         let completes = match (message, *owed) {
+            (kind::PARSE_COMPLETE, Expect::Parse { statement: 0, serial }) if serial != 0 => {
+                backend.displaced.pop_front();
+                true
+            }
             (kind::BIND_COMPLETE, Expect::Bind { .. })
             | (kind::ROW_DESCRIPTION, Expect::DescribePortal { noted: false }) => true,
             (kind::ROW_DESCRIPTION, owed @ Expect::DescribePortal { noted: true }) => {

@@ -19,13 +19,15 @@ use super::backend::Backend;
 use super::expect::Expect;
 use super::{Socket, limits};
 
-/// A pipeline of Bind, perhaps Describe, Execute and Sync.
+/// What is sent whole while nothing is outstanding: see [`super::plain`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PlainPipeline {
-    /// Id of the shared statement.
-    pub(super) statement: u64,
-    /// Whether its portal is described.
-    pub(super) describes: bool,
+pub(super) enum PlainPipeline {
+    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id.
+    Named { statement: u64, describes: bool },
+    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Expect::Parse`].
+    Unnamed { serial: u32, describes: bool },
+    /// A Query.
+    Query,
 }
 
 impl<S: Socket> Backend<S> {
@@ -52,18 +54,33 @@ impl<S: Socket> Backend<S> {
         self.expected.push_back(expect);
     }
 
-    /// Notes what a whole pipeline owes that is sent while nothing is outstanding: see
+    /// Notes what a whole pipeline, or a Query, owes that is sent while nothing is outstanding: see
     /// [`super::plain`].
     #[inline]
     pub(super) fn expect_plain(&mut self, pipeline: PlainPipeline) {
         debug_assert!(self.expected.is_empty() && !self.unsynced && !self.ignoring);
-        self.expected.push_back(Expect::Bind { statement: pipeline.statement });
-        if pipeline.describes {
-            self.expected.push_back(Expect::DescribePortal { noted: true });
+        let described = match pipeline {
+            PlainPipeline::Named { statement, describes } => {
+                self.expected.push_back(Expect::Bind { statement });
+                describes.then_some(true)
+            }
+            PlainPipeline::Unnamed { serial, describes } => {
+                self.expected.push_back(Expect::Parse { serial, statement: 0 });
+                self.expected.push_back(Expect::Bind { statement: 0 });
+                describes.then_some(false)
+            }
+            PlainPipeline::Query => None,
+        };
+        if let Some(noted) = described {
+            self.expected.push_back(Expect::DescribePortal { noted });
         }
-        self.expected.push_back(Expect::Execute);
-        self.expected.push_back(Expect::Sync);
-        self.executed_in = Some(self.pipeline);
+        if let PlainPipeline::Query = pipeline {
+            self.expected.push_back(Expect::Query);
+        } else {
+            self.expected.push_back(Expect::Execute);
+            self.expected.push_back(Expect::Sync);
+            self.executed_in = Some(self.pipeline);
+        }
         self.syncs_outstanding += 1;
         // Before it nothing was outstanding: no run of queries goes on.
         self.unbroken =

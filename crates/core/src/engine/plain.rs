@@ -1,21 +1,23 @@
-//! The plain lane: a pipeline of a client of whose session nothing is unusual, for a server connection
-//! of which nothing is unusual either.
+//! The plain lane: a query or a pipeline of a client of whose session nothing is unusual, for a server
+//! connection of which nothing is unusual either.
 //!
 //! # Model
 //! ```text
-//!   Bind Describe Execute Sync       all here, nothing outstanding
-//!        │ is each check passed?  no ──► the full lane (`turn`), from the first byte
-//!        ▼
-//!   the statement gets its shared name; one entry in `expected` for each message; one write
+//!   Bind Describe Execute Sync          of a named statement that the server has
+//!   Parse Bind Describe Execute Sync    of the unnamed statement, whose text is plain
+//!   Query                               whose text is plain: see `session::scan::is_plain`
+//!        │ all here, nothing outstanding, and each check passed?  no ──► the full lane (`turn`), from the
+//!        ▼                                                              first byte
+//!   a named statement gets its shared name; one entry in `expected` for each message; one write
 //!
 //!   ReadyForQuery, and nothing else outstanding  ──►  the books of one transaction, no more
 //! ```
-//! Most transactions of most applications are of this kind. The checks change nothing, so the full lane
+//! Most transactions of most applications are of these kinds. The checks change nothing, so the full lane
 //! finds everything as it was.
 //!
 //! # Invariant
-//! For the same bytes both lanes write the same bytes and leave the same books. The tests run each
-//! script on both and compare, and the simulation runs seeds with the lane and without.
+//! For the same bytes both lanes write the same bytes and leave the same books: the simulation runs seeds
+//! with the lane and without, and compares.
 
 use std::sync::Arc;
 
@@ -27,11 +29,13 @@ use super::from_server::{Relay, Relayed};
 use super::message::PoolMode;
 use super::owed::PlainPipeline;
 use super::replay::Seen;
-use super::statement::{Shape, Statement};
+use super::statement::{Shape, Statement, Unnamed};
 use super::table::Engine;
+use super::turn::sequences::draws_nothing;
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::pool::Wish;
+use crate::session::scan::ScanOptions;
 use crate::time::Time;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, build, frontend};
@@ -42,58 +46,107 @@ const DESCRIBE_PORTAL: [u8; 7] = [frontend::DESCRIBE, 0, 0, 0, 6, b'P', 0];
 const EXECUTE_PORTAL: [u8; 6] = [frontend::EXECUTE, 0, 0, 0, 9, 0];
 const EXECUTE_BYTES: usize = EXECUTE_PORTAL.len() + 4;
 
-/// A whole pipeline of one Bind: of a named statement to the unnamed portal, which is executed and perhaps
-/// described.
+/// What runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Runs<'a> {
+    /// The named statement that a Bind names, which ends there.
+    Named { name: &'a [u8], bind_end: usize },
+    /// The unnamed statement of a Parse: its text, and the types of its parameters after that.
+    Unnamed { text: &'a [u8], body: &'a [u8] },
+    /// The text of a Query.
+    Query { text: &'a [u8] },
+}
+
+/// A whole Query, or a whole pipeline of one statement, which is bound to the unnamed portal, perhaps
+/// described, and executed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Pipeline<'a> {
-    /// The name that the Bind has for the statement.
-    name: &'a [u8],
+    runs: Runs<'a>,
     /// All bytes.
     bytes: &'a [u8],
-    /// Where the Bind ends.
-    bind_end: usize,
+    /// The length of its longest message.
+    longest: usize,
     /// Whether the portal is described.
     describes: bool,
+}
+
+/// The length of the message at the start of these bytes, if it is of this kind and all here, and as short
+/// as one is that never streams.
+#[inline]
+fn whole(bytes: &[u8], kind: u8) -> Option<usize> {
+    let Framed::Header(header) = frame::header(bytes) else { return None };
+    let fits = header.kind == kind && header.total() <= limits::WHOLE_MESSAGE_BYTES;
+    (fits && bytes.len() >= header.total()).then(|| header.total())
+}
+
+/// The length of Describe, Execute and Sync at the start of these bytes, if no more and no less is
+/// there, and whether the first of these is.
+#[inline]
+fn tail(rest: &[u8]) -> Option<(usize, bool)> {
+    let describes = rest.starts_with(&DESCRIBE_PORTAL);
+    let before = if describes { DESCRIBE_PORTAL.len() } else { 0 };
+    let execute = rest.get(before..)?;
+    let ends = execute.starts_with(&EXECUTE_PORTAL)
+        && execute.get(EXECUTE_BYTES..)?.get(..build::SYNC.len()) == Some(&build::SYNC[..]);
+    ends.then_some((before + EXECUTE_BYTES + build::SYNC.len(), describes))
 }
 
 impl<'a> Pipeline<'a> {
     /// The one at the start of these bytes, if that is one.
     #[inline]
     pub(super) fn read(bytes: &'a [u8]) -> Option<Self> {
-        if bytes.first() != Some(&frontend::BIND) {
+        match *bytes.first()? {
+            frontend::BIND => Self::of_named(bytes),
+            frontend::PARSE => Self::of_unnamed(bytes),
+            frontend::QUERY => Self::of_query(bytes),
+            _ => None,
+        }
+    }
+
+    fn of_named(bytes: &'a [u8]) -> Option<Self> {
+        let bind_end = whole(bytes, frontend::BIND)?;
+        let (rest, describes) = tail(&bytes[bind_end..])?;
+        let name = bytes[HEADER_BYTES..bind_end].strip_prefix(&[0])?;
+        let (name, _) = frame::take_string(name)?;
+        // It must be kept as a whole, for the case that the server has lost the statement.
+        if name.is_empty() || bind_end > limits::REPLAY_BYTES / 2 {
             return None;
         }
-        let Framed::Header(bind) = frame::header(bytes) else { return None };
-        let bind_end = bind.total();
-        if bind_end > limits::REPLAY_BYTES / 2 {
-            return None;
-        }
-        let rest = bytes.get(bind_end..)?;
-        let describes = rest.starts_with(&DESCRIBE_PORTAL);
-        let execute = if describes { &rest[DESCRIBE_PORTAL.len()..] } else { rest };
-        if !execute.starts_with(&EXECUTE_PORTAL)
-            || execute.get(EXECUTE_BYTES..)?.get(..build::SYNC.len()) != Some(&build::SYNC[..])
+        let runs = Runs::Named { name, bind_end };
+        Some(Self { runs, bytes: &bytes[..bind_end + rest], longest: bind_end, describes })
+    }
+
+    fn of_unnamed(bytes: &'a [u8]) -> Option<Self> {
+        let parse_end = whole(bytes, frontend::PARSE)?;
+        let bind = whole(&bytes[parse_end..], frontend::BIND)?;
+        let bind_end = parse_end + bind;
+        let (rest, describes) = tail(&bytes[bind_end..])?;
+        let body = bytes[HEADER_BYTES..parse_end].strip_prefix(&[0])?;
+        let (text, types) = frame::take_string(body)?;
+        let (count, types) = frame::take_u16(types)?;
+        if types.len() != usize::from(count) * 4
+            || !bytes[parse_end + HEADER_BYTES..bind_end].starts_with(&[0, 0])
         {
             return None;
         }
-        let body = bytes[HEADER_BYTES..bind_end].strip_prefix(&[0])?;
-        let (name, _) = frame::take_string(body)?;
-        if name.is_empty() {
-            return None;
+        let runs = Runs::Unnamed { text, body };
+        let longest = parse_end.max(bind);
+        Some(Self { runs, bytes: &bytes[..bind_end + rest], longest, describes })
+    }
+
+    fn of_query(bytes: &'a [u8]) -> Option<Self> {
+        let end = whole(bytes, frontend::QUERY)?;
+        let (text, []) = frame::take_string(&bytes[HEADER_BYTES..end])? else { return None };
+        let runs = Runs::Query { text };
+        Some(Self { runs, bytes: &bytes[..end], longest: end, describes: false })
+    }
+
+    /// The text that has not been looked at yet.
+    fn text(&self) -> Option<&'a [u8]> {
+        match self.runs {
+            Runs::Named { .. } => None,
+            Runs::Unnamed { text, .. } | Runs::Query { text } => Some(text),
         }
-        let tail = if describes { DESCRIBE_PORTAL.len() } else { 0 };
-        let end = bind_end + tail + EXECUTE_BYTES + build::SYNC.len();
-        Some(Self { name, bytes: &bytes[..end], bind_end, describes })
-    }
-
-    /// What of the Bind stands after the names.
-    fn parameters(&self) -> &'a [u8] {
-        &self.bytes[HEADER_BYTES + 1 + self.name.len() + 1..self.bind_end]
-    }
-
-    /// Describe, Execute and Sync.
-    fn after_bind(&self) -> &'a [u8] {
-        &self.bytes[self.bind_end..]
     }
 }
 
@@ -152,15 +205,15 @@ impl<S: Socket> Backend<S> {
 
     /// The client's statement of this name as it is here, if a Bind needs neither a Parse nor a look at it.
     #[inline]
-    fn bound_as_it_is(&self, client: &Client<S>, pipeline: &Pipeline<'_>) -> Option<Bound> {
-        let named = client.statement(pipeline.name)?;
+    fn bound_as_it_is(&self, client: &Client<S>, name: &[u8], describes: bool) -> Option<Bound> {
+        let named = client.statement(name)?;
         let statement = &named.statement;
         if statement.is_superseded() || !statement.is_plain {
             return None;
         }
         let copy = self.statements.get(statement.id)?;
         let mut told = named.seen.told();
-        if pipeline.describes {
+        if describes {
             told.rows = 0; // it is told again
         }
         let fits = match told == Shape::default() {
@@ -175,14 +228,22 @@ impl<S: Socket> Backend<S> {
         })
     }
 
-    /// Appends the pipeline as the server gets it, and notes what it owes. Whether it is one of the plain
-    /// lane; if not, nothing has changed.
+    /// Whether a text that is plain does nothing to the session here either: it is read as most are, and
+    /// calls no function that does.
+    fn takes_as_plain(&self, client: &Client<S>, text: &[u8]) -> bool {
+        client.scan_options(self.reading) == ScanOptions::default()
+            && self.effects_of_functions(text).is_none_or(|effects| effects.is_none())
+    }
+
+    /// Appends what the server gets, and notes what it owes. Whether it is for the plain lane; if not,
+    /// nothing has changed.
     #[inline]
     fn take_plain(
         &mut self,
         client: &mut Client<S>,
         pipeline: &Pipeline<'_>,
         passage: &mut Passage<'_>,
+        serial: u32,
         now: Time,
     ) -> Result<Passed, Halt> {
         let may_run =
@@ -190,39 +251,101 @@ impl<S: Socket> Backend<S> {
         if !may_run || !self.is_plain() || !self.applied.is_shared_with(&client.desired) {
             return Ok(Passed::Unusual);
         }
-        let Some(bound) = self.bound_as_it_is(client, pipeline) else {
-            return Ok(Passed::Unusual);
-        };
-        let Bound { statement, seen, serial, since } = bound;
+        match pipeline.runs {
+            Runs::Named { name, bind_end } => {
+                let Some(bound) = self.bound_as_it_is(client, name, pipeline.describes) else {
+                    return Ok(Passed::Unusual);
+                };
+                self.begin_plain(client, now);
+                self.take_named(client, pipeline, &bound, passage)?;
+                let out = &mut passage.out;
+                let parameters = &pipeline.bytes[HEADER_BYTES + 1 + name.len() + 1..bind_end];
+                let own = &bound.statement.name;
+                let length = 4 + 1 + own.len() + 1 + parameters.len();
+                out.push(frontend::BIND);
+                // (The bytes of a pipeline are bounded, and so is a name of ours.)
+                out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
+                out.push(0);
+                build::string(out, own);
+                out.extend_from_slice(parameters);
+                out.extend_from_slice(&pipeline.bytes[bind_end..]);
+                passage.skip(pipeline.bytes.len());
+                return Ok(Passed::Plain);
+            }
+            Runs::Unnamed { text, .. } | Runs::Query { text }
+                if self.unnamed_changed || !self.takes_as_plain(client, text) =>
+            {
+                return Ok(Passed::Unusual);
+            }
+            Runs::Unnamed { body, .. } => {
+                self.begin_plain(client, now);
+                self.take_unnamed(client, body, serial, pipeline.describes, now);
+            }
+            Runs::Query { text } => {
+                self.begin_plain(client, now);
+                self.drawn |= !draws_nothing(text);
+                (self.unnamed, client.unnamed, client.unnamed_serial) = (None, None, 0);
+                self.expect_plain(PlainPipeline::Query);
+            }
+        }
+        passage.pass(pipeline.bytes.len());
+        Ok(Passed::Plain)
+    }
+
+    /// What begins with any message that is sent while nothing is outstanding.
+    fn begin_plain(&mut self, client: &mut Client<S>, now: Time) {
         client.held = false;
         client.since = now;
         self.unpark();
         self.bringing = false;
         if self.status == TransactionStatus::Idle {
             client.transaction_since = now;
-            self.replay.begin_whole(pipeline.bytes, serial, pipeline.describes);
+        }
+    }
+
+    /// Notes the pipeline of a named statement.
+    fn take_named(
+        &mut self,
+        client: &mut Client<S>,
+        pipeline: &Pipeline<'_>,
+        bound: &Bound,
+        passage: &mut Passage<'_>,
+    ) -> Result<(), Halt> {
+        let Bound { statement, seen, serial, since } = bound;
+        let describes = pipeline.describes;
+        if self.status == TransactionStatus::Idle {
+            self.replay.begin_whole(pipeline.bytes, *serial, describes);
         }
         self.statements.touch(statement.id);
-        seen.binds(statement.id, since);
+        seen.binds(statement.id, *since);
         self.drawn |= !statement.draws_nothing;
-        passage.cut(self)?;
-        let out = &mut passage.out;
-        let length = 4 + 1 + statement.name.len() + 1 + pipeline.parameters().len();
-        out.push(frontend::BIND);
-        // (The bytes of a pipeline are bounded, and so is a name of ours.)
-        out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-        out.push(0);
-        build::string(out, &statement.name);
-        out.extend_from_slice(pipeline.parameters());
-        out.extend_from_slice(pipeline.after_bind());
-        passage.skip(pipeline.bytes.len());
-        if pipeline.describes {
+        if describes {
             self.describing.push_back(seen.clone());
         }
-        client.bound = Some(seen);
-        let describes = pipeline.describes;
-        self.expect_plain(PlainPipeline { statement: statement.id, describes });
-        Ok(Passed::Plain)
+        client.bound = Some(seen.clone());
+        self.expect_plain(PlainPipeline::Named { statement: statement.id, describes });
+        passage.cut(self)
+    }
+
+    /// Notes the pipeline of the unnamed statement. `body`: of its Parse, after the name.
+    fn take_unnamed(
+        &mut self,
+        client: &mut Client<S>,
+        body: &[u8],
+        serial: u32,
+        describes: bool,
+        now: Time,
+    ) {
+        let epoch = self.pool.schema_epoch_at(now);
+        let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
+        self.drawn |= !unnamed.draws_nothing;
+        let before = client.unnamed.replace(unnamed.clone());
+        let serial_before = std::mem::replace(&mut client.unnamed_serial, serial);
+        self.displace_unnamed(before, serial_before);
+        self.unnamed = Some(unnamed);
+        (self.unnamed_since, self.unnamed_follows) = (self.pipeline, self.pipeline);
+        client.bound = None;
+        self.expect_plain(PlainPipeline::Unnamed { serial, describes });
     }
 }
 
@@ -249,7 +372,8 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || backend.expected.len() != 1
-            || backend.expected.front() != Some(&Expect::Sync)
+            || !matches!(backend.expected.front(), Some(Expect::Sync | Expect::Query))
+            || !backend.longer.is_empty()
             || backend.unsynced
             || backend.ignoring
             || backend.syncs_in_doubt > 0
@@ -288,7 +412,7 @@ impl<S: Socket> Relay<'_, S> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// Passes a pipeline of a client on whose session is plain, if its server connection is, too. The client
+    /// Passes on what a client has sent whose session is plain, if its server connection is, too. The client
     /// gets one, if it has none.
     #[inline]
     pub(super) fn pass_plain<H: Host<S>>(
@@ -304,29 +428,49 @@ impl<S: Socket> Engine<S> {
             return Ok(Passed::Unusual);
         }
         let view = &self.pools[client.pool as usize];
-        if pipeline.bind_end > limits::PACKET_BYTES_MIN
-            && pipeline.bind_end > view.settings.max_packet_size
+        if pipeline.longest > limits::PACKET_BYTES_MIN
+            && pipeline.longest > view.settings.max_packet_size
         {
             return Ok(Passed::Unusual);
         }
+        if pipeline.text().is_some_and(|text| !self.known.is_plain(text)) {
+            return Ok(Passed::Unusual);
+        }
         if client.backend.is_none() {
-            let Some(named) = client.statement(pipeline.name) else { return Ok(Passed::Unusual) };
             // The settings of a client without any are those of most backends where none has any.
-            let statement = if client.desired.is_empty() { 0 } else { named.statement.id };
+            let statement = match pipeline.runs {
+                Runs::Named { name, .. } => match client.statement(name) {
+                    None => return Ok(Passed::Unusual),
+                    Some(_) if client.desired.is_empty() => 0,
+                    Some(named) => named.statement.id,
+                },
+                Runs::Unnamed { .. } | Runs::Query { .. } => 0,
+            };
             let wish = Wish { settings: client.desired.mark(), statement, own: false };
             self.attach(host, slot, wish, now)?;
         }
+        let serial = self.next_serial;
         let Some(client) = self.clients.get_mut(slot) else { return Ok(Passed::Unusual) };
         let Some(mut backend) = client.backend.take() else { return Ok(Passed::Unusual) };
         // (It may have other start values, and the client with it.)
         let passed = match client.is_plain() {
-            true => backend.take_plain(client, pipeline, passage, now),
+            true => backend.take_plain(client, pipeline, passage, serial, now),
             false => Ok(Passed::Unusual),
         };
         client.backend = Some(backend);
         if let Ok(Passed::Plain) = passed {
+            self.next_serial = if serial == u32::MAX { 1 } else { serial + 1 };
             let view = &self.pools[client.pool as usize];
-            view.pool.stats.of(self.id).binds.add(1);
+            let stats = view.pool.stats.of(self.id);
+            match pipeline.runs {
+                Runs::Named { .. } => stats.binds.add(1),
+                Runs::Unnamed { .. } => {
+                    stats.client_parses.add(1);
+                    stats.server_parses.add(1);
+                    stats.binds.add(1);
+                }
+                Runs::Query { .. } => {}
+            }
             self.plain_pipelines += 1;
             if view.limits_clients {
                 self.rearm(slot, now);
@@ -352,13 +496,19 @@ mod tests {
 
     const EXECUTE: [u8; 10] = [frontend::EXECUTE, 0, 0, 0, 9, 0, 0, 0, 0, 0];
 
+    fn parse(name: &[u8], text: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        build::parse(&mut out, name, &[text, &[0, 0, 1, 0, 0, 0, 23]].concat());
+        out
+    }
+
     #[test]
     fn a_whole_pipeline_of_one_bind_is_read_and_no_other() {
-        let whole = [&bind(b"", b"s")[..], &DESCRIBE_PORTAL, &EXECUTE, &build::SYNC].concat();
+        let first = bind(b"", b"s");
+        let whole = [&first[..], &DESCRIBE_PORTAL, &EXECUTE, &build::SYNC].concat();
         let read = Pipeline::read(&whole).expect("one");
-        assert_eq!((read.name, read.describes), (&b"s"[..], true));
-        assert_eq!(read.parameters(), [0, 0, 0, 1, 0, 0, 0, 1, b'7', 0, 0]);
-        assert_eq!(read.after_bind(), [&DESCRIBE_PORTAL[..], &EXECUTE, &build::SYNC].concat());
+        assert_eq!(read.runs, Runs::Named { name: b"s", bind_end: first.len() });
+        assert!(read.describes);
         let more = [&whole[..], b"Q"].concat();
         assert_eq!(Pipeline::read(&more).map(|read| read.bytes), Some(&whole[..]));
         for end in 0..whole.len() {
@@ -375,5 +525,47 @@ mod tests {
         }
         let short = [&bind(b"", b"s")[..], &EXECUTE, &build::SYNC].concat();
         assert!(!Pipeline::read(&short).expect("one").describes);
+    }
+
+    #[test]
+    fn a_whole_pipeline_of_the_unnamed_statement_is_read_and_no_other() {
+        let first = parse(b"", b"SELECT $1");
+        let whole =
+            [&first[..], &bind(b"", b""), &DESCRIBE_PORTAL, &EXECUTE, &build::SYNC].concat();
+        let read = Pipeline::read(&whole).expect("one");
+        let body = &first[HEADER_BYTES + 1..];
+        assert_eq!(read.runs, Runs::Unnamed { text: b"SELECT $1", body });
+        assert_eq!((read.bytes, read.describes), (&whole[..], true));
+        for end in 0..whole.len() {
+            assert_eq!(Pipeline::read(&whole[..end]), None, "{end}");
+        }
+        let mut lies = first.clone();
+        lies[HEADER_BYTES + 1 + 10 + 1] = 2; // two types are said, one is there
+        for other in [
+            [&parse(b"s", b"SELECT $1")[..], &bind(b"", b""), &EXECUTE, &build::SYNC].concat(),
+            [&first[..], &bind(b"", b"s"), &EXECUTE, &build::SYNC].concat(),
+            [&first[..], &bind(b"p", b""), &EXECUTE, &build::SYNC].concat(),
+            [&first[..], &EXECUTE, &build::SYNC].concat(),
+            [&first[..], &build::SYNC].concat(),
+            [&lies[..], &bind(b"", b""), &EXECUTE, &build::SYNC].concat(),
+        ] {
+            assert_eq!(Pipeline::read(&other), None);
+        }
+    }
+
+    #[test]
+    fn a_whole_query_is_read_and_no_other() {
+        let mut whole = Vec::new();
+        build::message(&mut whole, frontend::QUERY, |out| build::string(out, b"SELECT 1"));
+        let read = Pipeline::read(&whole).expect("one");
+        assert_eq!(read.runs, Runs::Query { text: b"SELECT 1" });
+        for end in 0..whole.len() {
+            assert_eq!(Pipeline::read(&whole[..end]), None, "{end}");
+        }
+        for body in [&b"SELECT 1"[..], b"SELECT 1\0;\0", b""] {
+            let mut other = Vec::new();
+            build::message(&mut other, frontend::QUERY, |out| out.extend_from_slice(body));
+            assert_eq!(Pipeline::read(&other), None);
+        }
     }
 }

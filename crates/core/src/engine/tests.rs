@@ -11,6 +11,7 @@ mod faults;
 mod floods;
 mod handing_over;
 pub(super) mod harness;
+mod lanes;
 mod limits;
 mod moving;
 mod own_names;

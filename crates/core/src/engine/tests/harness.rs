@@ -337,12 +337,23 @@ impl World {
         }
     }
 
-    /// From now on connections take for ever to open, or no longer.
+    /// The same without the plain lane.
+    pub(super) fn without_plain_lane(mut self) -> Self {
+        self.engines = self.engines.into_iter().map(Engine::without_plain_lane).collect();
+        self
+    }
+
+    /// How often the plain lane was taken.
+    pub(super) fn plain_pipelines(&self) -> u64 {
+        self.engines.iter().map(Engine::plain_pipelines).sum()
+    }
+
     /// Whether databases are emptied at once, or when the test says so.
     pub(super) fn empties_databases(&mut self, at_once: bool) {
         self.asked.keeps_vacancies = !at_once;
     }
 
+    /// From now on connections take for ever to open, or no longer.
     pub(super) fn opens_nothing(&mut self, nothing: bool) {
         self.opens_nothing = nothing;
     }

@@ -1,0 +1,175 @@
+//! Both lanes, side by side: for the same bytes they write the same bytes (see [`super::super::plain`]).
+
+use std::collections::BTreeSet;
+
+use super::harness::*;
+use crate::wire::frame::{self, Framed, HEADER_BYTES};
+
+/// A xorshift generator.
+struct Rng(u64);
+
+impl Rng {
+    fn below(&mut self, of: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % of as u64) as usize
+    }
+}
+
+/// What a server does with statements, blocks and errors: no more.
+struct Server {
+    statements: BTreeSet<Vec<u8>>,
+    status: char,
+    skips: bool,
+}
+
+impl Server {
+    fn new() -> Self {
+        Self { statements: BTreeSet::new(), status: 'I', skips: false }
+    }
+
+    fn runs(&mut self, text: &[u8]) -> bool {
+        match text {
+            b"ROLLBACK" | b"COMMIT" => self.status = 'I',
+            _ if self.status == 'F' => return false,
+            b"BEGIN" => self.status = 'T',
+            b"SELEC" => return false,
+            _ => {}
+        }
+        true
+    }
+
+    fn failed(&mut self) -> &'static str {
+        if self.status == 'T' {
+            self.status = 'F';
+        }
+        "E"
+    }
+
+    /// The answers to these messages.
+    fn answer(&mut self, mut sent: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        while let Framed::Header(header) = frame::header(sent) {
+            let body = &sent[HEADER_BYTES..header.total()];
+            sent = &sent[header.total()..];
+            let name = |at: usize| frame::take_string(&body[at..]).expect("a name").0.to_vec();
+            let said = match header.kind {
+                b'S' => {
+                    self.skips = false;
+                    ""
+                }
+                _ if self.skips => continue,
+                b'Q' => {
+                    self.statements.remove(&b""[..]);
+                    if self.runs(&name(0)) { "C" } else { self.failed() }
+                }
+                b'P' => {
+                    let text = frame::take_string(&body[name(0).len() + 1..]).expect("a text").0;
+                    let fails = text == b"SELEC" || self.status == 'F';
+                    self.skips = fails;
+                    if fails {
+                        if name(0).is_empty() {
+                            self.statements.remove(&b""[..]);
+                        }
+                        self.failed()
+                    } else {
+                        self.statements.insert(name(0));
+                        "1"
+                    }
+                }
+                b'B' => {
+                    let portal = name(0).len() + 1;
+                    self.skips = !self.statements.contains(&name(portal)) || self.status == 'F';
+                    if self.skips { self.failed() } else { "2" }
+                }
+                b'D' if body[0] == b'S' => {
+                    self.skips = !self.statements.contains(&name(1));
+                    if self.skips { self.failed() } else { "tn" }
+                }
+                b'D' => "n",
+                b'E' => "DC",
+                b'H' => "",
+                b'C' => {
+                    self.statements.remove(&name(1));
+                    "3"
+                }
+                kind => panic!("a server gets {}", char::from(kind)),
+            };
+            out.extend(match said {
+                "tn" => [message(b't', &[0, 0]), answers("n")].concat(),
+                said => answers(said),
+            });
+            if matches!(header.kind, b'Q' | b'S') {
+                out.extend(answers(&self.status.to_string()));
+            }
+        }
+        assert!(sent.is_empty(), "half a message");
+        out
+    }
+}
+
+const TEXTS: [&str; 6] =
+    ["SELECT 1", "INSERT INTO t VALUES (1)", "SELEC", "BEGIN", "COMMIT", "SELECT \"a\" FROM t"];
+
+fn describe(of: &[u8]) -> Vec<u8> {
+    message(b'D', &[of, b"\0"].concat())
+}
+
+/// What a client sends at once.
+fn unit(rng: &mut Rng) -> Vec<u8> {
+    let text = TEXTS[rng.below(TEXTS.len())];
+    let name = ["s", "u"][rng.below(2)];
+    let run = |described: bool| {
+        let described = if described { describe(b"P") } else { Vec::new() };
+        [described, execute(), sync()].concat()
+    };
+    match rng.below(9) {
+        0 | 1 => query(text),
+        2 | 3 => [parse("", text), bind(""), run(rng.below(2) == 0)].concat(),
+        4 => [bind(""), run(false)].concat(),
+        5 => [parse("", text), describe(b"S"), sync()].concat(),
+        6 => [message(b'C', &[b"S", name.as_bytes(), b"\0"].concat()), parse(name, text), sync()]
+            .concat(),
+        7 => [bind(name), run(rng.below(2) == 0)].concat(),
+        _ => [query(text), parse("", text), bind(""), run(false)].concat(),
+    }
+}
+
+#[test]
+fn both_lanes_write_the_same() {
+    let mut plain = 0;
+    for seed in 1..=400u64 {
+        let mut rng = Rng(seed << 32 | 0x7f4a_7c15);
+        let mut worlds = [World::new(1), World::new(1).without_plain_lane()];
+        let clients = worlds.each_mut().map(|world| [world.client(), world.client()]);
+        let mut servers = [Server::new(), Server::new()];
+        for step in 0..40 {
+            let (who, mut sent) = (rng.below(2), unit(&mut rng));
+            let split = if rng.below(4) == 0 { rng.below(sent.len()) } else { sent.len() };
+            let rest = sent.split_off(split);
+            for part in [sent, rest].iter().filter(|part| !part.is_empty()) {
+                let [with, without] = [0, 1].map(|lane| {
+                    let (world, clients) = (&mut worlds[lane], &clients[lane]);
+                    world.send(&clients[who], part);
+                    let mut wrote = Vec::new();
+                    while let Some(server) = world.servers.first().cloned() {
+                        let got = server.received();
+                        if got.is_empty() {
+                            break;
+                        }
+                        let answer = servers[lane].answer(&got);
+                        wrote.push(got);
+                        world.send(&server, &answer);
+                    }
+                    (wrote, clients.each_ref().map(Peer::received))
+                });
+                assert_eq!(with, without, "seed {seed}, step {step}");
+            }
+        }
+        let gone = worlds.each_ref().map(World::plain_pipelines);
+        plain += gone[0];
+        assert_eq!(gone[1], 0);
+    }
+    assert!(plain > 3000, "only {plain} went by the plain lane");
+}
