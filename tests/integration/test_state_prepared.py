@@ -246,7 +246,6 @@ def test_deallocate_affects_one_client_and_its_protocol_statements(env):
     equal(run(first, "t").sqlstate, "26000")
     equal(run(second, "t").value, "kept too")
     equal(first.attempt("deallocate s").sqlstate, "26000")
-@not_yet("SQL and the protocol do not share names of prepared statements")
 def test_sql_prepare_and_protocol_statements_share_names(env):
     with env.pooler_with(pool_size=3) as target:  # such state may pin
         client, other = env.connect(target), env.connect(target)
@@ -259,7 +258,6 @@ def test_sql_prepare_and_protocol_statements_share_names(env):
         equal(client.attempt("prepare by_protocol as select 8").sqlstate, "42P05")
         equal(other.attempt("execute by_sql(1)").sqlstate, "26000")
         equal(client.rows("select name from pg_prepared_statements order by name"), [("by_protocol",), ("by_sql",)])
-@not_yet("DEALLOCATE of a statement of the protocol within a text of several statements")
 def test_statements_are_not_undone_by_rollback(env):
     client, other = env.connect(), env.connect()
     client.execute("begin")

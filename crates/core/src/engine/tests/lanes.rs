@@ -110,7 +110,7 @@ impl Server {
 }
 
 const TEXTS: [&str; 6] =
-    ["SELECT 1", "INSERT INTO t VALUES (1)", "SELEC", "BEGIN", "COMMIT", "SELECT \"a\" FROM t"];
+    ["SELECT 1", "INSERT INTO t VALUES (1)", "SELEC", "BEGIN", "COMMIT", "SELECT 1 /* a */"];
 
 fn describe(of: &[u8]) -> Vec<u8> {
     message(b'D', &[of, b"\0"].concat())

@@ -116,7 +116,8 @@ mod tests {
             assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = 'open"));
             assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = 1; SET x TO 1"));
             assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = setseed(1)"));
-            assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = \"x\""));
+            assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = \"x\""));
+            assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = \"setseed\"(1)"));
             assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = "));
             assert!(!known(&mut texts, "SELECT a FROM some_table WHERE a = --1"));
             assert!(known(&mut texts, "SELECT a FROM some_table WHERE a = - -1"));
@@ -156,7 +157,7 @@ mod tests {
             "INSERT INTO some_table (a, b) VALUES (",
             "",
         ];
-        const PIECES: [&str; 28] = [
+        const PIECES: [&str; 30] = [
             "1",
             "2",
             "'x'",
@@ -185,6 +186,8 @@ mod tests {
             "BEGIN",
             "\\",
             "\"",
+            "\"a\"",
+            "\"setseed\"",
         ];
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = |below: usize| {
