@@ -4,7 +4,6 @@ Two backends and several clients: a client that holds such state keeps its backe
 """
 
 import threading
-
 import time
 
 from harness import messages as m

@@ -19,12 +19,23 @@ pub struct TooLong(pub u32);
 /// A message, which is a slice of what was read where it lies in it whole.
 pub type Message<'a> = (Header, Cow<'a, [u8]>);
 
-/// What has come of a message that is not whole yet.
+/// What has come of a message that is not whole yet: most of the time nothing.
 #[derive(Clone, Debug, Default)]
-pub struct Assembly {
+pub struct Assembly(Option<Box<Partial>>);
+
+/// The start of a message.
+#[derive(Clone, Debug, Default)]
+struct Partial {
+    /// Bytes of its header, until that is whole.
     start: Vec<u8>,
     header: Option<Header>,
     body: Vec<u8>,
+}
+
+/// The length of a message's body.
+fn length_of(header: &Header) -> Result<usize, TooLong> {
+    let length = header.length as usize;
+    if length > MESSAGE_BYTES_MAX { Err(TooLong(header.length)) } else { Ok(length) }
 }
 
 impl Assembly {
@@ -33,59 +44,63 @@ impl Assembly {
     /// # Errors
     /// [`TooLong`]: what follows has no meaning any more.
     pub fn next<'a>(&mut self, input: &mut &'a [u8]) -> Result<Option<Message<'a>>, TooLong> {
-        let header = match self.header {
-            Some(header) => header,
-            None => {
-                let Some(header) = self.header(input) else { return Ok(None) };
-                if header.length as usize > MESSAGE_BYTES_MAX {
-                    return Err(TooLong(header.length));
-                }
-                header
-            }
-        };
-        let length = header.length as usize;
-        let missing = length - self.body.len();
-        if self.body.is_empty()
-            && let Some((body, rest)) = input.split_at_checked(length)
+        if self.0.is_none()
+            && let Some((header, rest)) = input.split_first_chunk::<HEADER_BYTES>()
         {
-            *input = rest;
-            self.header = None;
-            self.body = Vec::new(); // taken ahead, maybe
-            return Ok(Some((header, Cow::Borrowed(body))));
+            let header = Header::parse(header);
+            if let Some((body, rest)) = rest.split_at_checked(length_of(&header)?) {
+                *input = rest;
+                return Ok(Some((header, Cow::Borrowed(body))));
+            }
         }
-        if self.body.is_empty() {
-            self.body.reserve(length.min(TAKEN_AHEAD));
-        }
-        let (here, rest) = input.split_at(missing.min(input.len()));
-        self.body.extend_from_slice(here);
-        *input = rest;
-        if self.body.len() < length {
-            self.header = Some(header);
+        if input.is_empty() {
             return Ok(None);
         }
-        self.header = None;
-        Ok(Some((header, Cow::Owned(std::mem::take(&mut self.body)))))
-    }
-
-    fn header(&mut self, input: &mut &[u8]) -> Option<Header> {
-        if self.start.is_empty()
-            && let Some((bytes, rest)) = input.split_first_chunk::<HEADER_BYTES>()
-        {
-            *input = rest;
-            return Some(Header::parse(bytes));
+        let mut partial = self.0.take().unwrap_or_default();
+        let Some(header) = partial.header(input) else {
+            self.0 = Some(partial);
+            return Ok(None);
+        };
+        let length = length_of(&header)?;
+        let body = &mut partial.body;
+        if body.is_empty() {
+            if let Some((whole, rest)) = input.split_at_checked(length) {
+                *input = rest;
+                return Ok(Some((header, Cow::Borrowed(whole))));
+            }
+            body.reserve(length.min(TAKEN_AHEAD));
         }
-        let (here, rest) = input.split_at((HEADER_BYTES - self.start.len()).min(input.len()));
-        self.start.extend_from_slice(here);
+        let (here, rest) = input.split_at((length - body.len()).min(input.len()));
+        body.extend_from_slice(here);
         *input = rest;
-        let header = Header::parse(self.start.as_slice().try_into().ok()?);
-        self.start = Vec::new();
-        Some(header)
+        if body.len() < length {
+            self.0 = Some(partial);
+            return Ok(None);
+        }
+        Ok(Some((header, Cow::Owned(partial.body))))
     }
 
     /// Bytes of memory beyond itself.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.start.capacity() + self.body.capacity()
+        self.0.as_ref().map_or(0, |partial| {
+            size_of::<Partial>() + partial.start.capacity() + partial.body.capacity()
+        })
+    }
+}
+
+impl Partial {
+    /// Its header, with more of its bytes, if that is whole now.
+    fn header(&mut self, input: &mut &[u8]) -> Option<Header> {
+        if self.header.is_none() {
+            let missing = HEADER_BYTES - self.start.len();
+            let (here, rest) = input.split_at(missing.min(input.len()));
+            self.start.extend_from_slice(here);
+            *input = rest;
+            self.header = Some(Header::parse(self.start.as_slice().try_into().ok()?));
+            self.start = Vec::new();
+        }
+        self.header
     }
 }
 

@@ -20,6 +20,7 @@
 //! * bytes are kept until TCP has acknowledged the last one of their message
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::assembly::Assembly;
@@ -73,8 +74,8 @@ pub(crate) struct Link {
     pub(crate) assembly: Assembly,
     /// Its remote port, if the peer dialled it.
     pub(crate) accepted_from: Option<u16>,
-    /// A map that goes before the next message.
-    pub(crate) map: Vec<u8>,
+    /// A map that goes before the next message. Most lanes are sent the same, and share it.
+    pub(crate) map: Option<Arc<[u8]>>,
     map_sent: usize,
     /// A map is due.
     pub(crate) map_due: bool,
@@ -210,7 +211,7 @@ impl Lane {
         let link = &self.link;
         link.state == State::Up
             && (link.map_due
-                || !link.map.is_empty()
+                || link.map.is_some()
                 || (link.held.is_none() && self.next < self.queue.len()))
     }
 
@@ -220,15 +221,15 @@ impl Lane {
             return [&[], &[]];
         }
         let between = self.is_between_messages();
-        if !self.link.map.is_empty() && between {
-            return [&self.link.map[self.link.map_sent..], &[]];
+        if let Some(map) = self.link.map.as_ref().filter(|_| between) {
+            return [&map[self.link.map_sent..], &[]];
         }
         if self.link.held.is_some() {
             return [&[], &[]];
         }
         // A map that waits goes after the message that is under way.
         let end = match self.queue.get(self.next) {
-            Some(current) if !self.link.map.is_empty() => current.end,
+            Some(current) if self.link.map.is_some() => current.end,
             _ => self.begin + self.bytes.len() as u64,
         };
         let (from, to) = ((self.sent - self.begin) as usize, (end - self.begin) as usize);
@@ -244,11 +245,12 @@ impl Lane {
     pub(crate) fn wrote(&mut self, count: usize) {
         self.link.written += count as u64;
         self.counts.bytes_sent += count as u64;
-        if !self.link.map.is_empty() && self.is_between_messages() {
+        if let Some(length) = self.link.map.as_ref().map(|map| map.len())
+            && self.is_between_messages()
+        {
             self.link.map_sent += count;
-            if self.link.map_sent >= self.link.map.len() {
-                self.link.map = Vec::new();
-                self.link.map_sent = 0;
+            if self.link.map_sent >= length {
+                (self.link.map, self.link.map_sent) = (None, 0);
             }
             return;
         }
@@ -377,7 +379,6 @@ impl Lane {
         size_of::<Self>()
             + self.bytes.capacity()
             + self.queue.capacity() * size_of::<Queued>()
-            + self.link.map.capacity()
             + self.link.assembly.memory()
     }
 }

@@ -23,6 +23,7 @@
 use core::net::{IpAddr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::congestion::{MAP_BYTES, Map};
@@ -296,6 +297,8 @@ pub struct Node {
     next_connection: u64,
     next_peer: u32,
     congested: Map,
+    /// The map that was sent last, with its header.
+    last_map: Option<Arc<[u8]>>,
     timers: BTreeSet<(Time, u32)>,
     requests: VecDeque<Request>,
     freed: Freed,
@@ -332,6 +335,7 @@ impl Node {
             next_connection: 1,
             next_peer: 0,
             congested: Map::default(),
+            last_map: None,
             timers: BTreeSet::new(),
             requests: VecDeque::new(),
             freed: Freed::new(),

@@ -113,12 +113,16 @@ struct Socket {
     writable: bool,
     wants_write: bool,
     paused: bool,
-    drained_by: Option<Time>,
     /// What TCP had acknowledged when it was established: the SYN, on one side.
     acknowledged_before: u64,
     unasked_bytes: u64,
-    ask_at: Option<Time>,
-    ask_after: Duration,
+}
+
+/// When TCP is asked what it has acknowledged.
+#[derive(Default)]
+struct Asking {
+    at: Option<Time>,
+    after: Duration,
 }
 
 struct Waiting {
@@ -138,8 +142,9 @@ pub struct Endpoint {
     sockets: BTreeMap<Connection, Socket>,
     to_read: BTreeSet<Connection>,
     to_write: BTreeSet<Connection>,
-    draining: BTreeSet<Connection>,
-    asking: BTreeSet<Connection>,
+    /// Until when their peers may end them.
+    draining: BTreeMap<Connection, Time>,
+    asking: BTreeMap<Connection, Asking>,
     waiting: Vec<Waiting>,
     port_events: VecDeque<PortEvent>,
     others: Vec<OtherEvent>,
@@ -195,8 +200,8 @@ impl Endpoint {
             sockets: BTreeMap::new(),
             to_read: BTreeSet::new(),
             to_write: BTreeSet::new(),
-            draining: BTreeSet::new(),
-            asking: BTreeSet::new(),
+            draining: BTreeMap::new(),
+            asking: BTreeMap::new(),
             waiting: Vec::new(),
             port_events: VecDeque::new(),
             others: Vec::new(),
@@ -352,9 +357,8 @@ impl Endpoint {
 
     fn longest_wait(&self, now: Time) -> Duration {
         let tick = self.node.until_tick(now);
-        let socket = |at: &Connection| self.sockets.get(at);
-        let drained = self.draining.iter().filter_map(socket).filter_map(|s| s.drained_by);
-        let asked = self.asking.iter().filter_map(socket).filter_map(|s| s.ask_at);
+        let drained = self.draining.values().copied();
+        let asked = self.asking.values().filter_map(|asking| asking.at);
         let first = drained.chain(asked).map(|then| then.since(now)).min();
         tick.into_iter().chain(first).min().unwrap_or(Duration::MAX)
     }
@@ -500,10 +504,9 @@ impl Endpoint {
         self.requests(now);
         self.write_all();
         self.ask_all(now);
-        for at in self.draining.clone() {
-            if self.sockets.get(&at).and_then(|s| s.drained_by).is_some_and(|then| then <= now) {
-                self.ended(at, now);
-            }
+        let drained = self.draining.iter().filter(|(_, then)| **then <= now);
+        for at in drained.map(|(at, _)| *at).collect::<Vec<_>>() {
+            self.ended(at, now);
         }
         // Acknowledgements and ends may have led to more.
         self.requests(now);
@@ -532,8 +535,7 @@ impl Endpoint {
                 Request::Drain(at) => {
                     if let Some(socket) = self.sockets.get_mut(&at) {
                         let _ = shutdown_sending(&socket.fd); // it fails where it has ended anyway
-                        socket.drained_by = Some(now.after(DRAIN_MAX));
-                        self.draining.insert(at);
+                        self.draining.insert(at, now.after(DRAIN_MAX));
                         self.to_read.insert(at);
                     }
                 }
@@ -596,7 +598,7 @@ impl Endpoint {
                     Ok(count) => {
                         self.node.wrote(at, count);
                         socket.unasked_bytes += count as u64;
-                        self.asking.insert(at);
+                        self.asking.entry(at).or_default();
                     }
                     // Broken: reading says so, after what came before.
                     Err(_) => socket.writable = false,
@@ -607,31 +609,29 @@ impl Endpoint {
 
     /// Asks TCP what it has acknowledged, where that may matter.
     fn ask_all(&mut self, now: Time) {
-        let due = |socket: &Socket| {
-            socket.unasked_bytes >= ACKNOWLEDGED_EACH_BYTES
-                || socket.ask_at.is_some_and(|then| then <= now)
-        };
         let mut done = Vec::new();
-        for at in &self.asking {
+        for (at, asking) in &mut self.asking {
             let Some(socket) = self.sockets.get_mut(at) else {
                 done.push(*at);
                 continue;
             };
-            if socket.ask_at.is_none() {
-                socket.ask_after = ACKNOWLEDGED_AFTER;
-                socket.ask_at = Some(now.after(socket.ask_after));
-            }
-            if !due(socket) {
+            let then = match asking.at {
+                Some(then) => then,
+                None => {
+                    asking.after = ACKNOWLEDGED_AFTER;
+                    *asking.at.insert(now.after(asking.after))
+                }
+            };
+            if then > now && socket.unasked_bytes < ACKNOWLEDGED_EACH_BYTES {
                 continue;
             }
             let Some(bytes) = acknowledged(&socket.fd) else { continue };
             self.node.acknowledged(*at, bytes - socket.acknowledged_before, now);
             socket.unasked_bytes = 0;
             if self.node.has_unacknowledged(*at) {
-                socket.ask_after = (socket.ask_after * 2).min(ACKNOWLEDGED_AFTER_MAX);
-                socket.ask_at = Some(now.after(socket.ask_after));
+                asking.after = (asking.after * 2).min(ACKNOWLEDGED_AFTER_MAX);
+                asking.at = Some(now.after(asking.after));
             } else {
-                socket.ask_at = None;
                 done.push(*at);
             }
         }
@@ -652,11 +652,8 @@ impl Socket {
             writable: !dialling,
             wants_write: false,
             paused: false,
-            drained_by: None,
             acknowledged_before,
             unasked_bytes: 0,
-            ask_at: None,
-            ask_after: ACKNOWLEDGED_AFTER,
         }
     }
 }

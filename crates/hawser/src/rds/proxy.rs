@@ -53,6 +53,9 @@ const MESSAGES_A_TURN: usize = 64;
 pub const STALLED_MAX: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 const LOOK_EACH: Duration = Duration::from_secs(1);
+/// How often memory that is free goes back to the system: to each new peer eight congestion maps of 8 KiB
+/// go, and what they took stays the process's otherwise, between the few hundred bytes of a lane.
+const MEMORY_EACH: Duration = Duration::from_secs(3);
 
 const SIGINT: i32 = 2;
 const SIGTERM: i32 = 15;
@@ -103,6 +106,7 @@ pub struct Proxy {
     by_port: BTreeMap<u16, u64>,
     next_client: u64,
     looked: Instant,
+    gave_memory_back: Instant,
     buffer: Vec<u8>,
 }
 
@@ -135,6 +139,7 @@ impl Proxy {
             by_port: BTreeMap::new(),
             next_client: FIRST_CLIENT,
             looked: Instant::now(),
+            gave_memory_back: Instant::now(),
             buffer: vec![0; MESSAGE_MAX],
         })
     }
@@ -175,6 +180,10 @@ impl Proxy {
             if self.looked.elapsed() >= LOOK_EACH {
                 self.looked = Instant::now();
                 self.end_stalled();
+            }
+            if self.gave_memory_back.elapsed() >= MEMORY_EACH {
+                self.gave_memory_back = Instant::now();
+                hawser_sys::memory::give_back();
             }
         }
     }

@@ -251,13 +251,17 @@ impl Node {
         let Some(lane) = self.peers.get_mut(at).and_then(|peer| peer.lanes.get_mut(*lane)) else {
             return [&[], &[]];
         };
-        if lane.link.map_due && lane.link.map.is_empty() && lane.is_up() {
+        if lane.link.map_due && lane.link.map.is_none() && lane.is_up() {
             self.totals.maps_sent += 1;
             lane.link.map_due = false;
-            let map = &mut lane.link.map;
-            map.reserve_exact(HEADER_BYTES + MAP_BYTES);
+            let mut map = Vec::with_capacity(HEADER_BYTES + MAP_BYTES);
             map.extend(map_header(said).encode());
-            self.congested.write(map);
+            self.congested.write(&mut map);
+            // A map for each lane of each peer would leave holes in the heap between what stays.
+            if self.last_map.as_deref() != Some(&map[..]) {
+                self.last_map = Some(map.into());
+            }
+            lane.link.map = self.last_map.clone();
         }
         if !lane.has_to_write() {
             lane.link.asked = false;
