@@ -303,3 +303,19 @@ def test_what_is_notified_while_the_server_is_asked_is_heard(env):
             equal(client.receive().kind, "A")
             client.notifications.clear()
             client.execute("unlisten *")
+
+
+def test_what_a_function_does_is_known_from_the_text_that_makes_it(env):
+    """By its maker and by others, at once: the next census comes a second later."""
+    body = "begin return set_config('app.who', who, false); end"
+    try:
+        with env.pooler_with(**SETTINGS) as target:
+            client, other = target.connect(), target.connect()
+            for number, make in enumerate((client.execute, client.extended)):
+                make(f"create or replace function become_{number}(who text) returns text language plpgsql as $${body}$$")
+                for who, one in (("maker", client), ("other", other)):
+                    equal(one.value(f"select become_{number}('{who} {number}')"), f"{who} {number}")
+                equal((always(target, client, WHO), always(target, other, WHO)), (f"maker {number}", f"other {number}"))
+    finally:
+        with env.server() as server:
+            server.execute("drop function if exists become_0, become_1")

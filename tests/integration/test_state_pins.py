@@ -44,7 +44,6 @@ def test_temporary_tables_made_by_functions(env):
     stir = neighbours(env)
     owner.execute("create or replace function make_temp() returns void language plpgsql as "
                   "$$ begin execute 'create ' || 'temp table from_function as select 1 as x'; end $$")
-    time.sleep(2.5)  # what a new function does is known a second later: see docs/session-state.md
     owner.execute("select make_temp()")
     equal([result.sqlstate for result in stir("select x from from_function")], ["42P01"] * 2, "leaked")
     equal(owner.value("select x from from_function"), "1")

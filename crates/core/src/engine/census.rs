@@ -11,8 +11,10 @@
 //! # Limits
 //! Functions in C are not looked into, and of EXECUTE only what stands in strings is known: one whose
 //! text comes from elsewhere may have made what the server can be asked for
-//! ([`crate::session::question`]). Operators and casts are not seen. A function that another session
-//! has just changed is what it was until the census is taken again.
+//! ([`crate::session::question`]). Operators and casts are not seen. A function that has just been changed
+//! by a text that did not come through the pool is what it was until the census is taken again.
+
+mod foreseen;
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -291,12 +293,18 @@ impl Census {
             reach.reads = false;
             (1..=NAME_BYTES_MAX).contains(&word.len()) && *reach != none
         });
+        Self::with_words(words_of, plans_read_settings)
+    }
+
+    fn with_words(words: HashMap<Word, Reach, Keyed>, plans_read_settings: bool) -> Self {
         let mut shapes = vec![0; NAME_BYTES_MAX + 1].into_boxed_slice();
-        for word in words_of.keys() {
+        for word in words.keys() {
             let (length, bit) = shape(word);
-            shapes[length] |= bit;
+            if let Some(shapes) = shapes.get_mut(length) {
+                *shapes |= bit;
+            }
         }
-        Self { words: words_of, shapes, plans_read_settings }
+        Self { words, shapes, plans_read_settings }
     }
 
     /// Whether no text can reach a function that does anything to a session.

@@ -517,6 +517,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     }
                 }
                 self.before(&effects, restored)?;
+                self.foresee(text, &effects);
                 if self.client.listens() {
                     let own = self.channels_written(text, &effects);
                     replacements = restore::both(replacements, own);
@@ -587,6 +588,19 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.client.unnamed_serial = unnaming;
         self.backend.drawn |= draws;
         Ok(())
+    }
+
+    /// A text with these effects goes to the server: what it makes may be called by what comes next.
+    fn foresee(&mut self, text: &[u8], effects: &Effects) {
+        if !effects.changes_catalog || self.backend.exact.is_some() {
+            return;
+        }
+        let Some(census) = self.backend.pool.census() else { return };
+        let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+        if let Some(more) = census.foreseeing(text, reported) {
+            self.backend.pool.set_census(&std::sync::Arc::new(more));
+            self.backend.learn_functions();
+        }
     }
 
     /// What a statement with effects needs ahead of it; and takes note of them.

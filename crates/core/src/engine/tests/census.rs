@@ -54,6 +54,29 @@ fn a_text_that_reaches_a_function_is_asked_about() {
 }
 
 #[test]
+fn a_function_is_known_from_the_text_that_makes_it() {
+    const MAKES: &str =
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql AS 'SELECT pg_advisory_lock(1)'";
+    let unnamed = |text| [parse("", text), bind(""), execute(), sync()].concat();
+    for (makes, answer) in [(query(MAKES), "CI"), (unnamed(MAKES), "12CI")] {
+        let mut world = World::new(1);
+        learn(&world, &[]);
+        let (client, other) = (world.client(), world.client());
+        world.send(&client, &makes);
+        let server = world.servers[0].clone();
+        world.send(&server, &answers(answer));
+        server.received();
+        for caller in [&client, &other] {
+            world.send(caller, &query("SELECT f()"));
+            server.received();
+            world.send(&server, &answers("CI"));
+            assert!(asked(&server).contains("pg_locks"));
+            world.send(&server, &told(false));
+        }
+    }
+}
+
+#[test]
 fn what_reaches_none_costs_nothing() {
     let mut world = World::new(1);
     learn(&world, &[LOCKS, ("plain", "BEGIN RETURN 1; END")]);

@@ -506,6 +506,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if !statement.effects.is_none() {
             self.before(&statement.effects, true)?;
+            self.foresee(statement.text(), &statement.effects);
         }
         let unusual = statement.effects.unusual.as_deref();
         if self.binds_deallocate(portal, unusual)? {
@@ -618,6 +619,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             && !unnamed.effects().is_none()
         {
             self.before(unnamed.effects(), true)?;
+            self.foresee(unnamed.text(), unnamed.effects());
         }
         Ok(false)
     }

@@ -1,0 +1,304 @@
+//! What a text makes that is being sent, before a census can see it.
+//!
+//! # Model
+//! A text that makes or changes a function, trigger, view ... has the source in it. From the moment at
+//! which it is sent, its name (of a trigger, rule or policy: its table's) may do what the source does, and
+//! what the words of the text lead to. Should the text fail, that costs questions until the next census.
+//!
+//! # Limits
+//! The pool of the client that sends it knows this at once; other pools of the database, and server
+//! connections that are lent at that time, with the next census or client. What a text of EXECUTE makes
+//! is not seen.
+
+use std::sync::Arc;
+
+use super::{Census, Function, Language, READING, Reach, Word, effects_of, key, lower, words};
+use crate::session::functions::is_of_a_word;
+
+/// After these stands the name of what is made.
+const NAMED: [&[u8]; 7] =
+    [b"aggregate", b"domain", b"function", b"procedure", b"routine", b"table", b"view"];
+/// Of these it matters for which table they are: ON says that.
+const OF_A_TABLE: [&[u8]; 3] = [b"policy", b"rule", b"trigger"];
+/// What may stand before a name.
+const BEFORE_NAMES: [&[u8]; 5] = [b"concurrently", b"exists", b"if", b"not", b"only"];
+
+/// A part of a text.
+enum Token<'a> {
+    Word(&'a [u8]),
+    /// In double quotes.
+    Name(&'a [u8]),
+    /// A string, as it is written; its quotes are `doubled` inside.
+    Literal {
+        written: &'a [u8],
+        doubled: bool,
+    },
+    Other(u8),
+}
+
+/// The parts of a text, without spaces and comments.
+struct Tokens<'a>(&'a [u8]);
+
+impl<'a> Tokens<'a> {
+    /// The bytes before this one, which are taken with it.
+    fn until(&mut self, end: &[u8]) -> &'a [u8] {
+        let at = memchr::memmem::find(self.0, end).unwrap_or(self.0.len());
+        let before = &self.0[..at];
+        self.0 = self.0.get(at + end.len()..).unwrap_or_default();
+        before
+    }
+
+    fn dollar_quoted(&mut self) -> Option<&'a [u8]> {
+        let tag = self.0.iter().skip(1).position(|byte| *byte == b'$')? + 2;
+        let quote = &self.0[..tag];
+        if !quote[1..tag - 1].iter().all(|byte| is_of_a_word(*byte)) {
+            return None;
+        }
+        self.0 = &self.0[tag..];
+        Some(self.until(quote))
+    }
+}
+
+impl<'a> Iterator for Tokens<'a> {
+    type Item = Token<'a>;
+
+    fn next(&mut self) -> Option<Token<'a>> {
+        loop {
+            self.0 = self.0.trim_ascii_start();
+            let (&first, rest) = self.0.split_first()?;
+            match first {
+                b'-' if rest.first() == Some(&b'-') => drop(self.until(b"\n")),
+                b'/' if rest.first() == Some(&b'*') => drop(self.until(b"*/")),
+                b'\'' => {
+                    let mut end = 0;
+                    while end < rest.len()
+                        && (rest[end] != b'\'' || rest.get(end + 1) == Some(&b'\''))
+                    {
+                        end += if rest[end] == b'\'' { 2 } else { 1 };
+                    }
+                    self.0 = rest.get(end + 1..).unwrap_or_default();
+                    let written = &rest[..end.min(rest.len())];
+                    return Some(Token::Literal { written, doubled: true });
+                }
+                b'"' => {
+                    self.0 = rest;
+                    return Some(Token::Name(self.until(b"\"")));
+                }
+                b'$' if let Some(written) = self.dollar_quoted() => {
+                    return Some(Token::Literal { written, doubled: false });
+                }
+                _ if is_of_a_word(first) => {
+                    let end = self.0.iter().position(|byte| !is_of_a_word(*byte));
+                    let (word, rest) = self.0.split_at(end.unwrap_or(self.0.len()));
+                    self.0 = rest;
+                    return Some(Token::Word(word));
+                }
+                _ => {
+                    self.0 = rest;
+                    return Some(Token::Other(first));
+                }
+            }
+        }
+    }
+}
+
+/// What a text makes.
+#[derive(Default)]
+struct Made {
+    names: Vec<Word>,
+    sources: Vec<Box<[u8]>>,
+    language: Option<Word>,
+    immutable: bool,
+    /// It has a body that is no string (RETURN, BEGIN ATOMIC), or none.
+    inline: bool,
+}
+
+impl Made {
+    fn read(text: &[u8]) -> Self {
+        let mut made = Self::default();
+        let mut tokens = Tokens(text).peekable();
+        let (mut names_next, mut on_names, mut language_next) = (false, false, false);
+        while let Some(token) = tokens.next() {
+            let (word, quoted) = match token {
+                Token::Literal { written, doubled } => {
+                    if std::mem::take(&mut language_next) {
+                        made.language = Some(lower(written));
+                        continue;
+                    }
+                    let mut source = written.to_vec();
+                    if doubled {
+                        source = String::from_utf8_lossy(&source).replace("''", "'").into_bytes();
+                    }
+                    made.sources.push(source.into());
+                    continue;
+                }
+                Token::Other(_) => continue,
+                Token::Word(word) => (word, false),
+                Token::Name(name) => (name, true),
+            };
+            let small = lower(word);
+            let is = |words: &[&[u8]]| !quoted && words.contains(&&*small);
+            if std::mem::take(&mut language_next) {
+                made.language = Some(small);
+            } else if names_next && !is(&BEFORE_NAMES) {
+                names_next = false;
+                let mut name = word;
+                while let Some(Token::Other(b'.')) = tokens.peek() {
+                    tokens.next();
+                    match tokens.next() {
+                        Some(Token::Word(part) | Token::Name(part)) => name = part,
+                        _ => break,
+                    }
+                }
+                made.names.push(key(name));
+            } else if is(&NAMED) {
+                names_next = true;
+            } else if is(&OF_A_TABLE) {
+                on_names = true;
+            } else if is(&[b"on"]) && on_names {
+                (on_names, names_next) = (false, true);
+            } else if is(&[b"language"]) {
+                language_next = true;
+            } else {
+                made.immutable |= is(&[b"immutable"]);
+                made.inline |=
+                    is(&[b"atomic", b"return", b"select", b"default", b"check", b"using"]);
+            }
+        }
+        made
+    }
+}
+
+impl Census {
+    /// The same with what a text makes that is being sent; `None` if that is nothing more. `reported` as
+    /// for [`Self::take`].
+    pub(crate) fn foreseeing(
+        self: &Arc<Self>,
+        text: &[u8],
+        reported: impl Fn(&[u8]) -> bool,
+    ) -> Option<Self> {
+        let made = Made::read(text);
+        if made.names.is_empty() {
+            return None;
+        }
+        let language = match made.language.as_deref() {
+            Some(b"sql") => Language::Sql,
+            Some(b"plpgsql") => Language::PlPgSql,
+            Some(b"c" | b"internal") => Language::Compiled,
+            _ => Language::Other,
+        };
+        let mut reach = Reach::default();
+        let mut add = |source: Box<[u8]>, language| {
+            reach.reads |= words(&source).any(|word| READING.contains(&&*word));
+            let function = Function { name: Box::default(), language, immutable: false, source };
+            reach.call.absorb(&effects_of(&function, &reported));
+        };
+        if made.inline {
+            add(text.into(), Language::Other);
+        }
+        for source in made.sources {
+            add(source, language);
+        }
+        if let Some(known) = self.of_text(text) {
+            reach.call.absorb(&known);
+        }
+        if reach == Reach::default() {
+            return None;
+        }
+        let (mut words_of, mut news) = (self.words.clone(), false);
+        for name in made.names {
+            news |= words_of.entry(name).or_default().call.absorb(&reach.call);
+        }
+        let plans_read_settings = self.plans_read_settings || (made.immutable && reach.reads);
+        news |= plans_read_settings && !self.plans_read_settings;
+        news.then(|| Self::with_words(words_of, plans_read_settings))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::effects::Effects;
+    use crate::session::part::Part;
+
+    fn foreseen(census: &Arc<Census>, text: &str) -> Option<Arc<Census>> {
+        census.foreseeing(text.as_bytes(), |_| false).map(Arc::new)
+    }
+
+    fn of(census: &Arc<Census>, text: &str) -> Effects {
+        census.of_text(text.as_bytes()).unwrap_or_default()
+    }
+
+    const LOCKS: &str = "create or replace function s.\"Locks\"(a int) returns void language plpgsql as \
+                         $$ begin perform pg_advisory_lock(a); end $$";
+
+    #[test]
+    fn a_function_does_what_its_source_does_from_the_start() {
+        let none = Arc::new(Census::default());
+        for (text, call, part) in [
+            (LOCKS, "select s.\"Locks\"(1)", Part::AdvisoryLock),
+            (
+                "create function f() returns int as 'select pg_advisory_lock(1); select ''a''' language sql",
+                "select f()",
+                Part::AdvisoryLock,
+            ),
+            (
+                "create function f() returns int language sql return pg_advisory_lock(1)",
+                "select F()",
+                Part::AdvisoryLock,
+            ),
+            (
+                "CREATE PROCEDURE f() LANGUAGE 'plpgsql' AS $x$ begin execute 'create ' || 'temp table t'; end $x$",
+                "call f()",
+                Part::TemporaryObject,
+            ),
+            ("create view v as select pg_advisory_lock(1)", "select * from v", Part::AdvisoryLock),
+            (
+                "create table if not exists t (a int default pg_advisory_lock(1))",
+                "insert into t values (1)",
+                Part::AdvisoryLock,
+            ),
+            (
+                "select 1; /* on */ create function f() returns int language plpgsql as $$begin listen c; end$$",
+                "select f()",
+                Part::Listen,
+            ),
+        ] {
+            let census = foreseen(&none, text).unwrap_or_else(|| panic!("nothing in {text}"));
+            assert!(of(&census, call).pins.contains(part), "{text}");
+            assert_eq!(census.of_text(b"select 1 from a"), None, "{text}");
+            assert!(foreseen(&census, text).is_none(), "nothing more in {text}");
+        }
+    }
+
+    #[test]
+    fn what_calls_it_does_the_same() {
+        let census = foreseen(&Arc::new(Census::default()), LOCKS).expect("a lock");
+        let census = foreseen(
+            &census,
+            "create trigger t before insert on public.audited for each row execute function locks()",
+        );
+        let census = census.expect("a trigger");
+        assert!(of(&census, "insert into audited values (1)").pins.contains(Part::AdvisoryLock));
+        assert_eq!(census.of_text(b"select t from public.other"), None);
+    }
+
+    #[test]
+    fn what_does_nothing_is_nothing() {
+        let none = Arc::new(Census::default());
+        for text in [
+            "create function f() returns int language sql as 'select 1'",
+            "create function f() returns int language c as 'file', 'pg_advisory_lock'",
+            "create table t (a int)",
+            "create index on t (a)",
+            "drop function f()",
+            "create function",
+            "create function f() returns int as $$",
+            "create view v.",
+            "'",
+            "$a",
+        ] {
+            assert!(foreseen(&none, text).is_none(), "{text}");
+        }
+    }
+}
