@@ -8,6 +8,7 @@ import re
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.request
@@ -150,7 +151,7 @@ class Ini:
 
     def __init__(self, env, name):
         self.directory = pathlib.Path(env.directory) / f"ini-{name}"
-        self.directory.mkdir()
+        self.directory.mkdir(exist_ok=True)
         self.path, self.log = self.directory / "pgbouncer.ini", self.directory / "log"
         self.port = free_port()
         host, port = env.cluster.address.rsplit(":", 1)
@@ -296,3 +297,133 @@ def test_application_name_add_host_has_the_clients_address_follow_its_name(env):
         equal(env.server().value("select count(*) from pg_stat_activity where application_name like 'web - %'"), "1")
         client.execute("set application_name to 'mine'")
         equal(client.value(name), "mine")
+
+
+def database(env, name, **settings):
+    """A [[database]] of its own, for env.pooler_with(append=...)."""
+    lines = [f'name = "{name}"', f'servers = ["{env.cluster.address}"]', 'dbname = "app"', *(f'{key} = "{value}"' for key, value in settings.items())]
+    return "\n[[database]]\n" + "\n".join(lines) + "\n"
+
+
+@pooler_only
+def test_a_databases_start_values_are_its_clients_unless_they_ask_for_others(env):
+    start = {"client_encoding": "LATIN1", "datestyle": "German", "timezone": "Asia/Tokyo", "application_name": "pooled"}
+    with env.pooler_with(append=database(env, "values", **start)) as target:
+        shown = {"client_encoding": "LATIN1", "DateStyle": "German, DMY", "TimeZone": "Asia/Tokyo", "application_name": "pooled"}
+        client = env.connect(target, database="values")
+        for name, value in shown.items():
+            equal((client.parameters[name], client.value(f"show {name}")), (value, value), name)
+        own = env.connect(target, database="values", client_encoding="UTF8", timezone="UTC")
+        equal((own.parameters["client_encoding"], own.value("show client_encoding"), own.value("show timezone")), ("UTF8", "UTF8", "UTC"))
+        own.execute("reset timezone")
+        equal(own.value("show timezone"), "UTC")
+        equal(client.value("show timezone"), "Asia/Tokyo")
+        equal(env.connect(target).value("show client_encoding"), "UTF8", "of another database")
+        target.pooler.append = database(env, "values", timezone="Europe/Rome")
+        target.pooler.write()
+        target.pooler.reload()
+        until(lambda: env.connect(target, database="values").value("show timezone") == "Europe/Rome", "the new value after a reload")
+
+
+@pooler_only
+def test_query_wait_timeout_of_a_database_and_of_a_user(env):
+    append = database(env, "short", query_wait_timeout="4s", pool_size="1").replace('"1"', "1") + (
+        '\n[[user]]\nname = "app_trust"\nquery_wait_timeout = "7s"\n')
+    with env.pooler_with(append=append, idle_transaction_reserve=0, query_wait_timeout="30s") as target:
+        for user, seconds in (("app", 4), ("app_trust", 7)):
+            holder = env.connect(target, user=user, database="short")
+            holder.execute("begin")
+            waiter, started = env.connect(target, user=user, database="short"), time.monotonic()
+            (error,) = waiter.attempt("select 1").errors
+            waited = time.monotonic() - started
+            assert seconds <= waited < seconds + 3 and "query_wait_timeout" in error["D"], (user, waited, error)
+            holder.execute("commit")
+
+
+@pooler_only
+def test_login_notify_message_is_a_notice_at_each_login(env):
+    with env.pooler_with(login_notify_message="This is a pooler.") as target:
+        client = env.raw(target)
+        client.send(m.startup({"user": "app_trust", "database": "app"}))
+        notices = client.collect().notices
+        equal([(notice["S"], notice["C"], notice["M"]) for notice in notices], [("NOTICE", "00000", "This is a pooler.")])
+        equal(client.value("select 1"), "1")
+
+
+@pooler_only
+def test_an_empty_pool_is_forgotten_after_pool_idle_timeout_or_autodb_idle_timeout(env):
+    append = database(env, "named")
+    with env.pooler_with(append=append, server_idle_timeout="1s", pool_idle_timeout=0, autodb_idle_timeout="2s") as target:
+        for name in ("named", "app"):
+            env.connect(target, database=name).close()
+
+        def pools():
+            return {row["database"] for row in target.pooler.show("POOLS")} & {"named", "app"}
+        equal(pools(), {"named", "app"})
+        until(lambda: pools() == {"named"}, "that the one of `*` is forgotten, and no other", 15)
+        target.pooler.write(pool_idle_timeout="1s")
+        target.pooler.reload()
+        until(lambda: pools() == set(), "that the other is, too", 15)
+
+
+@pooler_only
+def test_ciphers_and_curves_of_tls_are_those_that_are_allowed(env):
+    def agreed(target, **limits):
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.maximum_version = limits.get("maximum", ssl.TLSVersion.TLSv1_3)
+        if "ciphers" in limits:
+            context.set_ciphers(limits["ciphers"])
+        with socket.create_connection(("127.0.0.1", target.port), timeout=5) as sock:
+            sock.sendall(b"\0\0\0\x08\x04\xd2\x16\x2f")
+            equal(sock.recv(1), b"S")
+            try:
+                with context.wrap_socket(sock) as encrypted:
+                    return encrypted.cipher()[0]
+            except (ssl.SSLError, ConnectionError):
+                return None
+    with env.pooler_with(client_tls_ciphers="ECDHE+AES256", client_tls13_ciphers="TLS_CHACHA20_POLY1305_SHA256") as target:
+        equal(agreed(target), "TLS_CHACHA20_POLY1305_SHA256")
+        name = agreed(target, maximum=ssl.TLSVersion.TLSv1_2)
+        assert name and name.endswith("AES256-GCM-SHA384"), name
+        equal(agreed(target, maximum=ssl.TLSVersion.TLSv1_2, ciphers="ECDHE+CHACHA20:ECDHE+AES128"), None)
+    with env.pooler_with(start=False, client_tls_ciphers="RC4-SHA") as target:
+        ran = subprocess.run([binary(), "check", "-c", target.pooler.config], capture_output=True, text=True, timeout=20)
+        assert ran.returncode and "`RC4-SHA` is not offered" in ran.stdout + ran.stderr, ran
+
+
+@pooler_only
+def test_an_imported_configuration_opens_no_more_server_connections_than_pgbouncer_would(env):
+    """It once opened 30 for a pool_size of 15: idle_transaction_reserve came on top."""
+    with Ini(env, "bounds") as ini:
+        ini.write(default_pool_size=15, reserve_pool_size=3, reserve_pool_timeout=1, max_client_conn=100)
+        ini.run(binary(), "serve", "--pgbouncer", ini.path.name)
+        clients = [ini.target.connect(user="app_trust", database="app") for _ in range(30)]
+        for client in clients:
+            client.send(m.query("begin"))
+        until(lambda: sum(client.pending() for client in clients) >= 18, "18 transactions", 20)
+        time.sleep(2)  # the reserve has been open for longer than it takes to open another
+        counted = env.server().value("select count(*) from pg_stat_activity where usename = 'app_trust' and state = 'idle in transaction'")
+        equal((counted, sum(client.pending() for client in clients)), ("18", 18))
+        for client in clients:
+            client.close()
+
+
+@pooler_only
+def test_a_second_instance_goes_without_the_default_http_port_and_says_so(env):
+    """It was refused: by a first instance, or by a process that was still ending."""
+    with contextlib.ExitStack() as stack:
+        taken = stack.enter_context(socket.socket())
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with contextlib.suppress(OSError):  # or another process has it: as good
+            taken.bind(("127.0.0.1", 9632))
+            taken.listen()
+        target = stack.enter_context(env.pooler_with(http_address=None))
+        equal(env.connect(target).value("select 1"), "1")
+        until(lambda: re.search(r"WARN.*9632", target.pooler.text()), "a warning that names the port")
+        pooler = target.pooler
+        ran = subprocess.run([binary(), "check", "-c", pooler.config], capture_output=True, text=True, timeout=30)
+        assert re.search(r"127\.0\.0\.1:9632 cannot be had", ran.stdout + ran.stderr), ran
+        second = stack.enter_context(env.pooler_with(start=False, http_address="127.0.0.1:9632"))
+        ran = subprocess.run([binary(), "serve", "-c", second.pooler.config], capture_output=True, text=True, timeout=30)
+        assert ran.returncode == 1 and "http_address 127.0.0.1:9632" in ran.stderr, "one that asks for the port by itself"

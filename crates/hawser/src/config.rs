@@ -21,6 +21,7 @@ mod address;
 mod changes;
 mod check;
 mod choice;
+mod ciphers;
 mod congestion;
 mod database;
 mod document;
@@ -46,6 +47,7 @@ pub use choice::{
     LogFormat, LogLevel, MptcpUse, PoolMode, SyslogFacility, TargetSessionAttrs, TlsMode,
     TlsNegotiation, TlsVersions,
 };
+pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};

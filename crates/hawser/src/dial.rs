@@ -32,7 +32,7 @@ use hawser_core::engine::ServerAddressId;
 use hawser_core::session::options::{Asked, Replication};
 use hawser_core::session::report;
 use hawser_core::wire::error::{ClientError, SqlState};
-use hawser_core::wire::startup;
+use hawser_core::wire::startup::{self, Pair};
 use hawser_sys::mptcp::watch::Watch;
 use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -88,6 +88,8 @@ pub struct Login {
     pub replication: Replication,
     /// Settings that only a connect can set.
     pub parameters: Vec<Asked>,
+    /// Names and values with which sessions begin, as the configuration says.
+    pub start: Vec<Pair>,
     /// The proof.
     pub credentials: Arc<Credentials>,
 }
@@ -677,7 +679,7 @@ async fn attempt(
     }
     dialler.congestion.apply(&mut link, configured.congestion(), configured);
     let mut talk = Talk::new(reach::open(link, endpoint, &target.tls, encryption).await?);
-    let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(4 + login.parameters.len());
+    let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(8 + login.parameters.len());
     match login.replication {
         Replication::None => {}
         Replication::Physical => parameters.push((b"replication", b"true")),
@@ -686,6 +688,7 @@ async fn attempt(
     if login.replication != Replication::Physical {
         parameters.push((b"database", login.database.as_bytes()));
     }
+    parameters.extend(login.start.iter().map(|(name, value)| (&**name, &**value)));
     parameters.extend(login.parameters.iter().map(|asked| (&*asked.name, &*asked.value)));
     let number = 1 + dialler.attempts.fetch_add(1, Ordering::Relaxed);
     let name = format!("{:016x}/{number}", pooler_number());

@@ -40,6 +40,8 @@ const OTHER_DEFAULTS: &[(&str, &str)] = &[
     ("auth_type", "md5"),
     ("listen_backlog", "128"),
     ("syslog_ident", "pgbouncer"),
+    ("pool_idle_timeout", "0"),
+    ("autodb_idle_timeout", "3600"),
 ];
 
 /// What was wrong with a pgbouncer.ini, and where.

@@ -578,6 +578,7 @@ impl Login {
         greeting.extend_from_slice(&crate::auth::message::ok());
         let ignored = &config.reload.pool.ignore_startup_parameters;
         start::write_notices(&options.settings, ignored, &mut greeting);
+        start::write_welcome(&config.reload.names.login_notify_message, &mut greeting);
         // What a user's session begins with is known when it has one (the engine says it).
         if !entry.key.shared {
             write_parameters(&parameters, &start, &mut greeting);

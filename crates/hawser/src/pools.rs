@@ -443,6 +443,7 @@ impl Pools {
             database: database.dbname_for(wanted.database).to_owned(),
             replication: wanted.replication,
             parameters: wanted.connect_only.to_vec(),
+            start: Vec::new(), // the route says it
             credentials: wanted.credentials.clone(),
         };
         let route = route(config, database, user, login, &locked(&self.connectings));
@@ -506,7 +507,8 @@ impl Pools {
                 || old.target.reports != new.target.reports
                 || old.target.hands_over != new.target.hands_over
                 || (new.target.hands_over && old.secret != new.secret)
-                || old.login.database != new.login.database;
+                || old.login.database != new.login.database
+                || old.login.start != new.login.start;
             let (settings, mode) =
                 settings(&config, database, &entry.key.user, entry.route.load().login.replication);
             // What a reset query of the operator's own has left is for session mode alone.
@@ -538,10 +540,13 @@ fn route(
     config: &Config,
     database: &DatabaseConfig,
     user: &str,
-    login: Login,
+    mut login: Login,
     connectings: &Connectings,
 ) -> Route {
     let reload = &config.reload;
+    let start = database.start_values.iter();
+    login.start =
+        start.map(|(name, value)| (name.as_bytes().into(), value.as_bytes().into())).collect();
     let limits = config.resolve(database, user);
     Route {
         target: target(config, database, connectings),
@@ -623,7 +628,7 @@ fn settings(
         |timeout: Timeout| if exclusive { Duration::ZERO } else { or_never(timeout) };
     let settings = PoolSettings {
         limits: bounds,
-        query_wait_timeout: or_never(timeouts.query_wait_timeout),
+        query_wait_timeout: or_never(limits.query_wait_timeout),
         query_timeout: unless_exclusive(limits.query_timeout),
         idle_transaction_timeout: unless_exclusive(limits.idle_transaction_timeout),
         pin_timeout: unless_exclusive(limits.pin_timeout),

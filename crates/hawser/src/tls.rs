@@ -27,7 +27,7 @@ use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{RootCertStore, SupportedProtocolVersion};
 
-use crate::config::TlsVersions;
+use crate::config::{Tls13Ciphers, TlsCiphers, TlsCurves, TlsVersions};
 
 /// The protocol name that both ends of direct TLS must agree on (ALPN; PostgreSQL 17).
 pub const ALPN: &[u8] = b"postgresql";
@@ -121,6 +121,24 @@ impl std::error::Error for TlsError {
             _ => None,
         }
     }
+}
+
+/// With these ciphers and curves only; without curves, all.
+fn provider_with(
+    ciphers: &TlsCiphers,
+    ciphers_13: &Tls13Ciphers,
+    curves: Option<&TlsCurves>,
+) -> Arc<CryptoProvider> {
+    let mut provider = rustls::crypto::ring::default_provider();
+    provider.cipher_suites.retain(|suite| {
+        let name = suite.suite().as_str();
+        name.is_some_and(|name| ciphers.allows(name) || ciphers_13.allows(name))
+    });
+    provider.kx_groups.retain(|group| {
+        let name = group.name().as_str();
+        curves.is_none_or(|curves| name.is_some_and(|name| curves.allows(name)))
+    });
+    Arc::new(provider)
 }
 
 fn provider() -> Arc<CryptoProvider> {

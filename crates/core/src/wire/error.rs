@@ -10,6 +10,8 @@ use super::{backend, build};
 pub struct SqlState(pub [u8; 5]);
 
 impl SqlState {
+    /// What a notice has that says nothing of a failure.
+    pub const SUCCESSFUL_COMPLETION: SqlState = SqlState(*b"00000");
     /// `08000` connection_exception.
     pub const CONNECTION_EXCEPTION: SqlState = SqlState(*b"08000");
     /// `08003` connection_does_not_exist.

@@ -86,6 +86,7 @@ pub(super) async fn take(config: &Config, access: &Access) -> Vec<Found> {
             database: database.dbname_for(name).to_owned(),
             replication: Replication::None,
             parameters: Vec::new(),
+            start: Vec::new(),
             credentials,
         };
         match tokio::time::timeout(

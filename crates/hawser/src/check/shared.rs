@@ -66,6 +66,7 @@ async fn try_it(
         database: database.dbname_for(&database.name).to_owned(),
         replication: Replication::None,
         parameters: Vec::new(),
+        start: Vec::new(),
         credentials,
     };
     let target = pools::target(config, database, connectings);

@@ -8,6 +8,7 @@ use super::choice::{
     ExtensionUse, Fidelity, HandOver, LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode,
     TlsNegotiation, TlsVersions,
 };
+use super::ciphers::{Tls13Ciphers, TlsCiphers};
 use super::group::ReloadConfig;
 use super::registry::DatabaseEntry;
 use super::value::{Functions, InPlans, Limit, Password, Timeout};
@@ -39,6 +40,10 @@ pub struct ServerTls {
     pub key_file: Option<PathBuf>,
     /// Versions that may be used.
     pub protocols: TlsVersions,
+    /// Ciphers that may be used, of TLS 1.2.
+    pub ciphers: TlsCiphers,
+    /// The same of TLS 1.3.
+    pub ciphers_13: Tls13Ciphers,
     /// How TLS begins.
     pub negotiation: TlsNegotiation,
 }
@@ -95,6 +100,10 @@ pub struct DatabaseConfig {
     pub max_db_client_connections: Limit,
     /// Age at which a free server connection is closed; zero: each is used once.
     pub server_lifetime: Duration,
+    /// How long a client waits for a server connection.
+    pub query_wait_timeout: Timeout,
+    /// With what server connections begin, where that is not the server's own: names and values.
+    pub start_values: Vec<(&'static str, String)>,
     /// Sent on each new server connection.
     pub connect_query: Option<String>,
     /// The secret with which server connections are handed over.
@@ -174,6 +183,10 @@ impl DatabaseConfig {
                 .max_db_client_connections
                 .unwrap_or(general.limits.max_db_client_connections),
             server_lifetime: entry.server_lifetime.unwrap_or(general.servers.server_lifetime),
+            query_wait_timeout: entry
+                .query_wait_timeout
+                .unwrap_or(general.timeouts.query_wait_timeout),
+            start_values: start_values(entry),
             connect_query: entry.connect_query.clone(),
             hand_over_secret_file: entry.hand_over_secret_file.clone(),
             hand_over: entry.hand_over,
@@ -185,9 +198,24 @@ impl DatabaseConfig {
                     .or_else(|| tls.server_tls_ca_file.clone()),
                 cert_file: cert_file.clone(),
                 key_file: key_file.clone(),
+                ciphers: tls.server_tls_ciphers.clone(),
+                ciphers_13: tls.server_tls13_ciphers.clone(),
                 protocols: entry.server_tls_protocols.unwrap_or(tls.server_tls_protocols),
                 negotiation: entry.server_tls_negotiation.unwrap_or(tls.server_tls_negotiation),
             },
         }
     }
+}
+
+fn start_values(entry: &DatabaseEntry) -> Vec<(&'static str, String)> {
+    let values = [
+        ("client_encoding", &entry.client_encoding),
+        ("DateStyle", &entry.datestyle),
+        ("TimeZone", &entry.timezone),
+        ("application_name", &entry.application_name),
+    ];
+    let set = |(name, value): (&'static str, &Option<String>)| {
+        value.clone().filter(|value| !value.is_empty()).map(|value| (name, value))
+    };
+    values.into_iter().filter_map(set).collect()
 }

@@ -22,6 +22,7 @@ use super::choice::{
     LogFormat, LogLevel, PoolMode, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation,
     TlsVersions,
 };
+use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
 use super::error::Rejected;
 use super::value::{
@@ -422,6 +423,17 @@ settings! {
         /// The TLS versions that clients may use; `secure` is 1.2 and 1.3. Older ones are not offered.
         client_tls_protocols: TlsVersions = "secure", example "\"tlsv1.3\"",
             pgbouncer "client_tls_protocols";
+        /// The ciphers of TLS 1.2 that clients may use, by OpenSSL's names and groups; `default` is all
+        /// that are offered: ECDHE with AES-GCM or ChaCha20-Poly1305.
+        client_tls_ciphers: TlsCiphers = "default", example "\"ECDHE+AESGCM\"",
+            pgbouncer "client_tls_ciphers";
+        /// The same for TLS 1.3: `TLS_AES_256_GCM_SHA384`, `TLS_AES_128_GCM_SHA256`,
+        /// `TLS_CHACHA20_POLY1305_SHA256`. Empty: all three.
+        client_tls13_ciphers: Tls13Ciphers = "", example "\"TLS_AES_256_GCM_SHA384\"",
+            pgbouncer "client_tls13_ciphers";
+        /// The curves of the key exchange with clients: `X25519`, `prime256v1`, `secp384r1`. `auto`: all.
+        client_tls_ecdhcurve: TlsCurves = "auto", example "\"prime256v1\"",
+            pgbouncer "client_tls_ecdhcurve";
     }
 
     /// TLS with servers, where `[[database]]` says nothing else.
@@ -441,6 +453,12 @@ settings! {
         /// The TLS versions that servers may use; `secure` is 1.2 and 1.3.
         server_tls_protocols: TlsVersions = "secure", example "\"tlsv1.3\"",
             pgbouncer "server_tls_protocols";
+        /// The ciphers of TLS 1.2 that servers may use: as `client_tls_ciphers`.
+        server_tls_ciphers: TlsCiphers = "default", example "\"ECDHE+AESGCM\"",
+            pgbouncer "server_tls_ciphers";
+        /// The ciphers of TLS 1.3 that servers may use: as `client_tls13_ciphers`.
+        server_tls13_ciphers: Tls13Ciphers = "", example "\"TLS_AES_256_GCM_SHA384\"",
+            pgbouncer "server_tls13_ciphers";
         /// How TLS begins: `postgres` asks first, `direct` starts with it and saves a round trip, which
         /// PostgreSQL 17 and later understand. libpq's `sslnegotiation`.
         server_tls_negotiation: TlsNegotiation = "postgres", example "\"direct\"";
@@ -609,6 +627,13 @@ settings! {
         /// Idle time after which a server connection is closed.
         server_idle_timeout: Timeout = "600s", example "\"5min\"", unit Seconds,
             pgbouncer "server_idle_timeout";
+        /// How long a pool is remembered, with its counters, that has neither clients nor server
+        /// connections. 0: for ever. PgBouncer's default is 0.
+        pool_idle_timeout: Timeout = "60s", example "\"1h\"", unit Seconds, pgbouncer "pool_idle_timeout";
+        /// The same for pools of databases that only `*` matches; the shorter of both counts. PgBouncer's
+        /// default is an hour.
+        autodb_idle_timeout: Timeout = "60s", example "\"1h\"", unit Seconds,
+            pgbouncer "autodb_idle_timeout";
         /// Transactions after which a server connection is replaced. 0: never.
         server_max_transactions: u32 = "0", example "10000";
         /// Private memory (RssAnon) of a backend beyond which it is replaced once it is free. Only for
@@ -720,12 +745,15 @@ settings! {
         syslog_facility: SyslogFacility = "daemon", example "\"local0\"", pgbouncer "syslog_facility";
     }
 
-    /// Names of clients.
+    /// What clients are called, and told at their login.
     NameSettings in Pool, Reload {
         /// Append a client's address and port to the application_name with which it logs in: `psql -
         /// 10.0.0.7:40123`. One without a name is called `app`. The name is cut so that both fit into
         /// the server's 63 bytes. Each client then has a value of its own to be set on servers.
         application_name_add_host: bool = "false", example "true", pgbouncer "application_name_add_host";
+        /// A notice that each client gets at its login: that it has reached a pooler, or that the server
+        /// will soon be down. Empty: none. The admin console sends none.
+        login_notify_message: String = "", example "\"This is a pooler.\"", pgbouncer "login_notify_message";
     }
 
     /// What is logged.
@@ -844,6 +872,20 @@ settings! {
         /// `server_lifetime` of this database.
         server_lifetime: Option<Duration> = "as in [pool]", example "\"30min\"", unit Seconds,
             pgbouncer "server_lifetime";
+        /// `query_wait_timeout` of this database.
+        query_wait_timeout: Option<Timeout> = "as in [pool]", example "\"10s\"", unit Seconds,
+            pgbouncer "query_wait_timeout";
+        /// The `client_encoding` with which server connections begin: what clients have that ask for
+        /// none. A change of this and of the next three replaces server connections.
+        client_encoding: Option<String> = "the server's own", example "\"UTF8\"",
+            pgbouncer "client_encoding";
+        /// The same for `DateStyle`.
+        datestyle: Option<String> = "the server's own", example "\"German\"", pgbouncer "datestyle";
+        /// The same for `TimeZone`.
+        timezone: Option<String> = "the server's own", example "\"UTC\"", pgbouncer "timezone";
+        /// The same for `application_name`.
+        application_name: Option<String> = "the server's own", example "\"pool\"",
+            pgbouncer "application_name";
         /// A query sent on each new server connection before a client gets it. An error in it is logged
         /// and otherwise ignored.
         connect_query: Option<String> = "not set", example "\"SELECT 1\"", pgbouncer "connect_query";
@@ -893,6 +935,9 @@ settings! {
         /// `max_user_client_connections` of this user.
         max_user_client_connections: Option<Limit> = "as in [pool]", example "100",
             pgbouncer "max_user_client_connections";
+        /// `query_wait_timeout` of this user, before the database's.
+        query_wait_timeout: Option<Timeout> = "as in [[database]]", example "\"10s\"", unit Seconds,
+            pgbouncer "query_wait_timeout";
         /// `query_timeout` of this user.
         query_timeout: Option<Timeout> = "as in [pool]", example "\"5min\"", unit Seconds,
             pgbouncer "query_timeout";

@@ -30,6 +30,8 @@ pub struct UserConfig {
     pub max_user_connections: Limit,
     /// Clients in all databases.
     pub max_user_client_connections: Limit,
+    /// How long it waits for a server connection; before the database's.
+    pub query_wait_timeout: Option<Timeout>,
     /// How long a query may run.
     pub query_timeout: Timeout,
     /// How long a client may be idle in a transaction.
@@ -57,6 +59,7 @@ impl UserConfig {
             max_user_client_connections: entry
                 .max_user_client_connections
                 .unwrap_or(limits.max_user_client_connections),
+            query_wait_timeout: entry.query_wait_timeout,
             query_timeout: entry.query_timeout.unwrap_or(timeouts.query_timeout),
             idle_transaction_timeout: entry
                 .idle_transaction_timeout
@@ -109,6 +112,8 @@ pub struct PoolLimits {
     pub max_user_client_connections: Limit,
     /// Age at which a free server connection is closed; zero: each is used once.
     pub server_lifetime: Duration,
+    /// How long a client waits for a server connection.
+    pub query_wait_timeout: Timeout,
     /// How long a query may run.
     pub query_timeout: Timeout,
     /// How long a client may be idle in a transaction.
@@ -146,6 +151,7 @@ impl PoolLimits {
             max_user_connections: user.max_user_connections,
             max_user_client_connections: user.max_user_client_connections,
             server_lifetime: database.server_lifetime,
+            query_wait_timeout: user.query_wait_timeout.unwrap_or(database.query_wait_timeout),
             query_timeout: user.query_timeout,
             idle_transaction_timeout: user.idle_transaction_timeout,
             pin_timeout: user.pin_timeout,

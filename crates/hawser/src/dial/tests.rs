@@ -225,6 +225,7 @@ fn login(secret: &Secret) -> Login {
         database: "app".to_owned(),
         replication: Replication::None,
         parameters: Vec::new(),
+        start: Vec::new(),
         credentials: Arc::new(Credentials::new(secret, None)),
     }
 }

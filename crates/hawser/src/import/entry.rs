@@ -33,6 +33,9 @@ fn pair_line(
     if ZERO_IS_INHERITED.contains(&key) && value == "0" {
         return Ok(comment(&format!("{key} = 0: what holds for all")));
     }
+    if key == "query_wait_timeout" && value == "-1" {
+        return Ok(comment("query_wait_timeout = -1: what holds for all"));
+    }
     let pair = Entry { key: key.to_owned(), ..entry.clone() };
     match (registry::find(table, key), suggest::without_equivalent(key)) {
         (Some(setting), _) => assignment(setting, &pair, value),
@@ -119,9 +122,6 @@ pub(super) fn database(
             "reserve_pool" => {
                 lines.push(pair_line(Table::Database, entry, "reserve_pool_size", value, unknown)?);
             }
-            "application_name" => lines.push(comment(&format!(
-                "application_name = {value} has no equivalent: each client's own is used"
-            ))),
             _ => lines.push(pair_line(Table::Database, entry, key, value, unknown)?),
         }
     }

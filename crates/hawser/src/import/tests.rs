@@ -45,14 +45,14 @@ fn the_bounds_on_server_connections_are_pgbouncers() {
 fn databases_and_users_keep_their_settings() {
     let (config, output) = imported(
         "[databases]
-forced = host=10.0.0.1,10.0.0.2 dbname=real user=u password='it''s' pool_size=7 reserve_pool=3 pool_mode=statement connect_query='SELECT 1' server_lifetime=60 timezone=UTC
+forced = host=10.0.0.1,10.0.0.2 dbname=real user=u password='it''s' pool_size=7 reserve_pool=3 pool_mode=statement connect_query='SELECT 1' server_lifetime=60 timezone=UTC client_encoding=LATIN1 query_wait_timeout=9
 local =
 v6 = host=::1 max_db_connections=0 max_db_client_connections=9
 sock = host=/run/pg port=5433 load_balance_hosts=disable
 'odd name' = host=h auth_user=a
 * = host=h2 auth_dbname=local
 [users]
-alice = pool_mode=transaction pool_size=2 max_user_connections=5 query_timeout=30 idle_transaction_timeout=0
+alice = pool_mode=transaction pool_size=2 max_user_connections=5 query_timeout=30 idle_transaction_timeout=0 query_wait_timeout=4
 [pgbouncer]
 unix_socket_dir = /run/pgb
 listen_port = 7000
@@ -83,7 +83,12 @@ query_timeout = 12.5
     assert_eq!(alice.query_timeout, Timeout::after(Duration::from_secs(30)));
     assert_eq!(config.reload.timeouts.query_timeout.get(), Some(Duration::from_millis(12_500)));
     assert_eq!(config.listen()[0].to_string(), "/run/pgb/.s.PGSQL.7000");
-    assert!(output.contains("# timezone = UTC has no equivalent"));
+    let start = [("client_encoding", "LATIN1"), ("TimeZone", "UTC")];
+    assert_eq!(forced.start_values, start.map(|(name, value)| (name, value.to_owned())));
+    assert_eq!(forced.query_wait_timeout, Timeout::after(Duration::from_secs(9)));
+    assert_eq!(alice.query_wait_timeout, Timeout::after(Duration::from_secs(4)));
+    assert_eq!(config.reload.servers.pool_idle_timeout, Timeout::NEVER);
+    assert!(output.contains("autodb_idle_timeout = \"3600s\""), "{output}");
 }
 
 #[test]

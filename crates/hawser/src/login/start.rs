@@ -64,6 +64,14 @@ pub fn write_notices(asked: &[Asked], ignored: &[String], out: &mut Vec<u8>) {
     }
 }
 
+/// The operator's notice to clients, `login_notify_message`.
+pub fn write_welcome(message: &str, out: &mut Vec<u8>) {
+    if !message.is_empty() {
+        let notice = ClientError::error(SqlState::SUCCESSFUL_COMPLETION, message);
+        ClientError { severity: Severity::Notice, ..notice }.write(out);
+    }
+}
+
 /// Has the client's address follow the name of its program, as `application_name_add_host` says: in
 /// PgBouncer's form, where a client without a name is `app`. The address is what must not be cut off.
 pub fn add_host(asked: &mut Vec<Asked>, origin: &Origin) {

@@ -357,6 +357,7 @@ pub async fn look_up(
         database: dbname.to_owned(),
         replication: hawser_core::session::options::Replication::None,
         parameters: vec![path],
+        start: Vec::new(),
         credentials: service.access.load().credentials(auth_user),
     };
     let route = route(config, asked_in, auth_user, login, &locked(&service.pools.connectings));

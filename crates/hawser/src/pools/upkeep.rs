@@ -22,9 +22,7 @@ use crate::socket::Conn;
 
 /// Time between passes.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long a pool without clients and backends is remembered, with its counters.
-const FORGET_AFTER: Duration = Duration::from_secs(60);
-/// The same for a replication connection's own pool, which nobody else will ask for.
+/// How long a replication connection's own pool is remembered, which no other client will ask for.
 const FORGET_REPLICATION_AFTER: Duration = Duration::from_secs(5);
 /// Passes between looks at certificate files.
 const FILES_EVERY: u64 = 10;
@@ -137,16 +135,29 @@ fn look_after(service: &Arc<Service>, entry: &Arc<PoolEntry>) {
             service.control.open(pool.clone(), service.loops.least_loaded());
         }
     }
-    let forget_after = match entry.key.replication {
-        Some(_) => FORGET_REPLICATION_AFTER,
-        None => FORGET_AFTER,
-    };
-    if entry.is_forgotten(forget_after) && !wants_min_size {
+    let forget_after = entry.forget_after(service);
+    if forget_after.is_some_and(|after| entry.is_forgotten(after)) && !wants_min_size {
         service.pools.remove(entry);
     }
 }
 
 impl PoolEntry {
+    /// How long it is remembered, with its counters, without clients and server connections.
+    fn forget_after(&self, service: &Service) -> Option<Duration> {
+        if self.key.replication.is_some() {
+            return Some(FORGET_REPLICATION_AFTER);
+        }
+        let config = service.config.load();
+        let servers = &config.reload.servers;
+        let own = servers.pool_idle_timeout.get();
+        match config.database(&self.key.database) {
+            Some(database) if database.is_any() => {
+                own.into_iter().chain(servers.autodb_idle_timeout.get()).min()
+            }
+            _ => own,
+        }
+    }
+
     /// Whether it keeps its smallest size without a client: it has a forced user, so that it can
     /// be opened by itself.
     fn is_always_wanted(&self, service: &Service) -> bool {

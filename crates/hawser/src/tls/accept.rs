@@ -15,7 +15,8 @@ use rustls::{ServerConfig, server::danger::ClientCertVerifier};
 use tokio_rustls::TlsAcceptor;
 
 use super::{
-    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions,
+    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, provider_with,
+    versions,
 };
 use crate::auth::certificate::end_point_hash;
 use crate::config::TlsMode;
@@ -62,7 +63,12 @@ impl Accepting {
             path: cert_file.clone(),
             reason: error.to_string(),
         };
-        let mut config = ServerConfig::builder_with_provider(provider())
+        let usable = provider_with(
+            &settings.client_tls_ciphers,
+            &settings.client_tls13_ciphers,
+            Some(&settings.client_tls_ecdhcurve),
+        );
+        let mut config = ServerConfig::builder_with_provider(usable)
             .with_protocol_versions(&versions(settings.client_tls_protocols))
             .map_err(|error| unusable(&error))?
             .with_client_cert_verifier(client_verifier(mode, ca_file)?)

@@ -19,7 +19,8 @@ use tokio_rustls::TlsConnector;
 
 use super::verify::Lenient;
 use super::{
-    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, versions,
+    ALPN, FileStamps, TlsError, authorities, certificates, private_key, provider, provider_with,
+    versions,
 };
 use crate::config::{ServerTls, TlsMode, TlsNegotiation};
 
@@ -99,7 +100,8 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
     };
     let unusable =
         |error: &dyn ToString| TlsError::Unusable { path: place(), reason: error.to_string() };
-    let builder = ClientConfig::builder_with_provider(provider())
+    let usable = provider_with(&settings.ciphers, &settings.ciphers_13, None);
+    let builder = ClientConfig::builder_with_provider(usable)
         .with_protocol_versions(&versions(settings.protocols))
         .map_err(|error| unusable(&error))?;
     let verified = || -> Result<Arc<WebPkiServerVerifier>, TlsError> {

@@ -7,7 +7,10 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
 
 use super::accept::{Accepting, Acceptor};
 use super::connect::{Connecting, server_name};
-use crate::config::{ClientTlsSettings, Config, ServerTls, TlsMode, TlsNegotiation, TlsVersions};
+use crate::config::{
+    ClientTlsSettings, Config, ServerTls, Tls13Ciphers, TlsCiphers, TlsMode, TlsNegotiation,
+    TlsVersions,
+};
 use crate::process::random_u64;
 
 /// A directory of PEM files that goes when it is dropped.
@@ -69,6 +72,8 @@ impl Pki {
             cert_file: None,
             key_file: None,
             protocols: TlsVersions { v1_2: true, v1_3: true },
+            ciphers: TlsCiphers::default(),
+            ciphers_13: Tls13Ciphers::default(),
             negotiation: TlsNegotiation::Postgres,
         }
     }
