@@ -147,6 +147,18 @@ driver_suites() { # driver_suites LOG
     printf '    %s s\n' $((SECONDS - started)) >&2
 }
 
+# PgBouncer's own suite in short form: three minutes at most.
+pgbouncer_suite() { # pgbouncer_suite LOG
+    local reason=$logs/pgbouncer-ready.log
+    if tests/pgbouncer/run.py --ready 2> >(tee "$reason" >&2); then
+        run_counted "PgBouncer's own suite" "$1" \
+            env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" tests/pgbouncer/run.py
+    else
+        skipped=$((skipped + 1))
+        say "skipped: PgBouncer's own suite: $(tail -n 1 "$reason")"
+    fi
+}
+
 # The extension's own tests, where its server's directories can be written to.
 extension_tests() { # extension_tests LOG
     local log=$1 started=$SECONDS reason
@@ -179,6 +191,7 @@ main() {
         env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py
     if [ "$purpose" = all ]; then
         driver_suites "$logs/suites-test.log"
+        pgbouncer_suite "$logs/pgbouncer-test.log"
         regression_suite "$logs/regress.log"
         second_server "$logs/python-test-18.log"
         extension_tests "$logs/extension-test.log"
