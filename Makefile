@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-kernel regress bench lab-kernel bpf-kernel check extension extension-check fmt clean
+.PHONY: help run demo test test-kernel regress bench lab-kernel bpf-kernel check extension extension-check package fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +46,9 @@ extension-check: ## build and install the extension, and run all of its tests
 	@scripts/setup.sh extension && . scripts/env.sh && \
 	cargo build --release --locked -p hawser && \
 	PG_CONFIG="$$(pg_config_program)" HAWSER="$$target/release/hawser" extension/check.sh
+
+package: ## .deb of program and extension, static program, SBOM: in target/package; ARCH=arm64 crosses
+	@scripts/setup.sh extension && scripts/package.sh $(ARGS)
 
 fmt: ## format
 	@. scripts/env.sh && cargo fmt --all

@@ -1,4 +1,5 @@
-//! Checks of this workspace that no public tool makes: `cargo xtask check`.
+//! Checks of this workspace that no public tool makes: `cargo xtask check`; and its SBOM, `cargo xtask
+//! sbom`.
 //!
 //! Each check is a pure function from texts to findings, so that its tests can show it failing;
 //! only this file and `tree` touch the disk. What a public tool checks better (formatting, lints,
@@ -12,6 +13,7 @@ mod links;
 mod metadata;
 mod places;
 mod purity;
+mod sbom;
 mod shape;
 mod source;
 mod spdx;
@@ -29,22 +31,47 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["check"] => check(),
+        ["sbom"] => sbom(std::env::consts::ARCH),
+        ["sbom", arch] => sbom(arch),
         _ => {
-            eprintln!("usage: cargo xtask check");
+            eprintln!("usage: cargo xtask check | sbom [ARCH]");
             ExitCode::from(2)
         }
     }
 }
 
+/// Cargo says where this package lies, and it lies in the root. Asked when it runs: one target
+/// directory may serve several checkouts.
+fn root() -> Option<PathBuf> {
+    let manifest = PathBuf::from(std::env::var_os("CARGO_MANIFEST_DIR")?);
+    manifest.parent().map(Path::to_owned)
+}
+
+/// Prints what the program for `arch` is linked from.
+fn sbom(arch: &str) -> ExitCode {
+    let document = root().ok_or("run it by `cargo xtask sbom`".to_owned()).and_then(|root| {
+        let lock = std::fs::read_to_string(root.join("Cargo.lock"))
+            .map_err(|error| format!("Cargo.lock: {error}"))?;
+        sbom::document(&cargo_metadata(&root, arch)?, &lock)
+    });
+    match document {
+        Ok(document) => {
+            println!("{document:#}");
+            ExitCode::SUCCESS
+        }
+        Err(reason) => {
+            eprintln!("error: {reason}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
 fn check() -> ExitCode {
-    // Cargo says where this package lies, and it lies in the root. Asked when it runs: one target
-    // directory may serve several checkouts.
-    let manifest = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    let Some(root) = manifest.as_deref().and_then(Path::parent) else {
+    let Some(root) = root() else {
         eprintln!("error: run it by `cargo xtask check`");
         return ExitCode::from(2);
     };
-    let findings = match findings(root) {
+    let findings = match findings(&root) {
         Ok(findings) => findings,
         Err(reason) => {
             eprintln!("error: {reason}");
@@ -62,7 +89,7 @@ fn check() -> ExitCode {
 /// All findings, in the order of the checks, or why they could not be made.
 fn findings(root: &Path) -> Result<Vec<Finding>, String> {
     let tree = Tree::read(root)?;
-    let metadata = Metadata::parse(&cargo_metadata(root)?)?;
+    let metadata = Metadata::parse(&cargo_metadata(root, std::env::consts::ARCH)?)?;
     let deny = tree.text("deny.toml").ok_or("deny.toml is missing: it lists the licences")?;
     let allowed = licences::allowed(deny)?;
     Ok([
@@ -78,11 +105,11 @@ fn findings(root: &Path) -> Result<Vec<Finding>, String> {
     .concat())
 }
 
-/// What cargo says of the workspace, for this host only: other systems' dependencies would have to
+/// What cargo says of the workspace, for one architecture only: other systems' dependencies would have to
 /// be downloaded to be named, and are not part of what is built here.
-fn cargo_metadata(root: &Path) -> Result<String, String> {
+fn cargo_metadata(root: &Path, arch: &str) -> Result<String, String> {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".into());
-    let host = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let host = format!("{arch}-unknown-linux-gnu");
     let output = Command::new(cargo)
         .current_dir(root)
         .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", &host])

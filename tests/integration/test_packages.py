@@ -1,0 +1,157 @@
+"""What operators install: the packages, the dashboard, the alert rules."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+from harness.pooler import binary
+from harness.suite import Skip, equal, limit, pooler_only
+
+SAME_FOR_ALL_SERVERS = True
+ROOT = pathlib.Path(__file__).parents[2]
+DASHBOARD = ROOT / "packaging/grafana/hawser.json"
+ALERTS = ROOT / "packaging/prometheus/alerts.yml"
+
+# Runs in namespaces of its own, in a copy of this machine's root that is thrown away: the packages are installed, a server is
+# made with the packaged extension, and Hawser runs as its user with the packaged configuration.
+INSTALL = r"""
+set -eu
+mount --make-rprivate /
+mount -t tmpfs tmpfs "$SPACE"
+mkdir "$SPACE/upper" "$SPACE/work" "$SPACE/root"
+mount -t overlay overlay -o "lowerdir=/,upperdir=$SPACE/upper,workdir=$SPACE/work" "$SPACE/root" || { echo "NO OVERLAY"; exit 0; }
+root=$SPACE/root
+mount -t proc proc "$root/proc"
+mount --rbind /dev "$root/dev"
+mount -t tmpfs tmpfs "$root/run"
+mount -t tmpfs tmpfs "$root/tmp"
+ip link set lo up
+cp $PACKAGES "$root/tmp"
+cat >"$root/tmp/inside" <<'END'
+set -eu
+dpkg -i /tmp/*.deb
+stat -c '%n %U:%G %a' /etc/hawser /etc/hawser/hawser.toml /etc/hawser/userlist.txt
+echo "program $(/usr/lib/hawser/pgbouncer -V | head -n 1)"
+test -e /usr/share/doc/hawser/hawser.cdx.json
+
+install -d -o postgres -g postgres -m 755 /run/postgresql /tmp/data
+as_postgres() { setpriv --reuid postgres --regid postgres --init-groups "$@"; }
+as_postgres "$BIN/initdb" -D /tmp/data -A scram-sha-256 --pwfile=/tmp/password >/dev/null
+as_postgres "$BIN/pg_ctl" -D /tmp/data -w -l /tmp/data/log -o "-c listen_addresses= -c unix_socket_directories=/run/postgresql -c session_preload_libraries=hawser" start >/dev/null
+export PGPASSWORD=secret
+"$BIN/psql" -h /run/postgresql -U postgres -Atqc "CREATE EXTENSION hawser"
+
+echo '"postgres" "secret"' >>/etc/hawser/userlist.txt
+install -d -o hawser -g hawser -m 755 /run/hawser
+as_hawser() { setpriv --reuid hawser --regid hawser --init-groups --no-new-privs "$@"; }
+as_hawser hawser check -c /etc/hawser/hawser.toml || true
+setpriv --reuid hawser --regid hawser --init-groups --no-new-privs hawser serve -c /etc/hawser/hawser.toml 2>/tmp/hawser.log &
+hawser=$!
+for _ in $(seq 50); do
+    "$BIN/psql" -h 127.0.0.1 -p 6432 -U postgres -Atqc "SELECT 1" postgres >/dev/null 2>&1 && break
+    sleep 0.1
+done
+"$BIN/psql" -h 127.0.0.1 -p 6432 -U postgres -Atqc "SELECT 'answer ' || 6 * 7" postgres || cat /tmp/hawser.log
+"$BIN/psql" -h 127.0.0.1 -p 6432 -U postgres -Atqc "SELECT 'extension ' || extname FROM pg_extension WHERE extname = 'hawser'" postgres
+as_hawser hawser status || as_hawser hawser status -c /etc/hawser/hawser.toml || true
+kill $hawser
+wait $hawser && echo "ended 0"
+as_postgres "$BIN/pg_ctl" -D /tmp/data -m immediate stop >/dev/null
+dpkg -P hawser >/dev/null
+[ -e /etc/hawser ] || echo "purged"
+END
+echo secret >"$root/tmp/password"
+chmod 644 "$root/tmp/password"
+exec chroot "$root" /bin/sh /tmp/inside
+"""
+
+
+def built(directory, *parts):
+    """The packages, with the program that is tested."""
+    for tool in ("dpkg-deb", "cargo", "objdump", "strip"):
+        if not shutil.which(tool):
+            raise Skip(f"{tool} is not installed")
+    target = pathlib.Path(directory) / "packages"
+    done = subprocess.run([str(ROOT / "scripts/package.sh"), *parts], capture_output=True, text=True,
+                          env={**os.environ, "HAWSER": binary(), "PACKAGE_DIR": str(target)})
+    if "NOT BUILT" in done.stderr:
+        raise Skip(re.search("NOT BUILT: (.*)", done.stderr).group(1))
+    assert done.returncode == 0, done.stderr[-3000:]
+    return sorted(str(path) for path in target.glob("*.deb"))
+
+
+@pooler_only
+@limit(300)
+def test_packages_install_and_serve_as_they_are(env):
+    if os.geteuid() != 0:
+        raise Skip("only root can install packages")
+    for tool in ("dpkg", "unshare", "setpriv", "ip"):
+        if not shutil.which(tool):
+            raise Skip(f"{tool} is not installed")
+    server = f"postgresql-{env.cluster.version}"
+    known = subprocess.run(["dpkg-query", "-W", "-f", "${Status}", server], capture_output=True, text=True)
+    if "ok installed" not in known.stdout:
+        raise Skip(f"the server is not that of Debian's package {server}, on which the extension's depends")
+    packages = built(env.directory, "deb", "extension")
+    equal(len(packages), 2, f"packages: {packages}")
+    # Not below /tmp, which the root inside covers by one of its own.
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as space:
+        done = subprocess.run(["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "sh", "-c", INSTALL], text=True, timeout=240,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              env={**os.environ, "SPACE": space, "PACKAGES": " ".join(packages), "BIN": str(env.cluster.bin)})
+    said = done.stdout
+    if "NO OVERLAY" in said or "unshare:" in said:
+        raise Skip(f"no copy of the root can be made here: {said[-300:]}")
+    equal(done.returncode, 0, f"exit code, with\n{said[-3000:]}")
+    for line in ("/etc/hawser root:hawser 750", "/etc/hawser/hawser.toml root:hawser 640", "/etc/hawser/userlist.txt root:hawser 640",
+                 "answer 42", "extension hawser", "ended 0", "purged"):
+        assert line in said.splitlines(), f"{line!r} is missing:\n{said[-3000:]}"
+    assert re.search(r"^hawser .*: ready", said, re.MULTILINE), said[-3000:]
+    assert re.search("^program .*PgBouncer", said, re.MULTILINE), said[-3000:]
+
+
+def names_in(text):
+    return set(re.findall(r"\bhawser_[a-z_]+", text))
+
+
+@pooler_only
+def test_dashboard_and_alerts_name_metrics_that_there_are(env):
+    env.connect().execute("select 1")
+    status, page = env.pooler.http("/metrics")
+    equal(status, 200)
+    kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", page, re.MULTILINE))
+    families = set(kinds)
+    for name, kind in kinds.items():
+        if kind == "histogram":
+            families |= {f"{name}_bucket", f"{name}_sum", f"{name}_count"}
+        # OpenMetrics names the family of a counter without its suffix.
+        if kind == "counter" and not name.endswith("_total"):
+            families.add(f"{name}_total")
+    labels = {name: set(re.findall(r'(\w+)="', series)) for name, series in re.findall(r"^(hawser_\w+)\{(.*?)\} ", page, re.MULTILINE)}
+    used = 0
+    dashboard = json.loads(DASHBOARD.read_text())
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions += [variable["query"]["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
+    expressions += re.findall(r"^\s+expr: (.*)$", ALERTS.read_text(), re.MULTILINE)
+    for expression in expressions:
+        names = names_in(expression)
+        used += len(names)
+        unknown = names - families
+        assert not unknown, f"/metrics has no {sorted(unknown)}: {expression}"
+        for name, selectors in re.findall(r"(hawser_\w+)\{(.*?)\}", expression):
+            asked = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", selectors)) - {"instance", "job"}
+            assert name not in labels or asked <= labels[name], f"{name} has no label {sorted(asked - labels[name])}: {expression}"
+    assert used > 40, f"only {used} names of metrics found: does the test still read the files?"
+
+
+@pooler_only
+def test_alert_rules_are_prometheus_rules(env):
+    promtool = os.environ.get("PROMTOOL") or shutil.which("promtool")
+    if not promtool:
+        raise Skip("promtool is not installed (Debian: prometheus), nor named by $PROMTOOL")
+    done = subprocess.run([promtool, "check", "rules", str(ALERTS)], capture_output=True, text=True)
+    equal(done.returncode, 0, f"promtool: {done.stdout}{done.stderr}")
