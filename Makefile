@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help run demo test test-kernel regress bench lab-kernel bpf-kernel check extension extension-check package fmt clean
+.PHONY: help run demo test test-kernel regress bench lab-kernel bpf-kernel check extension extension-check package docs fmt clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -49,6 +49,9 @@ extension-check: ## build and install the extension, and run all of its tests
 
 package: ## .deb of program and extension, static program, SBOM: in target/package; ARCH=arm64 crosses
 	@scripts/setup.sh extension && scripts/package.sh $(ARGS)
+
+docs: ## the manual as a site, by mdBook, in target/docs; checks its links
+	@scripts/setup.sh test && . scripts/env.sh && scripts/docs.py
 
 fmt: ## format
 	@. scripts/env.sh && cargo fmt --all

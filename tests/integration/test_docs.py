@@ -1,0 +1,100 @@
+"""What the manual says about settings and commands, against the program."""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import time
+
+from harness.pooler import binary
+from harness.postgres import SECRETS, free_port
+from harness.suite import Skip, equal, limit, pooler_only
+
+SAME_FOR_ALL_SERVERS = True
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def page(name):
+    return (ROOT / "docs" / name).read_text()
+
+
+def section(text, title):
+    return text.split(f"## {title}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def rows(text):
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| `")]
+
+
+@pooler_only
+def test_names_of_settings_are_those_of_the_reference(env):
+    said = {tuple(re.findall("`([^`]+)`", first + second)) for first, second in rows(section(page("from-pgbouncer.md"), "Names of settings"))}
+    there = {(match[2], match[1]) for match in re.finditer(r"^### (\S+)\n(?:(?!^### ).)*?PgBouncer: `(\w+)`", page("configuration.md"), re.MULTILINE | re.DOTALL)}
+    equal(sorted(said), sorted(there), "pairs of PgBouncer's name and Hawser's")
+
+
+@pooler_only
+def test_settings_without_an_equivalent_become_comments(env):
+    table = rows(section(page("from-pgbouncer.md"), "Settings without an equivalent"))
+    names = [name for row in table for name in re.findall("`([^`]+)`", row[0])]
+    assert len(names) > 20, names
+    ini = pathlib.Path(env.directory) / "without.ini"
+    ini.write_text("[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n" + "".join(f"{name} = 1\n" for name in names))
+    done = subprocess.run([binary(), "import", str(ini)], capture_output=True, text=True)
+    equal(done.returncode, 0, f"exit code: {done.stderr}")
+    missing = [name for name in names if f"# {name} = 1 has no equivalent" not in done.stdout]
+    equal(missing, [], "settings that the page lists, and import carries over")
+
+
+@pooler_only
+def test_the_first_five_minutes_work(env):
+    text = page("first-five-minutes.md")
+    toml = re.search(r"```toml\n(.*?)```", text, re.DOTALL).group(1)
+    users = re.search(r"```\n(\"app\" .*?)```", text, re.DOTALL).group(1)
+    directory = pathlib.Path(env.directory) / "five"
+    directory.mkdir()
+    port, http = free_port(), free_port()
+    for there, here in (("127.0.0.1:6432", f"127.0.0.1:{port}"), ("127.0.0.1:5432", env.cluster.address),
+                        ("[admin]\n", f'[admin]\nhttp_address = "127.0.0.1:{http}"\n')):
+        assert there in toml, f"{there} is not in the page's configuration"
+        toml = toml.replace(there, here)
+    (directory / "hawser.toml").write_text(toml)
+    (directory / "userlist.txt").write_text(users.replace("secret", SECRETS["app"]))
+    (directory / "userlist.txt").chmod(0o600)
+    check = subprocess.run([binary(), "check", "-c", "hawser.toml"], cwd=directory, capture_output=True, text=True)
+    equal(check.returncode, 0, f"check: {check.stdout}{check.stderr}")
+    psql = env.program_path("psql")
+    hawser = subprocess.Popen([binary(), "serve", "-c", "hawser.toml"], cwd=directory, stderr=subprocess.DEVNULL)
+    try:
+        commands = re.findall(r"^psql -h 127.0.0.1 -p 6432 -U app (\w+)((?: -c \"[^\"]*\")+)$", text, re.MULTILINE)
+        equal([database for database, _ in commands], ["app", "hawser"], "databases of the page's commands")
+        said = []
+        for database, statements in commands:
+            arguments = [word for sql in re.findall('"([^"]*)"', statements) for word in ("-c", sql)]
+            for _ in range(50):
+                done = subprocess.run([psql, "-h", "127.0.0.1", "-p", str(port), "-U", "app", "-At", *arguments, database],
+                                      capture_output=True, text=True, env={**os.environ, "PGPASSWORD": SECRETS["app"]})
+                if "refused" not in done.stderr:
+                    break
+                time.sleep(0.1)
+            equal(done.returncode, 0, f"psql: {done.stderr}")
+            said.append(done.stdout)
+        equal(said[0].splitlines(), ["SET", "7"])
+        assert "app|app|" in said[1], said[1]
+        status = subprocess.run([binary(), "status", "-c", "hawser.toml"], cwd=directory, capture_output=True, text=True)
+        assert ": ready" in status.stdout, status.stdout + status.stderr
+    finally:
+        hawser.kill()
+        hawser.wait()
+
+
+@pooler_only
+@limit(120)
+def test_the_site_is_built_and_its_links_lead_somewhere(env):
+    own = ROOT / "target/mdbook/bin/mdbook"
+    if not (os.environ.get("MDBOOK") or shutil.which("mdbook") or own.exists()):
+        raise Skip("mdbook is not installed: `make docs` installs it")
+    done = subprocess.run([str(ROOT / "scripts/docs.py")], capture_output=True, text=True,
+                          env={**os.environ, "CARGO_TARGET_DIR": f"{env.directory}/site"} if not own.exists() else None)
+    equal(done.returncode, 0, f"make docs: {done.stdout}{done.stderr}")
