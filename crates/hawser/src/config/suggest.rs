@@ -72,6 +72,8 @@ pub(super) fn unknown_key(table: Table, name: &str) -> String {
     };
     let hint = if !elsewhere.is_empty() {
         format!("it belongs in {}", elsewhere.join(" or "))
+    } else if table == Table::Listen && name == "port" {
+        "write it in address, as in \"127.0.0.1:6432\"".to_owned()
     } else if let Some(reason) = without_equivalent(name) {
         format!("this setting of PgBouncer is not needed: {reason}")
     } else if let Some(near) = nearest(name, names()) {
@@ -160,6 +162,8 @@ mod tests {
         assert!(
             unknown_key(Table::Admin, "zzz").contains("http_address, http_hosts, control_socket")
         );
+        assert!(unknown_key(Table::Listen, "port").contains("address, as in"));
+        assert!(unknown_key(Table::Database, "port").contains("in servers"));
         assert!(unknown_key(Table::Pool, "so_reuseport").contains("one process uses all cores"));
         assert!(unknown_table("databases", true).contains("[[database]]"));
         assert!(unknown_table("pol", true).contains("did you mean `pool`"));
