@@ -140,3 +140,10 @@ def test_tcp_defer_accept_holds_silent_connections_back(env):
             equal(env.connect(target).value("select 1"), "1")
             for connection in silent:
                 connection.close()
+
+
+@pooler_only
+def test_server_lifetime_of_nothing_gives_each_transaction_a_server_connection_of_its_own(env):
+    with env.pooler_with(pool_size=2, server_lifetime="0s") as target, target.connect() as client:
+        pids = [client.value("select pg_backend_pid()") for _ in range(5)]
+        equal(len(set(pids)), 5, f"server processes {pids}")

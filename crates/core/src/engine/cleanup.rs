@@ -230,7 +230,9 @@ impl<S: Socket> Engine<S> {
         if backend.epoch != view.pool.epoch() {
             return Some("the server or its roles have changed");
         }
+        // One that has served nobody yet is not too old for its first client, whatever the setting.
         if !settings.server_lifetime.is_zero()
+            && backend.transactions > 0
             && now.since(backend.opened) >= settings.server_lifetime
         {
             return Some("server_lifetime");
