@@ -491,6 +491,10 @@ impl<S: Socket> Client<S> {
         };
         let Some(shown) = shown else { return true };
         if shown.is_empty() {
+            // Those that a function has missed are still to be brought.
+            if !kept.missed_names.is_empty() {
+                self.extra().by_sql = Some(Box::new(ClientSql { all: Vec::new(), ..*kept }));
+            }
             return false;
         }
         let mut now = BackendSql::default();

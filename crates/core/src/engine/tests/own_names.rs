@@ -214,6 +214,25 @@ fn a_function_misses_one_once() {
     assert_eq!(server.received(), query("SELECT f()"));
 }
 
+/// The server is asked after each call what the function has left, and has nothing left.
+#[test]
+fn a_function_that_is_known_to_execute_misses_one_once() {
+    let mut world = World::new(1);
+    let source = "BEGIN EXECUTE 'execute ' || 'p'; END";
+    super::census::learn(&world, &[("f", source)]);
+    let (client, server) = client_with_p(&mut world);
+    world.send(&client, &query("SELECT f()"));
+    server.received();
+    let missing = b"SERROR\0VERROR\0C26000\0Mprepared statement \"p\" does not exist\0\0";
+    world.send(&server, &[message(b'E', missing), answers("I")].concat());
+    assert!(text(&server.received()).contains("from_sql"), "asked");
+    world.send(&server, &told_prepared(&[]));
+    world.send(&client, &query("SELECT f()"));
+    assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat());
+    world.send(&server, &answers("1I"));
+    assert_eq!(server.received(), query("SELECT f()"));
+}
+
 #[test]
 fn statements_that_execute_are_shared_with_nobody() {
     let mut world = World::new(2);
