@@ -5,6 +5,7 @@
 //! only this file and `tree` touch the disk. What a public tool checks better (formatting, lints,
 //! advisories) is left to it; licences are here too, because cargo-deny is not on every machine.
 
+mod circles;
 mod directions;
 mod duplicates;
 mod finding;
@@ -97,6 +98,7 @@ fn findings(root: &Path) -> Result<Vec<Finding>, String> {
         licences::check(&metadata, &allowed),
         duplicates::check(&metadata),
         purity::check(&tree),
+        circles::check(&tree),
         unsafety::check(&tree),
         shape::check(&tree),
         links::check(&tree),

@@ -32,6 +32,7 @@ pub mod board;
 pub mod change;
 pub mod channel;
 pub mod hub;
+pub mod ticket;
 
 #[cfg(test)]
 mod tests;
@@ -39,35 +40,15 @@ mod tests;
 pub use board::Board;
 pub use channel::Channel;
 pub use hub::{Hub, Step};
+pub use ticket::{Ask, Ticket};
 
 use std::sync::Arc;
 
-use crate::ids::{LoopId, Slot};
 use crate::wire::error::ClientError;
 use crate::wire::{backend, build};
 
 /// Channels that one client may listen on here; one with more keeps its backend.
 pub const CHANNELS_A_CLIENT_MAX: usize = 10_000;
-
-/// A client waits for something of its pool's hub.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Ticket {
-    /// The client.
-    pub slot: Slot,
-    /// Which of its waits.
-    pub serial: u32,
-}
-
-/// What a loop asks of a hub.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// Channels that its first client wants.
-    pub listen: Vec<Channel>,
-    /// Channels that none of its clients wants any more.
-    pub unlisten: Vec<Channel>,
-    /// Who waits until that is in force, and until what was committed before has been delivered.
-    pub ticket: Option<Ticket>,
-}
 
 /// What a hub tells a loop.
 #[derive(Clone, Debug)]
@@ -104,23 +85,6 @@ pub struct Notification {
     pub process: u32,
     /// The whole NotificationResponse.
     pub message: Arc<[u8]>,
-}
-
-impl Ticket {
-    /// What a marker says.
-    pub fn write(self, home: LoopId) -> String {
-        let Self { slot: Slot { index, generation }, serial } = self;
-        format!("{home}.{index}.{generation}.{serial}")
-    }
-
-    /// From what a marker says.
-    pub fn read(payload: &[u8]) -> Option<(LoopId, Self)> {
-        let mut numbers = std::str::from_utf8(payload).ok()?.split('.');
-        let home = LoopId(numbers.next()?.parse().ok()?);
-        let mut next = || numbers.next()?.parse().ok();
-        let ticket = Self { slot: Slot { index: next()?, generation: next()? }, serial: next()? };
-        numbers.next().is_none().then_some((home, ticket))
-    }
 }
 
 impl Notification {

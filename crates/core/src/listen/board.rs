@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Channel;
+use super::channel::Channel;
 use crate::ids::Slot;
 
 /// Which of a loop's clients listen on which channel of a pool.

@@ -14,7 +14,7 @@
 
 use std::collections::BTreeSet;
 
-use super::Channel;
+use super::channel::Channel;
 
 /// Start of the names of channels that are ours.
 const MARK: &[u8] = b"hawser_unlisten_";

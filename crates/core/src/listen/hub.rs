@@ -11,7 +11,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Ask, Channel, Ticket};
+use super::channel::Channel;
+use super::ticket::{Ask, Ticket};
 use crate::ids::LoopId;
 
 /// Channels that one query changes; it stays far below what a server takes.

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::*;
-use crate::ids::LoopId;
+use crate::ids::{LoopId, Slot};
 
 struct Rng(u64);
 

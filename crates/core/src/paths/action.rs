@@ -1,5 +1,6 @@
 //! What the chooser is told, what it asks for, and what it says of it.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
@@ -59,6 +60,19 @@ pub struct Look<'a> {
     pub pairs: &'a [PairId],
     /// What of the whole the peer has not acknowledged, if there is anything.
     pub unacked: Option<Unacked>,
+}
+
+impl Look<'_> {
+    /// The smallest round trip of each pair's flows, and the largest of these: an end that receives has
+    /// measured its round trips at handshakes, some of them after a full queue.
+    pub(super) fn round_trip(&self) -> Duration {
+        let mut of: BTreeMap<PairId, Duration> = BTreeMap::new();
+        for flow in self.flows.iter().filter(|flow| flow.open) {
+            let smallest = of.entry(flow.pair).or_insert(flow.rtt);
+            *smallest = flow.rtt.min(*smallest);
+        }
+        of.into_values().max().unwrap_or_default()
+    }
 }
 
 /// What was written and the peer has not acknowledged, in the numbers of the whole.

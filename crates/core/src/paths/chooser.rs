@@ -517,20 +517,9 @@ impl Chooser {
     }
 }
 
-/// Of each pair the smallest round trip of its flows, and of those the largest: an end that receives
-/// has measured its round trips at handshakes, some of them behind a full queue.
-fn round_trip(look: &Look<'_>) -> Duration {
-    let mut of: BTreeMap<PairId, Duration> = BTreeMap::new();
-    for flow in look.flows.iter().filter(|flow| flow.open) {
-        let smallest = of.entry(flow.pair).or_insert(flow.rtt);
-        *smallest = flow.rtt.min(*smallest);
-    }
-    of.into_values().max().unwrap_or_default()
-}
-
 /// Until new flows carry what they can: slow start doubles each round trip.
 fn settle_dials(look: &Look<'_>) -> Duration {
-    Duration::from_millis(300) + round_trip(look) * 8
+    Duration::from_millis(300) + look.round_trip() * 8
 }
 
 /// How long a connection must have been bulky for a further batch to be worth it: it goes on for as long
@@ -547,10 +536,10 @@ fn worth_after(found: u32, dials: u32, batch: u32) -> Duration {
 /// Until what was under way on paused flows has come, and the others have taken up what they left:
 /// BBR raises its rate by a quarter in 8 round trips, so it doubles in 25.
 fn settle_pause(look: &Look<'_>) -> Duration {
-    Duration::from_millis(300) + round_trip(look) * 25
+    Duration::from_millis(300) + look.round_trip() * 25
 }
 
 /// How long is measured.
 fn measure(look: &Look<'_>) -> Duration {
-    Duration::from_millis(500) + round_trip(look) * 4
+    Duration::from_millis(500) + look.round_trip() * 4
 }

@@ -14,7 +14,7 @@ use super::algorithm::Algorithm;
 use super::destination::{Destination, Prefix, State};
 use super::event::{Decision, Event, Figures};
 use super::limit::{Limit, Watch};
-use super::sample::Sample;
+use super::sample::{FlowId, Sample};
 use super::trial::{Side, Trial, Verdict};
 use crate::time::Time;
 
@@ -36,10 +36,6 @@ const CUTS_LOSING: u32 = 4;
 const EVIDENCE_ROUND_TRIPS: u32 = 16;
 /// A watch without an end forgets its beginning after so long.
 const WATCH_MAX: Duration = Duration::from_secs(60);
-
-/// A connection; whoever samples it names it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct FlowId(pub u64);
 
 /// A flow is to have another algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

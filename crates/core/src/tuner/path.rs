@@ -10,9 +10,9 @@
 use core::net::IpAddr;
 
 use super::algorithm::Algorithm;
-use super::chooser::{Chooser, FlowId};
+use super::chooser::Chooser;
 use super::event::Event;
-use super::sample::Sample;
+use super::sample::{FlowId, Sample};
 use crate::time::Time;
 
 const STEP_US: u64 = 20_000;

@@ -4,6 +4,10 @@ use std::time::Duration;
 
 use crate::time::Time;
 
+/// A connection. The caller, who samples it, gives the number.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct FlowId(pub u64);
+
 /// One look at a flow. Counters are since it began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sample {

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use super::algorithm::Algorithm;
-use super::chooser::{Chooser, DESTINATIONS_MAX, FLOWS_MAX, FlowId};
+use super::chooser::{Chooser, DESTINATIONS_MAX, FLOWS_MAX};
 use super::event::Decision;
 use super::path::{LONG_FAT, Path, Room, World};
+use super::sample::FlowId;
 use crate::time::Time;
 
 const FAR: &str = "203.0.113.9";

@@ -22,9 +22,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::algorithm::Algorithm;
-use super::chooser::FlowId;
 use super::limit::{self, Watch};
-use super::sample::{Sample, Span};
+use super::sample::{FlowId, Sample, Span};
 use crate::time::Time;
 
 /// What a candidate must deliver of what the incumbent does. Less is within chance, and not worth a

@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 
 use hawser_core::time::Time;
 use hawser_core::tuner::algorithm::Algorithm;
-use hawser_core::tuner::chooser::{Chooser, FlowId, RTT_MIN_US};
-use hawser_core::tuner::sample::Sample;
+use hawser_core::tuner::chooser::{Chooser, RTT_MIN_US};
+use hawser_core::tuner::sample::{FlowId, Sample};
 use hawser_sys::congestion::flows::Flows;
 use hawser_sys::tcp_info::TcpInfo;
 

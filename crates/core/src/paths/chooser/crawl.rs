@@ -25,10 +25,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::super::action::{Flow, FlowId, Look, PairId, Unacked};
-use super::endings::PROGRESS;
-use super::round_trip;
 use crate::time::Time;
 
+/// What the peer must acknowledge more for the whole not to wait.
+pub(super) const PROGRESS: u64 = 64 << 10;
 /// So long it must crawl; 8 round trips at least.
 const CRAWLS: Duration = Duration::from_millis(500);
 /// So long nothing may come of what waits, where no flow has it; 4 round trips at least.
@@ -85,7 +85,7 @@ impl Crawl {
         });
         let (first, since) = *began.get_or_insert((unacked, now));
         self.began = began;
-        let enough = CRAWLS.max(round_trip(look) * 8);
+        let enough = CRAWLS.max(look.round_trip() * 8);
         let may = now >= self.not_before && self.ended < ENDED_MAX;
         let crawls = now.since(since) >= enough && unacked.resent != first.resent;
         if !(crawls || is_lost) || !may {
@@ -129,6 +129,6 @@ impl Crawl {
         waits.holding.is_empty()
             && carried.saturating_sub(waits.carried) >= CARRIED_MIN.max(came * 8)
             && unacked.bytes >= WAITING_MIN
-            && now.since(waits.since) >= LOST.max(round_trip(look) * 4)
+            && now.since(waits.since) >= LOST.max(look.round_trip() * 4)
     }
 }

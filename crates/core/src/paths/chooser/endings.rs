@@ -5,9 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::super::action::{Action, Flow, FlowId, Look, PairId, Reason, Role, State};
-use super::{
-    Chooser, FLOWS_MAX, LostPair, Phase, RECOVERY, UNEASY, UNEASY_PAUSE, round_trip, settle_pause,
-};
+use super::crawl::PROGRESS;
+use super::{Chooser, FLOWS_MAX, LostPair, Phase, RECOVERY, UNEASY, UNEASY_PAUSE, settle_pause};
 use crate::time::Time;
 
 /// Between two dials of a pair that is lost, at first and after [`LOST_LONG`].
@@ -20,8 +19,6 @@ const REDIAL_NEVER: Duration = Duration::from_secs(60);
 const STALLS: Duration = Duration::from_millis(500);
 /// So long the whole waits before flows are ended for it, and they wait; 8 round trips at least.
 const GAP: Duration = Duration::from_millis(1_200);
-/// What the peer must acknowledge more for the whole not to wait.
-pub(super) const PROGRESS: u64 = 64 << 10;
 /// So long nothing comes over a flow whose line carries others before it is given up.
 const STARVED: Duration = Duration::from_secs(4);
 impl Chooser {
@@ -139,7 +136,7 @@ impl Chooser {
             }
         };
         let idle = look.flows.iter().any(|flow| flow.open && !flow.unacked);
-        let gap = GAP.max(round_trip(look) * 8);
+        let gap = GAP.max(look.round_trip() * 8);
         if now.since(since) < gap || !idle {
             return Vec::new();
         }
@@ -155,7 +152,7 @@ impl Chooser {
     pub(super) fn dial_what_is_lost(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
         let now = look.now;
         let silent = self.health.all_silent_for(now);
-        let stalls = silent >= STALLS.max(round_trip(look) * 8);
+        let stalls = silent >= STALLS.max(look.round_trip() * 8);
         let waits = stalls && (look.unacked.is_some() || look.flows.iter().any(|f| f.unacked));
         let watches = matches!(self.phase, Phase::Watching(_)) && !self.searched;
         if watches && self.lost.is_empty() && !waits {

@@ -1,0 +1,41 @@
+//! What a loop asks of a hub, and by which a client that waits for it is found again.
+
+use super::channel::Channel;
+use crate::ids::{LoopId, Slot};
+
+/// A client waits for something of its pool's hub.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    /// The client.
+    pub slot: Slot,
+    /// Which of its waits.
+    pub serial: u32,
+}
+
+/// What a loop asks of a hub.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ask {
+    /// Channels that its first client wants.
+    pub listen: Vec<Channel>,
+    /// Channels that none of its clients wants any more.
+    pub unlisten: Vec<Channel>,
+    /// Who waits until that is in force, and until what was committed before has been delivered.
+    pub ticket: Option<Ticket>,
+}
+
+impl Ticket {
+    /// What a marker says.
+    pub fn write(self, home: LoopId) -> String {
+        let Self { slot: Slot { index, generation }, serial } = self;
+        format!("{home}.{index}.{generation}.{serial}")
+    }
+
+    /// From what a marker says.
+    pub fn read(payload: &[u8]) -> Option<(LoopId, Self)> {
+        let mut numbers = std::str::from_utf8(payload).ok()?.split('.');
+        let home = LoopId(numbers.next()?.parse().ok()?);
+        let mut next = || numbers.next()?.parse().ok();
+        let ticket = Self { slot: Slot { index: next()?, generation: next()? }, serial: next()? };
+        numbers.next().is_none().then_some((home, ticket))
+    }
+}
