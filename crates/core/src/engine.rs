@@ -53,6 +53,7 @@ mod process_ids;
 mod rebase;
 mod recover;
 mod replay;
+mod request_queue;
 mod restore;
 mod sql_statement;
 pub mod statement;

@@ -14,6 +14,7 @@ use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::message::PoolRef;
 use super::noted::Renoted;
 use super::replay::{Replay, Seen};
+use super::request_queue::RequestQueue;
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
@@ -21,7 +22,7 @@ use super::to_server::ToServer;
 use super::told::Told;
 use super::turn::{Comparing, OwnNames};
 use super::within::Within;
-use super::{CancelRequest, Host, ServerAddressId, Socket, limits};
+use super::{CancelRequest, Host, ServerAddressId, Socket};
 use crate::ids::{BackendId, LoopId, Slot};
 use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters, TextClass};
 use crate::session::report::Report;
@@ -124,46 +125,17 @@ pub struct Backend<S: Socket> {
     /// The loop that watches it.
     pub(super) home: LoopId,
 
-    /// Answers that are owed, in the order in which they will come.
-    pub(super) expected: VecDeque<Expect>,
-    /// How many of them end with ReadyForQuery.
-    pub(super) syncs_outstanding: u32,
-    /// How many answers that end with ReadyForQuery have ever been asked for: the number of the
-    /// pipeline that is being sent now.
-    pub(super) pipeline: u64,
+    /// What it has not answered yet.
+    pub(super) requests: RequestQueue,
     /// The pipeline that last changed the unnamed statement.
     pub(super) unnamed_since: u64,
     /// The settings at the end of any earlier pipeline than this are those under which the unnamed
     /// statement was parsed.
     pub(super) unnamed_follows: u64,
-    /// The pipeline in which its client has executed something last.
-    pub(super) executed_in: Option<u64>,
-    /// Queries and pipelines that its client has sent since it was last at rest.
-    pub(super) unbroken: u32,
-    /// Messages of the extended protocol have been sent that no Sync has followed yet.
-    pub(super) unsynced: bool,
-    /// The server ignores everything up to the next Sync.
-    pub(super) ignoring: bool,
     /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
     pub(super) gone: bool,
     /// The end of its stream stands behind what is still to be read, and no other event comes of it.
     pub(super) hung_up: bool,
-    /// The server has asked for copy data, and the client has not ended them.
-    pub(super) copying_in: bool,
-    /// Its client has gone on as if that copy had failed.
-    pub(super) copy_foreseen: bool,
-    /// And something has been sent that no copy reads: whether that has failed will be seen.
-    pub(super) copy_followed: bool,
-    /// Something has come for the query that the server is at, so that its ReadyForQuery is its own.
-    /// Kept only while `syncs_in_doubt`.
-    pub(super) fence_passed: bool,
-    /// Syncs that the copy under way is taken to have read and ignored: data have followed.
-    pub(super) syncs_in_copy: u32,
-    /// Those behind all of its data: see [`super::from_server`].
-    pub(super) syncs_behind_data: u32,
-    /// Answers to Syncs that may still come, or not: a copy failed, and whether it had read them
-    /// before that cannot be seen.
-    pub(super) syncs_in_doubt: u32,
     /// Settings reported since the last ReadyForQuery that it had not reported before.
     pub(super) new_reports: u32,
     /// What the server said last.
@@ -336,24 +308,11 @@ impl<S: Socket> Backend<S> {
             opened: seed.opened,
             place,
             home,
-            expected: VecDeque::new(),
-            syncs_outstanding: 0,
-            pipeline: 0,
+            requests: RequestQueue::default(),
             unnamed_since: 0,
             unnamed_follows: 0,
-            executed_in: None,
-            unbroken: 0,
-            unsynced: false,
-            ignoring: false,
             gone: false,
             hung_up: false,
-            copying_in: false,
-            copy_foreseen: false,
-            copy_followed: false,
-            fence_passed: false,
-            syncs_in_copy: 0,
-            syncs_behind_data: 0,
-            syncs_in_doubt: 0,
             new_reports: 0,
             status: TransactionStatus::Idle,
             to_server: ToServer::default(),
@@ -494,11 +453,8 @@ impl<S: Socket> Backend<S> {
         !self.gone
             && !self.bringing
             && !self.replay.is_healing()
-            && self.expected.is_empty()
+            && self.requests.is_at_rest()
             && self.status == TransactionStatus::Idle
-            && !self.unsynced
-            && !self.ignoring
-            && !self.copying_in
             && !self.to_server.is_open()
             && self.receiving_rest == 0
             && self.input.is_empty()
@@ -508,43 +464,7 @@ impl<S: Socket> Backend<S> {
     /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
     /// behind a copy goes to a server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
-        self.status == TransactionStatus::Failed || self.copying_in
-    }
-
-    /// Whether answers are outstanding that its client will see.
-    pub(super) fn owes_client(&self) -> bool {
-        self.expected.iter().any(|expect| !expect.is_query_of_ours())
-    }
-
-    /// Whether what is sent now stands behind something in its pipeline that may have changed settings:
-    /// what is prepared, bound and described does not.
-    pub(super) fn is_behind_execute(&self) -> bool {
-        self.unsynced && self.executed_in == Some(self.pipeline)
-    }
-
-    /// Whether a query or pipeline of its client is to be answered to its end yet.
-    pub(super) fn owes_client_ready(&self) -> bool {
-        self.expected.iter().any(|expect| expect.ends_with_ready() && !expect.is_query_of_ours())
-    }
-
-    /// The pipeline to which the next answer belongs.
-    pub(super) fn answered_pipeline(&self) -> u64 {
-        self.pipeline - u64::from(self.syncs_outstanding)
-    }
-
-    /// Whether what the server says now is about this pipeline or an earlier one. (A Sync of ours
-    /// ends the client's pipeline and begins none.)
-    pub(super) fn has_come_to(&self, pipeline: u64) -> bool {
-        pipeline + u64::from(self.syncs_outstanding) <= self.pipeline
-    }
-
-    /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did
-    /// may turn out to have been ignored. (Within one pipeline that does not matter: all of what
-    /// follows is ignored then, too.)
-    pub(super) fn is_in_doubt(&self, pipeline: u64) -> bool {
-        pipeline < self.pipeline
-            && pipeline + u64::from(self.syncs_outstanding) >= self.pipeline
-            && !self.copying_in
+        self.status == TransactionStatus::Failed || self.requests.is_copying_in()
     }
 
     /// The pipeline that changed what this name means, if a Close of it is not answered yet.
@@ -554,24 +474,18 @@ impl<S: Socket> Backend<S> {
         Some(closed.1.pipeline)
     }
 
-    /// Whether so much is outstanding that its client's further messages wait.
-    pub(super) fn is_full(&self) -> bool {
-        self.expected.len() >= limits::EXPECTED_ANSWERS_MAX
-            || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
-    }
-
     /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
     /// client's would then run on, under settings that are not its own.
     pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        let ours = self.expected.iter().any(|expect| expect.is_query_of_ours())
-            || (self.expected.contains(&Expect::MadeSync)
+        let ours = self.requests.has_query_of_ours()
+            || (self.requests.contains(Expect::MadeSync)
                 && !self.replay.is_healing()
                 && self.tidying == Tidying::No);
         if !self.cancel_due || ours {
             return;
         }
         self.cancel_due = false;
-        if !self.expected.is_empty() {
+        if !self.requests.is_empty() {
             self.cancel(host, reply_to);
         }
     }

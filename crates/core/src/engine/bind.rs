@@ -112,7 +112,7 @@ impl<S: Socket> Backend<S> {
         if self.sequences_discarded {
             return;
         }
-        let alone = !self.unsynced && !beside;
+        let alone = !self.requests.is_in_pipeline() && !beside;
         self.run_of_ours(DISCARD_SEQUENCES.to_vec(), beside, out);
         self.drawn_before &= !alone;
         self.sequences_discarded = true;
@@ -121,7 +121,7 @@ impl<S: Socket> Backend<S> {
     /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as
     /// above.
     pub(super) fn run_of_ours(&mut self, command: Vec<u8>, beside: bool, out: &mut Vec<u8>) {
-        if self.unsynced {
+        if self.requests.is_in_pipeline() {
             self.run_within_pipeline(command, out);
         } else if beside {
             self.run_within_pipeline(command, out);
@@ -142,7 +142,7 @@ impl<S: Socket> Backend<S> {
     /// `keeps`: the client has statements there that are not shared, and stay.
     pub(super) fn deallocate_all(&mut self, keeps: bool, out: &mut Vec<u8>) {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
-        let alone = !self.unsynced;
+        let alone = !self.requests.is_in_pipeline();
         let failed = self.may_have_failed() && alone;
         let names = self.statements.names();
         // Where not all names are known, others' texts come before the client's own.
@@ -169,7 +169,7 @@ impl<S: Socket> Backend<S> {
                 self.statements.clear_in_doubt();
                 return;
             }
-        } else if self.unsynced {
+        } else if self.requests.is_in_pipeline() {
             // (It may be ignored: the empty one is noted on.)
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
             self.by_sql = None;
@@ -227,7 +227,7 @@ impl<S: Socket> Backend<S> {
             return;
         }
         let settings = &with_timeout_of(settings, &self.applied);
-        if self.unsynced
+        if self.requests.is_in_pipeline()
             || self.status == TransactionStatus::InTransaction
             || self.settings_in_doubt()
         {
@@ -284,7 +284,7 @@ impl<S: Socket> Backend<S> {
     ) {
         let parse = |backend: &mut Self, out: &mut Vec<u8>| {
             backend.made_own_parse(name, &statement.body, out);
-            backend.expected.push_back(Expect::CloseKnown { told: false }); // it sends nothing
+            backend.requests.push_unsent(Expect::CloseKnown { told: false });
         };
         if !self.must_set_for(statement) {
             parse(self, out);
@@ -324,12 +324,12 @@ impl<S: Socket> Backend<S> {
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
         let stale = self.statements.is_stale(statement.id);
         let epoch = self.pool.schema_epoch();
-        if let Some(evicted) = self.statements.insert(statement, self.pipeline, epoch) {
+        if let Some(evicted) = self.statements.insert(statement, self.requests.pipeline(), epoch) {
             build::close_statement(out, &evicted);
             self.expect(Expect::Made);
         }
         // An eviction in a pipeline that is not answered yet may have been ignored.
-        let unsettled = self.syncs_outstanding > 0 && self.owes_client();
+        let unsettled = self.requests.owes_ready() && self.requests.owes_client();
         if self.uncertain || stale || unsettled {
             build::close_statement(out, &statement.name);
             self.expect(Expect::Made);

@@ -36,24 +36,8 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
         let mut out = Vec::new();
-        loop {
-            match backend.expected.front() {
-                Some(Expect::ParseKnown { .. }) => {
-                    backend.naming.pop_front();
-                    out.extend_from_slice(&build::PARSE_COMPLETE);
-                }
-                Some(Expect::CloseKnown { told }) => {
-                    backend.closing.pop_front();
-                    if *told {
-                        out.extend_from_slice(&build::CLOSE_COMPLETE);
-                    }
-                }
-                Some(Expect::Unnaming { .. }) => {
-                    backend.displaced.pop_front();
-                }
-                _ => break,
-            }
-            backend.expected.pop_front();
+        while let Some(answer) = backend.next_answer_of_ours() {
+            out.extend_from_slice(answer);
         }
         if !out.is_empty() {
             self.answer(host, slot, &out, &[], now);
@@ -95,7 +79,7 @@ impl<S: Socket> Engine<S> {
         backend.drawn_before |= std::mem::take(&mut backend.drawn);
         backend.rereading = false;
         backend.local_path = false;
-        backend.unbroken = 0;
+        backend.requests.break_run();
         let reset = std::mem::replace(&mut backend.tidying, Tidying::No) == Tidying::Resetting;
         if !reset && backend.reset_due == Reset::No && backend.has_left_overs() {
             backend.reset_due = Reset::All;
@@ -106,7 +90,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, reason, now);
             return;
         }
-        if backend.syncs_in_doubt > 0 || backend.reset_due != Reset::No {
+        if backend.requests.has_syncs_in_doubt() || backend.reset_due != Reset::No {
             backend.tidying = Tidying::Draining;
             backend.since = now;
             self.tidy_on(host, backend, now);
@@ -289,7 +273,7 @@ impl<S: Socket> Engine<S> {
         }
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
-        } else if !backend.gone && !backend.expected.is_empty() {
+        } else if !backend.gone && !backend.requests.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
             backend.cancel(host, self.id);
         }
@@ -522,7 +506,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         backend.since = now;
-        if !backend.expected.is_empty() {
+        if !backend.requests.is_empty() {
             backend.tidying = Tidying::Draining;
             backend.cancel_due = true;
             backend.cancel_if_due(host, self.id);
@@ -544,12 +528,12 @@ impl<S: Socket> Engine<S> {
         mut backend: Box<Backend<S>>,
         now: Time,
     ) {
-        if !backend.expected.is_empty() {
+        if !backend.requests.is_empty() {
             self.keep(backend);
             return;
         }
         if backend.tidying == Tidying::Fencing {
-            backend.syncs_in_doubt = 0;
+            backend.requests.settle_doubt();
         }
         if backend.cancels_in_flight > 0 {
             // The signal must not hit a query of ours.
@@ -562,7 +546,7 @@ impl<S: Socket> Engine<S> {
             Reset::All => Some(DISCARD_ALL.into()),
         };
         let next = match (backend.tidying, backend.status) {
-            _ if backend.syncs_in_doubt > 0 => Some((Tidying::Fencing, &b""[..])),
+            _ if backend.requests.has_syncs_in_doubt() => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
                 if backend.tidying == Tidying::RollingBack {
                     self.close_backend(host, backend, "its transaction could not be ended", now);
@@ -607,16 +591,18 @@ impl<S: Socket> Backend<S> {
     /// Ends the copy and the pipeline that a client has left open.
     pub(super) fn fail_copy(&mut self) -> Result<(), super::from_client::Halt> {
         let mut out = Vec::new();
-        if std::mem::take(&mut self.copying_in) {
-            self.note_copy_input();
+        if self.requests.end_copy() {
             build::copy_fail(&mut out, "the client has closed its connection");
-        } else if self.unsynced && !self.ignoring && self.status == TransactionStatus::Idle {
+        } else if self.requests.is_in_pipeline()
+            && !self.requests.is_skipping_to_sync()
+            && self.status == TransactionStatus::Idle
+        {
             // A Sync alone would commit what the pipeline has done so far, which its client has
             // not asked for: the pipeline is made to fail first.
             build::parse(&mut out, b"hawser_refused", ABANDONED);
             self.expect(Expect::MadeParse { statement: 0 });
         }
-        if self.unsynced || self.ignoring {
+        if self.requests.is_in_pipeline() {
             out.extend_from_slice(&build::SYNC);
             self.expect(Expect::Sync);
         }

@@ -204,7 +204,7 @@ impl<S: Socket> Backend<S> {
     #[cold]
     pub(super) fn doubt_settings(&mut self, effects: &Effects) {
         let within = self.status != TransactionStatus::Idle;
-        let pipeline = self.pipeline;
+        let pipeline = self.requests.pipeline();
         let doubt = self.doubt.get_or_insert_default();
         doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
@@ -220,7 +220,7 @@ impl<S: Socket> Backend<S> {
     /// The server has told the value of this setting, but not byte by byte.
     #[cold]
     pub(super) fn doubt_told(&mut self, name: &[u8]) {
-        let since = self.answered_pipeline();
+        let since = self.requests.answered_pipeline();
         let doubt = self.doubt.get_or_insert_default();
         doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
@@ -260,7 +260,7 @@ impl<S: Socket> Backend<S> {
     ) {
         let doubtful = self.status != TransactionStatus::Idle || self.settings_in_doubt();
         // What was executed ahead of it in its pipeline is not answered yet.
-        let unknown = sets || self.local_path || self.expected.contains(&Expect::Execute);
+        let unknown = sets || self.local_path || self.requests.contains(Expect::Execute);
         let noted = &mut self.doubt.get_or_insert_default().noted;
         noted.ended |= ended;
         for name in prepared {
@@ -318,7 +318,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server's word is awaited.
     pub(super) fn is_asking(&self) -> bool {
-        self.expected.back() == Some(&Expect::MadeQuestion)
+        self.requests.back() == Some(Expect::MadeQuestion)
     }
 
     /// A row has come for the question under way.
@@ -429,7 +429,7 @@ impl<S: Socket> Client<S> {
         if self.is_native()
             || !others.is_empty()
             || unsettled
-            || backend.syncs_in_doubt > 0
+            || backend.requests.has_syncs_in_doubt()
             || backend.cancels_in_flight > 0
             || backend.status != TransactionStatus::Idle
         {

@@ -559,7 +559,7 @@ impl<S: Socket> Engine<S> {
                 let Some(backend) = &mut client.backend else { return };
                 // Idle in a transaction there is nothing to cancel; and one request at a time
                 // has all the effect that there can be.
-                if !backend.expected.is_empty() && backend.cancels_in_flight == 0 {
+                if !backend.requests.is_empty() && backend.cancels_in_flight == 0 {
                     backend.cancel_due = true;
                     backend.cancel_if_due(host, self.id);
                 }

@@ -248,7 +248,7 @@ impl<S: Socket> Backend<S> {
             self.spoil_for_good();
         }
         exact.fresh = false;
-        exact.since = self.pipeline;
+        exact.since = self.requests.pipeline();
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
         exact.nobodys = beside(&exact.report, &self.applied);
@@ -263,7 +263,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn begin_reports(&mut self) {
         let Some(exact) = &mut self.exact else { return };
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
-        exact.since = self.pipeline;
+        exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
         exact.nobodys = beside(&exact.report, &self.applied);
     }
@@ -448,7 +448,7 @@ impl<S: Socket> Client<S> {
             }
         }
         exact.fresh = false;
-        exact.since = backend.pipeline;
+        exact.since = backend.requests.pipeline();
         exact.changed.clear();
         backend.exact = Some(exact);
         told

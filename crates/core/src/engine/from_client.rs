@@ -22,7 +22,6 @@ use kinds::{allowed_length, bad_kind, too_long};
 use super::backend::Backend;
 use super::client::{Client, Deallocated, significant};
 use super::effects::Effects;
-use super::expect::Expect;
 use super::message::ClientState;
 use super::plain::{Passed, Pipeline};
 use super::table::Engine;
@@ -173,7 +172,7 @@ impl<S: Socket> Engine<S> {
             }
             if let Some(backend) = &client.backend
                 && (backend.to_server.len() > limits::OUTPUT_HIGH_BYTES
-                    || backend.is_full()
+                    || backend.requests.is_full()
                     || client.held)
             {
                 client.readable = true;
@@ -260,7 +259,7 @@ impl<S: Socket> Engine<S> {
         }
         // Nothing of ours is to be said, and the backend is not at rest.
         let awaits_server = client.backend.as_ref().is_some_and(|backend| {
-            backend.expected.front().is_some_and(|owed| !owed.is_ours_to_answer())
+            backend.requests.front().is_some_and(|owed| !owed.is_ours_to_answer())
         });
         if passage.at < bytes.len() {
             client.input.extend_from_slice(&bytes[passage.at..]);
@@ -285,9 +284,9 @@ impl<S: Socket> Engine<S> {
                 self.emit_made_answers(host, slot, now);
                 // If all that was outstanding was ours to answer, no answer comes to go on with.
                 let client = self.clients.get(slot);
-                if client
-                    .is_some_and(|c| !c.held && c.backend.as_ref().is_some_and(|b| !b.is_full()))
-                {
+                if client.is_some_and(|c| {
+                    !c.held && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
+                }) {
                     self.resume_client(host, slot, now);
                 }
                 false
@@ -297,7 +296,10 @@ impl<S: Socket> Engine<S> {
                 if let Some(client) = self.clients.get_mut(slot)
                     && !client.exclusive
                     && client.backend.as_ref().is_some_and(|b| {
-                        b.syncs_outstanding > 0 && !b.unsynced && !b.copying_in && !b.ignoring
+                        b.requests.owes_ready()
+                            && !b.requests.is_in_pipeline()
+                            && !b.requests.is_copying_in()
+                            && !b.requests.is_skipping_to_sync()
                     })
                 {
                     // The server would answer what came before; an open pipeline or copy it would
@@ -568,9 +570,9 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
         client.held = false;
         // Whoever has had its query cancelled must not lose the next one to the signal.
-        let cancelled = backend.cancels_in_flight > 0 && backend.expected.is_empty();
+        let cancelled = backend.cancels_in_flight > 0 && backend.requests.is_empty();
         let asking = backend.is_asking();
-        if backend.is_full() || cancelled || asking {
+        if backend.requests.is_full() || cancelled || asking {
             client.held = cancelled || asking;
             client.backend = Some(backend);
             return Err(Halt::Full);
@@ -618,12 +620,12 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return Ok(()) };
         let pinned = client.is_pinned();
         let Some(backend) = &mut client.backend else { return Ok(()) };
-        if !backend.ignoring || !backend.owes_failed_pipeline_a_sync(pinned) {
+        if !backend.requests.is_skipping_to_sync() || !backend.owes_failed_pipeline_a_sync(pinned) {
             return Ok(());
         }
         passage.cut(backend)?;
         passage.out.extend_from_slice(&build::SYNC);
-        backend.expect_made_sync();
+        backend.requests.push_sync_after_error();
         client.extra().skipping = true;
         Ok(())
     }
@@ -664,7 +666,7 @@ impl<S: Socket> Engine<S> {
         client.undergo(&mut backend, &effects, false);
         if let Some(extra) = &mut client.extra {
             // Its end has been asked for already.
-            extra.settles_in = extra.settles_in.min(backend.pipeline.saturating_sub(1));
+            extra.settles_in = extra.settles_in.min(backend.requests.pipeline().saturating_sub(1));
         }
         client.backend = Some(backend);
         client.settle();
@@ -691,10 +693,8 @@ fn skip_to_sync<S: Socket>(
     client.settle();
     // Our own Sync may not have been answered yet: then that answer becomes the client's.
     if let Some(backend) = &mut client.backend
-        && let Some(made) = backend.expected.back_mut()
-        && *made == Expect::MadeSync
+        && backend.requests.give_sync_to_client()
     {
-        *made = Expect::Sync;
         return Ok(());
     }
     let status = client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.status);

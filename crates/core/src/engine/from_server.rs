@@ -10,7 +10,6 @@
 //! * what answers Hawser's own messages never reaches a client
 //! * ReadyForQuery is where books are closed: settings, names, pins, the release of the backend
 
-mod copying;
 mod failure;
 mod reading;
 mod report;
@@ -29,7 +28,7 @@ use crate::session::report::ReportError;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
-use crate::wire::{TransactionStatus, backend as kind, build};
+use crate::wire::{TransactionStatus, backend as kind};
 
 /// The longest message that is looked at whole (a setting with a long value, for example).
 const LOOKED_AT_BYTES_MAX: usize = 1024 * 1024;
@@ -120,7 +119,7 @@ impl<S: Socket> Relay<'_, S> {
                 break;
             }
             if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
-                match self.backend.expected.front() {
+                match self.backend.requests.front() {
                     Some(Expect::Query | Expect::Execute | Expect::Statements(_)) => {}
                     Some(Expect::MadeQuestion) => {
                         if total > rest.len() && rest.len() < LOOKED_AT_BYTES_MAX {
@@ -163,7 +162,7 @@ impl<S: Socket> Relay<'_, S> {
                     }
                     _ => {
                         self.answer_made(&mut run, at);
-                        let owed = self.backend.expected.front();
+                        let owed = self.backend.requests.front();
                         if !matches!(
                             owed,
                             Some(Expect::Query | Expect::Execute | Expect::Statements(_))
@@ -182,7 +181,7 @@ impl<S: Socket> Relay<'_, S> {
                 let looked_at = match header.kind {
                     kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
                     kind::ROW_DESCRIPTION | kind::PARAMETER_DESCRIPTION => {
-                        self.backend.expected.front().is_some_and(|owed| owed.describes())
+                        self.backend.requests.front().is_some_and(|owed| owed.describes())
                     }
                     _ => false,
                 };
@@ -262,23 +261,12 @@ impl<S: Socket> Relay<'_, S> {
     /// Gives the answers of ours whose turn has come.
     fn answer_made(&mut self, run: &mut usize, at: usize) {
         loop {
-            let answer = match self.backend.expected.front() {
-                Some(Expect::ParseKnown { .. }) => {
-                    self.backend.naming.pop_front();
-                    &build::PARSE_COMPLETE[..]
+            let Some(answer) = self.backend.next_answer_of_ours() else {
+                if self.backend.requests.take_copy_input() {
+                    continue;
                 }
-                Some(&Expect::CloseKnown { told }) => {
-                    self.backend.closing.pop_front();
-                    if told { &build::CLOSE_COMPLETE[..] } else { &[] }
-                }
-                Some(Expect::Unnaming { .. }) => {
-                    self.backend.displaced.pop_front();
-                    &[]
-                }
-                Some(Expect::CopyInput { .. }) => &[],
-                _ => return,
+                return;
             };
-            self.backend.expected.pop_front();
             if !answer.is_empty() {
                 self.cut(run, at);
                 self.out.extend_from_slice(answer);
@@ -291,10 +279,12 @@ impl<S: Socket> Relay<'_, S> {
     #[inline]
     fn is_usual(&mut self, message: u8, body: &[u8]) -> bool {
         let backend = &mut *self.backend;
-        let Some(owed) = backend.expected.front().filter(|_| backend.syncs_in_doubt == 0) else {
+        let Some(owed) =
+            backend.requests.front().filter(|_| !backend.requests.has_syncs_in_doubt())
+        else {
             return false;
         };
-        let completes = match (message, *owed) {
+        let completes = match (message, owed) {
             (kind::PARSE_COMPLETE, Expect::Parse { statement: 0, serial }) if serial != 0 => {
                 backend.displaced.pop_front();
                 true
@@ -309,15 +299,15 @@ impl<S: Socket> Relay<'_, S> {
             (kind::COMMAND_COMPLETE, Expect::Query | Expect::Execute)
                 if !backend.start_values_at_stake && !body.starts_with(b"D") =>
             {
-                let completes = *owed == Expect::Execute;
-                self.copy_ended();
+                let completes = owed == Expect::Execute;
+                self.backend.requests.copy_ended();
                 completes
             }
             _ => return false,
         };
         self.backend.replay.forget();
         if completes {
-            self.backend.expected.pop_front();
+            self.backend.requests.complete();
         }
         true
     }
@@ -342,10 +332,10 @@ impl<S: Socket> Relay<'_, S> {
             }
             kind::NOTICE => {
                 self.answer_made(run, at);
-                if let Some(&Expect::Parse { statement, .. }) = self.backend.expected.front() {
+                if let Some(Expect::Parse { statement, .. }) = self.backend.requests.front() {
                     self.backend.statements.note(statement);
                 }
-                let ours = self.backend.expected.front().is_some_and(|e| e.is_made());
+                let ours = self.backend.requests.front().is_some_and(|e| e.is_made());
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
@@ -370,27 +360,24 @@ impl<S: Socket> Relay<'_, S> {
         }
         if self
             .backend
-            .expected
+            .requests
             .front()
             .is_some_and(|e| e.is_ours_to_answer() || matches!(e, Expect::CopyInput { .. }))
         {
             self.answer_made(run, at);
         }
-        let Some(&owed) = self.backend.expected.front() else {
+        let Some(owed) = self.backend.requests.front() else {
             if message == kind::ERROR && is_fatal(body) {
                 // Out of the blue: the connection ends.
                 self.backend.gone = true;
                 return Ok(Fate::Pass);
             }
-            if message == kind::READY_FOR_QUERY && self.backend.syncs_in_doubt > 0 {
-                self.backend.syncs_in_doubt -= 1;
+            if message == kind::READY_FOR_QUERY && self.backend.requests.take_ready_in_doubt() {
                 if let [status] = body
                     && let Some(status) = TransactionStatus::from_byte(*status)
                 {
                     self.backend.status = status;
                 }
-                self.backend.ignoring = false;
-                self.backend.unsynced = false;
                 return Ok(Fate::Pass);
             }
             return Err(OUT_OF_TURN);
@@ -412,17 +399,12 @@ impl<S: Socket> Relay<'_, S> {
             let Some(status) = status else {
                 return Err("the server reported an unknown transaction status");
             };
-            if self.backend.syncs_in_doubt > 0
-                && !self.backend.fence_passed
-                && (owed.is_text() || !owed.ends_with_ready())
-            {
-                // Not its own, if it has one: that comes behind its completion.
-                self.backend.syncs_in_doubt -= 1;
+            if self.backend.requests.take_ready_in_doubt() {
                 return Ok(if self.client.is_none() { Fate::Skip } else { Fate::Pass });
             }
             return self.ready(owed, status, run, at, now, relayed);
         }
-        self.backend.fence_passed |= self.backend.syncs_in_doubt > 0;
+        self.backend.requests.pass_fence();
         let (completes, fate) = match (owed, message) {
             (Expect::MadeRollback, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
             (
@@ -451,13 +433,8 @@ impl<S: Socket> Relay<'_, S> {
                 Expect::Execute,
                 kind::COMMAND_COMPLETE | kind::EMPTY_QUERY | kind::PORTAL_SUSPENDED,
             ) => (true, Fate::Pass),
-            (Expect::Statements(left), kind::COMMAND_COMPLETE) => {
-                if left > 1
-                    && let Some(first) = self.backend.expected.front_mut()
-                {
-                    *first = Expect::Statements(left - 1);
-                }
-                (left <= 1, Fate::Pass)
+            (Expect::Statements(_), kind::COMMAND_COMPLETE) => {
+                (self.backend.requests.complete_statement(), Fate::Pass)
             }
             (Expect::MadeStatement, kind::ROW_DESCRIPTION) => (false, Fate::Skip),
             (Expect::MadeStatement, kind::COMMAND_COMPLETE) => (true, Fate::Skip),
@@ -489,13 +466,13 @@ impl<S: Socket> Relay<'_, S> {
             | (Expect::Execute, kind::COPY_OUT | kind::COPY_BOTH | kind::COPY_DONE)
             | (Expect::Call, kind::FUNCTION_RESULT) => (false, Fate::Pass),
             (Expect::Query | Expect::Execute | Expect::Statements(_), kind::COPY_IN) => {
-                self.copy_in();
+                self.backend.requests.copy_begins();
                 (false, Fate::Pass)
             }
             _ => return Err(OUT_OF_TURN),
         };
         if message == kind::COMMAND_COMPLETE {
-            self.copy_ended();
+            self.backend.requests.copy_ended();
             self.backend.start_values_changed |=
                 self.backend.start_values_at_stake && changes_start_values(body);
             if !owed.is_made() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
@@ -511,7 +488,7 @@ impl<S: Socket> Relay<'_, S> {
             self.note_description(owed, message, body);
         }
         if completes {
-            self.backend.expected.pop_front();
+            self.backend.requests.complete();
             if owed.displaces_unnamed() {
                 self.backend.displaced.pop_front();
             }

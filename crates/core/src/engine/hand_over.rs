@@ -271,7 +271,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether it is being handed over.
     pub(super) fn is_handing_over(&self) -> bool {
-        self.expected.back() == Some(&Expect::HandOver)
+        self.requests.back() == Some(Expect::HandOver)
     }
 
     /// Whether it is this client's, as far as hand-overs make it that.

@@ -313,9 +313,11 @@ impl<S: Socket> Engine<S> {
             }
             ClientState::Active => {
                 let Some(backend) = &client.backend else { return None };
-                if !backend.expected.is_empty() || backend.copying_in {
+                if !backend.requests.is_empty() || backend.requests.is_copying_in() {
                     consider(limit(Overdue::Query, settings.query_timeout, client.since));
-                } else if backend.status != TransactionStatus::Idle || backend.unsynced {
+                } else if backend.status != TransactionStatus::Idle
+                    || backend.requests.is_in_pipeline()
+                {
                     consider(limit(
                         Overdue::IdleInTransaction,
                         settings.idle_transaction_timeout,
@@ -459,8 +461,8 @@ impl<S: Socket> Client<S> {
             && (self.leaves_answers_unread() || self.stops_in_a_message());
         let Some(backend) = self.backend.as_mut() else { return false };
         let sits_idle = (kept || backend.status != TransactionStatus::Idle)
-            && backend.expected.is_empty()
-            && !backend.unsynced
+            && backend.requests.is_empty()
+            && !backend.requests.is_in_pipeline()
             && now.micros_since(backend.since) >= PARK_AFTER_US;
         let stalls = stands_still && now.since(backend.progress) >= PARK_STALLED_AFTER;
         let idle = !backend.parked && (sits_idle || stalls);

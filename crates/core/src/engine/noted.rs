@@ -104,7 +104,7 @@ impl<S: Socket> Backend<S> {
         usually: Expect,
     ) {
         self.expect(if renoted.is_some() { noted } else { usually });
-        let pipeline = self.pipeline;
+        let pipeline = self.requests.pipeline();
         self.renoted.extend(renoted.map(|renoted| Renoted { pipeline, ..renoted }));
     }
 
@@ -113,7 +113,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_being_noted(&self, name: &[u8]) -> bool {
         let name = significant(name);
         let last = self.renoted.iter().rfind(|renoted| *renoted.name == *name);
-        last.is_some_and(|renoted| renoted.pipeline != self.pipeline)
+        last.is_some_and(|renoted| renoted.pipeline != self.requests.pipeline())
     }
 
     /// The server has failed or ignored these Parses and Closes.

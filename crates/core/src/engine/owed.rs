@@ -15,97 +15,57 @@
 //! Elsewhere the connection is *broken off*: what has been made for it is not written, nor anything
 //! more, its client gets an error, and it is closed.
 
+use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
-use super::{Socket, limits};
-
-/// What is sent whole while nothing is outstanding: see [`super::plain`].
-#[derive(Clone, Copy, Debug)]
-pub(super) enum PlainPipeline {
-    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id.
-    Named { statement: u64, describes: bool },
-    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Expect::Parse`].
-    Unnamed { serial: u32, describes: bool },
-    /// A Query.
-    Query,
-}
+use crate::wire::build;
 
 impl<S: Socket> Backend<S> {
     /// Notes what a message that is being sent owes.
     #[inline]
     pub(super) fn expect(&mut self, expect: Expect) {
-        if self.ignoring {
-            if expect != Expect::Sync {
-                return;
-            }
-            self.ignoring = false;
+        if self.requests.is_in_pipeline()
+            && expect.ends_with_ready()
+            && !self.requests.is_skipping_to_sync()
+            && self.would_be_cut_by(expect)
+        {
+            self.break_off("a query of the pooler's would have ended its client's pipeline");
         }
-        if expect.ends_with_ready() {
-            if self.unsynced && self.would_be_cut_by(expect) {
-                self.break_off("a query of the pooler's would have ended its client's pipeline");
-            }
-            self.syncs_outstanding += 1;
-            self.unbroken += 1;
-            self.pipeline += 1;
-            self.unsynced = false;
-        } else {
-            self.unsynced = true;
-        }
-        self.expected.push_back(expect);
+        self.requests.push(expect);
     }
 
-    /// Notes what a whole pipeline, or a Query, owes that is sent while nothing is outstanding: see
-    /// [`super::plain`].
+    /// Takes the first entry off, if its answer is ours to give and its turn has come: what the client gets,
+    /// which may be nothing.
     #[inline]
-    pub(super) fn expect_plain(&mut self, pipeline: PlainPipeline) {
-        debug_assert!(self.expected.is_empty() && !self.unsynced && !self.ignoring);
-        let described = match pipeline {
-            PlainPipeline::Named { statement, describes } => {
-                self.expected.push_back(Expect::Bind { statement });
-                describes.then_some(true)
+    pub(super) fn next_answer_of_ours(&mut self) -> Option<&'static [u8]> {
+        Some(match self.requests.take_answer_of_ours()? {
+            Expect::ParseKnown { .. } => {
+                self.naming.pop_front();
+                &build::PARSE_COMPLETE
             }
-            PlainPipeline::Unnamed { serial, describes } => {
-                self.expected.push_back(Expect::Parse { serial, statement: 0 });
-                self.expected.push_back(Expect::Bind { statement: 0 });
-                describes.then_some(false)
+            Expect::CloseKnown { told } => {
+                self.closing.pop_front();
+                if told { &build::CLOSE_COMPLETE } else { &[] }
             }
-            PlainPipeline::Query => None,
-        };
-        if let Some(noted) = described {
-            self.expected.push_back(Expect::DescribePortal { noted });
-        }
-        if let PlainPipeline::Query = pipeline {
-            self.expected.push_back(Expect::Query);
-        } else {
-            self.expected.push_back(Expect::Execute);
-            self.expected.push_back(Expect::Sync);
-            self.executed_in = Some(self.pipeline);
-        }
-        self.syncs_outstanding += 1;
-        // Before it nothing was outstanding: no run of queries goes on.
-        self.unbroken =
-            if self.unbroken >= limits::UNBROKEN_QUERIES_MAX { 1 } else { self.unbroken + 1 };
-        self.pipeline += 1;
+            _ => {
+                self.displaced.pop_front();
+                &[]
+            }
+        })
     }
 
     /// Whether the pipeline under way must not be ended by this.
     fn would_be_cut_by(&self, expect: Expect) -> bool {
         expect.is_query_of_ours()
-            || (expect == Expect::MadeSync && self.is_behind_execute())
+            || (expect == Expect::MadeSync && self.requests.is_behind_execute())
             || (self.within.is_some() && !expect.ends_ignoring())
-    }
-
-    /// The pipeline under way has failed, or the server has committed it by itself: a Sync of ours
-    /// commits nothing.
-    pub(super) fn let_sync_end_pipeline(&mut self) {
-        self.executed_in = None;
     }
 
     /// Our own books are wrong: nothing is written to it any more.
     #[cold]
     fn break_off(&mut self, why: &'static str) {
         #[cfg(not(test))] // the engine's own tests look at what becomes of it
-        debug_assert!(!self.unsynced, "{why}: {:?}", self.expected);
+        debug_assert!(!self.requests.is_in_pipeline(), "{why}: {:?}", self.requests);
         self.to_server.break_off(why);
     }
 }

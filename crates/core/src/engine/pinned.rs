@@ -40,7 +40,7 @@ impl<S: Socket> Engine<S> {
             backend.pinned = None; // not for long: it does not count
             return false;
         }
-        let weighed = backend.cancels_in_flight == 0 && backend.syncs_in_doubt == 0;
+        let weighed = backend.cancels_in_flight == 0 && !backend.requests.has_syncs_in_doubt();
         if backend.pinned.is_some() || !backend.is_at_rest() || !weighed {
             return false;
         }

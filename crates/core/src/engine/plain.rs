@@ -8,7 +8,7 @@
 //!   Query                               whose text is plain: see `session::scan::is_plain`
 //!        │ all here, nothing outstanding, and each check passed?  no ──► the full lane (`turn`), from the
 //!        ▼                                                              first byte
-//!   a named statement gets its shared name; one entry in `expected` for each message; one write
+//!   a named statement gets its shared name; one entry in the queue of requests for each message; one write
 //!
 //!   ReadyForQuery, and nothing else outstanding  ──►  the books of one transaction, no more
 //! ```
@@ -23,12 +23,11 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::client::Client;
-use super::expect::Expect;
 use super::from_client::{Halt, Passage};
 use super::from_server::{Relay, Relayed};
 use super::message::PoolMode;
-use super::owed::PlainPipeline;
 use super::replay::Seen;
+use super::request_queue::PlainPipeline;
 use super::statement::{Shape, Statement, Unnamed};
 use super::table::Engine;
 use super::turn::sequences::draws_nothing;
@@ -183,13 +182,9 @@ impl<S: Socket> Backend<S> {
     /// unusual sends needs nothing before it.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.expected.is_empty()
-            && !self.unsynced
-            && !self.ignoring
-            && !self.copying_in
+        self.requests.is_plain()
             && !self.to_server.is_open()
             && self.cancels_in_flight == 0
-            && self.syncs_in_doubt == 0
             && !self.shared
             && !self.applying
             && !self.parsed_schema_change
@@ -285,7 +280,7 @@ impl<S: Socket> Backend<S> {
                 self.begin_plain(client, now);
                 self.drawn |= !draws_nothing(text);
                 (self.unnamed, client.unnamed, client.unnamed_serial) = (None, None, 0);
-                self.expect_plain(PlainPipeline::Query);
+                self.requests.push_plain(PlainPipeline::Query);
             }
         }
         passage.pass(pipeline.bytes.len());
@@ -323,7 +318,7 @@ impl<S: Socket> Backend<S> {
             self.describing.push_back(seen.clone());
         }
         client.bound = Some(seen.clone());
-        self.expect_plain(PlainPipeline::Named { statement: statement.id, describes });
+        self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)
     }
 
@@ -343,9 +338,10 @@ impl<S: Socket> Backend<S> {
         let serial_before = std::mem::replace(&mut client.unnamed_serial, serial);
         self.displace_unnamed(before, serial_before);
         self.unnamed = Some(unnamed);
-        (self.unnamed_since, self.unnamed_follows) = (self.pipeline, self.pipeline);
+        (self.unnamed_since, self.unnamed_follows) =
+            (self.requests.pipeline(), self.requests.pipeline());
         client.bound = None;
-        self.expect_plain(PlainPipeline::Unnamed { serial, describes });
+        self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
 }
 
@@ -371,12 +367,8 @@ impl<S: Socket> Relay<'_, S> {
             return false;
         };
         if !self.has_plain_lane
-            || backend.expected.len() != 1
-            || !matches!(backend.expected.front(), Some(Expect::Sync | Expect::Query))
+            || !backend.requests.owes_one_end()
             || !backend.longer.is_empty()
-            || backend.unsynced
-            || backend.ignoring
-            || backend.syncs_in_doubt > 0
             || client.failed
             || !client.is_plain()
             || backend.exact.is_some()
@@ -390,14 +382,11 @@ impl<S: Socket> Relay<'_, S> {
         {
             return false;
         }
-        backend.expected.pop_front();
-        backend.syncs_outstanding -= 1;
+        backend.requests.complete_with_ready();
         backend.status = status;
-        backend.fence_passed = false;
         backend.new_reports = 0;
         backend.since = now;
         relayed.queries += 1;
-        self.copy_ended();
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
             backend.rereading = false;

@@ -338,7 +338,7 @@ impl<S: Socket> Client<S> {
     ) {
         if unusual.discards_all {
             // (Commands that need a transaction of their own are committed at once.)
-            backend.let_sync_end_pipeline();
+            backend.requests.let_sync_end_pipeline();
             out.extend_from_slice(&build::SYNC);
             backend.expect(Expect::MadeSync);
             return;

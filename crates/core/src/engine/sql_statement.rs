@@ -655,7 +655,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         // Ahead of the first of a pipeline there is nothing to be ended by a Sync.
-        if self.backend.syncs_outstanding > 0 && !self.backend.unsynced && !self.backend.copying_in
+        if self.backend.requests.owes_ready()
+            && !self.backend.requests.is_in_pipeline()
+            && !self.backend.requests.is_copying_in()
         {
             return self.wait();
         }

@@ -112,7 +112,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a short timeout is being taken off.
     pub(super) fn is_lifting(&self) -> bool {
-        self.expected.back() == Some(&Expect::MadeLift)
+        self.requests.back() == Some(Expect::MadeLift)
     }
 
     /// Its client has just got it: takes off a short timeout. `true` if that is under way.
@@ -120,7 +120,7 @@ impl<S: Socket> Backend<S> {
         if self.is_lifting() {
             return Ok(true);
         }
-        self.bringing &= !self.expected.is_empty();
+        self.bringing &= !self.requests.is_empty();
         let mut out = Vec::new();
         if !self.is_at_rest() || !self.lift_timeout(&mut out) {
             return Ok(false);
@@ -131,7 +131,7 @@ impl<S: Socket> Backend<S> {
 
     /// One of the two has failed. Whether that does no harm.
     pub(super) fn lift_failed(&mut self, error: &[u8]) -> bool {
-        if self.expected.get(1) == Some(&Expect::MadeLift) {
+        if self.requests.second() == Some(Expect::MadeLift) {
             self.lifts_failed = self.lifts_failed.saturating_add(1);
             self.lift_cut_off = true;
         }
@@ -140,7 +140,7 @@ impl<S: Socket> Backend<S> {
 
     /// One of the two has come to its end. Whether it was the second.
     pub(super) fn lift_ended(&mut self) -> bool {
-        if self.expected.front() == Some(&Expect::MadeLift) {
+        if self.requests.front() == Some(Expect::MadeLift) {
             return false;
         }
         let value = if std::mem::take(&mut self.lift_cut_off) {

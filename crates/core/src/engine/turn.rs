@@ -25,7 +25,7 @@ use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
 use super::statement::begins_with_any;
 use super::timeouts::without_short_timeout;
-use super::{Socket, limits, restore};
+use super::{Socket, restore};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
 use crate::time::Time;
@@ -106,7 +106,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sends what must go ahead of the first message of a query.
     pub(super) fn open(&mut self, now: Time) -> Result<(), Halt> {
-        if !self.backend.expected.is_empty() {
+        if !self.backend.requests.is_empty() {
             return if self.backend.bringing {
                 self.wait()
             } else {
@@ -115,7 +115,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         self.backend.bringing = false;
         self.client.since = now;
-        if self.backend.unsynced {
+        if self.backend.requests.is_in_pipeline() {
             return Ok(());
         }
         if self.backend.status == TransactionStatus::Idle {
@@ -208,33 +208,33 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
             self.hold()?;
-            if !self.backend.unsynced {
+            if !self.backend.requests.is_in_pipeline() {
                 self.client.note_executing(false);
             }
         }
         if (self.backend.applying || self.backend.within.is_some())
-            && self.backend.owes_client_ready()
+            && self.backend.requests.owes_client_ready()
         {
             // One query or pipeline fails if the settings do, or they with it; another may end the
             // block.
             return self.wait();
         }
-        if self.backend.unbroken >= limits::UNBROKEN_QUERIES_MAX {
+        if self.backend.requests.is_unbroken_for_long() {
             // A pipeline without end must not keep the backend from those who wait for it.
-            if self.backend.expected.is_empty() {
-                self.backend.unbroken = 0;
+            if self.backend.requests.is_empty() {
+                self.backend.requests.break_run();
             } else if !self.client.is_pinned() && self.backend.pool.anybody_waits() {
                 self.hold()?;
             }
         }
         let message = self.passage.current(HEADER_BYTES + self.body.len());
         self.backend.replay.record(message, self.is_whole());
-        if self.backend.ignoring && self.header.kind != frontend::SYNC {
+        if self.backend.requests.is_skipping_to_sync() && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
             return self.drop_message();
         }
-        if self.backend.copying_in {
+        if self.backend.requests.is_copying_in() {
             self.judge_copy();
         }
         match self.header.kind {
@@ -245,24 +245,17 @@ impl<S: Socket> Turn<'_, '_, S> {
             frontend::CLOSE => self.close()?,
             frontend::EXECUTE => {
                 self.pass();
-                self.backend.executed_in = Some(self.backend.pipeline);
                 self.backend.expect(Expect::Execute);
                 if self.client.extra.is_some() {
                     self.behind_execute()?;
                 }
             }
             frontend::SYNC => {
-                if self.becomes_ours()
-                    && let Some(made) = self.backend.expected.back_mut()
-                {
-                    *made = Expect::Sync;
+                if self.becomes_ours() && self.backend.requests.give_sync_to_client() {
                     return self.drop_message();
                 }
                 self.pass();
-                if self.backend.copying_in && !self.backend.copy_foreseen {
-                    // The server reads it and ignores it (trap 15), unless it has refused the data.
-                    self.backend.syncs_behind_data += 1;
-                } else {
+                if !self.backend.requests.is_sync_of_copy() {
                     self.backend.expect(Expect::Sync);
                 }
             }
@@ -293,7 +286,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             _ => self.copy_input(true)?,
         }
         self.note_drawing();
-        self.backend.copy_followed |= self.backend.copying_in && !self.is_of_copy();
+        if !self.is_of_copy() {
+            self.backend.requests.follow_copy();
+        }
         Ok(())
     }
 
@@ -303,10 +298,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
     /// the server to judge. Once it has been sent something else, it has refused the copy, or says so.
     pub(super) fn hold(&mut self) -> Result<(), Halt> {
-        let comes = self.backend.syncs_outstanding > 0
-            && self.backend.owes_client_ready()
-            && (!self.backend.copying_in || self.backend.copy_followed)
-            && !self.client.exclusive;
+        let comes = self.backend.requests.ends_by_itself() && !self.client.exclusive;
         if comes {
             return self.wait();
         }
@@ -317,7 +309,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn wait(&mut self) -> Result<(), Halt> {
         self.client.held = true;
         // Were the backend given back meanwhile, another client could take away what is brought here.
-        self.backend.bringing |= !self.backend.expected.is_empty() && !self.backend.owes_client();
+        self.backend.bringing |=
+            !self.backend.requests.is_empty() && !self.backend.requests.owes_client();
         Err(Halt::Full)
     }
 
@@ -333,7 +326,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Makes the message wait while it is not known whether its name was given, or taken away.
     fn hold_for_name(&mut self, name: &[u8]) -> Result<(), Halt> {
-        if self.backend.syncs_outstanding == 0 {
+        if !self.backend.requests.owes_ready() {
             return Ok(());
         }
         let since = match self.client.statement(name) {
@@ -341,7 +334,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             Some(named) => Some(named.pipeline),
             None => self.backend.closing_since(name),
         };
-        if since.is_some_and(|since| self.backend.is_in_doubt(since)) {
+        if since.is_some_and(|since| self.backend.requests.is_in_doubt(since)) {
             return self.wait();
         }
         Ok(())
@@ -362,9 +355,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// server has refused them: then it reads on, and a Sync that follows is answered. (If not, the
     /// server ends the connection: `CopyGetData`, copyfromparse.c.)
     fn judge_copy(&mut self) {
-        if !self.is_of_copy() && !self.backend.copy_foreseen {
-            self.backend.copy_foreseen = true;
-            self.backend.expect_syncs_behind_data();
+        if !self.is_of_copy() {
+            self.backend.requests.take_copy_as_failed();
         }
     }
 
@@ -381,21 +373,12 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     fn copy_input(&mut self, ends: bool) -> Result<(), Halt> {
-        if self.backend.expected.is_empty() && !self.backend.copying_in {
+        if self.backend.requests.is_empty() && !self.backend.requests.is_copying_in() {
             // The server would read it and ignore it; a backend is not kept busy with it.
             return self.drop_message();
         }
         self.pass();
-        if self.backend.copying_in && !self.backend.copy_foreseen {
-            // The server is known to read copy data: nothing needs to be found out later.
-            self.backend.note_copy_input();
-            self.backend.copying_in = !ends;
-            return Ok(());
-        }
-        let marker = Expect::CopyInput { ends };
-        if self.backend.expected.back() != Some(&marker) {
-            self.backend.expected.push_back(marker);
-        }
+        self.backend.requests.push_copy_input(ends);
         Ok(())
     }
 
@@ -405,7 +388,8 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Whether something ahead that is not answered yet may change how texts are read.
     fn may_be_reread(&self) -> bool {
-        self.backend.rereading && (self.backend.unsynced || self.backend.owes_client())
+        self.backend.rereading
+            && (self.backend.requests.is_in_pipeline() || self.backend.requests.owes_client())
     }
 
     /// The same, for a text of which more than one reading is possible at all.
@@ -502,7 +486,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     // By itself, it only warns: with more behind it, it would not.
                     let warns = findings.as_ref().is_some_and(sets_a_local_default)
                         && self.backend.status == TransactionStatus::Idle
-                        && !self.backend.unsynced;
+                        && !self.backend.requests.is_in_pipeline();
                     if let Some(findings) = findings.filter(|_| !warns)
                         && let Some(all) = restore::insertions(&findings, start)
                     {
@@ -546,10 +530,10 @@ impl<S: Socket> Turn<'_, '_, S> {
             let extra = self.client.extra();
             (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
         }
-        let unsynced = self.backend.unsynced;
+        let unsynced = self.backend.requests.is_in_pipeline();
         // (A Sync ahead of it may be one that a copy ignores.)
         let mut unnaming = 0;
-        if !self.backend.expected.is_empty() && !self.backend.ignoring {
+        if !self.backend.requests.is_empty() && !self.backend.requests.is_skipping_to_sync() {
             if self.client.unnamed.is_some() {
                 let (before, serial) = (self.client.unnamed.clone(), self.client.unnamed_serial);
                 self.backend.displace_unnamed(before, serial);
@@ -557,10 +541,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                 unnaming = self.serial;
             } else if self.client.unnamed_serial != 0 {
                 // It is ignored with another one ahead of it that has taken the statement away.
-                let of_pipeline = self.backend.expected.iter().rev();
-                let mut of_pipeline = of_pipeline.take_while(|e| !e.ends_ignoring());
                 let serial = self.client.unnamed_serial;
-                let is_ahead = of_pipeline.any(|e| *e == Expect::Unnaming { serial });
+                let mut of_pipeline = self.backend.requests.since_sync();
+                let is_ahead = of_pipeline.any(|owed| owed == Expect::Unnaming { serial });
                 unnaming = if is_ahead { serial } else { 0 };
             }
         }
@@ -578,7 +561,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if unsynced {
             // It may be ignored, and then takes nothing away.
-            self.backend.unnamed_since = self.backend.pipeline - 1;
+            self.backend.unnamed_since = self.backend.requests.pipeline() - 1;
             if self.backend.is_left_started_by_mixed_pipelines() {
                 self.backend.spoiled.get_or_insert("a simple query stood in its client's pipeline");
             }
@@ -618,7 +601,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     fn before_catalog(&mut self, effects: &Effects) -> Result<(), Halt> {
         let looks = effects.pins.contains(Part::SessionCatalog);
         let looked = self.client.pins.contains(Part::SessionCatalog);
-        if looks && (!looked || !self.backend.unsynced) {
+        if looks && (!looked || !self.backend.requests.is_in_pipeline()) {
             self.clear_catalog()?; // of its own shared ones, too, once it keeps the backend
         }
         if looks && !looked && !self.backend.is_classic() {
@@ -670,8 +653,8 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Answers a DEALLOCATE of statements that the server has under other names. `false` if it
     /// cannot be answered here, and the server shall say what is wrong.
     fn answer_deallocate(&mut self, deallocated: &Deallocated) -> Result<bool, Halt> {
-        if self.backend.owes_client()
-            || self.backend.unsynced
+        if self.backend.requests.owes_client()
+            || self.backend.requests.is_in_pipeline()
             || self.backend.status == TransactionStatus::Failed
         {
             return Ok(false);

@@ -182,7 +182,7 @@ impl<S: Socket> Backend<S> {
         self.expect(Expect::MadeSettings { statement: setter.id });
         self.expect(Expect::MadeSettings { statement: setter.id });
         self.applied = desired.clone();
-        let (after, ahead) = (desired.clone(), self.expected.len());
+        let (after, ahead) = (desired.clone(), self.requests.len());
         let untold = REPORTED.map(|name| {
             let own = self.parameters.get(name);
             own.is_some() && before.get(name).or(own) != after.get(name).or(own)
@@ -193,7 +193,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether nothing of the pipeline under way has been sent but settings.
     pub(super) fn has_sent_settings_alone(&self) -> bool {
-        self.within.as_ref().is_some_and(|within| within.ahead == self.expected.len())
+        self.within.as_ref().is_some_and(|within| within.ahead == self.requests.len())
     }
 
     /// Something of the pipeline under way has failed.

@@ -144,7 +144,7 @@ impl<S: Socket> Client<S> {
     /// unless the client's are SET behind it at once.
     fn note_resetting(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
         if !self.is_unsettled() {
-            self.extra().settles_in = backend.pipeline;
+            self.extra().settles_in = backend.requests.pipeline();
         }
         if unusual.resetting != Resetting::No && (!restored || unusual.discards_all) {
             let resetting = &mut self.extra().resetting;

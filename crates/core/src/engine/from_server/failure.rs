@@ -87,13 +87,10 @@ impl<S: Socket> Relay<'_, S> {
                 client.failed = true;
             }
         }
-        self.copy_failed();
-        self.backend.fence_passed |= self.backend.syncs_in_doubt > 0;
+        self.backend.requests.copy_failed();
         match owed {
             Expect::Query | Expect::Statements(_) | Expect::MadeStatement => {
-                while self.backend.expected.front().is_some_and(|next| next.is_within_query()) {
-                    self.backend.expected.pop_front();
-                }
+                self.backend.requests.fail_text();
                 return Ok(in_own_text(body, &self.backend.longer, relayed));
             }
             Expect::Call | Expect::Sync => return Ok(Fate::Pass),
@@ -119,9 +116,8 @@ impl<S: Socket> Relay<'_, S> {
             _ => {}
         }
         // The server ignores everything up to the next Sync.
-        let erring = self.backend.answered_pipeline();
+        let erring = self.backend.requests.answered_pipeline();
         let mut refused = None;
-        let mut found = false;
         let mut is_first = true;
         let mut unnamed = None;
         // Nothing that was sent since has taken the place of what is ignored.
@@ -131,22 +127,7 @@ impl<S: Socket> Relay<'_, S> {
         let mut noted = VecDeque::new();
         // The Parse whose error it is.
         let mut parse = None;
-        while let Some(next) = self.backend.expected.front().copied() {
-            if next.ends_ignoring() {
-                found = true;
-                if next == Expect::MadeSync
-                    && !healing
-                    && let Some(client) = &mut self.client
-                {
-                    // The client's own Sync is still to come.
-                    client.extra().skipping = true;
-                }
-                break;
-            }
-            self.backend.expected.pop_front();
-            if next.ends_with_ready() {
-                self.backend.syncs_outstanding -= 1;
-            }
+        while let Some(next) = self.backend.requests.take_ignored() {
             // A Parse or Close of the unnamed statement, or what may be one.
             touches_unnamed |= next.displaces_unnamed()
                 || matches!(
@@ -169,7 +150,7 @@ impl<S: Socket> Relay<'_, S> {
             match next {
                 Expect::Parse { serial, statement } => {
                     parse = parse.or((!ignored).then_some(serial));
-                    let pipeline = self.backend.answered_pipeline();
+                    let pipeline = self.backend.requests.answered_pipeline();
                     self.backend.statements.remove(statement, pipeline);
                     still_unnamed |= serial != 0
                         && self.client.as_ref().is_some_and(|c| c.unnamed_serial == serial);
@@ -200,7 +181,7 @@ impl<S: Socket> Relay<'_, S> {
                     }
                 }
                 Expect::MadeParse { statement } => {
-                    let pipeline = self.backend.answered_pipeline();
+                    let pipeline = self.backend.requests.answered_pipeline();
                     self.backend.statements.remove(statement, pipeline);
                 }
                 Expect::DescribeStatement { noted: true, .. }
@@ -239,14 +220,15 @@ impl<S: Socket> Relay<'_, S> {
         if !noted.is_empty() {
             self.backend.take_back_noted(self.client.as_deref_mut(), noted);
         }
-        if !found {
-            self.sync_for_client();
-            found = !self.backend.ignoring;
-        }
-        // With a Sync under way, `unsynced` speaks of what has been sent behind it.
-        if !found {
-            self.backend.ignoring = true;
-            self.backend.unsynced = true;
+        match self.backend.requests.front() {
+            None => self.sync_for_client(),
+            Some(Expect::MadeSync) if !healing => {
+                if let Some(client) = &mut self.client {
+                    // The client's own Sync is still to come.
+                    client.extra().skipping = true;
+                }
+            }
+            Some(_) => {}
         }
         self.backend.sequences_discarded = false; // what was to do that may be ignored
         if touches_unnamed && self.backend.unnamed_since <= erring {
@@ -316,8 +298,8 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The server knows a statement of the protocol by its client's own name no more than before.
     fn own_name_refused(&mut self, error: &[u8]) {
-        if self.backend.expected.get(1) == Some(&Expect::CloseKnown { told: false }) {
-            self.backend.expected.remove(1);
+        if self.backend.requests.second() == Some(Expect::CloseKnown { told: false }) {
+            self.backend.requests.drop_second();
             if let Some((name, statement)) = self.backend.closing.pop_front()
                 && let Some(client) = &mut self.client
             {
@@ -369,7 +351,7 @@ impl<S: Socket> Relay<'_, S> {
     /// its own Sync, as the server would have it. Not within a transaction block or for a client
     /// that keeps its backend anyway.
     fn sync_for_client(&mut self) {
-        self.backend.ignoring = true;
+        self.backend.requests.skip_to_sync();
         if self.backend.to_server.is_open() {
             return; // the rest of the client's message goes first: see `end_failed_pipeline`
         }
@@ -384,7 +366,7 @@ impl<S: Socket> Relay<'_, S> {
         if self.backend.owes_failed_pipeline_a_sync(client.is_pinned())
             && self.backend.send(&build::SYNC).is_ok()
         {
-            self.backend.expect_made_sync();
+            self.backend.requests.push_sync_after_error();
             client.extra().skipping = true;
         }
     }
@@ -395,14 +377,7 @@ impl<S: Socket> Backend<S> {
     /// client that keeps its server connection anyway; nor where a Sync that crossed with the error may
     /// be answered yet, for it would be one too many.
     pub(in crate::engine) fn owes_failed_pipeline_a_sync(&self, pinned: bool) -> bool {
-        !pinned && self.status == TransactionStatus::Idle && self.syncs_in_doubt == 0
-    }
-
-    /// A Sync of ours ends the pipeline that the server ignores.
-    pub(in crate::engine) fn expect_made_sync(&mut self) {
-        self.ignoring = false;
-        self.let_sync_end_pipeline();
-        self.expect(Expect::MadeSync);
+        !pinned && self.status == TransactionStatus::Idle && !self.requests.has_syncs_in_doubt()
     }
 }
 

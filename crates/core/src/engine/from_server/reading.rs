@@ -97,7 +97,7 @@ impl<S: Socket> Engine<S> {
         let drained = filled < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();
-        let was_full = backend.is_full() || client.held;
+        let was_full = backend.requests.is_full() || client.held;
         let pool = client.pool;
         let (listens_elsewhere, listened) = (client.listens(), client.awaits_listener());
         let relayed = Relay {
@@ -138,7 +138,7 @@ impl<S: Socket> Engine<S> {
             let (database, user) = (&*backend.pool.database, &*backend.pool.user);
             host.event(Event::SettingsMismatch { backend: backend.id, database, user });
         }
-        let quiet = backend.expected.is_empty();
+        let quiet = backend.requests.is_empty();
         if quiet {
             backend.since = now;
         }
@@ -199,7 +199,10 @@ impl<S: Socket> Engine<S> {
         if self.clients.get(slot).is_some_and(|client| {
             // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.
             client.is_leaving()
-                && client.backend.as_ref().is_none_or(|b| b.syncs_outstanding == 0 || b.copying_in)
+                && client
+                    .backend
+                    .as_ref()
+                    .is_none_or(|b| !b.requests.owes_ready() || b.requests.is_copying_in())
         }) {
             self.close_client(host, slot, "client said goodbye", now);
             return false;
@@ -284,7 +287,7 @@ impl<S: Socket> Engine<S> {
         }
         backend.readable = unread;
         backend.cancel_if_due(host, self.id);
-        if backend.copying_in && backend.fail_copy().is_err() {
+        if backend.requests.is_copying_in() && backend.fail_copy().is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }

@@ -61,7 +61,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         let backend = &mut *self.backend;
         backend.told_within(name);
-        if backend.expected.front() == Some(&Expect::HandOver) {
+        if backend.requests.front() == Some(Expect::HandOver) {
             backend.take_own_value(name, value)?;
             return Ok(Fate::Skip);
         }
@@ -73,7 +73,7 @@ impl<S: Socket> Relay<'_, S> {
             // It has been promoted: it may no longer be what `target_session_attrs` asks for.
             backend.spoiled.get_or_insert("the server's role has changed");
         }
-        if fixed || backend.expected.is_empty() {
+        if fixed || backend.requests.is_empty() {
             // Nobody asked: the server's own value has changed (a reload, a promotion).
             let mut parameters = (*backend.parameters).clone();
             parameters.set(name, value);
@@ -92,8 +92,8 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         let converted = !fixed && !value.is_ascii();
-        let brought = backend.expected.front().is_some_and(|owed| owed.is_made())
-            && backend.expected.front() != Some(&Expect::MadeRollback);
+        let brought = backend.requests.front().is_some_and(|owed| owed.is_made())
+            && backend.requests.front() != Some(Expect::MadeRollback);
         if converted && !brought {
             // In which encoding the server told it is not known before the last report of this end of a
             // transaction has come; then it is asked what it has.
@@ -118,18 +118,18 @@ impl<S: Socket> Relay<'_, S> {
                     settings.set(name, value);
                 }
                 backend.applied = backend.pool.interner().share(settings.build());
-                let ours = backend.expected.front().is_some_and(|owed| owed.is_made());
+                let ours = backend.requests.front().is_some_and(|owed| owed.is_made());
                 if !ours && !backend.has_set_within(name, value) {
                     backend.note_reported_value(name, was_own, own);
                 }
             }
         }
-        let waits = match backend.expected.front() {
+        let waits = match backend.requests.front() {
             Some(Expect::MadeRollback) => true,
             Some(Expect::MadeSync) if fixed => {
                 let extra = self.client.as_ref().and_then(|client| client.extra.as_ref());
                 extra.is_some_and(|extra| {
-                    extra.discarding.is_some() && backend.has_come_to(extra.settles_in)
+                    extra.discarding.is_some() && backend.requests.has_come_to(extra.settles_in)
                 })
             }
             _ => false,
@@ -139,12 +139,13 @@ impl<S: Socket> Relay<'_, S> {
             build::parameter_status(&mut client.extra().untold_reports, name, value);
             return Ok(Fate::Skip);
         }
-        let ours = backend.expected.front().is_some_and(|e| e.is_made())
+        let ours = backend.requests.front().is_some_and(|e| e.is_made())
             || backend.has_set_within(name, value);
         let resetting =
             self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {
                 extra.untold.is_some()
-                    || (extra.resetting != Resetting::No && backend.has_come_to(extra.settles_in))
+                    || (extra.resetting != Resetting::No
+                        && backend.requests.has_come_to(extra.settles_in))
             });
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
@@ -159,7 +160,7 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Fate {
         let listens = self.client.as_ref().is_some_and(|client| client.listens());
-        if !listens || self.backend.expected.is_empty() {
+        if !listens || self.backend.requests.is_empty() {
             return fate; // nothing need come behind it
         }
         let end = at + HEADER_BYTES + body.len();

@@ -37,25 +37,18 @@ impl<S: Socket> Relay<'_, S> {
         }
         let later = self.client.as_ref().is_some_and(|client| {
             let extra = client.extra.as_ref().filter(|_| client.is_unsettled());
-            extra.is_some_and(|extra| !self.backend.has_come_to(extra.settles_in))
+            extra.is_some_and(|extra| !self.backend.requests.has_come_to(extra.settles_in))
         });
-        self.backend.expected.pop_front();
-        self.backend.syncs_outstanding -= 1;
-        self.copy_ended();
+        self.backend.requests.complete_with_ready();
         self.backend.status = status;
-        // Copy data that no copy took.
-        while let Some(Expect::CopyInput { .. }) = self.backend.expected.front() {
-            self.backend.expected.pop_front();
-        }
-        self.backend.fence_passed = false;
         self.backend.new_reports = 0;
         let ends_pipeline = owed.ends_ignoring();
         let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
         match owed {
             Expect::MadeQuery => {
-                let next = self.backend.expected.front();
-                self.backend.applying &= next == Some(&Expect::MadeQuery);
+                let next = self.backend.requests.front();
+                self.backend.applying &= next == Some(Expect::MadeQuery);
                 let is_last = next.is_some_and(|next| !next.is_query_of_ours());
                 if is_last && self.backend.within.is_none() && self.backend.disagrees() {
                     // What the client has sent runs under these: it hears nothing of that.
@@ -100,10 +93,10 @@ impl<S: Socket> Relay<'_, S> {
             }
             return Ok(Fate::Skip);
         }
-        if self.backend.expected.is_empty() {
+        if self.backend.requests.is_empty() {
             self.backend.since = now;
             self.backend.vacancy = None;
-            if status == TransactionStatus::Idle && !self.backend.unsynced {
+            if status == TransactionStatus::Idle && !self.backend.requests.is_in_pipeline() {
                 self.backend.rereading = false;
                 self.backend.local_path = false;
             }
@@ -119,7 +112,7 @@ impl<S: Socket> Relay<'_, S> {
             && status == TransactionStatus::Idle
         {
             relayed.start_values_changed |= std::mem::take(&mut self.backend.start_values_changed);
-            let more = !self.backend.expected.is_empty();
+            let more = !self.backend.requests.is_empty();
             if self.backend.catalog_at_stake {
                 self.backend.pool.expect_other_functions();
             }
@@ -132,12 +125,12 @@ impl<S: Socket> Relay<'_, S> {
         if self.backend.schema_at_stake && status == TransactionStatus::Idle {
             // Before any client can learn of it here.
             self.backend.pool.schema_changed();
-            self.backend.schema_at_stake = !self.backend.expected.is_empty();
+            self.backend.schema_at_stake = !self.backend.requests.is_empty();
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         if status == TransactionStatus::Idle
-            && self.backend.expected.is_empty()
-            && !self.backend.unsynced
+            && self.backend.requests.is_empty()
+            && !self.backend.requests.is_in_pipeline()
             && let Some(extra) = &mut client.extra
         {
             // Portals end with their transaction.
@@ -174,8 +167,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         let failed = std::mem::replace(&mut client.failed, false);
         if status == TransactionStatus::Idle
-            && self.backend.expected.is_empty()
-            && !self.backend.unsynced
+            && self.backend.requests.is_empty()
+            && !self.backend.requests.is_in_pipeline()
         {
             client.keep_to_ask(self.backend, failed);
             // (A client that has its backend to itself sets what the books do not have.)
@@ -208,8 +201,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         if status == TransactionStatus::Idle
             && client.holds_ready()
-            && self.backend.expected.is_empty()
-            && !self.backend.unsynced
+            && self.backend.requests.is_empty()
+            && !self.backend.requests.is_in_pipeline()
         {
             relayed.listens = true; // answered once the listening connection is where it must be
             return Ok(Fate::Skip);
@@ -222,7 +215,7 @@ impl<S: Socket> Relay<'_, S> {
     /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forgotten_for_good(&mut self, tag: &[u8]) {
         let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut()) else { return };
-        if !self.backend.has_come_to(extra.settles_in) {
+        if !self.backend.requests.has_come_to(extra.settles_in) {
             return;
         }
         extra.discarded = tag == b"DISCARD ALL\0" && extra.discarding.is_some();
@@ -237,7 +230,7 @@ impl<S: Socket> Relay<'_, S> {
 /// The pipeline that has just ended has changed settings that parse analysis reads: what was parsed
 /// behind the change, and before it was known, is noted under the settings before it.
 fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
-    let ended = backend.answered_pipeline() - 1;
+    let ended = backend.requests.answered_pipeline() - 1;
     // Which of its Parses came behind the change is not known: other clients get none of them.
     backend.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());

@@ -79,7 +79,7 @@ impl<S: Socket> Client<S> {
         let keeps = [Part::Listen, Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
             .any(|part| self.pins.contains(*part));
-        let unanswered = backend.syncs_outstanding > 0 && backend.owes_client_ready();
+        let unanswered = backend.requests.owes_client_ready();
         if keeps || unanswered || self.desired.get(b"client_encoding").is_some() {
             return false;
         }

@@ -82,8 +82,8 @@ impl<S: Socket> Client<S> {
     /// Appends what has its channels listened on by its backend, where that is possible now.
     pub(in crate::engine) fn show_channels(&mut self, backend: &mut Backend<S>, out: &mut Vec<u8>) {
         let at_rest = backend.status == TransactionStatus::Idle
-            && !backend.unsynced
-            && !backend.owes_client();
+            && !backend.requests.is_in_pipeline()
+            && !backend.requests.owes_client();
         let standby = backend.parameters.get(b"in_hot_standby") == Some(b"on");
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement]
             .iter()
@@ -125,7 +125,7 @@ impl<S: Socket> Client<S> {
             return None;
         }
         let same_transaction = backend.status == TransactionStatus::InTransaction
-            && !backend.owes_client_ready()
+            && !backend.requests.owes_client_ready()
             && !listening.executed;
         let changes = effects.listens() || effects.unusual.as_ref().is_some_and(|u| u.unlistens());
         let still_in_force = listening.pending.is_empty() && listening.left.is_empty() && !changes;

@@ -459,15 +459,10 @@ impl World {
                 parked += u32::from(backend.parked);
                 let resident = engine.resident.get(backend.place).expect("a lent one is resident");
                 assert!(matches!(resident.holder, Holder::Client(holder) if holder == slot));
-                let syncs = backend.expected.iter().filter(|e| e.ends_with_ready()).count();
-                assert_eq!(backend.syncs_outstanding as usize, syncs);
-                let closes = backend
-                    .expected
-                    .iter()
-                    .filter(|e| matches!(e, Expect::CloseKnown { .. }))
-                    .count();
+                backend.requests.check();
+                let closes = backend.requests.count(|e| matches!(e, Expect::CloseKnown { .. }));
                 assert_eq!(backend.closing.len(), closes);
-                let named = backend.expected.iter().filter(|e| e.names()).count();
+                let named = backend.requests.count(Expect::names);
                 assert_eq!(backend.naming.len(), named);
             }
             for (_, resident) in engine.resident.iter() {

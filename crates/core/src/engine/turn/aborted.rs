@@ -61,7 +61,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Whether the server lacks a statement, and is in no state to prepare it.
     pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
         self.backend.status == TransactionStatus::Failed
-            && !self.backend.owes_client_ready()
+            && !self.backend.requests.owes_client_ready()
             && !self.backend.statements.touch(statement.id)
     }
 
@@ -86,7 +86,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         statement: &Statement,
     ) -> Result<bool, Halt> {
         // (Behind others of its pipeline the transaction may have ended.)
-        if self.backend.unsynced || !self.cannot_bring(statement) {
+        if self.backend.requests.is_in_pipeline() || !self.cannot_bring(statement) {
             return Ok(false);
         }
         let Some((formats, given)) = self.parameter_counts() else { return Ok(false) };

@@ -95,14 +95,14 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
                 None if told == Shape::default() => Lack::Nothing,
                 None => Lack::IsOther,
-                Some(copy) => {
-                    lack_of(copy, told, self.backend.pipeline, || self.asks_about(&named))
-                }
+                Some(copy) => lack_of(copy, told, self.backend.requests.pipeline(), || {
+                    self.asks_about(&named)
+                }),
             };
             // There it prepares nothing, and tells nothing of what gives rows.
             let prepares = self.backend.status != TransactionStatus::Failed
-                && !self.backend.copying_in
-                && !self.backend.ignoring;
+                && !self.backend.requests.is_copying_in()
+                && !self.backend.requests.is_skipping_to_sync();
             match lack {
                 Lack::Nothing => break,
                 _ if !prepares => break,
@@ -138,7 +138,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Whether the server has been asked what the statement is like, and has not answered.
     fn asks_about(&self, named: &ClientStatement) -> bool {
         let asked = Expect::MadeDescribe { statement: named.statement.id };
-        self.backend.expected.contains(&asked)
+        self.backend.requests.contains(asked)
     }
 
     /// What counts of what the client has been told.
@@ -169,7 +169,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             .hold()
             .and_then(|()| self.bring(&named.statement))
             .and_then(|()| self.ask_for_description(name, *id));
-        self.backend.statements.ask(*id, self.backend.pipeline);
+        self.backend.statements.ask(*id, self.backend.requests.pipeline());
         self.client.held = true;
         asked.err().unwrap_or(Halt::Full)
     }
@@ -230,8 +230,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         };
         // A moment ago it was so: a connection that is lost costs less than each Bind of those who
         // prepare, look at the description, and bind on another connection.
-        let waits =
-            self.backend.pool.schema_epoch_at(self.now) > unnamed.epoch && !self.backend.copying_in;
+        let waits = self.backend.pool.schema_epoch_at(self.now) > unnamed.epoch
+            && !self.backend.requests.is_copying_in();
         let shape = Shape::default();
         self.backend.comparing.push_back(Comparing { seen: seen.clone(), waits, shape });
         self.ask_for_description(b"", 0)?;

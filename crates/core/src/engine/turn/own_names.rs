@@ -187,9 +187,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         let is_query = self.header.kind == frontend::QUERY;
         let has_failed =
             self.backend.status == TransactionStatus::Failed && !self.rolls_back_in_pipeline();
-        if has_failed && (!self.backend.unsynced || is_query) {
+        if has_failed && (!self.backend.requests.is_in_pipeline() || is_query) {
             if is_query
-                && !self.backend.unsynced
+                && !self.backend.requests.is_in_pipeline()
                 && rolls_back_first(text).is_some()
                 && !self.client.is_unsettled()
             {
@@ -198,7 +198,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.without_more_names(text, effects);
         }
         self.passage.cut(self.backend)?;
-        if self.header.kind == frontend::QUERY && !self.backend.unsynced {
+        if self.header.kind == frontend::QUERY && !self.backend.requests.is_in_pipeline() {
             self.bring_ahead(&names);
             self.backend.own_names = OwnNames::UnderWay;
             return self.wait().map(|()| false);
@@ -214,14 +214,14 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Whether the last statement that the pipeline at hand executes ends a transaction that has failed.
     fn rolls_back_in_pipeline(&self) -> bool {
-        let mut ahead = self.backend.expected.iter().rev().take_while(|owed| !owed.ends_ignoring());
-        ahead.any(|owed| *owed == Expect::Execute)
+        let mut ahead = self.backend.requests.since_sync();
+        ahead.any(|owed| owed == Expect::Execute)
             && match ahead.find(|owed| matches!(owed, Expect::Bind { .. })) {
                 Some(Expect::Bind { statement: 0 }) => {
                     self.client.unnamed.as_ref().is_some_and(|unnamed| rolls_back(unnamed.text()))
                 }
                 Some(Expect::Bind { statement }) => {
-                    let text = self.backend.statements.text(*statement);
+                    let text = self.backend.statements.text(statement);
                     text.is_some_and(rolls_back)
                 }
                 _ => false,
@@ -299,7 +299,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// The server is to know a statement by its client's own name, and it is no longer ours to translate.
     fn rename_as_own(&mut self, name: &[u8]) -> Option<ClientStatement> {
         let (_, mut named) = self.client.take_statement(name)?;
-        named.pipeline = self.backend.pipeline;
+        named.pipeline = self.backend.requests.pipeline();
         self.note_own(name, &named.statement);
         Some(named)
     }

@@ -39,7 +39,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// The Execute at hand takes one of the client's names away, if it works.
     pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
         if let Some(mut closed) = self.client.take_statement(name) {
-            closed.1.pipeline = self.backend.pipeline;
+            closed.1.pipeline = self.backend.requests.pipeline();
             self.backend.closing.push_back(closed);
             self.backend.expect(Expect::CloseKnown { told: false });
         }
@@ -51,7 +51,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn becomes_ours(&self) -> bool {
         self.header.kind == frontend::SYNC
             && self.client.is_unsettled()
-            && self.backend.expected.back() == Some(&Expect::MadeSync)
+            && self.backend.requests.back() == Some(Expect::MadeSync)
             && !self.client.is_skipping()
     }
 

@@ -121,9 +121,9 @@ impl<S: Socket> Turn<'_, '_, S> {
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
             self.backend.displace_unnamed(before, serial);
             self.backend.unnamed = Some(unnamed);
-            self.backend.unnamed_since = self.backend.pipeline;
-            self.backend.unnamed_follows =
-                self.backend.pipeline + u64::from(self.backend.is_behind_execute());
+            self.backend.unnamed_since = self.backend.requests.pipeline();
+            self.backend.unnamed_follows = self.backend.requests.pipeline()
+                + u64::from(self.backend.requests.is_behind_execute());
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
@@ -199,8 +199,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         let named = ClientStatement {
             statement: statement.clone(),
             serial: self.serial,
-            pipeline: self.backend.pipeline,
-            behind: self.backend.is_behind_execute(),
+            pipeline: self.backend.requests.pipeline(),
+            behind: self.backend.requests.is_behind_execute(),
             seen: Arc::default(),
             epoch,
         };
@@ -225,7 +225,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         // known, the server must say itself whether it takes this one.
         let servers_to_say = self.backend.settings_in_doubt()
             || self.backend.status == TransactionStatus::Failed
-            || (self.backend.syncs_outstanding > 0 && self.backend.owes_client());
+            || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         if known && !servers_to_say && !noted {
             self.passage.skip(self.header.total());
             self.backend.expect(Expect::ParseKnown { serial: self.serial });
@@ -343,7 +343,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.client.unnamed = None;
             self.client.unnamed_serial = 0;
             self.backend.unnamed = None;
-            self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_since = self.backend.requests.pipeline();
         }
         self.pass();
         let usually = Expect::Parse { serial: 0, statement: 0 };
@@ -482,8 +482,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
         };
         let first = self.backend.has_sent_settings_alone()
-            || (!self.backend.owes_client()
-                && !self.backend.unsynced
+            || (!self.backend.requests.owes_client()
+                && !self.backend.requests.is_in_pipeline()
                 && self.backend.status == TransactionStatus::Idle);
         if first && self.is_whole() && self.backend.statements.touch(statement.id) {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
@@ -555,9 +555,9 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Sees to it that the server has the statement. Waits while that is not known.
     pub(super) fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
-        if self.backend.syncs_outstanding > 0
+        if self.backend.requests.owes_ready()
             && let Some(since) = self.backend.statements.prepared_in(statement.id)
-            && self.backend.is_in_doubt(since)
+            && self.backend.requests.is_in_doubt(since)
         {
             return self.wait();
         }
@@ -609,7 +609,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             }
             self.backend.unnamed = self.client.unnamed.clone();
-            self.backend.unnamed_since = self.backend.pipeline;
+            self.backend.unnamed_since = self.backend.requests.pipeline();
             self.backend.unnamed_follows = 0;
             if let Some(unnamed) = &self.backend.unnamed.clone() {
                 self.compare_unnamed(unnamed)?;
@@ -685,7 +685,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if what == b'S' && !self.client.is_native() {
             self.hold_for_name(name)?;
             if let Some(mut closed) = self.client.take_statement(name) {
-                closed.1.pipeline = self.backend.pipeline;
+                closed.1.pipeline = self.backend.requests.pipeline();
                 self.backend.closing.push_back(closed);
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
@@ -696,7 +696,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.client.unnamed = None;
                 self.client.unnamed_serial = 0;
                 self.backend.unnamed = None;
-                self.backend.unnamed_since = self.backend.pipeline;
+                self.backend.unnamed_since = self.backend.requests.pipeline();
             } else {
                 self.close_own(name);
             }

@@ -117,7 +117,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.sequences_discarded {
             return Ok(());
         }
-        if self.backend.unsynced {
+        if self.backend.requests.is_in_pipeline() {
             if self.backend.status != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
                 if self.backend.drawn {
@@ -130,7 +130,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         self.hold()?;
-        if !self.backend.may_have_failed() && !self.backend.owes_client() {
+        if !self.backend.may_have_failed() && !self.backend.requests.owes_client() {
             self.passage.cut(self.backend)?;
             if self.backend.status == TransactionStatus::Idle || !self.backend.drawn {
                 self.discard_sequences();

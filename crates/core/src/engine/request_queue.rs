@@ -1,0 +1,487 @@
+//! The requests that a server has not answered yet, and what the protocol says of their answers.
+//!
+//! # Primer
+//! A server reads messages one after the other and answers them in that order. One queue of entries,
+//! one for each message that is answered, so says what the next message from the server is about:
+//! * **Query** and FunctionCall: anything, then ReadyForQuery. An error ends them early, and
+//!   ReadyForQuery comes all the same.
+//! * **Parse, Bind, Describe, Execute, Close**: one answer each, and no ReadyForQuery. Those up to the
+//!   next Sync are a *pipeline*, one transaction unless something in it says otherwise.
+//! * **Sync** ends a pipeline: ReadyForQuery.
+//! * **An error** of a message of a pipeline answers that message. The server then *skips to Sync*: it
+//!   reads and ignores all messages up to the next Sync, a Query as well, and answers that alone
+//!   (`ignore_till_sync`, postgres.c).
+//! * **CopyInResponse** answers a Query or an Execute: the server wants data, and reads and ignores the
+//!   Flushes and Syncs among them (`CopyGetData`, copyfromparse.c). CopyDone or CopyFail ends the data,
+//!   and CommandComplete or an error the copy. What no copy reads (a Query, say) fails it.
+//! * **ParameterStatus, NoticeResponse, NotificationResponse** come at any time and answer nothing.
+//!
+//! Messages that Hawser answers in the server's place have entries as well, so that such an answer keeps
+//! its place among the others (traps 4 and 5), and so have messages of Hawser's own, whose answers go to
+//! no client. What comes from the server and does not fit the first entry means that order or framing is
+//! lost: the connection is closed (trap 14).
+//!
+//! # States
+//! Of what is sent ([`Position`]):
+//! ```text
+//!                  Parse, Bind, Describe, Execute, Close
+//!   Between ───────────────────────────────────────────────► InPipeline
+//!      ▲ ◄──────────────── Sync, Query ─────────────────────────┘ │ error, and no Sync is under way
+//!      │                                                          ▼
+//!      └──────────────────────── Sync ─────────────────────── SkippingToSync   nothing else has an entry
+//! ```
+//! Of a copy ([`CopyIn`], which says what becomes of its Syncs):
+//! ```text
+//!   No ──► Reading ──────────────────────────────► Ended ──► No     CommandComplete, ReadyForQuery, or
+//!             │  CopyDone, CopyFail                   ▲             an error, after which Syncs are in doubt
+//!             └──► TakenAsFailed ─────────────────────┘
+//!        a Query, a Parse ...      its client leaves
+//! ```
+//! Of answers that may come or not ([`InDoubt`]): a copy has failed, and whether it had read the Syncs
+//! among its data before that cannot be seen. A ReadyForQuery that fits no entry is one of theirs.
+//!
+//! # Invariants
+//! * as many ReadyForQuery are outstanding as entries end with one
+//! * while the server skips to Sync, there is no entry: what it ignores has none, and a Sync ends the state
+//! * a number of a pipeline never comes again
+//!
+//! # Limits
+//! The queue has no bound of its own: its owner sends no more while it [`RequestQueue::is_full`].
+
+mod copy_in;
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use super::expect::Expect;
+use super::limits;
+use copy_in::CopyIn;
+
+/// What is sent whole while nothing is outstanding: see [`super::plain`].
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PlainPipeline {
+    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id.
+    Named { statement: u64, describes: bool },
+    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Expect::Parse`].
+    Unnamed { serial: u32, describes: bool },
+    /// A Query.
+    Query,
+}
+
+/// Where the next message to the server stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Position {
+    /// After a Sync or a Query: it begins a query or pipeline.
+    Between,
+    /// Messages of the extended protocol have been sent that no Sync has followed yet.
+    InPipeline,
+    /// The same, and the server ignores everything up to the next Sync.
+    SkippingToSync,
+}
+
+/// ReadyForQuery that may still come, or not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum InDoubt {
+    /// None.
+    No,
+    /// So many, for Syncs that a copy may have read before it failed.
+    Syncs {
+        count: u32,
+        /// Something has come for the query that the server is at, so that its ReadyForQuery is its own.
+        fence_passed: bool,
+    },
+}
+
+/// The requests that a server has not answered yet, in the order of their answers.
+#[derive(Debug)]
+pub(super) struct RequestQueue {
+    entries: VecDeque<Expect>,
+    /// How many of them end with ReadyForQuery.
+    syncs_outstanding: u32,
+    /// How many requests that end with ReadyForQuery there have ever been.
+    pipeline: u64,
+    position: Position,
+    /// The pipeline in which its client has executed something last.
+    executed_in: Option<u64>,
+    /// Queries and pipelines since nothing was outstanding.
+    unbroken: u32,
+    copy_in: CopyIn,
+    in_doubt: InDoubt,
+}
+
+impl Default for RequestQueue {
+    fn default() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            syncs_outstanding: 0,
+            pipeline: 0,
+            position: Position::Between,
+            executed_in: None,
+            unbroken: 0,
+            copy_in: CopyIn::No,
+            in_doubt: InDoubt::No,
+        }
+    }
+}
+
+/// What is outstanding.
+impl RequestQueue {
+    /// Whether the server owes nothing.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// How many answers it owes.
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// What the server answers next.
+    #[inline]
+    pub(super) fn front(&self) -> Option<Expect> {
+        self.entries.front().copied()
+    }
+
+    /// What it answers after that.
+    pub(super) fn second(&self) -> Option<Expect> {
+        self.entries.get(1).copied()
+    }
+
+    /// What has been sent last.
+    pub(super) fn back(&self) -> Option<Expect> {
+        self.entries.back().copied()
+    }
+
+    /// Whether one of these is outstanding.
+    pub(super) fn contains(&self, expect: Expect) -> bool {
+        self.entries.contains(&expect)
+    }
+
+    /// What has been sent since the last Sync, the newest first.
+    pub(super) fn since_sync(&self) -> impl Iterator<Item = Expect> {
+        self.entries.iter().rev().copied().take_while(|owed| !owed.ends_ignoring())
+    }
+
+    /// Whether any ReadyForQuery is outstanding.
+    #[inline]
+    pub(super) fn owes_ready(&self) -> bool {
+        self.syncs_outstanding > 0
+    }
+
+    /// Whether answers are outstanding that the client will see.
+    pub(super) fn owes_client(&self) -> bool {
+        self.entries.iter().any(|expect| !expect.is_query_of_ours())
+    }
+
+    /// Whether a query or pipeline of the client is to be answered to its end yet.
+    pub(super) fn owes_client_ready(&self) -> bool {
+        self.owes_ready()
+            && self
+                .entries
+                .iter()
+                .any(|expect| expect.ends_with_ready() && !expect.is_query_of_ours())
+    }
+
+    /// The same, and the end comes whatever the client sends next: no copy waits for its data.
+    pub(super) fn ends_by_itself(&self) -> bool {
+        self.owes_client_ready() && self.copy_in.waits_for_nothing()
+    }
+
+    /// Whether a query of ours is outstanding.
+    pub(super) fn has_query_of_ours(&self) -> bool {
+        self.entries.iter().any(|expect| expect.is_query_of_ours())
+    }
+
+    /// Whether so much is outstanding that the client's further messages wait.
+    #[inline]
+    pub(super) fn is_full(&self) -> bool {
+        self.entries.len() >= limits::EXPECTED_ANSWERS_MAX
+            || self.syncs_outstanding >= limits::SYNCS_OUTSTANDING_MAX
+    }
+
+    /// Whether nothing is under way: nothing is outstanding, and what is sent next begins a query or a
+    /// pipeline. (Syncs may be in doubt.)
+    #[inline]
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.entries.is_empty() && self.position == Position::Between && !self.copy_in.wants_data()
+    }
+
+    /// Whether it is at rest for certain.
+    #[inline]
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_at_rest() && self.in_doubt == InDoubt::No
+    }
+
+    /// Whether the end of one query or pipeline is all that is outstanding, and nothing is unusual.
+    #[inline]
+    pub(super) fn owes_one_end(&self) -> bool {
+        self.entries.len() == 1
+            && matches!(self.entries.front(), Some(Expect::Sync | Expect::Query))
+            && self.position == Position::Between
+            && self.in_doubt == InDoubt::No
+    }
+}
+
+/// Pipelines.
+impl RequestQueue {
+    /// The number of the pipeline that is being sent now.
+    #[inline]
+    pub(super) fn pipeline(&self) -> u64 {
+        self.pipeline
+    }
+
+    /// The pipeline to which the next answer belongs.
+    pub(super) fn answered_pipeline(&self) -> u64 {
+        self.pipeline - u64::from(self.syncs_outstanding)
+    }
+
+    /// Whether what the server says now is about this pipeline or an earlier one. (A Sync of ours
+    /// ends the client's pipeline and begins none.)
+    pub(super) fn has_come_to(&self, pipeline: u64) -> bool {
+        pipeline + u64::from(self.syncs_outstanding) <= self.pipeline
+    }
+
+    /// Whether an earlier pipeline than the one being sent now is not answered yet: what it did
+    /// may turn out to have been ignored. (Within one pipeline that does not matter: all of what
+    /// follows is ignored then, too.)
+    pub(super) fn is_in_doubt(&self, pipeline: u64) -> bool {
+        pipeline < self.pipeline
+            && pipeline + u64::from(self.syncs_outstanding) >= self.pipeline
+            && !self.is_copying_in()
+    }
+
+    /// Whether messages of the extended protocol have been sent that no Sync has followed yet.
+    #[inline]
+    pub(super) fn is_in_pipeline(&self) -> bool {
+        self.position != Position::Between
+    }
+
+    /// Whether the server ignores everything up to the next Sync.
+    #[inline]
+    pub(super) fn is_skipping_to_sync(&self) -> bool {
+        self.position == Position::SkippingToSync
+    }
+
+    /// Whether what is sent now stands after something in its pipeline that may have changed settings:
+    /// what is prepared, bound and described does not.
+    pub(super) fn is_behind_execute(&self) -> bool {
+        self.is_in_pipeline() && self.executed_in == Some(self.pipeline)
+    }
+
+    /// The pipeline under way has failed, or the server has committed it by itself: a Sync of ours
+    /// commits nothing.
+    pub(super) fn let_sync_end_pipeline(&mut self) {
+        self.executed_in = None;
+    }
+
+    /// Whether queries and pipelines have followed each other for so long that it is time for others.
+    pub(super) fn is_unbroken_for_long(&self) -> bool {
+        self.unbroken >= limits::UNBROKEN_QUERIES_MAX
+    }
+
+    /// Nothing is outstanding: what is sent next goes on with nothing.
+    pub(super) fn break_run(&mut self) {
+        self.unbroken = 0;
+    }
+}
+
+/// What is sent.
+impl RequestQueue {
+    /// Notes what a message that is being sent owes: nothing, if the server ignores it.
+    #[inline]
+    pub(super) fn push(&mut self, expect: Expect) {
+        if self.is_skipping_to_sync() && expect != Expect::Sync {
+            return;
+        }
+        if expect.ends_with_ready() {
+            self.syncs_outstanding += 1;
+            self.unbroken += 1;
+            self.pipeline += 1;
+            self.position = Position::Between;
+        } else {
+            if expect == Expect::Execute {
+                self.executed_in = Some(self.pipeline);
+            }
+            self.position = Position::InPipeline;
+        }
+        self.entries.push_back(expect);
+    }
+
+    /// Notes an answer of ours for which nothing is sent: it is part of what precedes it.
+    pub(super) fn push_unsent(&mut self, expect: Expect) {
+        self.entries.push_back(expect);
+    }
+
+    /// Notes a Sync of ours that ends a pipeline which the server skips.
+    pub(super) fn push_sync_after_error(&mut self) {
+        self.position = Position::InPipeline;
+        self.let_sync_end_pipeline();
+        self.push(Expect::MadeSync);
+    }
+
+    /// Notes what a whole pipeline, or a Query, owes that is sent while nothing is outstanding: see
+    /// [`super::plain`].
+    #[inline]
+    pub(super) fn push_plain(&mut self, pipeline: PlainPipeline) {
+        debug_assert!(self.is_at_rest());
+        let described = match pipeline {
+            PlainPipeline::Named { statement, describes } => {
+                self.entries.push_back(Expect::Bind { statement });
+                describes.then_some(true)
+            }
+            PlainPipeline::Unnamed { serial, describes } => {
+                self.entries.push_back(Expect::Parse { serial, statement: 0 });
+                self.entries.push_back(Expect::Bind { statement: 0 });
+                describes.then_some(false)
+            }
+            PlainPipeline::Query => None,
+        };
+        if let Some(noted) = described {
+            self.entries.push_back(Expect::DescribePortal { noted });
+        }
+        if let PlainPipeline::Query = pipeline {
+            self.entries.push_back(Expect::Query);
+        } else {
+            self.entries.push_back(Expect::Execute);
+            self.entries.push_back(Expect::Sync);
+            self.executed_in = Some(self.pipeline);
+        }
+        self.syncs_outstanding += 1;
+        // Before it nothing was outstanding: no run of queries goes on.
+        self.unbroken = if self.is_unbroken_for_long() { 1 } else { self.unbroken + 1 };
+        self.pipeline += 1;
+    }
+
+    /// The Sync that the client has just sent is the one that ours has stood for. `false`: none has.
+    pub(super) fn give_sync_to_client(&mut self) -> bool {
+        match self.entries.back_mut() {
+            Some(made) if *made == Expect::MadeSync => {
+                *made = Expect::Sync;
+                true
+            }
+            _ => false,
+        }
+    }
+}
+
+/// What is answered.
+impl RequestQueue {
+    /// The first entry is answered.
+    #[inline]
+    pub(super) fn complete(&mut self) {
+        self.entries.pop_front();
+    }
+
+    /// A statement of the first entry is answered. Whether that was its last one.
+    pub(super) fn complete_statement(&mut self) -> bool {
+        match self.entries.front_mut() {
+            Some(Expect::Statements(left)) if *left > 1 => {
+                *left -= 1;
+                false
+            }
+            _ => true,
+        }
+    }
+
+    /// Takes the first entry, if the answer is ours to give and its turn has come.
+    #[inline]
+    pub(super) fn take_answer_of_ours(&mut self) -> Option<Expect> {
+        self.entries.pop_front_if(|owed| owed.is_ours_to_answer())
+    }
+
+    /// Takes copy data off that nothing precedes: whether a copy has read them does not matter now.
+    #[inline]
+    pub(super) fn take_copy_input(&mut self) -> bool {
+        self.entries.pop_front_if(|owed| matches!(owed, Expect::CopyInput { .. })).is_some()
+    }
+
+    /// The second entry will not be answered, whatever becomes of the first.
+    pub(super) fn drop_second(&mut self) {
+        self.entries.remove(1);
+    }
+
+    /// The text of a Query has failed: none of its other statements is run.
+    pub(super) fn fail_text(&mut self) {
+        while self.entries.pop_front_if(|owed| owed.is_within_query()).is_some() {}
+    }
+
+    /// A message of a pipeline has failed. Takes it off, and then, one at a time, what the server ignores
+    /// after it. `None`: the Sync has come up that ends this, or nothing more has been sent.
+    pub(super) fn take_ignored(&mut self) -> Option<Expect> {
+        let ignored = self.entries.pop_front_if(|owed| !owed.ends_ignoring())?;
+        if ignored.ends_with_ready() {
+            self.syncs_outstanding -= 1;
+        }
+        Some(ignored)
+    }
+
+    /// No Sync has been sent since the message that has failed.
+    pub(super) fn skip_to_sync(&mut self) {
+        self.position = Position::SkippingToSync;
+    }
+
+    /// ReadyForQuery has come for the first entry.
+    #[inline]
+    pub(super) fn complete_with_ready(&mut self) {
+        self.entries.pop_front();
+        self.syncs_outstanding -= 1;
+        self.copy_ended();
+        while self.take_copy_input() {} // no copy took them
+        if let InDoubt::Syncs { fence_passed, .. } = &mut self.in_doubt {
+            *fence_passed = false;
+        }
+    }
+}
+
+/// What is in doubt.
+impl RequestQueue {
+    /// Whether a ReadyForQuery may still come that has no entry.
+    #[inline]
+    pub(super) fn has_syncs_in_doubt(&self) -> bool {
+        self.in_doubt != InDoubt::No
+    }
+
+    /// Something has come for the first entry.
+    #[inline]
+    pub(super) fn pass_fence(&mut self) {
+        if let InDoubt::Syncs { fence_passed, .. } = &mut self.in_doubt {
+            *fence_passed = true;
+        }
+    }
+
+    /// A query of ours has been answered that was sent after them all: none of them will come any more.
+    pub(super) fn settle_doubt(&mut self) {
+        self.in_doubt = InDoubt::No;
+    }
+
+    /// ReadyForQuery has come. Takes it for one in doubt, if it is not that of the first entry.
+    pub(super) fn take_ready_in_doubt(&mut self) -> bool {
+        let InDoubt::Syncs { count, fence_passed } = self.in_doubt else { return false };
+        match self.entries.front() {
+            // Not its own, if it has one: that comes after its completion.
+            Some(owed) if fence_passed || (owed.ends_with_ready() && !owed.is_text()) => {
+                return false;
+            }
+            Some(_) => {}
+            None => self.position = Position::Between, // and no Sync more is needed
+        }
+        self.in_doubt = match count {
+            0 | 1 => InDoubt::No,
+            _ => InDoubt::Syncs { count: count - 1, fence_passed },
+        };
+        true
+    }
+
+    /// These may be answered, or not.
+    fn doubt_syncs(&mut self, more: u32) {
+        self.in_doubt = match self.in_doubt {
+            _ if more == 0 => return,
+            InDoubt::No => InDoubt::Syncs { count: more, fence_passed: false },
+            InDoubt::Syncs { count, fence_passed } => {
+                InDoubt::Syncs { count: count + more, fence_passed }
+            }
+        };
+    }
+}

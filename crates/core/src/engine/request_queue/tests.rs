@@ -1,0 +1,197 @@
+//! What the protocol says of answers, without a server.
+
+use super::*;
+
+impl RequestQueue {
+    /// The invariants.
+    pub(in crate::engine) fn check(&self) {
+        let syncs = self.count(Expect::ends_with_ready);
+        assert_eq!(self.syncs_outstanding as usize, syncs, "{:?}", self.entries);
+        assert!(!self.is_skipping_to_sync() || self.entries.is_empty(), "{:?}", self.entries);
+        assert!(u64::from(self.syncs_outstanding) <= self.pipeline);
+        assert!(!matches!(self.in_doubt, InDoubt::Syncs { count: 0, .. }));
+    }
+
+    /// How many entries are such ones.
+    pub(in crate::engine) fn count(&self, is_one: impl Fn(Expect) -> bool) -> usize {
+        self.entries.iter().filter(|owed| is_one(**owed)).count()
+    }
+}
+
+const BIND: Expect = Expect::Bind { statement: 0 };
+
+fn queue(sent: &[Expect]) -> RequestQueue {
+    let mut queue = RequestQueue::default();
+    for expect in sent {
+        queue.push(*expect);
+    }
+    queue.check();
+    queue
+}
+
+fn ignored(queue: &mut RequestQueue) -> Vec<Expect> {
+    let ignored = std::iter::from_fn(|| queue.take_ignored()).collect();
+    queue.check();
+    ignored
+}
+
+#[test]
+fn a_pipeline_ends_with_its_sync() {
+    let mut queue = queue(&[BIND, Expect::Execute]);
+    assert!(queue.is_in_pipeline() && queue.is_behind_execute() && !queue.is_at_rest());
+    queue.push(Expect::Sync);
+    assert!(!queue.is_in_pipeline() && !queue.is_behind_execute());
+    assert_eq!((queue.pipeline(), queue.answered_pipeline()), (1, 0));
+    assert!(queue.has_come_to(0) && !queue.has_come_to(1) && queue.is_in_doubt(0));
+    queue.complete();
+    queue.complete();
+    assert!(queue.owes_one_end() && !queue.is_at_rest());
+    queue.complete_with_ready();
+    assert!(queue.is_plain() && queue.has_come_to(1) && !queue.is_in_doubt(0));
+    queue.check();
+}
+
+#[test]
+fn both_lanes_leave_the_same_entries() {
+    for (plain, sent) in [
+        (
+            PlainPipeline::Named { statement: 7, describes: true },
+            &[
+                Expect::Bind { statement: 7 },
+                Expect::DescribePortal { noted: true },
+                Expect::Execute,
+                Expect::Sync,
+            ][..],
+        ),
+        (
+            PlainPipeline::Unnamed { serial: 3, describes: false },
+            &[Expect::Parse { serial: 3, statement: 0 }, BIND, Expect::Execute, Expect::Sync],
+        ),
+        (PlainPipeline::Query, &[Expect::Query]),
+    ] {
+        let full = queue(sent);
+        let mut lane = RequestQueue::default();
+        lane.push_plain(plain);
+        lane.check();
+        assert_eq!(format!("{lane:?}"), format!("{full:?}"));
+    }
+}
+
+#[test]
+fn an_error_skips_to_the_sync_and_no_further() {
+    let mut queue =
+        queue(&[BIND, Expect::Execute, Expect::Query, Expect::Sync, BIND, Expect::Sync]);
+    queue.complete();
+    assert_eq!(ignored(&mut queue), [Expect::Execute, Expect::Query]);
+    assert_eq!(queue.front(), Some(Expect::Sync));
+    assert!(!queue.is_skipping_to_sync() && !queue.is_in_pipeline());
+    assert_eq!(queue.answered_pipeline(), 1, "the Query was one of its own");
+}
+
+#[test]
+fn what_is_sent_after_an_error_owes_nothing_before_the_sync() {
+    let mut queue = queue(&[BIND, Expect::Execute]);
+    assert_eq!(ignored(&mut queue).len(), 2);
+    queue.skip_to_sync();
+    for sent in [BIND, Expect::Query, Expect::MadeSync] {
+        queue.push(sent);
+        assert!(queue.is_empty() && queue.is_in_pipeline(), "{sent:?}");
+    }
+    queue.push(Expect::Sync);
+    assert_eq!((queue.len(), queue.is_skipping_to_sync()), (1, false));
+    queue.check();
+}
+
+#[test]
+fn a_sync_of_ours_after_an_error_becomes_the_clients() {
+    let mut queue = queue(&[BIND, Expect::Execute]);
+    ignored(&mut queue);
+    queue.skip_to_sync();
+    queue.push_sync_after_error();
+    assert_eq!(queue.front(), Some(Expect::MadeSync));
+    assert!(queue.give_sync_to_client() && !queue.give_sync_to_client());
+    assert_eq!(queue.front(), Some(Expect::Sync));
+    queue.check();
+}
+
+#[test]
+fn a_copy_reads_syncs_and_ends_well_without_answers_to_them() {
+    let mut queue = queue(&[Expect::Query]);
+    queue.copy_begins();
+    assert!(queue.is_copying_in() && queue.is_sync_of_copy() && !queue.ends_by_itself());
+    queue.push_copy_input(false);
+    assert!(queue.is_sync_of_copy());
+    queue.push_copy_input(true);
+    assert!(!queue.is_copying_in() && !queue.is_sync_of_copy() && queue.ends_by_itself());
+    queue.copy_ended();
+    queue.complete_with_ready();
+    assert!(queue.is_plain());
+}
+
+#[test]
+fn a_copy_that_fails_answers_the_syncs_after_its_data_and_leaves_the_others_in_doubt() {
+    let mut queue = queue(&[Expect::Query]);
+    queue.copy_begins();
+    assert!(queue.is_sync_of_copy()); // other data follow: it may have been read
+    queue.push_copy_input(false);
+    assert!(queue.is_sync_of_copy()); // none do
+    queue.copy_failed();
+    assert_eq!(queue.len(), 2);
+    assert!(queue.has_syncs_in_doubt() && !queue.is_copying_in());
+    assert!(!queue.take_ready_in_doubt(), "it is the Query's, whose error has come");
+    queue.complete_with_ready();
+    assert!(!queue.take_ready_in_doubt(), "a Sync is outstanding, whichever it is");
+    queue.complete_with_ready();
+    assert!(queue.is_at_rest() && !queue.is_plain());
+    assert!(queue.take_ready_in_doubt() && !queue.take_ready_in_doubt());
+    assert!(queue.is_plain());
+    queue.check();
+}
+
+#[test]
+fn ready_in_doubt_is_not_that_of_a_query_before_its_completion() {
+    let mut queue = queue(&[Expect::Query]);
+    queue.copy_begins();
+    assert!(queue.is_sync_of_copy());
+    queue.push_copy_input(false);
+    queue.copy_failed();
+    queue.complete_with_ready();
+    queue.push(Expect::Query);
+    assert!(queue.take_ready_in_doubt());
+    assert!(!queue.has_syncs_in_doubt());
+    queue.complete_with_ready();
+    assert!(queue.is_plain());
+}
+
+#[test]
+fn a_copy_strikes_what_was_sent_before_it_was_known() {
+    let data = Expect::CopyInput { ends: false };
+    let mut queue = queue(&[BIND, Expect::Execute]);
+    for sent in [false, true] {
+        queue.push_copy_input(sent);
+    }
+    queue.push(Expect::Sync);
+    queue.complete();
+    assert_eq!(queue.since_sync().count(), 0);
+    queue.copy_begins();
+    assert!(!queue.is_copying_in(), "its end has been sent");
+    assert_eq!(queue.len(), 2, "the Sync is outside of it");
+    assert!(!queue.contains(data) && !queue.is_in_pipeline());
+    queue.check();
+
+    let mut queue = self::queue(&[Expect::Query, Expect::Sync, Expect::Query]);
+    queue.copy_begins();
+    assert!(queue.is_copying_in() && queue.ends_by_itself(), "the Query after it fails it");
+    assert_eq!(queue.len(), 3, "and the Sync is answered");
+    queue.check();
+}
+
+#[test]
+fn copy_data_that_no_copy_took_go_with_the_ready() {
+    let mut queue = queue(&[Expect::Query]);
+    queue.push_copy_input(false);
+    queue.push_copy_input(false);
+    assert_eq!(queue.len(), 2, "one for a run of them");
+    queue.complete_with_ready();
+    assert!(queue.is_at_rest());
+}
