@@ -1,26 +1,23 @@
 //! A server connection and what has been applied to it.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::census::Functions;
-use super::client::{ClientStatement, significant};
 use super::doubt::Doubt;
 use super::effects::Effects;
 use super::exact::Exact;
 use super::expect::Expect;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::message::PoolRef;
-use super::noted::Renoted;
-use super::replay::{Replay, Seen};
-use super::request_queue::RequestQueue;
+use super::replay::Replay;
+use super::request_queue::{Change, Displaced, RequestQueue};
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
 use super::to_server::ToServer;
 use super::told::Told;
-use super::turn::{Comparing, OwnNames};
+use super::turn::OwnNames;
 use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -87,16 +84,6 @@ pub(super) enum Tidying {
     Fencing,
     /// Only cancel requests are still under way.
     AwaitingCancel,
-}
-
-/// A client's unnamed statement whose place something has taken that may yet fail.
-#[derive(Clone, Debug, Default)]
-pub(super) struct Displaced {
-    pub(super) unnamed: Option<Arc<Unnamed>>,
-    /// Of its Parse.
-    pub(super) serial: u32,
-    /// See [`Backend::unnamed_follows`].
-    pub(super) follows: u64,
 }
 
 /// What is to be discarded of the client before.
@@ -187,28 +174,11 @@ pub struct Backend<S: Socket> {
     /// When its client last took or sent a byte.
     pub(super) progress: Time,
     pub(super) transactions: u64,
-    /// Names that its client has closed, one for each `CloseKnown` in `expected`: they come back
-    /// if the server would have ignored the Close, behind an error.
-    pub(super) closing: VecDeque<(Box<[u8]>, ClientStatement)>,
-    /// Names that its client has given, one for each entry in `expected` that does: they are taken
-    /// back if the Parse fails. A client may have very many names: they are not searched.
-    pub(super) naming: VecDeque<Box<[u8]>>,
-    /// Where is noted what the client is told, one for each `noted` in `expected`.
-    pub(super) describing: VecDeque<Arc<Seen>>,
-    /// Unnamed statements that have been prepared anew and are described, one for each such entry in
-    /// `expected`.
-    pub(super) comparing: VecDeque<Comparing>,
-    /// One of them is another than its client has been told, whose message has waited for that.
+    /// The unnamed statement, prepared anew, is another than its client has been told, whose message has
+    /// waited for that.
     pub(super) unnamed_changed: bool,
     /// The pipeline under way, in case it must be sent again.
     pub(super) replay: Replay,
-    /// The client's unnamed statements that a Parse has displaced, one for each entry in
-    /// `expected` that does: the first comes back if the server would have ignored that.
-    pub(super) displaced: VecDeque<Displaced>,
-    /// What was noted before, one for each `ParseNoted` and `CloseNoted` in `expected`.
-    pub(super) renoted: VecDeque<Renoted>,
-    /// Errors due to the client in place of those that refused Parses and Binds provoke.
-    pub(super) refusals: VecDeque<Box<[u8]>>,
     /// Where the text of the Query that is being answered is longer than its client's own.
     pub(super) longer: Vec<Longer>,
     /// The same of the last Parse whose text is longer, by its serial.
@@ -340,15 +310,8 @@ impl<S: Socket> Backend<S> {
             since: seed.opened,
             progress: seed.opened,
             transactions: 0,
-            closing: VecDeque::new(),
-            naming: VecDeque::new(),
-            displaced: VecDeque::new(),
-            renoted: VecDeque::new(),
-            describing: VecDeque::new(),
-            comparing: VecDeque::new(),
             unnamed_changed: false,
             replay: Replay::default(),
-            refusals: VecDeque::new(),
             longer: Vec::new(),
             longer_parse: None,
             uncertain: false,
@@ -467,13 +430,6 @@ impl<S: Socket> Backend<S> {
         self.status == TransactionStatus::Failed || self.requests.is_copying_in()
     }
 
-    /// The pipeline that changed what this name means, if a Close of it is not answered yet.
-    pub(super) fn closing_since(&self, name: &[u8]) -> Option<u64> {
-        let name = significant(name);
-        let closed = self.closing.iter().rev().find(|(closed, _)| **closed == *name)?;
-        Some(closed.1.pipeline)
-    }
-
     /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
     /// client's would then run on, under settings that are not its own.
     pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
@@ -502,10 +458,13 @@ impl<S: Socket> Backend<S> {
         });
     }
 
-    /// Something is sent that takes the place of its client's unnamed statement.
-    pub(super) fn displace_unnamed(&mut self, unnamed: Option<Arc<Unnamed>>, serial: u32) {
+    /// What comes back if the server ignores what is sent next, which takes the place of its client's unnamed
+    /// statement. (What nothing precedes is not ignored.)
+    #[inline]
+    pub(super) fn displaced(&self, unnamed: Option<Arc<Unnamed>>, serial: u32) -> Option<Change> {
         let follows = self.unnamed_follows;
-        self.displaced.push_back(Displaced { unnamed, serial, follows });
+        let displaced = || Box::new(Displaced { unnamed, serial, follows });
+        (!self.requests.is_empty()).then(|| Change::Displaces(displaced()))
     }
 
     /// A client may leave what only the end of the connection takes off.

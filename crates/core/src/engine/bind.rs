@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
+use super::request_queue::{self, Entry};
 use super::statement::{Statement, Unnamed};
 use super::timeouts::with_timeout_of;
 use super::turn::aborted::EMPTY;
@@ -274,17 +275,20 @@ impl<S: Socket> Backend<S> {
         });
     }
 
-    /// The same ahead of a Query, which has to wait for the outcome.
+    /// The same ahead of a Query, which has to wait for the outcome. `closed`: the name, which is no longer
+    /// ours to translate if that works.
     pub(super) fn prepare_own_ahead(
         &mut self,
         name: &[u8],
         statement: &Statement,
+        closed: request_queue::Change,
         start: &Settings,
         out: &mut Vec<u8>,
     ) {
         let parse = |backend: &mut Self, out: &mut Vec<u8>| {
-            backend.made_own_parse(name, &statement.body, out);
-            backend.requests.push_unsent(Expect::CloseKnown { told: false });
+            backend.made_own_parse(name, &statement.body, None, out);
+            let owed = Expect::CloseKnown { told: false };
+            backend.requests.push_unsent(Entry { owed, change: Some(closed) });
         };
         if !self.must_set_for(statement) {
             parse(self, out);
@@ -297,15 +301,15 @@ impl<S: Socket> Backend<S> {
         } else {
             let alone = self.status == TransactionStatus::Idle;
             if alone {
-                self.made_prepare(b"BEGIN", out);
+                self.made_prepare(b"BEGIN", None, out);
             }
             let (apart, back) = self.set_aside(&statement.settings);
-            self.made_prepare(&apart, out);
+            self.made_prepare(&apart, None, out);
             parse(self, out);
             // Where the Parse has failed, so does this, and the block stays as it is.
-            self.made_prepare(&back, out);
+            self.made_prepare(&back, None, out);
             if alone {
-                self.made_prepare(b"COMMIT", out); // of a statement it takes nothing back
+                self.made_prepare(b"COMMIT", None, out); // of a statement it takes nothing back
             }
         }
     }

@@ -36,7 +36,7 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
         let mut out = Vec::new();
-        while let Some(answer) = backend.next_answer_of_ours() {
+        while let Some(answer) = backend.requests.take_answer_of_ours() {
             out.extend_from_slice(answer);
         }
         if !out.is_empty() {

@@ -21,27 +21,17 @@ pub(super) enum Expect {
     Call,
     /// Sync: ReadyForQuery.
     Sync,
-    /// The client's Parse. `serial` finds the name that it gave, should the Parse fail.
+    /// The client's Parse.
     Parse {
-        /// See [`super::client::ClientStatement::serial`]; 0 where there is nothing to find.
+        /// See [`super::client::ClientStatement::serial`]; 0 where nothing is noted by it.
         serial: u32,
         /// Id of the shared statement that the server gets; 0 for any other.
         statement: u64,
     },
-    /// The client's Parse of a name that the server knows by that name, too, of which something is or was
-    /// noted: what was before is the first in [`super::backend::Backend::renoted`].
-    ParseNoted,
     /// A Parse that was not sent because the server has the statement: ParseComplete is ours.
-    ParseKnown {
-        /// As for `Parse`.
-        serial: u32,
-    },
-    /// A Parse made to fail in place of one that names an existing statement: its error is
-    /// replaced by the one that the client is due.
-    ParseRefused,
-    /// A Bind made to fail in place of one that the server would refuse for another reason: its error is
-    /// replaced likewise.
-    BindRefused,
+    ParseKnown,
+    /// A Parse or Bind made to fail in place of one that is due another error: see [`Change::Refuses`].
+    Refused,
     /// Bind.
     Bind {
         /// Id of the shared statement that it names; 0 for any other.
@@ -51,23 +41,14 @@ pub(super) enum Expect {
     DescribeStatement {
         /// Id of the shared statement that it names; 0 for any other.
         statement: u64,
-        /// See `DescribePortal`.
-        noted: bool,
     },
     /// Describe of a portal: RowDescription or NoData.
-    DescribePortal {
-        /// What the client is told is noted in the first of
-        /// [`super::backend::Backend::describing`].
-        noted: bool,
-    },
+    DescribePortal,
     /// Execute.
     Execute,
     /// Close.
     Close,
-    /// The same of such a name: see `ParseNoted`.
-    CloseNoted,
-    /// A Close that was not sent, or a DEALLOCATE in another's place: the name that it took away
-    /// is the first in [`super::backend::Backend::closing`].
+    /// A Close that was not sent, or a DEALLOCATE in another's place.
     CloseKnown {
         /// CloseComplete is ours to give.
         told: bool,
@@ -119,8 +100,7 @@ pub(super) enum Expect {
     },
     /// Made by us: Describe of a statement.
     MadeDescribe {
-        /// Id of the shared statement; 0 for the unnamed one, which has an entry in
-        /// [`super::backend::Backend::comparing`].
+        /// Id of the shared statement; 0 for the unnamed one.
         statement: u64,
     },
     /// Made by us: a Sync, e.g. after an error, ahead of the client's own.
@@ -128,34 +108,19 @@ pub(super) enum Expect {
 }
 
 impl Expect {
-    /// Whether it replaces the unnamed statement, or takes it away: it has an entry in
-    /// [`super::backend::Backend::displaced`].
+    /// Whether it is a Parse of the client's unnamed statement, or takes that away.
     pub(super) fn displaces_unnamed(self) -> bool {
         matches!(self, Self::Unnaming { .. })
             || matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
     }
 
-    /// Whether it gives a shared statement the client's name for it: that has an entry in
-    /// [`super::backend::Backend::naming`].
-    pub(super) fn names(self) -> bool {
-        matches!(self, Self::ParseKnown { .. })
-            || matches!(self, Self::Parse { serial, statement } if serial != 0 && statement != 0)
-    }
-
-    /// Whether it changes what is noted of a name: that has an entry in
-    /// [`super::backend::Backend::renoted`].
-    pub(super) fn notes(self) -> bool {
-        matches!(self, Self::ParseNoted | Self::CloseNoted)
-    }
-
-    /// Whether what it describes is looked at. (A server's longest description has 1,664 columns: 136 kB.)
-    pub(super) fn describes(self) -> bool {
-        matches!(
-            self,
-            Self::MadeDescribe { .. }
-                | Self::DescribeStatement { noted: true, .. }
-                | Self::DescribePortal { noted: true }
-        )
+    /// Whether it may do something to the server's unnamed statement.
+    pub(super) fn touches_unnamed(self) -> bool {
+        self.displaces_unnamed()
+            || matches!(
+                self,
+                Self::MadeParse { statement: 0 } | Self::Made | Self::Close | Self::Query
+            )
     }
 
     /// Whether it ends with ReadyForQuery.
@@ -216,6 +181,6 @@ impl Expect {
 
     /// Whether the server answers it only outside the state in which it ignores all up to Sync.
     pub(super) fn is_ours_to_answer(self) -> bool {
-        matches!(self, Self::ParseKnown { .. } | Self::CloseKnown { .. } | Self::Unnaming { .. })
+        matches!(self, Self::ParseKnown | Self::CloseKnown { .. } | Self::Unnaming { .. })
     }
 }

@@ -19,8 +19,8 @@ use super::backend::Backend;
 use super::client::Client;
 use super::expect::Expect;
 use super::replay::{hash_of_parameters, hash_of_rows};
+use super::request_queue::Change;
 use super::statement::Shape;
-use super::turn::Comparing;
 use super::{Socket, limits};
 use crate::listen::Notification;
 use crate::session::part::Part;
@@ -181,7 +181,7 @@ impl<S: Socket> Relay<'_, S> {
                 let looked_at = match header.kind {
                     kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
                     kind::ROW_DESCRIPTION | kind::PARAMETER_DESCRIPTION => {
-                        self.backend.requests.front().is_some_and(|owed| owed.describes())
+                        self.backend.requests.looks_at_description()
                     }
                     _ => false,
                 };
@@ -261,7 +261,7 @@ impl<S: Socket> Relay<'_, S> {
     /// Gives the answers of ours whose turn has come.
     fn answer_made(&mut self, run: &mut usize, at: usize) {
         loop {
-            let Some(answer) = self.backend.next_answer_of_ours() else {
+            let Some(answer) = self.backend.requests.take_answer_of_ours() else {
                 if self.backend.requests.take_copy_input() {
                     continue;
                 }
@@ -285,13 +285,9 @@ impl<S: Socket> Relay<'_, S> {
             return false;
         };
         let completes = match (message, owed) {
-            (kind::PARSE_COMPLETE, Expect::Parse { statement: 0, serial }) if serial != 0 => {
-                backend.displaced.pop_front();
-                true
-            }
-            (kind::BIND_COMPLETE, Expect::Bind { .. })
-            | (kind::ROW_DESCRIPTION, Expect::DescribePortal { noted: false }) => true,
-            (kind::ROW_DESCRIPTION, owed @ Expect::DescribePortal { noted: true }) => {
+            (kind::PARSE_COMPLETE, Expect::Parse { statement: 0, serial }) if serial != 0 => true,
+            (kind::BIND_COMPLETE, Expect::Bind { .. }) => true,
+            (kind::ROW_DESCRIPTION, Expect::DescribePortal) => {
                 self.note_description(owed, message, body);
                 true
             }
@@ -335,7 +331,7 @@ impl<S: Socket> Relay<'_, S> {
                 if let Some(Expect::Parse { statement, .. }) = self.backend.requests.front() {
                     self.backend.statements.note(statement);
                 }
-                let ours = self.backend.requests.front().is_some_and(|e| e.is_made());
+                let ours = self.backend.requests.front().is_some_and(Expect::is_made);
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
@@ -422,11 +418,11 @@ impl<S: Socket> Relay<'_, S> {
                 self.backend.hand_over_answered();
                 (false, Fate::Skip)
             }
-            (Expect::Parse { .. } | Expect::ParseNoted, kind::PARSE_COMPLETE)
+            (Expect::Parse { .. }, kind::PARSE_COMPLETE)
             | (Expect::Bind { .. }, kind::BIND_COMPLETE)
-            | (Expect::Close | Expect::CloseNoted, kind::CLOSE_COMPLETE)
+            | (Expect::Close, kind::CLOSE_COMPLETE)
             | (
-                Expect::DescribeStatement { .. } | Expect::DescribePortal { .. },
+                Expect::DescribeStatement { .. } | Expect::DescribePortal,
                 kind::ROW_DESCRIPTION | kind::NO_DATA,
             )
             | (
@@ -482,22 +478,11 @@ impl<S: Socket> Relay<'_, S> {
         if !owed.is_made() {
             self.backend.replay.forget();
         }
-        if let Expect::DescribeStatement { noted: true, .. }
-        | Expect::DescribePortal { noted: true } = owed
-        {
+        if let Expect::DescribeStatement { .. } | Expect::DescribePortal = owed {
             self.note_description(owed, message, body);
         }
         if completes {
             self.backend.requests.complete();
-            if owed.displaces_unnamed() {
-                self.backend.displaced.pop_front();
-            }
-            if owed.names() {
-                self.backend.naming.pop_front();
-            }
-            if owed.notes() {
-                self.backend.renoted.pop_front();
-            }
             if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
                 self.backend.statements.prove(statement);
             }
@@ -507,24 +492,24 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The client is told what a statement takes and gives.
     fn note_description(&mut self, owed: Expect, message: u8, body: &[u8]) {
+        let backend = &mut *self.backend;
+        let Some(Change::Describes(seen)) = backend.requests.front_change() else { return };
         let shape = if message == kind::PARAMETER_DESCRIPTION {
             Shape { parameters: hash_of_parameters(body), rows: 0 }
         } else {
             let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
             Shape { parameters: 0, rows: hash_of_rows(rows) }
         };
-        if let Expect::DescribeStatement { statement, .. } = owed {
-            self.backend.statements.described(statement, shape);
-        }
-        let Some(seen) = self.backend.describing.front() else { return };
-        if let Expect::DescribePortal { .. } = owed {
-            self.backend.statements.described_portal(seen.bound(), shape.rows);
+        match owed {
+            Expect::DescribeStatement { statement } => {
+                backend.statements.described(statement, shape);
+            }
+            _ => backend.statements.described_portal(seen.bound(), shape.rows),
         }
         if message == kind::PARAMETER_DESCRIPTION {
             seen.parameters(body);
         } else {
             seen.rows(shape.rows);
-            self.backend.describing.pop_front();
         }
     }
 
@@ -533,7 +518,7 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.replay.now(shape);
         if statement != 0 {
             self.backend.statements.described(statement, shape);
-        } else if let Some(comparing) = self.backend.comparing.front_mut() {
+        } else if let Some(Change::Compares(comparing)) = self.backend.requests.front_change_mut() {
             let Shape { parameters, rows } = &mut comparing.shape;
             (*parameters, *rows) = (*parameters | shape.parameters, *rows | shape.rows);
         }
@@ -545,8 +530,11 @@ impl<S: Socket> Relay<'_, S> {
         if statement != 0 {
             return None;
         }
-        let Comparing { seen, waits, shape } = self.backend.comparing.pop_front()?;
-        if shape.fits(seen.told()) || self.client.is_none() {
+        let Some(Change::Compares(comparing)) = self.backend.requests.front_change() else {
+            return None;
+        };
+        let (fits, waits) = (comparing.shape.fits(comparing.seen.told()), comparing.waits);
+        if fits || self.client.is_none() {
             return None;
         }
         self.backend.unnamed_changed = waits;

@@ -7,19 +7,18 @@
 //! # Invariants
 //! A Parse that fails, or that the server ignores behind an error, leaves the name as it was, and so
 //! does a Close that is ignored: each that changes what is noted of a name has an entry in
-//! [`Backend::renoted`], by which that is taken back. (Where the Parse of an unnamed statement fails
+//! the queue of requests with [`Change::Notes`], by which that is taken back. (Where the Parse of an unnamed statement fails
 //! itself there is none any more, and nothing to be bound.)
 //!
 //! # Limits
 //! DEALLOCATE takes nothing away here: what is noted of a statement that is gone does no harm, unless a
 //! PREPARE gives the same name to another.
 
-use std::collections::VecDeque;
-
 use super::backend::Backend;
 use super::client::{Client, TooManyPortals, significant};
 use super::effects::Unusual;
 use super::expect::Expect;
+use super::request_queue::Change;
 use super::{Socket, limits};
 use crate::session::calls::Given;
 
@@ -95,24 +94,19 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> Backend<S> {
-    /// Notes what a Parse or Close owes that goes to the server under its client's own name: `usually`
-    /// that.
-    pub(super) fn expect_noted(
-        &mut self,
-        renoted: Option<Renoted>,
-        noted: Expect,
-        usually: Expect,
-    ) {
-        self.expect(if renoted.is_some() { noted } else { usually });
+    /// Notes what a Parse or Close owes that goes to the server under its client's own name.
+    pub(super) fn expect_noted(&mut self, renoted: Option<Renoted>, owed: Expect) {
         let pipeline = self.requests.pipeline();
-        self.renoted.extend(renoted.map(|renoted| Renoted { pipeline, ..renoted }));
+        let change =
+            renoted.map(|renoted| Change::Notes(Box::new(Renoted { pipeline, ..renoted })));
+        self.request(owed, change);
     }
 
     /// Whether it is still open what is noted of a name, for a message of the pipeline under way. (Where
     /// a Parse of its own is ignored, so is what stands behind that.)
     pub(super) fn is_being_noted(&self, name: &[u8]) -> bool {
         let name = significant(name);
-        let last = self.renoted.iter().rfind(|renoted| *renoted.name == *name);
+        let last = self.requests.renoted().rfind(|renoted| *renoted.name == *name);
         last.is_some_and(|renoted| renoted.pipeline != self.requests.pipeline())
     }
 
@@ -120,12 +114,12 @@ impl<S: Socket> Backend<S> {
     pub(super) fn take_back_noted(
         &mut self,
         client: Option<&mut Client<S>>,
-        ignored: VecDeque<Renoted>,
+        ignored: Vec<Renoted>,
     ) {
         let Some(client) = client else { return };
         // The last one first: what was there before all of them is there again.
         for renoted in ignored.into_iter().rev() {
-            match self.renoted.iter_mut().find(|later| later.name == renoted.name) {
+            match self.requests.renoted_mut().find(|later| later.name == renoted.name) {
                 Some(later) => later.before = renoted.before,
                 None => client.take_back(renoted),
             }

@@ -18,40 +18,26 @@
 use super::Socket;
 use super::backend::Backend;
 use super::expect::Expect;
-use crate::wire::build;
+use super::request_queue::{Change, Entry};
 
 impl<S: Socket> Backend<S> {
     /// Notes what a message that is being sent owes.
     #[inline]
-    pub(super) fn expect(&mut self, expect: Expect) {
+    pub(super) fn expect(&mut self, owed: Expect) {
+        self.request(owed, None);
+    }
+
+    /// The same of a message that changes something.
+    #[inline]
+    pub(super) fn request(&mut self, owed: Expect, change: Option<Change>) {
         if self.requests.is_in_pipeline()
-            && expect.ends_with_ready()
+            && owed.ends_with_ready()
             && !self.requests.is_skipping_to_sync()
-            && self.would_be_cut_by(expect)
+            && self.would_be_cut_by(owed)
         {
             self.break_off("a query of the pooler's would have ended its client's pipeline");
         }
-        self.requests.push(expect);
-    }
-
-    /// Takes the first entry off, if its answer is ours to give and its turn has come: what the client gets,
-    /// which may be nothing.
-    #[inline]
-    pub(super) fn next_answer_of_ours(&mut self) -> Option<&'static [u8]> {
-        Some(match self.requests.take_answer_of_ours()? {
-            Expect::ParseKnown { .. } => {
-                self.naming.pop_front();
-                &build::PARSE_COMPLETE
-            }
-            Expect::CloseKnown { told } => {
-                self.closing.pop_front();
-                if told { &build::CLOSE_COMPLETE } else { &[] }
-            }
-            _ => {
-                self.displaced.pop_front();
-                &[]
-            }
-        })
+        self.requests.push(Entry { owed, change });
     }
 
     /// Whether the pipeline under way must not be ended by this.

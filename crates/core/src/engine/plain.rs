@@ -314,10 +314,8 @@ impl<S: Socket> Backend<S> {
         self.statements.touch(statement.id);
         seen.binds(statement.id, *since);
         self.drawn |= !statement.draws_nothing;
-        if describes {
-            self.describing.push_back(seen.clone());
-        }
         client.bound = Some(seen.clone());
+        let describes = describes.then(|| seen.clone());
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)
     }
@@ -334,9 +332,9 @@ impl<S: Socket> Backend<S> {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
         self.drawn |= !unnamed.draws_nothing;
-        let before = client.unnamed.replace(unnamed.clone());
-        let serial_before = std::mem::replace(&mut client.unnamed_serial, serial);
-        self.displace_unnamed(before, serial_before);
+        // (It is not ignored, for nothing precedes it: what was there before does not come back.)
+        client.unnamed = Some(unnamed.clone());
+        client.unnamed_serial = serial;
         self.unnamed = Some(unnamed);
         (self.unnamed_since, self.unnamed_follows) =
             (self.requests.pipeline(), self.requests.pipeline());

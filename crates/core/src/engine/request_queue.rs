@@ -48,21 +48,27 @@
 //! # Limits
 //! The queue has no bound of its own: its owner sends no more while it [`RequestQueue::is_full`].
 
+mod change;
 mod copy_in;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use super::expect::Expect;
 use super::limits;
+use super::replay::Seen;
+use crate::wire::build;
+pub(super) use change::{Change, Closed, Displaced, Naming, Refusal};
 use copy_in::CopyIn;
 
 /// What is sent whole while nothing is outstanding: see [`super::plain`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) enum PlainPipeline {
-    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id.
-    Named { statement: u64, describes: bool },
+    /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id. `describes`: where
+    /// the description is noted.
+    Named { statement: u64, describes: Option<Arc<Seen>> },
     /// The same of the unnamed statement, with its Parse. `serial`: as for [`Expect::Parse`].
     Unnamed { serial: u32, describes: bool },
     /// A Query.
@@ -93,10 +99,26 @@ enum InDoubt {
     },
 }
 
+/// One request. An ordinary Bind, Execute, Query or Sync carries no change.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// What answers it, and what becomes of the answer.
+    pub(super) owed: Expect,
+    /// What is done with the answer besides, or undone without one.
+    pub(super) change: Option<Change>,
+}
+
+impl From<Expect> for Entry {
+    #[inline]
+    fn from(owed: Expect) -> Self {
+        Self { owed, change: None }
+    }
+}
+
 /// The requests that a server has not answered yet, in the order of their answers.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
-    entries: VecDeque<Expect>,
+    entries: VecDeque<Entry>,
     /// How many of them end with ReadyForQuery.
     syncs_outstanding: u32,
     /// How many requests that end with ReadyForQuery there have ever been.
@@ -138,30 +160,34 @@ impl RequestQueue {
         self.entries.len()
     }
 
+    fn owed(&self) -> impl DoubleEndedIterator<Item = Expect> {
+        self.entries.iter().map(|entry| entry.owed)
+    }
+
     /// What the server answers next.
     #[inline]
     pub(super) fn front(&self) -> Option<Expect> {
-        self.entries.front().copied()
+        self.entries.front().map(|entry| entry.owed)
     }
 
     /// What it answers after that.
     pub(super) fn second(&self) -> Option<Expect> {
-        self.entries.get(1).copied()
+        self.entries.get(1).map(|entry| entry.owed)
     }
 
     /// What has been sent last.
     pub(super) fn back(&self) -> Option<Expect> {
-        self.entries.back().copied()
+        self.entries.back().map(|entry| entry.owed)
     }
 
     /// Whether one of these is outstanding.
     pub(super) fn contains(&self, expect: Expect) -> bool {
-        self.entries.contains(&expect)
+        self.owed().any(|owed| owed == expect)
     }
 
     /// What has been sent since the last Sync, the newest first.
     pub(super) fn since_sync(&self) -> impl Iterator<Item = Expect> {
-        self.entries.iter().rev().copied().take_while(|owed| !owed.ends_ignoring())
+        self.owed().rev().take_while(|owed| !owed.ends_ignoring())
     }
 
     /// Whether any ReadyForQuery is outstanding.
@@ -172,16 +198,13 @@ impl RequestQueue {
 
     /// Whether answers are outstanding that the client will see.
     pub(super) fn owes_client(&self) -> bool {
-        self.entries.iter().any(|expect| !expect.is_query_of_ours())
+        self.owed().any(|owed| !owed.is_query_of_ours())
     }
 
     /// Whether a query or pipeline of the client is to be answered to its end yet.
     pub(super) fn owes_client_ready(&self) -> bool {
         self.owes_ready()
-            && self
-                .entries
-                .iter()
-                .any(|expect| expect.ends_with_ready() && !expect.is_query_of_ours())
+            && self.owed().any(|owed| owed.ends_with_ready() && !owed.is_query_of_ours())
     }
 
     /// The same, and the end comes whatever the client sends next: no copy waits for its data.
@@ -191,7 +214,7 @@ impl RequestQueue {
 
     /// Whether a query of ours is outstanding.
     pub(super) fn has_query_of_ours(&self) -> bool {
-        self.entries.iter().any(|expect| expect.is_query_of_ours())
+        self.owed().any(Expect::is_query_of_ours)
     }
 
     /// Whether so much is outstanding that the client's further messages wait.
@@ -218,7 +241,7 @@ impl RequestQueue {
     #[inline]
     pub(super) fn owes_one_end(&self) -> bool {
         self.entries.len() == 1
-            && matches!(self.entries.front(), Some(Expect::Sync | Expect::Query))
+            && matches!(self.front(), Some(Expect::Sync | Expect::Query))
             && self.position == Position::Between
             && self.in_doubt == InDoubt::No
     }
@@ -291,34 +314,34 @@ impl RequestQueue {
 impl RequestQueue {
     /// Notes what a message that is being sent owes: nothing, if the server ignores it.
     #[inline]
-    pub(super) fn push(&mut self, expect: Expect) {
-        if self.is_skipping_to_sync() && expect != Expect::Sync {
+    pub(super) fn push(&mut self, entry: Entry) {
+        if self.is_skipping_to_sync() && entry.owed != Expect::Sync {
             return;
         }
-        if expect.ends_with_ready() {
+        if entry.owed.ends_with_ready() {
             self.syncs_outstanding += 1;
             self.unbroken += 1;
             self.pipeline += 1;
             self.position = Position::Between;
         } else {
-            if expect == Expect::Execute {
+            if entry.owed == Expect::Execute {
                 self.executed_in = Some(self.pipeline);
             }
             self.position = Position::InPipeline;
         }
-        self.entries.push_back(expect);
+        self.entries.push_back(entry);
     }
 
     /// Notes an answer of ours for which nothing is sent: it is part of what precedes it.
-    pub(super) fn push_unsent(&mut self, expect: Expect) {
-        self.entries.push_back(expect);
+    pub(super) fn push_unsent(&mut self, entry: Entry) {
+        self.entries.push_back(entry);
     }
 
     /// Notes a Sync of ours that ends a pipeline which the server skips.
     pub(super) fn push_sync_after_error(&mut self) {
         self.position = Position::InPipeline;
         self.let_sync_end_pipeline();
-        self.push(Expect::MadeSync);
+        self.push(Expect::MadeSync.into());
     }
 
     /// Notes what a whole pipeline, or a Query, owes that is sent while nothing is outstanding: see
@@ -326,27 +349,30 @@ impl RequestQueue {
     #[inline]
     pub(super) fn push_plain(&mut self, pipeline: PlainPipeline) {
         debug_assert!(self.is_at_rest());
-        let described = match pipeline {
+        let ends_with_sync = !matches!(pipeline, PlainPipeline::Query);
+        let mut push = |owed, change| self.entries.push_back(Entry { owed, change });
+        match pipeline {
             PlainPipeline::Named { statement, describes } => {
-                self.entries.push_back(Expect::Bind { statement });
-                describes.then_some(true)
+                push(Expect::Bind { statement }, None);
+                if let Some(seen) = describes {
+                    push(Expect::DescribePortal, Some(Change::Describes(seen)));
+                }
             }
             PlainPipeline::Unnamed { serial, describes } => {
-                self.entries.push_back(Expect::Parse { serial, statement: 0 });
-                self.entries.push_back(Expect::Bind { statement: 0 });
-                describes.then_some(false)
+                push(Expect::Parse { serial, statement: 0 }, None);
+                push(Expect::Bind { statement: 0 }, None);
+                if describes {
+                    push(Expect::DescribePortal, None);
+                }
             }
-            PlainPipeline::Query => None,
-        };
-        if let Some(noted) = described {
-            self.entries.push_back(Expect::DescribePortal { noted });
+            PlainPipeline::Query => {}
         }
-        if let PlainPipeline::Query = pipeline {
-            self.entries.push_back(Expect::Query);
-        } else {
-            self.entries.push_back(Expect::Execute);
-            self.entries.push_back(Expect::Sync);
+        if ends_with_sync {
+            push(Expect::Execute, None);
+            push(Expect::Sync, None);
             self.executed_in = Some(self.pipeline);
+        } else {
+            push(Expect::Query, None);
         }
         self.syncs_outstanding += 1;
         // Before it nothing was outstanding: no run of queries goes on.
@@ -357,8 +383,8 @@ impl RequestQueue {
     /// The Sync that the client has just sent is the one that ours has stood for. `false`: none has.
     pub(super) fn give_sync_to_client(&mut self) -> bool {
         match self.entries.back_mut() {
-            Some(made) if *made == Expect::MadeSync => {
-                *made = Expect::Sync;
+            Some(made) if made.owed == Expect::MadeSync => {
+                made.owed = Expect::Sync;
                 true
             }
             _ => false,
@@ -377,7 +403,7 @@ impl RequestQueue {
     /// A statement of the first entry is answered. Whether that was its last one.
     pub(super) fn complete_statement(&mut self) -> bool {
         match self.entries.front_mut() {
-            Some(Expect::Statements(left)) if *left > 1 => {
+            Some(Entry { owed: Expect::Statements(left), .. }) if *left > 1 => {
                 *left -= 1;
                 false
             }
@@ -385,33 +411,39 @@ impl RequestQueue {
         }
     }
 
-    /// Takes the first entry, if the answer is ours to give and its turn has come.
+    /// Takes the first entry off, if its answer is ours to give and its turn has come: what the client gets,
+    /// which may be nothing.
     #[inline]
-    pub(super) fn take_answer_of_ours(&mut self) -> Option<Expect> {
-        self.entries.pop_front_if(|owed| owed.is_ours_to_answer())
+    pub(super) fn take_answer_of_ours(&mut self) -> Option<&'static [u8]> {
+        let answered = self.entries.pop_front_if(|entry| entry.owed.is_ours_to_answer())?;
+        Some(match answered.owed {
+            Expect::ParseKnown => &build::PARSE_COMPLETE,
+            Expect::CloseKnown { told: true } => &build::CLOSE_COMPLETE,
+            _ => &[],
+        })
     }
 
     /// Takes copy data off that nothing precedes: whether a copy has read them does not matter now.
     #[inline]
     pub(super) fn take_copy_input(&mut self) -> bool {
-        self.entries.pop_front_if(|owed| matches!(owed, Expect::CopyInput { .. })).is_some()
+        self.entries.pop_front_if(|entry| matches!(entry.owed, Expect::CopyInput { .. })).is_some()
     }
 
-    /// The second entry will not be answered, whatever becomes of the first.
-    pub(super) fn drop_second(&mut self) {
-        self.entries.remove(1);
+    /// The second entry is no part of the first any more, which has failed. Its change.
+    pub(super) fn take_second(&mut self) -> Option<Change> {
+        self.entries.remove(1)?.change
     }
 
     /// The text of a Query has failed: none of its other statements is run.
     pub(super) fn fail_text(&mut self) {
-        while self.entries.pop_front_if(|owed| owed.is_within_query()).is_some() {}
+        while self.entries.pop_front_if(|entry| entry.owed.is_within_query()).is_some() {}
     }
 
     /// A message of a pipeline has failed. Takes it off, and then, one at a time, what the server ignores
     /// after it. `None`: the Sync has come up that ends this, or nothing more has been sent.
-    pub(super) fn take_ignored(&mut self) -> Option<Expect> {
-        let ignored = self.entries.pop_front_if(|owed| !owed.ends_ignoring())?;
-        if ignored.ends_with_ready() {
+    pub(super) fn take_ignored(&mut self) -> Option<Entry> {
+        let ignored = self.entries.pop_front_if(|entry| !entry.owed.ends_ignoring())?;
+        if ignored.owed.ends_with_ready() {
             self.syncs_outstanding -= 1;
         }
         Some(ignored)
@@ -459,7 +491,7 @@ impl RequestQueue {
     /// ReadyForQuery has come. Takes it for one in doubt, if it is not that of the first entry.
     pub(super) fn take_ready_in_doubt(&mut self) -> bool {
         let InDoubt::Syncs { count, fence_passed } = self.in_doubt else { return false };
-        match self.entries.front() {
+        match self.front() {
             // Not its own, if it has one: that comes after its completion.
             Some(owed) if fence_passed || (owed.ends_with_ready() && !owed.is_text()) => {
                 return false;

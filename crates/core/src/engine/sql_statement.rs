@@ -27,7 +27,6 @@
 //! Plans, and how often a statement was planned, stay with the server connection: a client that looks
 //! at these (pg_prepared_statements, EXPLAIN EXECUTE) keeps it.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::Socket;
@@ -37,6 +36,7 @@ use super::doubt::Noted;
 use super::effects::Effects;
 use super::expect::Expect;
 use super::from_client::Halt;
+use super::request_queue::Change;
 use super::statement::{Statement, StatementMemory, same_parse_settings};
 use super::timeouts::with_timeout_of;
 use super::turn::Turn;
@@ -60,6 +60,7 @@ const OVERHEAD_BYTES: usize = 200;
 const THIS_PART: PartSet = PartSet::of(&[Part::SqlStatement]);
 
 /// A statement of a client's.
+#[derive(Debug)]
 pub(super) struct SqlStatement {
     pub(super) name: Box<[u8]>,
     /// Its PREPARE.
@@ -121,8 +122,6 @@ struct There {
 #[derive(Default)]
 pub(super) struct BackendSql {
     all: Vec<There>,
-    /// What is under way, one for each `MadePrepare` in `expected`; `None`: a DEALLOCATE.
-    under_way: VecDeque<Option<Arc<SqlStatement>>>,
     /// Stand-ins that it has had.
     stand_ins: u64,
     /// A name was taken by what no text had shown, and has been made free.
@@ -276,8 +275,7 @@ impl<S: Socket> Backend<S> {
             }
             let mut text = b"DEALLOCATE ".to_vec();
             write_name(&known.statement.name, &mut text);
-            self.made_prepare(&text, out);
-            there.under_way.push_back(None);
+            self.made_prepare(&text, Some(Change::Deallocates), out);
         }
         let lacks = |one: &&Arc<SqlStatement>| brings && there.place(one).is_none();
         let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
@@ -286,11 +284,11 @@ impl<S: Socket> Backend<S> {
                 let settings = with_timeout_of(&one.settings, &self.applied);
                 self.apply_settings(&settings, start, out);
             }
+            let change = Some(Change::Prepares(one.clone()));
             match &one.parsed {
-                Some(parsed) => self.made_own_parse(&one.name, &parsed.body, out),
-                None => self.made_prepare(&one.text, out),
+                Some(parsed) => self.made_own_parse(&one.name, &parsed.body, change, out),
+                None => self.made_prepare(&one.text, change, out),
             }
-            there.under_way.push_back(Some(one.clone()));
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
         if !missing.is_empty() {
@@ -300,38 +298,45 @@ impl<S: Socket> Backend<S> {
         let order =
             |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
         there.all.sort_by_cached_key(order);
-        if !there.all.is_empty() || !there.under_way.is_empty() {
+        if !there.all.is_empty() || self.requests.has_sql_under_way() {
             self.by_sql = Some(there);
         }
         !missing.is_empty()
     }
 
     /// Appends a PREPARE or DEALLOCATE of ours, or what stands around one.
-    pub(super) fn made_prepare(&mut self, text: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn made_prepare(&mut self, text: &[u8], change: Option<Change>, out: &mut Vec<u8>) {
         build::query(out, text);
-        self.expect(Expect::MadePrepare);
+        self.request(Expect::MadePrepare, change);
         self.unnamed = None;
     }
 
     /// Appends a Parse of ours that gives a statement its client's own name.
-    pub(super) fn made_own_parse(&mut self, name: &[u8], body: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn made_own_parse(
+        &mut self,
+        name: &[u8],
+        body: &[u8],
+        change: Option<Change>,
+        out: &mut Vec<u8>,
+    ) {
         build::parse(out, name, body);
         out.extend_from_slice(&build::SYNC);
-        self.expect(Expect::MadePrepare);
+        self.request(Expect::MadePrepare, change);
     }
 
     /// Whether a DEALLOCATE of ours has failed with this error, and the statement may still be there.
     /// (It finds none where a function has taken the statement away.)
     pub(super) fn leaves_anothers_statement(&self, error: &[u8]) -> bool {
-        let next = self.by_sql.as_ref().and_then(|there| there.under_way.front());
-        matches!(next, Some(None)) && field(error, b'C') != Some(b"26000")
+        self.by_sql.is_some()
+            && matches!(self.requests.front_change(), Some(Change::Deallocates))
+            && field(error, b'C') != Some(b"26000")
     }
 
     /// The server has refused a PREPARE of ours, or knows no statement that is to be deallocated.
     pub(super) fn prepare_refused(&mut self, error: &[u8]) {
         let Some(there) = &mut self.by_sql else { return };
-        if let Some(Some(statement)) = there.under_way.front().cloned()
-            && let Some(at) = there.place(&statement)
+        if let Some(Change::Prepares(statement)) = self.requests.front_change()
+            && let Some(at) = there.place(statement)
         {
             let kept = error.len() <= ERROR_BYTES_MAX;
             let error = if kept { error.into() } else { Box::default() };
@@ -341,9 +346,9 @@ impl<S: Socket> Backend<S> {
 
     /// The server has come to the end of one.
     pub(super) fn prepare_ended(&mut self) {
-        let Some(there) = &mut self.by_sql else { return };
-        there.under_way.pop_front();
-        if there.all.is_empty() && there.under_way.is_empty() {
+        if self.by_sql.as_ref().is_some_and(|there| there.all.is_empty())
+            && !self.requests.has_sql_under_way()
+        {
             self.by_sql = None;
         }
     }

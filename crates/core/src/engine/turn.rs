@@ -332,7 +332,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let since = match self.client.statement(name) {
             _ if name.is_empty() => Some(self.backend.unnamed_since),
             Some(named) => Some(named.pipeline),
-            None => self.backend.closing_since(name),
+            None => self.backend.requests.closing_since(name),
         };
         if since.is_some_and(|since| self.backend.requests.is_in_doubt(since)) {
             return self.wait();
@@ -536,8 +536,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         if !self.backend.requests.is_empty() && !self.backend.requests.is_skipping_to_sync() {
             if self.client.unnamed.is_some() {
                 let (before, serial) = (self.client.unnamed.clone(), self.client.unnamed_serial);
-                self.backend.displace_unnamed(before, serial);
-                self.backend.expect(Expect::Unnaming { serial: self.serial });
+                let displaced = self.backend.displaced(before, serial);
+                self.backend.request(Expect::Unnaming { serial: self.serial }, displaced);
                 unnaming = self.serial;
             } else if self.client.unnamed_serial != 0 {
                 // It is ignored with another one ahead of it that has taken the statement away.

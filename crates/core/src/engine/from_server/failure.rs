@@ -1,19 +1,40 @@
 //! An error: what the server ignores behind it, and what that undoes in the books.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
 use super::super::Socket;
-use super::super::backend::{Backend, Displaced};
+use super::super::backend::Backend;
 use super::super::client::significant;
 use super::super::expect::Expect;
 use super::super::names::ClientStatements;
+use super::super::noted::Renoted;
 use super::super::replay::is_stale_or_lost;
+use super::super::request_queue::{Change, Closed, Displaced, Entry};
 use super::super::restore::{Longer, count_back};
 use super::super::timeouts::is_cut_off;
 use super::super::turn::OwnNames;
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
+
+/// What is taken back with what the server has failed or ignored.
+#[derive(Default)]
+struct Undone {
+    /// Serials of the Parses among them that gave names.
+    named: BTreeSet<u32>,
+    /// What was noted before of the names that the server knows, too.
+    noted: Vec<Renoted>,
+    /// The client's unnamed statement before the first of them that displaces it.
+    unnamed: Option<Displaced>,
+    /// Nothing that was sent since has taken the place of what is ignored.
+    is_still_unnamed: bool,
+    /// One of them is a Parse or Close of the unnamed statement, or may be one.
+    touches_unnamed: bool,
+    /// The Parse whose error it is.
+    parse: Option<u32>,
+    /// What the client is due in place of the error.
+    refusal: Option<Box<[u8]>>,
+}
 
 impl<S: Socket> Relay<'_, S> {
     pub(super) fn error(
@@ -62,7 +83,7 @@ impl<S: Socket> Relay<'_, S> {
         if let (
             Expect::Bind { statement }
             | Expect::MadeSettings { statement }
-            | Expect::DescribeStatement { statement, .. },
+            | Expect::DescribeStatement { statement },
             true,
         ) = (owed, is_stale_or_lost(body))
         {
@@ -115,109 +136,36 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => {}
         }
-        // The server ignores everything up to the next Sync.
+        Ok(self.skip_to_sync(owed, body, healing, relayed))
+    }
+
+    /// A message of a pipeline has failed: the server ignores everything up to the next Sync. What it would
+    /// have done is taken back.
+    fn skip_to_sync(
+        &mut self,
+        owed: Expect,
+        body: &[u8],
+        healing: bool,
+        relayed: &Relayed,
+    ) -> Fate {
         let erring = self.backend.requests.answered_pipeline();
-        let mut refused = None;
-        let mut is_first = true;
-        let mut unnamed = None;
-        // Nothing that was sent since has taken the place of what is ignored.
-        let mut still_unnamed = false;
-        let mut touches_unnamed = false;
-        let mut failed = BTreeSet::new();
-        let mut noted = VecDeque::new();
-        // The Parse whose error it is.
-        let mut parse = None;
-        while let Some(next) = self.backend.requests.take_ignored() {
-            // A Parse or Close of the unnamed statement, or what may be one.
-            touches_unnamed |= next.displaces_unnamed()
-                || matches!(
-                    next,
-                    Expect::MadeParse { statement: 0 }
-                        | Expect::Made
-                        | Expect::Close
-                        | Expect::CloseNoted
-                        | Expect::Query
-                );
-            let ignored = !std::mem::replace(&mut is_first, false);
-            if next.displaces_unnamed() {
-                let before = self.backend.displaced.pop_front();
-                if !ignored {
-                    unnamed = Some(Displaced::default()); // a Parse that fails has taken it away, too
-                } else if unnamed.is_none() {
-                    unnamed = before;
-                }
-            }
-            match next {
-                Expect::Parse { serial, statement } => {
-                    parse = parse.or((!ignored).then_some(serial));
-                    let pipeline = self.backend.requests.answered_pipeline();
-                    self.backend.statements.remove(statement, pipeline);
-                    still_unnamed |= serial != 0
-                        && self.client.as_ref().is_some_and(|c| c.unnamed_serial == serial);
-                    if next.names() {
-                        self.unname(serial);
-                        failed.insert(serial);
-                    } else if serial != 0
-                        && let Some(client) = &mut self.client
-                    {
-                        client.unname_unnamed(serial);
-                    }
-                }
-                Expect::Unnaming { serial } => {
-                    let client = self.client.as_ref();
-                    still_unnamed |= client.is_some_and(|c| c.unnamed_serial == serial);
-                }
-                Expect::ParseKnown { serial } => {
-                    self.unname(serial);
-                    failed.insert(serial);
-                }
-                Expect::CloseKnown { .. } => {
-                    if let Some((name, statement)) = self.backend.closing.pop_front()
-                        && statement.serial != 0
-                        && !failed.contains(&statement.serial)
-                        && let Some(client) = &mut self.client
-                    {
-                        client.rename_closed(name, statement);
-                    }
-                }
-                Expect::MadeParse { statement } => {
-                    let pipeline = self.backend.requests.answered_pipeline();
-                    self.backend.statements.remove(statement, pipeline);
-                }
-                Expect::DescribeStatement { noted: true, .. }
-                | Expect::DescribePortal { noted: true } => {
-                    self.backend.describing.pop_front();
-                }
-                Expect::MadeDescribe { statement: 0 } => {
-                    self.backend.comparing.pop_front();
-                }
-                Expect::ParseNoted | Expect::CloseNoted => {
-                    noted.extend(self.backend.renoted.pop_front());
-                }
-                // A Close of ours was ignored: the statement is still there.
-                Expect::Made => self.backend.uncertain = true,
-                Expect::ParseRefused | Expect::BindRefused => {
-                    let refusal = self.backend.refusals.pop_front();
-                    // Any other error of the text's comes first on the server, too.
-                    let due = next == Expect::BindRefused
-                        || crate::wire::error::field(body, b'C')
-                            == Some(&SqlState::DUPLICATE_PREPARED_STATEMENT.0[..]);
-                    if due && next == owed && refused.is_none() {
-                        refused = refusal;
-                    }
-                }
-                _ => {}
-            }
+        let mut undone = Undone::default();
+        if let Some(failed) = self.backend.requests.take_ignored() {
+            self.fail(failed, body, &mut undone);
         }
-        if !failed.is_empty() {
+        while let Some(ignored) = self.backend.requests.take_ignored() {
+            self.ignore(ignored, &mut undone);
+        }
+        if !undone.named.is_empty() {
             // Nor is any of them given back by a Close behind it.
-            for (_, closed) in &mut self.backend.closing {
-                if failed.contains(&closed.serial) {
-                    closed.serial = 0;
+            for Closed { statement, .. } in self.backend.requests.closed_mut() {
+                if undone.named.contains(&statement.serial) {
+                    statement.serial = 0;
                 }
             }
         }
-        if !noted.is_empty() {
+        if !undone.noted.is_empty() {
+            let noted = std::mem::take(&mut undone.noted);
             self.backend.take_back_noted(self.client.as_deref_mut(), noted);
         }
         match self.backend.requests.front() {
@@ -231,36 +179,104 @@ impl<S: Socket> Relay<'_, S> {
             Some(_) => {}
         }
         self.backend.sequences_discarded = false; // what was to do that may be ignored
-        if touches_unnamed && self.backend.unnamed_since <= erring {
+        if undone.touches_unnamed && self.backend.unnamed_since <= erring {
             self.backend.forget_unnamed();
         }
         // The unnamed statement that the server still has is the one before those it ignored.
-        if let (Some(client), Some(before)) = (&mut self.client, unnamed) {
-            match self.backend.displaced.front_mut() {
+        if let (Some(client), Some(before)) = (&mut self.client, undone.unnamed) {
+            match self.backend.requests.displaced_mut().next() {
                 Some(later) => *later = before,
-                None if still_unnamed => {
+                None if undone.is_still_unnamed => {
                     (client.unnamed, client.unnamed_serial) = (before.unnamed, before.serial);
                 }
                 None => {}
             }
         }
         if healing {
-            return Ok(Fate::Skip);
+            return Fate::Skip;
         }
-        if let Some(refusal) = refused {
-            return Ok(Fate::Replace(refusal));
+        if let Some(refusal) = undone.refusal {
+            return Fate::Replace(refusal);
         }
-        match self.backend.longer_parse.take_if(|(serial, _)| Some(*serial) == parse) {
-            Some((_, longer)) => Ok(in_own_text(body, &longer, relayed)),
-            None => Ok(self.under_own_name(owed, body, relayed)),
+        match self.backend.longer_parse.take_if(|(serial, _)| Some(*serial) == undone.parse) {
+            Some((_, longer)) => in_own_text(body, &longer, relayed),
+            None => self.under_own_name(owed, body, relayed),
+        }
+    }
+
+    /// A message has failed with this error.
+    fn fail(&mut self, failed: Entry, body: &[u8], undone: &mut Undone) {
+        if failed.owed.displaces_unnamed() {
+            // It has taken away what was there before, too.
+            undone.unnamed = Some(Displaced::default());
+        }
+        if let Expect::Parse { serial, .. } = failed.owed {
+            undone.parse = Some(serial);
+        }
+        let change = match failed.change {
+            Some(Change::Displaces(_)) => None,
+            Some(Change::Refuses(refusal)) => {
+                let code = crate::wire::error::field(body, b'C');
+                if refusal.of.is_none_or(|of| code == Some(&of.0[..])) {
+                    undone.refusal = Some(refusal.answer);
+                }
+                None
+            }
+            change => change,
+        };
+        self.ignore(Entry { change, ..failed }, undone);
+    }
+
+    /// A message has been ignored, or has failed.
+    fn ignore(&mut self, ignored: Entry, undone: &mut Undone) {
+        undone.touches_unnamed |= ignored.owed.touches_unnamed();
+        match ignored.owed {
+            Expect::Parse { statement, .. } | Expect::MadeParse { statement } => {
+                let pipeline = self.backend.requests.answered_pipeline();
+                self.backend.statements.remove(statement, pipeline);
+            }
+            // A Close of ours was ignored: the statement is still there.
+            Expect::Made => self.backend.uncertain = true,
+            _ => {}
+        }
+        if let Expect::Parse { serial, statement: 0 } | Expect::Unnaming { serial } = ignored.owed
+            && serial != 0
+            && let Some(client) = &mut self.client
+        {
+            undone.is_still_unnamed |= client.unnamed_serial == serial;
+            if let Expect::Parse { .. } = ignored.owed {
+                client.unname_unnamed(serial);
+            }
+        }
+        match ignored.change {
+            Some(Change::Displaces(before)) => {
+                undone.unnamed.get_or_insert(*before);
+            }
+            // A Parse that gave a name has failed or been ignored: the name stands for nothing.
+            Some(Change::Names(naming)) => {
+                undone.named.insert(naming.serial);
+                if let Some(client) = &mut self.client {
+                    client.unname_failed(&naming.name, naming.serial);
+                }
+            }
+            Some(Change::Closes(closed)) => {
+                let Closed { name, statement } = *closed;
+                if statement.serial != 0
+                    && !undone.named.contains(&statement.serial)
+                    && let Some(client) = &mut self.client
+                {
+                    client.rename_closed(name, statement);
+                }
+            }
+            Some(Change::Notes(renoted)) => undone.noted.push(*renoted),
+            _ => {}
         }
     }
 
     /// An error that has our name of a statement in it, with the client's in its place: ours is for
     /// no client to know.
     fn under_own_name(&self, owed: Expect, body: &[u8], relayed: &Relayed) -> Fate {
-        let (Expect::Bind { statement } | Expect::DescribeStatement { statement, .. }) = owed
-        else {
+        let (Expect::Bind { statement } | Expect::DescribeStatement { statement }) = owed else {
             return Fate::Pass;
         };
         // (Those that a DISCARD ALL takes away are put aside from its Bind on.)
@@ -278,7 +294,7 @@ impl<S: Socket> Relay<'_, S> {
             .into_iter()
             .chain(forgotten)
             .flat_map(ClientStatements::pairs);
-        let closing = self.backend.closing.iter().map(|(name, named)| (name, named));
+        let closing = self.backend.requests.closed().map(|one| (&one.name, &one.statement));
         let named = names.chain(closing).filter(|(_, named)| named.statement.id == statement);
         let Some((own, named)) = named.min_by_key(|(_, named)| named.serial) else {
             return Fate::Pass;
@@ -298,13 +314,11 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The server knows a statement of the protocol by its client's own name no more than before.
     fn own_name_refused(&mut self, error: &[u8]) {
-        if self.backend.requests.second() == Some(Expect::CloseKnown { told: false }) {
-            self.backend.requests.drop_second();
-            if let Some((name, statement)) = self.backend.closing.pop_front()
-                && let Some(client) = &mut self.client
-            {
-                client.rename_closed(name, statement);
-            }
+        if self.backend.requests.second() == Some(Expect::CloseKnown { told: false })
+            && let Some(Change::Closes(closed)) = self.backend.requests.take_second()
+            && let Some(client) = &mut self.client
+        {
+            client.rename_closed(closed.name, closed.statement);
         }
         if matches!(self.backend.own_names, OwnNames::UnderWay) {
             self.backend.own_names = OwnNames::Refused(error.into());
@@ -334,15 +348,6 @@ impl<S: Socket> Relay<'_, S> {
                 Fate::Replace(error.into())
             }
             _ => fate,
-        }
-    }
-
-    /// A Parse that gave a name has failed or been ignored: the name stands for nothing.
-    fn unname(&mut self, serial: u32) {
-        if let Some(name) = self.backend.naming.pop_front()
-            && let Some(client) = &mut self.client
-        {
-            client.unname_failed(&name, serial);
         }
     }
 

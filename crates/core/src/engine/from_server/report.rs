@@ -92,7 +92,7 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         let converted = !fixed && !value.is_ascii();
-        let brought = backend.requests.front().is_some_and(|owed| owed.is_made())
+        let brought = backend.requests.front().is_some_and(Expect::is_made)
             && backend.requests.front() != Some(Expect::MadeRollback);
         if converted && !brought {
             // In which encoding the server told it is not known before the last report of this end of a
@@ -118,7 +118,7 @@ impl<S: Socket> Relay<'_, S> {
                     settings.set(name, value);
                 }
                 backend.applied = backend.pool.interner().share(settings.build());
-                let ours = backend.requests.front().is_some_and(|owed| owed.is_made());
+                let ours = backend.requests.front().is_some_and(Expect::is_made);
                 if !ours && !backend.has_set_within(name, value) {
                     backend.note_reported_value(name, was_own, own);
                 }
@@ -139,7 +139,7 @@ impl<S: Socket> Relay<'_, S> {
             build::parameter_status(&mut client.extra().untold_reports, name, value);
             return Ok(Fate::Skip);
         }
-        let ours = backend.requests.front().is_some_and(|e| e.is_made())
+        let ours = backend.requests.front().is_some_and(Expect::is_made)
             || backend.has_set_within(name, value);
         let resetting =
             self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {

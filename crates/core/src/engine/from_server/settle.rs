@@ -248,15 +248,15 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         backend.unnamed = Some(again);
     }
     // The same for those that come back if what has taken their place fails.
-    let mut displaced = std::mem::take(&mut backend.displaced);
-    for before in displaced.iter_mut().filter(|before| ended < before.follows) {
+    let mut requests = std::mem::take(&mut backend.requests);
+    for before in requests.displaced_mut().filter(|before| ended < before.follows) {
         if let Some(unnamed) = &before.unnamed {
             let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
             let again = unnamed.under(backend.applied.clone(), effects);
             before.unnamed = Some(again);
         }
     }
-    backend.displaced = displaced;
+    backend.requests = requests;
 }
 
 impl<S: Socket> Client<S> {

@@ -78,23 +78,23 @@ impl RequestQueue {
     pub(in crate::engine) fn copy_begins(&mut self) {
         self.copy_in = CopyIn::Reading { syncs_in_copy: 0, syncs_behind_data: 0 };
         // A text may be answered in several parts.
-        let behind = 1 + self.entries.iter().take_while(|next| next.is_within_query()).count();
+        let behind = 1 + self.owed().take_while(|next| next.is_within_query()).count();
         while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_behind_data }) =
-            (self.entries.get(behind), &mut self.copy_in)
+            (self.entries.get(behind).map(|entry| entry.owed), &mut self.copy_in)
         {
             match next {
                 Expect::Sync => {
                     self.syncs_outstanding -= 1;
                     *syncs_behind_data += 1;
                 }
-                Expect::CopyInput { ends } => self.copy_in.take_data(*ends),
+                Expect::CopyInput { ends } => self.copy_in.take_data(ends),
                 _ => {
                     // A copy that waits for data would end the connection at this.
                     let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_behind_data);
                     self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: true };
                     for _ in 0..syncs {
                         self.syncs_outstanding += 1;
-                        self.entries.insert(behind, Expect::Sync);
+                        self.entries.insert(behind, Expect::Sync.into());
                     }
                     break;
                 }
@@ -102,7 +102,7 @@ impl RequestQueue {
             self.entries.remove(behind);
         }
         // The Sync that ended what has been sent may be among those.
-        let last = self.entries.iter().rev().find(|e| !matches!(e, Expect::CopyInput { .. }));
+        let last = self.owed().rev().find(|owed| !matches!(owed, Expect::CopyInput { .. }));
         self.position = match last {
             Some(last) if last.ends_with_ready() => Position::Between,
             _ => Position::InPipeline,
@@ -117,8 +117,8 @@ impl RequestQueue {
             return;
         }
         let marker = Expect::CopyInput { ends };
-        if self.entries.back() != Some(&marker) {
-            self.entries.push_back(marker);
+        if self.back() != Some(marker) {
+            self.entries.push_back(marker.into());
         }
     }
 
@@ -180,7 +180,7 @@ impl RequestQueue {
     fn push_syncs_behind_data(&mut self, syncs: u32) {
         let certain = syncs.min(limits::SYNCS_OUTSTANDING_MAX);
         for _ in 0..certain {
-            self.push(Expect::Sync);
+            self.push(Expect::Sync.into());
         }
         self.doubt_syncs(syncs - certain); // the queue has a bound
     }

@@ -10,11 +10,24 @@ impl RequestQueue {
         assert!(!self.is_skipping_to_sync() || self.entries.is_empty(), "{:?}", self.entries);
         assert!(u64::from(self.syncs_outstanding) <= self.pipeline);
         assert!(!matches!(self.in_doubt, InDoubt::Syncs { count: 0, .. }));
+        for Entry { owed, change } in &self.entries {
+            let fits = match owed {
+                Expect::ParseKnown => matches!(change, Some(Change::Names(_))),
+                Expect::CloseKnown { .. } => matches!(change, Some(Change::Closes(_))),
+                Expect::Unnaming { .. } => matches!(change, Some(Change::Displaces(_))),
+                Expect::Refused => matches!(change, Some(Change::Refuses(_))),
+                Expect::MadeDescribe { statement } => {
+                    matches!(change, Some(Change::Compares(_))) == (*statement == 0)
+                }
+                _ => true,
+            };
+            assert!(fits, "{owed:?} with {change:?}");
+        }
     }
 
     /// How many entries are such ones.
     pub(in crate::engine) fn count(&self, is_one: impl Fn(Expect) -> bool) -> usize {
-        self.entries.iter().filter(|owed| is_one(**owed)).count()
+        self.owed().filter(|owed| is_one(*owed)).count()
     }
 }
 
@@ -23,14 +36,14 @@ const BIND: Expect = Expect::Bind { statement: 0 };
 fn queue(sent: &[Expect]) -> RequestQueue {
     let mut queue = RequestQueue::default();
     for expect in sent {
-        queue.push(*expect);
+        queue.push((*expect).into());
     }
     queue.check();
     queue
 }
 
 fn ignored(queue: &mut RequestQueue) -> Vec<Expect> {
-    let ignored = std::iter::from_fn(|| queue.take_ignored()).collect();
+    let ignored = std::iter::from_fn(|| queue.take_ignored()).map(|entry| entry.owed).collect();
     queue.check();
     ignored
 }
@@ -39,7 +52,7 @@ fn ignored(queue: &mut RequestQueue) -> Vec<Expect> {
 fn a_pipeline_ends_with_its_sync() {
     let mut queue = queue(&[BIND, Expect::Execute]);
     assert!(queue.is_in_pipeline() && queue.is_behind_execute() && !queue.is_at_rest());
-    queue.push(Expect::Sync);
+    queue.push(Expect::Sync.into());
     assert!(!queue.is_in_pipeline() && !queue.is_behind_execute());
     assert_eq!((queue.pipeline(), queue.answered_pipeline()), (1, 0));
     assert!(queue.has_come_to(0) && !queue.has_come_to(1) && queue.is_in_doubt(0));
@@ -55,13 +68,8 @@ fn a_pipeline_ends_with_its_sync() {
 fn both_lanes_leave_the_same_entries() {
     for (plain, sent) in [
         (
-            PlainPipeline::Named { statement: 7, describes: true },
-            &[
-                Expect::Bind { statement: 7 },
-                Expect::DescribePortal { noted: true },
-                Expect::Execute,
-                Expect::Sync,
-            ][..],
+            PlainPipeline::Named { statement: 7, describes: None },
+            &[Expect::Bind { statement: 7 }, Expect::Execute, Expect::Sync][..],
         ),
         (
             PlainPipeline::Unnamed { serial: 3, describes: false },
@@ -94,10 +102,10 @@ fn what_is_sent_after_an_error_owes_nothing_before_the_sync() {
     assert_eq!(ignored(&mut queue).len(), 2);
     queue.skip_to_sync();
     for sent in [BIND, Expect::Query, Expect::MadeSync] {
-        queue.push(sent);
+        queue.push(sent.into());
         assert!(queue.is_empty() && queue.is_in_pipeline(), "{sent:?}");
     }
-    queue.push(Expect::Sync);
+    queue.push(Expect::Sync.into());
     assert_eq!((queue.len(), queue.is_skipping_to_sync()), (1, false));
     queue.check();
 }
@@ -112,6 +120,58 @@ fn a_sync_of_ours_after_an_error_becomes_the_clients() {
     assert!(queue.give_sync_to_client() && !queue.give_sync_to_client());
     assert_eq!(queue.front(), Some(Expect::Sync));
     queue.check();
+}
+
+fn displacing(serial: u32) -> Entry {
+    let displaced = Displaced { serial, ..Displaced::default() };
+    let owed = Expect::Parse { serial: serial + 1, statement: 0 };
+    Entry { owed, change: Some(Change::Displaces(Box::new(displaced))) }
+}
+
+#[test]
+fn what_is_ignored_gives_its_change_back_and_what_is_answered_drops_it() {
+    let mut queue = queue(&[BIND]);
+    queue.push(displacing(1));
+    queue.push(displacing(2));
+    queue.push(Expect::Sync.into());
+    queue.push(displacing(3));
+    let change = |entry: Option<Entry>| match entry.and_then(|entry| entry.change) {
+        Some(Change::Displaces(displaced)) => Some(displaced.serial),
+        _ => None,
+    };
+    assert_eq!(change(queue.take_ignored()), None, "the Bind has none");
+    assert_eq!(change(queue.take_ignored()), Some(1));
+    assert_eq!(change(queue.take_ignored()), Some(2));
+    assert!(queue.take_ignored().is_none());
+    let later = queue.displaced_mut().map(|displaced| displaced.serial);
+    assert_eq!(later.collect::<Vec<_>>(), [3], "what follows the Sync is not ignored");
+    queue.complete_with_ready();
+    queue.complete();
+    assert_eq!(queue.displaced_mut().count(), 0);
+    queue.check();
+}
+
+#[test]
+fn an_answer_of_ours_is_given_when_nothing_precedes_it() {
+    let named = |serial| {
+        let naming = Naming { name: (*b"s").into(), serial };
+        Entry { owed: Expect::ParseKnown, change: Some(Change::Names(Box::new(naming))) }
+    };
+    let mut queue = queue(&[BIND]);
+    queue.push(named(1));
+    queue.push_copy_input(false);
+    queue.push(named(2));
+    assert_eq!(queue.take_answer_of_ours(), None);
+    queue.complete();
+    assert_eq!(queue.take_answer_of_ours(), Some(&build::PARSE_COMPLETE[..]));
+    assert_eq!(queue.take_answer_of_ours(), None, "copy data precede it");
+    assert!(queue.take_copy_input() && !queue.take_copy_input());
+    assert!(queue.take_answer_of_ours().is_some() && queue.is_empty());
+}
+
+#[test]
+fn an_entry_is_four_words() {
+    assert!(size_of::<Entry>() <= 32, "{}", size_of::<Entry>());
 }
 
 #[test]
@@ -156,7 +216,7 @@ fn ready_in_doubt_is_not_that_of_a_query_before_its_completion() {
     queue.push_copy_input(false);
     queue.copy_failed();
     queue.complete_with_ready();
-    queue.push(Expect::Query);
+    queue.push(Expect::Query.into());
     assert!(queue.take_ready_in_doubt());
     assert!(!queue.has_syncs_in_doubt());
     queue.complete_with_ready();
@@ -170,7 +230,7 @@ fn a_copy_strikes_what_was_sent_before_it_was_known() {
     for sent in [false, true] {
         queue.push_copy_input(sent);
     }
-    queue.push(Expect::Sync);
+    queue.push(Expect::Sync.into());
     queue.complete();
     assert_eq!(queue.since_sync().count(), 0);
     queue.copy_begins();

@@ -11,6 +11,7 @@
 
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
+use super::super::request_queue::Refusal;
 use super::super::statement::{Statement, begins_with_any};
 use super::Turn;
 use crate::engine::Socket;
@@ -110,8 +111,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, portal);
             build::string(out, EMPTY);
         })?;
-        self.backend.refusals.push_back(error.into());
-        self.backend.expect(Expect::BindRefused);
+        self.backend.request(Expect::Refused, Some(Refusal::of_all(error)));
         Ok(true)
     }
 
@@ -130,7 +130,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             out.push(b'S');
             build::string(out, EMPTY);
         })?;
-        self.backend.expect(Expect::DescribeStatement { statement: 0, noted: false });
+        self.backend.expect(Expect::DescribeStatement { statement: 0 });
         Ok(true)
     }
 }

@@ -31,6 +31,7 @@ use super::super::client::ClientStatement;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::replay::Seen;
+use super::super::request_queue::{Change, Refusal};
 use super::super::statement::{Prepared, Shape, Statement, Unnamed};
 use super::Turn;
 use super::aborted::EMPTY;
@@ -168,19 +169,24 @@ impl<S: Socket> Turn<'_, '_, S> {
         let asked = self
             .hold()
             .and_then(|()| self.bring(&named.statement))
-            .and_then(|()| self.ask_for_description(name, *id));
+            .and_then(|()| self.ask_for_description(name, *id, None));
         self.backend.statements.ask(*id, self.backend.requests.pipeline());
         self.client.held = true;
         asked.err().unwrap_or(Halt::Full)
     }
 
-    fn ask_for_description(&mut self, name: &[u8], statement: u64) -> Result<(), Halt> {
+    fn ask_for_description(
+        &mut self,
+        name: &[u8],
+        statement: u64,
+        change: Option<Change>,
+    ) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         build::message(&mut self.passage.out, frontend::DESCRIBE, |out| {
             out.push(b'S');
             build::string(out, name);
         });
-        self.backend.expect(Expect::MadeDescribe { statement });
+        self.backend.request(Expect::MadeDescribe { statement }, change);
         self.passage.out.extend_from_slice(&FLUSH);
         self.backend.replay.forget(); // the message comes again
         Ok(())
@@ -217,8 +223,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             });
         }
         build::message(&mut error, backend::ERROR, |out| out.extend_from_slice(CHANGED));
-        self.backend.refusals.push_back(error.into());
-        self.backend.expect(Expect::BindRefused);
+        self.backend.request(Expect::Refused, Some(Refusal::of_all(error)));
         Ok(())
     }
 
@@ -233,8 +238,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         let waits = self.backend.pool.schema_epoch_at(self.now) > unnamed.epoch
             && !self.backend.requests.is_copying_in();
         let shape = Shape::default();
-        self.backend.comparing.push_back(Comparing { seen: seen.clone(), waits, shape });
-        self.ask_for_description(b"", 0)?;
+        let comparing = Comparing { seen: seen.clone(), waits, shape };
+        self.ask_for_description(b"", 0, Some(Change::Compares(Box::new(comparing))))?;
         if waits { self.wait() } else { Ok(()) }
     }
 

@@ -32,6 +32,7 @@ use super::super::client::{ClientStatement, significant};
 use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
+use super::super::request_queue::{Change, Closed};
 use super::super::restore::Replacement;
 use super::super::statement::Statement;
 use super::Turn;
@@ -206,8 +207,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         for name in names {
             let Some(named) = self.rename_as_own(&name) else { continue };
             self.backend.prepare_own(&name, &named.statement, &mut self.passage.out);
-            self.backend.closing.push_back((name, named));
-            self.backend.expect(Expect::CloseKnown { told: false });
+            let closed = Change::Closes(Box::new(Closed { name, statement: named }));
+            self.backend.request(Expect::CloseKnown { told: false }, Some(closed));
         }
         self.without_more_names(text, effects)
     }
@@ -288,10 +289,11 @@ impl<S: Socket> Turn<'_, '_, S> {
     fn bring_ahead(&mut self, names: &[Box<[u8]>]) {
         for name in names {
             let Some(named) = self.rename_as_own(name) else { continue };
+            let statement = named.statement.clone();
+            let closed = Change::Closes(Box::new(Closed { name: name.clone(), statement: named }));
             let start = &self.client.record.start;
             let out = &mut self.passage.out;
-            self.backend.prepare_own_ahead(name, &named.statement, start, out);
-            self.backend.closing.push_back((name.clone(), named));
+            self.backend.prepare_own_ahead(name, &statement, closed, start, out);
         }
         self.backend.bringing = true;
     }

@@ -8,6 +8,7 @@
 use super::super::effects::{Effects, Unusual};
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
+use super::super::request_queue::Closed;
 use super::Turn;
 use crate::engine::Socket;
 use crate::wire::{build, frame, frontend};
@@ -38,10 +39,9 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// The Execute at hand takes one of the client's names away, if it works.
     pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
-        if let Some(mut closed) = self.client.take_statement(name) {
-            closed.1.pipeline = self.backend.requests.pipeline();
-            self.backend.closing.push_back(closed);
-            self.backend.expect(Expect::CloseKnown { told: false });
+        if let Some(taken) = self.client.take_statement(name) {
+            let closed = Closed::in_pipeline(taken, self.backend.requests.pipeline());
+            self.backend.request(Expect::CloseKnown { told: false }, Some(closed));
         }
     }
 

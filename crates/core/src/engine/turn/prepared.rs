@@ -8,6 +8,7 @@ use super::super::effects::Effects;
 use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::noted::NotedStatement;
+use super::super::request_queue::{Change, Closed, Naming, Refusal};
 use super::super::statement::{Statement, Unnamed, begins_with_any};
 use super::super::{Socket, limits, restore};
 use super::fit::Use;
@@ -51,8 +52,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
                 None => None,
             };
-            let usually = Expect::Parse { serial: 0, statement: 0 };
-            self.backend.expect_noted(renoted, Expect::ParseNoted, usually);
+            self.backend.expect_noted(renoted, Expect::Parse { serial: 0, statement: 0 });
             if let Some(effects) = &effects {
                 self.backend.note_names(effects);
             }
@@ -119,7 +119,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let unnamed = Unnamed::new(rest, self.client.desired.clone(), effects, epoch);
             let before = self.client.unnamed.replace(unnamed.clone());
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
-            self.backend.displace_unnamed(before, serial);
+            let displaced = self.backend.displaced(before, serial);
             self.backend.unnamed = Some(unnamed);
             self.backend.unnamed_since = self.backend.requests.pipeline();
             self.backend.unnamed_follows = self.backend.requests.pipeline()
@@ -128,7 +128,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
             }
-            self.backend.expect(Expect::Parse { serial: self.serial, statement: 0 });
+            let owed = Expect::Parse { serial: self.serial, statement: 0 };
+            self.backend.request(owed, displaced);
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -149,7 +150,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
             }
-            self.backend.expect_noted(renoted, Expect::ParseNoted, malformed);
+            self.backend.expect_noted(renoted, malformed);
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -216,7 +217,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 .hint("Close the statements that are no longer needed."),
             ));
         }
-        self.backend.naming.push_back(significant(name).into());
+        let naming = Naming { name: significant(name).into(), serial: self.serial };
+        let naming = Some(Change::Names(Box::new(naming)));
         let there = self.backend.statements.touch(statement.id);
         let known = there && self.backend.statements.is_new_enough(statement.id, epoch);
         let noted = statement.is_noted();
@@ -228,7 +230,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         if known && !servers_to_say && !noted {
             self.passage.skip(self.header.total());
-            self.backend.expect(Expect::ParseKnown { serial: self.serial });
+            self.backend.request(Expect::ParseKnown, naming);
         } else {
             if there {
                 build::close_statement(&mut self.passage.out, &statement.name);
@@ -238,7 +240,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::parse(&mut self.passage.out, &statement.name, rest);
             self.passage.skip(self.header.total());
             let (serial, statement) = (self.serial, statement.id);
-            self.backend.expect(Expect::Parse { serial, statement });
+            self.backend.request(Expect::Parse { serial, statement }, naming);
             self.stats.server_parses.add(1);
         }
         Ok(())
@@ -346,8 +348,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed_since = self.backend.requests.pipeline();
         }
         self.pass();
-        let usually = Expect::Parse { serial: 0, statement: 0 };
-        self.backend.expect_noted(renoted, Expect::ParseNoted, usually);
+        self.backend.expect_noted(renoted, Expect::Parse { serial: 0, statement: 0 });
         self.stats.server_parses.add(1);
         Ok(())
     }
@@ -377,8 +378,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
         build::parse(&mut self.passage.out, known_as, rest);
-        self.backend.refusals.push_back(error.into());
-        self.backend.expect(Expect::ParseRefused);
+        let of = Some(SqlState::DUPLICATE_PREPARED_STATEMENT);
+        let refusal = Box::new(Refusal { answer: error.into(), of });
+        self.backend.request(Expect::Refused, Some(Change::Refuses(refusal)));
         Ok(())
     }
 
@@ -626,15 +628,13 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     pub(super) fn describe(&mut self) -> Result<(), Halt> {
         let Some((what, name)) = target(self.body) else {
-            self.malformed(Expect::DescribePortal { noted: false });
+            self.malformed(Expect::DescribePortal);
             return Ok(());
         };
         if what != b'S' {
             self.pass();
-            let bound = self.client.described_by(name);
-            let noted = bound.is_some();
-            self.backend.describing.extend(bound);
-            self.backend.expect(Expect::DescribePortal { noted });
+            let bound = self.client.described_by(name).map(Change::Describes);
+            self.backend.request(Expect::DescribePortal, bound);
             return Ok(());
         }
         if !self.client.is_native() {
@@ -645,9 +645,9 @@ impl<S: Socket> Turn<'_, '_, S> {
                     return self.refuse_changed(b"S", name, told.as_deref());
                 }
                 if let Some(unnamed) = &self.client.unnamed {
-                    self.backend.describing.push_back(unnamed.noting());
+                    let noting = Change::Describes(unnamed.noting());
                     self.pass();
-                    self.backend.expect(Expect::DescribeStatement { statement: 0, noted: true });
+                    self.backend.request(Expect::DescribeStatement { statement: 0 }, Some(noting));
                     return Ok(());
                 }
             } else if let Some(named) = self.client.statement(name) {
@@ -666,14 +666,13 @@ impl<S: Socket> Turn<'_, '_, S> {
                     out.push(b'S');
                     build::string(out, &statement.name);
                 })?;
-                self.backend.describing.push_back(seen);
-                self.backend
-                    .expect(Expect::DescribeStatement { statement: statement.id, noted: true });
+                let owed = Expect::DescribeStatement { statement: statement.id };
+                self.backend.request(owed, Some(Change::Describes(seen)));
                 return Ok(());
             }
         }
         self.pass();
-        self.backend.expect(Expect::DescribeStatement { statement: 0, noted: false });
+        self.backend.expect(Expect::DescribeStatement { statement: 0 });
         Ok(())
     }
 
@@ -684,12 +683,11 @@ impl<S: Socket> Turn<'_, '_, S> {
         };
         if what == b'S' && !self.client.is_native() {
             self.hold_for_name(name)?;
-            if let Some(mut closed) = self.client.take_statement(name) {
-                closed.1.pipeline = self.backend.requests.pipeline();
-                self.backend.closing.push_back(closed);
+            if let Some(taken) = self.client.take_statement(name) {
+                let closed = Closed::in_pipeline(taken, self.backend.requests.pipeline());
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
-                self.backend.expect(Expect::CloseKnown { told: true });
+                self.backend.request(Expect::CloseKnown { told: true }, Some(closed));
                 return Ok(());
             }
             if name.is_empty() {
@@ -704,7 +702,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let renoted =
             if what == b'S' { self.client.note(name, NotedStatement::default())? } else { None };
         self.pass();
-        self.backend.expect_noted(renoted, Expect::CloseNoted, Expect::Close);
+        self.backend.expect_noted(renoted, Expect::Close);
         Ok(())
     }
 }
