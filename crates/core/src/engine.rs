@@ -35,7 +35,6 @@ mod doubt;
 pub mod effects;
 mod events;
 mod exact;
-mod expect;
 mod from_client;
 mod from_server;
 pub mod hand_over;

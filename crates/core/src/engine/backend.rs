@@ -7,11 +7,10 @@ use super::census::Functions;
 use super::doubt::Doubt;
 use super::effects::Effects;
 use super::exact::Exact;
-use super::expect::Expect;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::message::PoolRef;
 use super::replay::Replay;
-use super::request_queue::{Change, Displaced, RequestQueue};
+use super::request_queue::{Change, Displaced, Request, RequestQueue};
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
@@ -433,8 +432,8 @@ impl<S: Socket> Backend<S> {
     /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
     /// client's would then run on, under settings that are not its own.
     pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        let ours = self.requests.has_query_of_ours()
-            || (self.requests.contains(Expect::MadeSync)
+        let ours = self.requests.has_injected_query()
+            || (self.requests.contains(Request::InjectedSync)
                 && !self.replay.is_healing()
                 && self.tidying == Tidying::No);
         if !self.cancel_due || ours {

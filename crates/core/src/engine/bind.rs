@@ -14,8 +14,7 @@ use std::sync::Arc;
 
 use super::Socket;
 use super::backend::Backend;
-use super::expect::Expect;
-use super::request_queue::{self, Entry};
+use super::request_queue::{self, Entry, Request};
 use super::statement::{Statement, Unnamed};
 use super::timeouts::with_timeout_of;
 use super::turn::aborted::EMPTY;
@@ -64,7 +63,7 @@ impl<S: Socket> Backend<S> {
         if self.applying {
             text.extend_from_slice(b";COMMIT");
         }
-        self.made_query(&text, out);
+        self.inject_query(&text, out);
     }
 
     /// Custom names among the changes stay defined on the server (see [`is_custom`]).
@@ -86,21 +85,21 @@ impl<S: Socket> Backend<S> {
     pub(super) fn apply_beside_unnamed(&mut self, desired: &Settings, out: &mut Vec<u8>) {
         self.set_within_pipeline(desired, out);
         out.extend_from_slice(&build::SYNC);
-        self.expect(Expect::MadeSync);
+        self.request(Request::InjectedSync);
     }
 
     /// Appends a simple query of ours.
-    pub(super) fn made_query(&mut self, text: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn inject_query(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
-        self.expect(Expect::MadeQuery);
+        self.request(Request::InjectedQuery);
         // A simple query takes the unnamed statement away.
         self.unnamed = None;
     }
 
     /// Appends a question of ours about the session.
-    pub(super) fn made_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
+    pub(super) fn inject_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
-        self.expect(Expect::MadeQuestion);
+        self.request(Request::InjectedQuestion);
         self.unnamed = None;
     }
 
@@ -114,22 +113,22 @@ impl<S: Socket> Backend<S> {
             return;
         }
         let alone = !self.requests.is_in_pipeline() && !beside;
-        self.run_of_ours(DISCARD_SEQUENCES.to_vec(), beside, out);
+        self.inject_command(DISCARD_SEQUENCES.to_vec(), beside, out);
         self.drawn_before &= !alone;
         self.sequences_discarded = true;
     }
 
     /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as
     /// above.
-    pub(super) fn run_of_ours(&mut self, command: Vec<u8>, beside: bool, out: &mut Vec<u8>) {
+    pub(super) fn inject_command(&mut self, command: Vec<u8>, beside: bool, out: &mut Vec<u8>) {
         if self.requests.is_in_pipeline() {
             self.run_within_pipeline(command, out);
         } else if beside {
             self.run_within_pipeline(command, out);
             out.extend_from_slice(&build::SYNC);
-            self.expect(Expect::MadeSync);
+            self.request(Request::InjectedSync);
         } else {
-            self.made_query(&command, out);
+            self.inject_query(&command, out);
         }
     }
 
@@ -158,11 +157,11 @@ impl<S: Socket> Backend<S> {
             }
             for name in &names {
                 build::close_statement(out, name);
-                self.expect(Expect::Made);
+                self.request(Request::Injected);
             }
             if alone && (failed || !names.is_empty()) {
                 out.extend_from_slice(&build::SYNC);
-                self.expect(Expect::MadeSync);
+                self.request(Request::InjectedSync);
             }
             if alone && all_known {
                 self.uncertain = false; // a Close does not fail
@@ -178,7 +177,7 @@ impl<S: Socket> Backend<S> {
             self.statements.clear_in_doubt();
             return;
         } else {
-            self.made_query(DEALLOCATE_ALL, out);
+            self.inject_query(DEALLOCATE_ALL, out);
             self.has_empty = false;
             self.by_sql = None;
             self.uncertain = false; // if it fails, the connection is closed
@@ -195,7 +194,7 @@ impl<S: Socket> Backend<S> {
         self.prepare_under(&statement.settings, other_settings, out, |backend, out| {
             backend.note_prepared(statement, out);
             build::parse(out, &statement.name, &statement.body);
-            backend.expect(Expect::MadeParse { statement: statement.id });
+            backend.request(Request::InjectedParse { statement: statement.id });
         });
         true
     }
@@ -271,7 +270,7 @@ impl<S: Socket> Backend<S> {
         let other_settings = self.must_set_for(statement);
         self.prepare_under(&statement.settings, other_settings, out, |backend, out| {
             build::parse(out, name, &statement.body);
-            backend.expect(Expect::MadeParse { statement: 0 });
+            backend.request(Request::InjectedParse { statement: 0 });
         });
     }
 
@@ -286,8 +285,8 @@ impl<S: Socket> Backend<S> {
         out: &mut Vec<u8>,
     ) {
         let parse = |backend: &mut Self, out: &mut Vec<u8>| {
-            backend.made_own_parse(name, &statement.body, None, out);
-            let owed = Expect::CloseKnown { told: false };
+            backend.inject_own_parse(name, &statement.body, None, out);
+            let owed = Request::CloseKnown { told: false };
             backend.requests.push_unsent(Entry { owed, change: Some(closed) });
         };
         if !self.must_set_for(statement) {
@@ -301,15 +300,15 @@ impl<S: Socket> Backend<S> {
         } else {
             let alone = self.status == TransactionStatus::Idle;
             if alone {
-                self.made_prepare(b"BEGIN", None, out);
+                self.inject_prepare(b"BEGIN", None, out);
             }
             let (apart, back) = self.set_aside(&statement.settings);
-            self.made_prepare(&apart, None, out);
+            self.inject_prepare(&apart, None, out);
             parse(self, out);
             // Where the Parse has failed, so does this, and the block stays as it is.
-            self.made_prepare(&back, None, out);
+            self.inject_prepare(&back, None, out);
             if alone {
-                self.made_prepare(b"COMMIT", None, out); // of a statement it takes nothing back
+                self.inject_prepare(b"COMMIT", None, out); // of a statement it takes nothing back
             }
         }
     }
@@ -319,7 +318,7 @@ impl<S: Socket> Backend<S> {
         let other_settings = !self.depend_alike(&unnamed.settings) && !unnamed.reads_no_settings();
         self.prepare_under(&unnamed.settings, other_settings, out, |backend, out| {
             build::parse(out, b"", &unnamed.body);
-            backend.expect(Expect::MadeParse { statement: 0 });
+            backend.request(Request::InjectedParse { statement: 0 });
         });
     }
 
@@ -330,13 +329,13 @@ impl<S: Socket> Backend<S> {
         let epoch = self.pool.schema_epoch();
         if let Some(evicted) = self.statements.insert(statement, self.requests.pipeline(), epoch) {
             build::close_statement(out, &evicted);
-            self.expect(Expect::Made);
+            self.request(Request::Injected);
         }
         // An eviction in a pipeline that is not answered yet may have been ignored.
         let unsettled = self.requests.owes_ready() && self.requests.owes_client();
         if self.uncertain || stale || unsettled {
             build::close_statement(out, &statement.name);
-            self.expect(Expect::Made);
+            self.request(Request::Injected);
         }
     }
 
@@ -367,9 +366,9 @@ impl<S: Socket> Backend<S> {
         // The portal outlives its statement, and the next change needs the name.
         build::close_portal(out, SETTING_STATEMENT);
         build::close_statement(out, SETTING_STATEMENT);
-        self.expect(Expect::MadeParse { statement: 0 });
+        self.request(Request::InjectedParse { statement: 0 });
         for _ in ["Bind", "Execute", "Close", "Close"] {
-            self.expect(Expect::Made);
+            self.request(Request::Injected);
         }
     }
 }

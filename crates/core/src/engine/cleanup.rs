@@ -9,8 +9,8 @@
 use super::backend::{Backend, Reset, Tidying};
 use super::client::Resetting;
 use super::effects::Effects;
-use super::expect::Expect;
 use super::message::{ClientState, Event, PoolMode, ToLoop};
+use super::request_queue::Request;
 use super::table::{Engine, Holder};
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
@@ -32,11 +32,11 @@ const ABANDONED: &[u8] =
 impl<S: Socket> Engine<S> {
     /// Gives answers of ours that nothing outstanding precedes: a Parse that was not sent, with a
     /// Flush behind it, would otherwise wait for ever.
-    pub(super) fn emit_made_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    pub(super) fn emit_own_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
         let mut out = Vec::new();
-        while let Some(answer) = backend.requests.take_answer_of_ours() {
+        while let Some(answer) = backend.requests.take_own_answer() {
             out.extend_from_slice(answer);
         }
         if !out.is_empty() {
@@ -578,7 +578,7 @@ impl<S: Socket> Engine<S> {
         backend.tidying = tidying;
         backend.since = now;
         let mut out = Vec::new();
-        backend.made_query(query, &mut out);
+        backend.inject_query(query, &mut out);
         if backend.send(&out).is_err() {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
@@ -600,11 +600,11 @@ impl<S: Socket> Backend<S> {
             // A Sync alone would commit what the pipeline has done so far, which its client has
             // not asked for: the pipeline is made to fail first.
             build::parse(&mut out, b"hawser_refused", ABANDONED);
-            self.expect(Expect::MadeParse { statement: 0 });
+            self.request(Request::InjectedParse { statement: 0 });
         }
         if self.requests.is_in_pipeline() {
             out.extend_from_slice(&build::SYNC);
-            self.expect(Expect::Sync);
+            self.request(Request::Sync);
         }
         if out.is_empty() { Ok(()) } else { self.send(&out) }
     }

@@ -22,8 +22,8 @@ use std::sync::Arc;
 use super::backend::Backend;
 use super::client::{Client, Resetting};
 use super::effects::{Effects, IN_DOUBT};
-use super::expect::Expect;
 use super::message::ClientState;
+use super::request_queue::Request;
 use super::restore::KEPT_BY_RESET_ALL;
 use super::statement::{Statement, same_parse_settings};
 use super::table::Engine;
@@ -260,7 +260,7 @@ impl<S: Socket> Backend<S> {
     ) {
         let doubtful = self.status != TransactionStatus::Idle || self.settings_in_doubt();
         // What was executed ahead of it in its pipeline is not answered yet.
-        let unknown = sets || self.local_path || self.requests.contains(Expect::Execute);
+        let unknown = sets || self.local_path || self.requests.contains(Request::Execute);
         let noted = &mut self.doubt.get_or_insert_default().noted;
         noted.ended |= ended;
         for name in prepared {
@@ -318,7 +318,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server's word is awaited.
     pub(super) fn is_asking(&self) -> bool {
-        self.requests.back() == Some(Expect::MadeQuestion)
+        self.requests.back() == Some(Request::InjectedQuestion)
     }
 
     /// A row has come for the question under way.
@@ -461,7 +461,7 @@ impl<S: Socket> Client<S> {
         (doubt.question, doubt.answer) = (Some(question), None);
         doubt.tried = Some(transactions);
         let mut out = Vec::with_capacity(limits::QUESTION_BYTES);
-        backend.made_question(&text, &mut out);
+        backend.inject_question(&text, &mut out);
         backend.send(&out)?;
         Ok(false)
     }

@@ -259,7 +259,7 @@ impl<S: Socket> Engine<S> {
         }
         // Nothing of ours is to be said, and the backend is not at rest.
         let awaits_server = client.backend.as_ref().is_some_and(|backend| {
-            backend.requests.front().is_some_and(|owed| !owed.is_ours_to_answer())
+            backend.requests.front().is_some_and(|owed| !owed.is_answered_here())
         });
         if passage.at < bytes.len() {
             client.input.extend_from_slice(&bytes[passage.at..]);
@@ -273,7 +273,7 @@ impl<S: Socket> Engine<S> {
         match halt {
             Halt::Dry => {
                 if !awaits_server {
-                    self.emit_made_answers(host, slot, now);
+                    self.emit_own_answers(host, slot, now);
                     self.give_back_if_unused(host, slot, now);
                     self.give_notifications(host, slot, now);
                 }
@@ -281,7 +281,7 @@ impl<S: Socket> Engine<S> {
                 true
             }
             Halt::Full => {
-                self.emit_made_answers(host, slot, now);
+                self.emit_own_answers(host, slot, now);
                 // If all that was outstanding was ours to answer, no answer comes to go on with.
                 let client = self.clients.get(slot);
                 if client.is_some_and(|c| {

@@ -17,9 +17,8 @@ mod settle;
 
 use super::backend::Backend;
 use super::client::Client;
-use super::expect::Expect;
 use super::replay::{hash_of_parameters, hash_of_rows};
-use super::request_queue::Change;
+use super::request_queue::{Change, Request};
 use super::statement::Shape;
 use super::{Socket, limits};
 use crate::listen::Notification;
@@ -47,7 +46,7 @@ pub(super) struct Relayed {
     /// The message at hand is all here.
     whole: bool,
     /// A query of ours failed.
-    pub(super) made_query_failed: bool,
+    pub(super) injected_query_failed: bool,
     /// Queries of the client that ended.
     pub(super) queries: u64,
     /// New sessions may start with other values from now on.
@@ -120,8 +119,8 @@ impl<S: Socket> Relay<'_, S> {
             }
             if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
                 match self.backend.requests.front() {
-                    Some(Expect::Query | Expect::Execute | Expect::Statements(_)) => {}
-                    Some(Expect::MadeQuestion) => {
+                    Some(Request::Query | Request::Execute | Request::Statements(_)) => {}
+                    Some(Request::InjectedQuestion) => {
                         if total > rest.len() && rest.len() < LOOKED_AT_BYTES_MAX {
                             break;
                         }
@@ -137,11 +136,11 @@ impl<S: Socket> Relay<'_, S> {
                     }
                     // A setting that is a list is set by a SELECT.
                     Some(
-                        Expect::MadeQuery
-                        | Expect::Made
-                        | Expect::MadeStatement
-                        | Expect::MadeSettings { .. }
-                        | Expect::MadePrepare,
+                        Request::InjectedQuery
+                        | Request::Injected
+                        | Request::InjectedStatement
+                        | Request::InjectedSettings { .. }
+                        | Request::InjectedPrepare,
                     ) => {
                         if total > LOOKED_AT_BYTES_MAX {
                             relayed.broken = Some("the server sent a row that no setting gives");
@@ -161,11 +160,11 @@ impl<S: Socket> Relay<'_, S> {
                         continue;
                     }
                     _ => {
-                        self.answer_made(&mut run, at);
+                        self.give_own_answers(&mut run, at);
                         let owed = self.backend.requests.front();
                         if !matches!(
                             owed,
-                            Some(Expect::Query | Expect::Execute | Expect::Statements(_))
+                            Some(Request::Query | Request::Execute | Request::Statements(_))
                         ) {
                             relayed.broken = Some("the server sent rows that nobody asked for");
                             break;
@@ -242,7 +241,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         if relayed.broken.is_none() && self.backend.receiving_rest == 0 {
             // Nothing more may come from the server before the client has seen them.
-            self.answer_made(&mut run, at);
+            self.give_own_answers(&mut run, at);
         }
         self.settle_reports(at, &mut relayed);
         relayed.run = run..at;
@@ -259,9 +258,9 @@ impl<S: Socket> Relay<'_, S> {
     }
 
     /// Gives the answers of ours whose turn has come.
-    fn answer_made(&mut self, run: &mut usize, at: usize) {
+    fn give_own_answers(&mut self, run: &mut usize, at: usize) {
         loop {
-            let Some(answer) = self.backend.requests.take_answer_of_ours() else {
+            let Some(answer) = self.backend.requests.take_own_answer() else {
                 if self.backend.requests.take_copy_input() {
                     continue;
                 }
@@ -285,17 +284,17 @@ impl<S: Socket> Relay<'_, S> {
             return false;
         };
         let completes = match (message, owed) {
-            (kind::PARSE_COMPLETE, Expect::Parse { statement: 0, serial }) if serial != 0 => true,
-            (kind::BIND_COMPLETE, Expect::Bind { .. }) => true,
-            (kind::ROW_DESCRIPTION, Expect::DescribePortal) => {
+            (kind::PARSE_COMPLETE, Request::Parse { statement: 0, serial }) if serial != 0 => true,
+            (kind::BIND_COMPLETE, Request::Bind { .. }) => true,
+            (kind::ROW_DESCRIPTION, Request::DescribePortal) => {
                 self.note_description(owed, message, body);
                 true
             }
-            (kind::ROW_DESCRIPTION, Expect::Query) => false,
-            (kind::COMMAND_COMPLETE, Expect::Query | Expect::Execute)
+            (kind::ROW_DESCRIPTION, Request::Query) => false,
+            (kind::COMMAND_COMPLETE, Request::Query | Request::Execute)
                 if !backend.start_values_at_stake && !body.starts_with(b"D") =>
             {
-                let completes = owed == Expect::Execute;
+                let completes = owed == Request::Execute;
                 self.backend.requests.copy_ended();
                 completes
             }
@@ -322,20 +321,20 @@ impl<S: Socket> Relay<'_, S> {
         match message {
             // These come at any time.
             kind::PARAMETER_STATUS => {
-                self.answer_made(run, at);
+                self.give_own_answers(run, at);
                 let fate = self.parameter(body, relayed)?;
                 return Ok(self.place_report(fate, at, body, run, relayed));
             }
             kind::NOTICE => {
-                self.answer_made(run, at);
-                if let Some(Expect::Parse { statement, .. }) = self.backend.requests.front() {
+                self.give_own_answers(run, at);
+                if let Some(Request::Parse { statement, .. }) = self.backend.requests.front() {
                     self.backend.statements.note(statement);
                 }
-                let ours = self.backend.requests.front().is_some_and(Expect::is_made);
+                let ours = self.backend.requests.front().is_some_and(Request::is_injected);
                 return Ok(if ours { Fate::Skip } else { Fate::Pass });
             }
             kind::NOTIFICATION => {
-                self.answer_made(run, at);
+                self.give_own_answers(run, at);
                 let process = self.backend.process;
                 let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
                 if client.is_native() {
@@ -358,9 +357,9 @@ impl<S: Socket> Relay<'_, S> {
             .backend
             .requests
             .front()
-            .is_some_and(|e| e.is_ours_to_answer() || matches!(e, Expect::CopyInput { .. }))
+            .is_some_and(|e| e.is_answered_here() || matches!(e, Request::CopyInput { .. }))
         {
-            self.answer_made(run, at);
+            self.give_own_answers(run, at);
         }
         let Some(owed) = self.backend.requests.front() else {
             if message == kind::ERROR && is_fatal(body) {
@@ -402,56 +401,59 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.requests.pass_fence();
         let (completes, fate) = match (owed, message) {
-            (Expect::MadeRollback, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
+            (Request::InjectedRollback, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
             (
-                Expect::MadeQuery,
+                Request::InjectedQuery,
                 kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
             ) => (false, Fate::Skip),
-            (Expect::MadeLift, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
-            (Expect::MadeQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
+            (Request::InjectedLift, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
+            (Request::InjectedQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
             | (
-                Expect::MadePrepare,
+                Request::InjectedPrepare,
                 kind::COMMAND_COMPLETE | kind::PARSE_COMPLETE | kind::ROW_DESCRIPTION,
             ) => (false, Fate::Skip),
-            (Expect::Told, kind::FUNCTION_RESULT) => (false, Fate::Skip),
-            (Expect::HandOver, kind::FUNCTION_RESULT) => {
+            (Request::Told, kind::FUNCTION_RESULT) => (false, Fate::Skip),
+            (Request::HandOver, kind::FUNCTION_RESULT) => {
                 self.backend.hand_over_answered();
                 (false, Fate::Skip)
             }
-            (Expect::Parse { .. }, kind::PARSE_COMPLETE)
-            | (Expect::Bind { .. }, kind::BIND_COMPLETE)
-            | (Expect::Close, kind::CLOSE_COMPLETE)
+            (Request::Parse { .. }, kind::PARSE_COMPLETE)
+            | (Request::Bind { .. }, kind::BIND_COMPLETE)
+            | (Request::Close, kind::CLOSE_COMPLETE)
             | (
-                Expect::DescribeStatement { .. } | Expect::DescribePortal,
+                Request::DescribeStatement { .. } | Request::DescribePortal,
                 kind::ROW_DESCRIPTION | kind::NO_DATA,
             )
             | (
-                Expect::Execute,
+                Request::Execute,
                 kind::COMMAND_COMPLETE | kind::EMPTY_QUERY | kind::PORTAL_SUSPENDED,
             ) => (true, Fate::Pass),
-            (Expect::Statements(_), kind::COMMAND_COMPLETE) => {
+            (Request::Statements(_), kind::COMMAND_COMPLETE) => {
                 (self.backend.requests.complete_statement(), Fate::Pass)
             }
-            (Expect::MadeStatement, kind::ROW_DESCRIPTION) => (false, Fate::Skip),
-            (Expect::MadeStatement, kind::COMMAND_COMPLETE) => (true, Fate::Skip),
-            (Expect::MadeParse { .. }, kind::PARSE_COMPLETE)
-            | (Expect::Made, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE)
-            | (Expect::MadeSettings { .. }, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE) => {
+            (Request::InjectedStatement, kind::ROW_DESCRIPTION) => (false, Fate::Skip),
+            (Request::InjectedStatement, kind::COMMAND_COMPLETE) => (true, Fate::Skip),
+            (Request::InjectedParse { .. }, kind::PARSE_COMPLETE)
+            | (
+                Request::Injected,
+                kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE,
+            )
+            | (Request::InjectedSettings { .. }, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE) => {
                 (true, Fate::Skip)
             }
-            (Expect::MadeDescribe { statement }, kind::PARAMETER_DESCRIPTION) => {
+            (Request::InjectedDescribe { statement }, kind::PARAMETER_DESCRIPTION) => {
                 self.described(statement, Shape { parameters: hash_of_parameters(body), rows: 0 });
                 (false, Fate::Skip)
             }
-            (Expect::MadeDescribe { statement }, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
+            (Request::InjectedDescribe { statement }, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
                 let rows = hash_of_rows((message == kind::ROW_DESCRIPTION).then_some(body));
                 self.described(statement, Shape { parameters: 0, rows });
                 relayed.goodbye = self.compare_unnamed(statement);
                 (true, Fate::Skip)
             }
-            (Expect::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
+            (Request::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
             | (
-                Expect::Query | Expect::Statements(_),
+                Request::Query | Request::Statements(_),
                 kind::ROW_DESCRIPTION
                 | kind::COMMAND_COMPLETE
                 | kind::EMPTY_QUERY
@@ -459,9 +461,9 @@ impl<S: Socket> Relay<'_, S> {
                 | kind::COPY_BOTH
                 | kind::COPY_DONE,
             )
-            | (Expect::Execute, kind::COPY_OUT | kind::COPY_BOTH | kind::COPY_DONE)
-            | (Expect::Call, kind::FUNCTION_RESULT) => (false, Fate::Pass),
-            (Expect::Query | Expect::Execute | Expect::Statements(_), kind::COPY_IN) => {
+            | (Request::Execute, kind::COPY_OUT | kind::COPY_BOTH | kind::COPY_DONE)
+            | (Request::Call, kind::FUNCTION_RESULT) => (false, Fate::Pass),
+            (Request::Query | Request::Execute | Request::Statements(_), kind::COPY_IN) => {
                 self.backend.requests.copy_begins();
                 (false, Fate::Pass)
             }
@@ -471,19 +473,19 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.requests.copy_ended();
             self.backend.start_values_changed |=
                 self.backend.start_values_at_stake && changes_start_values(body);
-            if !owed.is_made() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
+            if !owed.is_injected() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
                 self.forgotten_for_good(body);
             }
         }
-        if !owed.is_made() {
+        if !owed.is_injected() {
             self.backend.replay.forget();
         }
-        if let Expect::DescribeStatement { .. } | Expect::DescribePortal = owed {
+        if let Request::DescribeStatement { .. } | Request::DescribePortal = owed {
             self.note_description(owed, message, body);
         }
         if completes {
             self.backend.requests.complete();
-            if let Expect::Parse { statement, .. } | Expect::MadeParse { statement } = owed {
+            if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {
                 self.backend.statements.prove(statement);
             }
         }
@@ -491,7 +493,7 @@ impl<S: Socket> Relay<'_, S> {
     }
 
     /// The client is told what a statement takes and gives.
-    fn note_description(&mut self, owed: Expect, message: u8, body: &[u8]) {
+    fn note_description(&mut self, owed: Request, message: u8, body: &[u8]) {
         let backend = &mut *self.backend;
         let Some(Change::Describes(seen)) = backend.requests.front_change() else { return };
         let shape = if message == kind::PARAMETER_DESCRIPTION {
@@ -501,7 +503,7 @@ impl<S: Socket> Relay<'_, S> {
             Shape { parameters: 0, rows: hash_of_rows(rows) }
         };
         match owed {
-            Expect::DescribeStatement { statement } => {
+            Request::DescribeStatement { statement } => {
                 backend.statements.described(statement, shape);
             }
             _ => backend.statements.described_portal(seen.bound(), shape.rows),

@@ -42,9 +42,9 @@ use siphasher::sip::SipHasher24;
 
 use super::backend::Backend;
 use super::client::Client;
-use super::expect::Expect;
 use super::from_client::Halt;
 use super::message::{ClientAbout, ClientState, Mptcp, PeerAddress, PoolMode, PoolRef};
+use super::request_queue::Request;
 use super::table::Engine;
 use super::{Host, Socket};
 use crate::ids::{ClientId, Slot};
@@ -271,7 +271,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether it is being handed over.
     pub(super) fn is_handing_over(&self) -> bool {
-        self.requests.back() == Some(Expect::HandOver)
+        self.requests.back() == Some(Request::HandOver)
     }
 
     /// Whether it is this client's, as far as hand-overs make it that.
@@ -328,7 +328,7 @@ impl<S: Socket> Backend<S> {
         hand_over.under_way = Some(Box::new(under_way));
         if changes && !clean {
             let mut ahead = Vec::with_capacity(out.len() + 16);
-            self.made_query(b"RESET ALL", &mut ahead);
+            self.inject_query(b"RESET ALL", &mut ahead);
             ahead.append(&mut out);
             out = ahead;
             let mut left = SettingsBuilder::new();
@@ -341,7 +341,7 @@ impl<S: Socket> Backend<S> {
             }
             self.applied = left.build();
         }
-        self.expect(Expect::HandOver);
+        self.request(Request::HandOver);
         self.send(&out)?;
         Ok(true)
     }

@@ -17,8 +17,7 @@
 use super::backend::Backend;
 use super::client::{Client, TooManyPortals, significant};
 use super::effects::Unusual;
-use super::expect::Expect;
-use super::request_queue::Change;
+use super::request_queue::{Change, Request};
 use super::{Socket, limits};
 use crate::session::calls::Given;
 
@@ -95,11 +94,11 @@ impl<S: Socket> Client<S> {
 
 impl<S: Socket> Backend<S> {
     /// Notes what a Parse or Close owes that goes to the server under its client's own name.
-    pub(super) fn expect_noted(&mut self, renoted: Option<Renoted>, owed: Expect) {
+    pub(super) fn request_noted(&mut self, renoted: Option<Renoted>, owed: Request) {
         let pipeline = self.requests.pipeline();
         let change =
             renoted.map(|renoted| Change::Notes(Box::new(Renoted { pipeline, ..renoted })));
-        self.request(owed, change);
+        self.request_with(owed, change);
     }
 
     /// Whether it is still open what is noted of a name, for a message of the pipeline under way. (Where

@@ -17,19 +17,18 @@
 
 use super::Socket;
 use super::backend::Backend;
-use super::expect::Expect;
-use super::request_queue::{Change, Entry};
+use super::request_queue::{Change, Entry, Request};
 
 impl<S: Socket> Backend<S> {
     /// Notes what a message that is being sent owes.
     #[inline]
-    pub(super) fn expect(&mut self, owed: Expect) {
-        self.request(owed, None);
+    pub(super) fn request(&mut self, owed: Request) {
+        self.request_with(owed, None);
     }
 
     /// The same of a message that changes something.
     #[inline]
-    pub(super) fn request(&mut self, owed: Expect, change: Option<Change>) {
+    pub(super) fn request_with(&mut self, owed: Request, change: Option<Change>) {
         if self.requests.is_in_pipeline()
             && owed.ends_with_ready()
             && !self.requests.is_skipping_to_sync()
@@ -41,9 +40,9 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Whether the pipeline under way must not be ended by this.
-    fn would_be_cut_by(&self, expect: Expect) -> bool {
-        expect.is_query_of_ours()
-            || (expect == Expect::MadeSync && self.requests.is_behind_execute())
+    fn would_be_cut_by(&self, expect: Request) -> bool {
+        expect.is_injected_query()
+            || (expect == Request::InjectedSync && self.requests.is_behind_execute())
             || (self.within.is_some() && !expect.ends_ignoring())
     }
 

@@ -33,7 +33,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siphasher::sip::SipHasher13;
 
 use super::client::ClientStatement;
-use super::expect::Expect;
+use super::request_queue::Request;
 use super::statement::Shape;
 use super::table::Engine;
 use super::{Host, Socket, limits};
@@ -313,8 +313,8 @@ impl<S: Socket> Engine<S> {
                     build::string(out, &statement.name);
                 });
                 out.extend_from_slice(&build::SYNC);
-                backend.expect(Expect::MadeDescribe { statement: statement.id });
-                backend.expect(Expect::MadeSync);
+                backend.request(Request::InjectedDescribe { statement: statement.id });
+                backend.request(Request::InjectedSync);
                 self.write_to_backend(host, slot, &out, now);
             }
             (Healing::Checking, Some(named)) if backend.replay.is_as_seen(&named.seen) => {

@@ -50,18 +50,19 @@
 
 mod change;
 mod copy_in;
+mod request;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::expect::Expect;
 use super::limits;
 use super::replay::Seen;
 use crate::wire::build;
 pub(super) use change::{Change, Closed, Displaced, Naming, Refusal};
 use copy_in::CopyIn;
+pub(super) use request::Request;
 
 /// What is sent whole while nothing is outstanding: see [`super::plain`].
 #[derive(Debug)]
@@ -69,7 +70,7 @@ pub(super) enum PlainPipeline {
     /// Bind, perhaps Describe, Execute and Sync, of the shared statement with this id. `describes`: where
     /// the description is noted.
     Named { statement: u64, describes: Option<Arc<Seen>> },
-    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Expect::Parse`].
+    /// The same of the unnamed statement, with its Parse. `serial`: as for [`Request::Parse`].
     Unnamed { serial: u32, describes: bool },
     /// A Query.
     Query,
@@ -103,14 +104,14 @@ enum InDoubt {
 #[derive(Debug)]
 pub(super) struct Entry {
     /// What answers it, and what becomes of the answer.
-    pub(super) owed: Expect,
+    pub(super) owed: Request,
     /// What is done with the answer besides, or undone without one.
     pub(super) change: Option<Change>,
 }
 
-impl From<Expect> for Entry {
+impl From<Request> for Entry {
     #[inline]
-    fn from(owed: Expect) -> Self {
+    fn from(owed: Request) -> Self {
         Self { owed, change: None }
     }
 }
@@ -160,33 +161,33 @@ impl RequestQueue {
         self.entries.len()
     }
 
-    fn owed(&self) -> impl DoubleEndedIterator<Item = Expect> {
+    fn owed(&self) -> impl DoubleEndedIterator<Item = Request> {
         self.entries.iter().map(|entry| entry.owed)
     }
 
     /// What the server answers next.
     #[inline]
-    pub(super) fn front(&self) -> Option<Expect> {
+    pub(super) fn front(&self) -> Option<Request> {
         self.entries.front().map(|entry| entry.owed)
     }
 
     /// What it answers after that.
-    pub(super) fn second(&self) -> Option<Expect> {
+    pub(super) fn second(&self) -> Option<Request> {
         self.entries.get(1).map(|entry| entry.owed)
     }
 
     /// What has been sent last.
-    pub(super) fn back(&self) -> Option<Expect> {
+    pub(super) fn back(&self) -> Option<Request> {
         self.entries.back().map(|entry| entry.owed)
     }
 
     /// Whether one of these is outstanding.
-    pub(super) fn contains(&self, expect: Expect) -> bool {
+    pub(super) fn contains(&self, expect: Request) -> bool {
         self.owed().any(|owed| owed == expect)
     }
 
     /// What has been sent since the last Sync, the newest first.
-    pub(super) fn since_sync(&self) -> impl Iterator<Item = Expect> {
+    pub(super) fn since_sync(&self) -> impl Iterator<Item = Request> {
         self.owed().rev().take_while(|owed| !owed.ends_ignoring())
     }
 
@@ -198,13 +199,13 @@ impl RequestQueue {
 
     /// Whether answers are outstanding that the client will see.
     pub(super) fn owes_client(&self) -> bool {
-        self.owed().any(|owed| !owed.is_query_of_ours())
+        self.owed().any(|owed| !owed.is_injected_query())
     }
 
     /// Whether a query or pipeline of the client is to be answered to its end yet.
     pub(super) fn owes_client_ready(&self) -> bool {
         self.owes_ready()
-            && self.owed().any(|owed| owed.ends_with_ready() && !owed.is_query_of_ours())
+            && self.owed().any(|owed| owed.ends_with_ready() && !owed.is_injected_query())
     }
 
     /// The same, and the end comes whatever the client sends next: no copy waits for its data.
@@ -213,8 +214,8 @@ impl RequestQueue {
     }
 
     /// Whether a query of ours is outstanding.
-    pub(super) fn has_query_of_ours(&self) -> bool {
-        self.owed().any(Expect::is_query_of_ours)
+    pub(super) fn has_injected_query(&self) -> bool {
+        self.owed().any(Request::is_injected_query)
     }
 
     /// Whether so much is outstanding that the client's further messages wait.
@@ -241,7 +242,7 @@ impl RequestQueue {
     #[inline]
     pub(super) fn owes_one_end(&self) -> bool {
         self.entries.len() == 1
-            && matches!(self.front(), Some(Expect::Sync | Expect::Query))
+            && matches!(self.front(), Some(Request::Sync | Request::Query))
             && self.position == Position::Between
             && self.in_doubt == InDoubt::No
     }
@@ -315,7 +316,7 @@ impl RequestQueue {
     /// Notes what a message that is being sent owes: nothing, if the server ignores it.
     #[inline]
     pub(super) fn push(&mut self, entry: Entry) {
-        if self.is_skipping_to_sync() && entry.owed != Expect::Sync {
+        if self.is_skipping_to_sync() && entry.owed != Request::Sync {
             return;
         }
         if entry.owed.ends_with_ready() {
@@ -324,7 +325,7 @@ impl RequestQueue {
             self.pipeline += 1;
             self.position = Position::Between;
         } else {
-            if entry.owed == Expect::Execute {
+            if entry.owed == Request::Execute {
                 self.executed_in = Some(self.pipeline);
             }
             self.position = Position::InPipeline;
@@ -341,7 +342,7 @@ impl RequestQueue {
     pub(super) fn push_sync_after_error(&mut self) {
         self.position = Position::InPipeline;
         self.let_sync_end_pipeline();
-        self.push(Expect::MadeSync.into());
+        self.push(Request::InjectedSync.into());
     }
 
     /// Notes what a whole pipeline, or a Query, owes that is sent while nothing is outstanding: see
@@ -353,26 +354,26 @@ impl RequestQueue {
         let mut push = |owed, change| self.entries.push_back(Entry { owed, change });
         match pipeline {
             PlainPipeline::Named { statement, describes } => {
-                push(Expect::Bind { statement }, None);
+                push(Request::Bind { statement }, None);
                 if let Some(seen) = describes {
-                    push(Expect::DescribePortal, Some(Change::Describes(seen)));
+                    push(Request::DescribePortal, Some(Change::Describes(seen)));
                 }
             }
             PlainPipeline::Unnamed { serial, describes } => {
-                push(Expect::Parse { serial, statement: 0 }, None);
-                push(Expect::Bind { statement: 0 }, None);
+                push(Request::Parse { serial, statement: 0 }, None);
+                push(Request::Bind { statement: 0 }, None);
                 if describes {
-                    push(Expect::DescribePortal, None);
+                    push(Request::DescribePortal, None);
                 }
             }
             PlainPipeline::Query => {}
         }
         if ends_with_sync {
-            push(Expect::Execute, None);
-            push(Expect::Sync, None);
+            push(Request::Execute, None);
+            push(Request::Sync, None);
             self.executed_in = Some(self.pipeline);
         } else {
-            push(Expect::Query, None);
+            push(Request::Query, None);
         }
         self.syncs_outstanding += 1;
         // Before it nothing was outstanding: no run of queries goes on.
@@ -383,8 +384,8 @@ impl RequestQueue {
     /// The Sync that the client has just sent is the one that ours has stood for. `false`: none has.
     pub(super) fn give_sync_to_client(&mut self) -> bool {
         match self.entries.back_mut() {
-            Some(made) if made.owed == Expect::MadeSync => {
-                made.owed = Expect::Sync;
+            Some(made) if made.owed == Request::InjectedSync => {
+                made.owed = Request::Sync;
                 true
             }
             _ => false,
@@ -403,7 +404,7 @@ impl RequestQueue {
     /// A statement of the first entry is answered. Whether that was its last one.
     pub(super) fn complete_statement(&mut self) -> bool {
         match self.entries.front_mut() {
-            Some(Entry { owed: Expect::Statements(left), .. }) if *left > 1 => {
+            Some(Entry { owed: Request::Statements(left), .. }) if *left > 1 => {
                 *left -= 1;
                 false
             }
@@ -414,11 +415,11 @@ impl RequestQueue {
     /// Takes the first entry off, if its answer is ours to give and its turn has come: what the client gets,
     /// which may be nothing.
     #[inline]
-    pub(super) fn take_answer_of_ours(&mut self) -> Option<&'static [u8]> {
-        let answered = self.entries.pop_front_if(|entry| entry.owed.is_ours_to_answer())?;
+    pub(super) fn take_own_answer(&mut self) -> Option<&'static [u8]> {
+        let answered = self.entries.pop_front_if(|entry| entry.owed.is_answered_here())?;
         Some(match answered.owed {
-            Expect::ParseKnown => &build::PARSE_COMPLETE,
-            Expect::CloseKnown { told: true } => &build::CLOSE_COMPLETE,
+            Request::ParseKnown => &build::PARSE_COMPLETE,
+            Request::CloseKnown { told: true } => &build::CLOSE_COMPLETE,
             _ => &[],
         })
     }
@@ -426,7 +427,7 @@ impl RequestQueue {
     /// Takes copy data off that nothing precedes: whether a copy has read them does not matter now.
     #[inline]
     pub(super) fn take_copy_input(&mut self) -> bool {
-        self.entries.pop_front_if(|entry| matches!(entry.owed, Expect::CopyInput { .. })).is_some()
+        self.entries.pop_front_if(|entry| matches!(entry.owed, Request::CopyInput { .. })).is_some()
     }
 
     /// The second entry is no part of the first any more, which has failed. Its change.

@@ -33,7 +33,7 @@ use std::ops::Range;
 use super::backend::Backend;
 use super::client::{Client, Resetting, TooManyPortals, significant};
 use super::effects::Unusual;
-use super::expect::Expect;
+use super::request_queue::Request;
 use super::{Socket, limits};
 use crate::session::scan::{Discard, Findings, Name, SetValue, Verb};
 use crate::session::settings::{self, Change, Settings};
@@ -276,17 +276,22 @@ fn note(
 
 impl<S: Socket> Backend<S> {
     /// Notes what a Query owes into which something was put.
-    pub(super) fn expect_with(&mut self, text: &[u8], insertions: &[Insertion], utf8: bool) {
+    pub(super) fn request_with_insertions(
+        &mut self,
+        text: &[u8],
+        insertions: &[Insertion],
+        utf8: bool,
+    ) {
         self.longer.clear();
         for insertion in insertions {
-            self.expect(Expect::Statements(insertion.behind));
+            self.request(Request::Statements(insertion.behind));
             for _ in &insertion.statements {
-                self.expect(Expect::MadeStatement);
+                self.request(Request::InjectedStatement);
             }
             let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
             self.longer.push(Longer { at: characters(&text[..insertion.at], utf8), by });
         }
-        self.expect(Expect::Query);
+        self.request(Request::Query);
     }
 
     /// Notes what is written in place of NULLs in that Query.
@@ -340,7 +345,7 @@ impl<S: Socket> Client<S> {
             // (Commands that need a transaction of their own are committed at once.)
             backend.requests.let_sync_end_pipeline();
             out.extend_from_slice(&build::SYNC);
-            backend.expect(Expect::MadeSync);
+            backend.request(Request::InjectedSync);
             return;
         }
         for text in behind(&self.record.start, unusual) {

@@ -34,9 +34,8 @@ use super::backend::Backend;
 use super::client::Client;
 use super::doubt::Noted;
 use super::effects::Effects;
-use super::expect::Expect;
 use super::from_client::Halt;
-use super::request_queue::Change;
+use super::request_queue::{Change, Request};
 use super::statement::{Statement, StatementMemory, same_parse_settings};
 use super::timeouts::with_timeout_of;
 use super::turn::Turn;
@@ -267,7 +266,7 @@ impl<S: Socket> Backend<S> {
                 Standing::Refused(error) => {
                     let number = there.stand_ins;
                     there.stand_ins += 1;
-                    self.made_query(&stand_in(&known.statement, number), out);
+                    self.inject_query(&stand_in(&known.statement, number), out);
                     known.standing = Standing::StandsIn { number, error: std::mem::take(error) };
                     there.all.push(known);
                     continue;
@@ -275,7 +274,7 @@ impl<S: Socket> Backend<S> {
             }
             let mut text = b"DEALLOCATE ".to_vec();
             write_name(&known.statement.name, &mut text);
-            self.made_prepare(&text, Some(Change::Deallocates), out);
+            self.inject_prepare(&text, Some(Change::Deallocates), out);
         }
         let lacks = |one: &&Arc<SqlStatement>| brings && there.place(one).is_none();
         let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
@@ -286,8 +285,8 @@ impl<S: Socket> Backend<S> {
             }
             let change = Some(Change::Prepares(one.clone()));
             match &one.parsed {
-                Some(parsed) => self.made_own_parse(&one.name, &parsed.body, change, out),
-                None => self.made_prepare(&one.text, change, out),
+                Some(parsed) => self.inject_own_parse(&one.name, &parsed.body, change, out),
+                None => self.inject_prepare(&one.text, change, out),
             }
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
@@ -305,14 +304,19 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Appends a PREPARE or DEALLOCATE of ours, or what stands around one.
-    pub(super) fn made_prepare(&mut self, text: &[u8], change: Option<Change>, out: &mut Vec<u8>) {
+    pub(super) fn inject_prepare(
+        &mut self,
+        text: &[u8],
+        change: Option<Change>,
+        out: &mut Vec<u8>,
+    ) {
         build::query(out, text);
-        self.request(Expect::MadePrepare, change);
+        self.request_with(Request::InjectedPrepare, change);
         self.unnamed = None;
     }
 
     /// Appends a Parse of ours that gives a statement its client's own name.
-    pub(super) fn made_own_parse(
+    pub(super) fn inject_own_parse(
         &mut self,
         name: &[u8],
         body: &[u8],
@@ -321,7 +325,7 @@ impl<S: Socket> Backend<S> {
     ) {
         build::parse(out, name, body);
         out.extend_from_slice(&build::SYNC);
-        self.request(Expect::MadePrepare, change);
+        self.request_with(Request::InjectedPrepare, change);
     }
 
     /// Whether a DEALLOCATE of ours has failed with this error, and the statement may still be there.

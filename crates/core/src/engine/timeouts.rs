@@ -27,8 +27,8 @@
 //! runs under its own timeout.
 
 use super::backend::Backend;
-use super::expect::Expect;
 use super::from_client::Halt;
+use super::request_queue::Request;
 use super::table::Engine;
 use super::turn::Turn;
 use super::{Host, Socket, limits};
@@ -103,7 +103,7 @@ impl<S: Socket> Backend<S> {
         }
         for _ in ["it", "what its own timer leaves"] {
             build::query(out, b"SET statement_timeout TO 0");
-            self.expect(Expect::MadeLift);
+            self.request(Request::InjectedLift);
         }
         self.unnamed = None;
         self.bringing = true;
@@ -112,7 +112,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a short timeout is being taken off.
     pub(super) fn is_lifting(&self) -> bool {
-        self.requests.back() == Some(Expect::MadeLift)
+        self.requests.back() == Some(Request::InjectedLift)
     }
 
     /// Its client has just got it: takes off a short timeout. `true` if that is under way.
@@ -131,7 +131,7 @@ impl<S: Socket> Backend<S> {
 
     /// One of the two has failed. Whether that does no harm.
     pub(super) fn lift_failed(&mut self, error: &[u8]) -> bool {
-        if self.requests.second() == Some(Expect::MadeLift) {
+        if self.requests.second() == Some(Request::InjectedLift) {
             self.lifts_failed = self.lifts_failed.saturating_add(1);
             self.lift_cut_off = true;
         }
@@ -140,7 +140,7 @@ impl<S: Socket> Backend<S> {
 
     /// One of the two has come to its end. Whether it was the second.
     pub(super) fn lift_ended(&mut self) -> bool {
-        if self.requests.front() == Some(Expect::MadeLift) {
+        if self.requests.front() == Some(Request::InjectedLift) {
             return false;
         }
         let value = if std::mem::take(&mut self.lift_cut_off) {
@@ -164,7 +164,7 @@ impl<S: Socket> Backend<S> {
         let before = std::mem::replace(&mut self.applied, desired.clone());
         let mut text = Vec::new();
         write_set_query(before.diff(desired), &mut text);
-        self.made_query(&text, out);
+        self.inject_query(&text, out);
     }
 }
 

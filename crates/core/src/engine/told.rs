@@ -14,9 +14,9 @@
 
 use super::Socket;
 use super::backend::Backend;
-use super::expect::Expect;
 use super::hand_over::HandOverKey;
 use super::message::{ClientAbout, Mptcp};
+use super::request_queue::Request;
 use crate::ids::ClientId;
 use crate::session::settings::SettingsBuilder;
 
@@ -60,7 +60,7 @@ impl<S: Socket> Backend<S> {
         let Some(told) = &mut self.told else { return };
         let Some(process) = told.due.take() else { return };
         told.key.write_to(process, None, about, mptcp, out);
-        self.expect(Expect::Told);
+        self.request(Request::Told);
         if self.applied.get(b"role").is_some()
             || self.applied.get(b"session_authorization").is_some()
         {

@@ -21,8 +21,8 @@ use super::backend::Backend;
 use super::census::Functions;
 use super::client::{Client, Deallocated};
 use super::effects::{Effects, Unusual};
-use super::expect::Expect;
 use super::from_client::{Halt, Passage, bad_length};
+use super::request_queue::Request;
 use super::statement::begins_with_any;
 use super::timeouts::without_short_timeout;
 use super::{Socket, restore};
@@ -80,9 +80,9 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Passes on a message whose body cannot be read: the server knows what to say of it, and its
     /// length keeps the framing.
-    fn malformed(&mut self, expect: Expect) {
+    fn malformed(&mut self, expect: Request) {
         self.pass();
-        self.backend.expect(expect);
+        self.backend.request(expect);
     }
 
     /// Passes the message on with another start: `new` in place of the first `old` bytes of the
@@ -245,7 +245,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             frontend::CLOSE => self.close()?,
             frontend::EXECUTE => {
                 self.pass();
-                self.backend.expect(Expect::Execute);
+                self.backend.request(Request::Execute);
                 if self.client.extra.is_some() {
                     self.behind_execute()?;
                 }
@@ -256,14 +256,14 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
                 self.pass();
                 if !self.backend.requests.is_sync_of_copy() {
-                    self.backend.expect(Expect::Sync);
+                    self.backend.request(Request::Sync);
                 }
             }
             frontend::FLUSH => {
                 self.pass();
                 if self.header.body > 0 {
                     // Answered by an error only.
-                    self.backend.expect(Expect::Close);
+                    self.backend.request(Request::Close);
                 }
             }
             frontend::FUNCTION_CALL => {
@@ -280,7 +280,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     self.before(&Effects::of_unknown_function(), false)?;
                 }
                 self.pass();
-                self.backend.expect(Expect::Call);
+                self.backend.request(Request::Call);
             }
             frontend::COPY_DATA => self.copy_input(false)?,
             _ => self.copy_input(true)?,
@@ -439,7 +439,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let draws;
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
-                self.malformed(Expect::Query);
+                self.malformed(Request::Query);
                 self.backend.drawn = true;
                 return Ok(());
             };
@@ -537,26 +537,26 @@ impl<S: Socket> Turn<'_, '_, S> {
             if self.client.unnamed.is_some() {
                 let (before, serial) = (self.client.unnamed.clone(), self.client.unnamed_serial);
                 let displaced = self.backend.displaced(before, serial);
-                self.backend.request(Expect::Unnaming { serial: self.serial }, displaced);
+                self.backend.request_with(Request::Unnaming { serial: self.serial }, displaced);
                 unnaming = self.serial;
             } else if self.client.unnamed_serial != 0 {
                 // It is ignored with another one ahead of it that has taken the statement away.
                 let serial = self.client.unnamed_serial;
                 let mut of_pipeline = self.backend.requests.since_sync();
-                let is_ahead = of_pipeline.any(|owed| owed == Expect::Unnaming { serial });
+                let is_ahead = of_pipeline.any(|owed| owed == Request::Unnaming { serial });
                 unnaming = if is_ahead { serial } else { 0 };
             }
         }
         if insertions.is_empty() && replacements.is_empty() {
             self.pass();
-            self.backend.expect(Expect::Query);
+            self.backend.request(Request::Query);
         } else {
             let text = &self.body[..self.body.len() - 1];
             let mut moved = insertions.clone();
             let sent = restore::replaced(text, &replacements, &mut moved);
             self.pass_with(text.len(), |out| restore::write_with(&sent, &moved, out))?;
             let utf8 = self.reads_utf8();
-            self.backend.expect_with(text, &insertions, utf8);
+            self.backend.request_with_insertions(text, &insertions, utf8);
             self.backend.note_replaced(text, &replacements, utf8);
         }
         if unsynced {
@@ -665,9 +665,9 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status == TransactionStatus::InTransaction {
             // As any simple query it takes the unnamed portal away, which outlasts its pipeline here.
             build::close_portal(&mut self.passage.out, b"");
-            self.backend.expect(Expect::Made);
+            self.backend.request(Request::Injected);
             self.passage.out.extend_from_slice(&build::SYNC);
-            self.backend.expect(Expect::MadeSync);
+            self.backend.request(Request::InjectedSync);
         }
         Ok(true)
     }

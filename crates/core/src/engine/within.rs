@@ -33,8 +33,8 @@
 
 use super::backend::Backend;
 use super::client::{Client, significant};
-use super::expect::Expect;
 use super::from_client::Halt;
+use super::request_queue::Request;
 use super::statement::begins_with_any;
 use super::turn::Turn;
 use super::{Socket, limits};
@@ -168,7 +168,7 @@ impl<S: Socket> Backend<S> {
         if !self.statements.touch(setter.id) {
             self.note_prepared(&setter, out);
             build::parse(out, &setter.name, &setter.body);
-            self.expect(Expect::MadeParse { statement: setter.id });
+            self.request(Request::InjectedParse { statement: setter.id });
         }
         build::bind_texts(
             out,
@@ -179,8 +179,8 @@ impl<S: Socket> Backend<S> {
             }),
         );
         build::execute(out, b"");
-        self.expect(Expect::MadeSettings { statement: setter.id });
-        self.expect(Expect::MadeSettings { statement: setter.id });
+        self.request(Request::InjectedSettings { statement: setter.id });
+        self.request(Request::InjectedSettings { statement: setter.id });
         self.applied = desired.clone();
         let (after, ahead) = (desired.clone(), self.requests.len());
         let untold = REPORTED.map(|name| {

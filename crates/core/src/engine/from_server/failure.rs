@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use super::super::Socket;
 use super::super::backend::Backend;
 use super::super::client::significant;
-use super::super::expect::Expect;
 use super::super::names::ClientStatements;
 use super::super::noted::Renoted;
 use super::super::replay::is_stale_or_lost;
-use super::super::request_queue::{Change, Closed, Displaced, Entry};
+use super::super::request_queue::{Change, Closed, Displaced, Entry, Request};
 use super::super::restore::{Longer, count_back};
 use super::super::timeouts::is_cut_off;
 use super::super::turn::OwnNames;
@@ -39,28 +38,28 @@ struct Undone {
 impl<S: Socket> Relay<'_, S> {
     pub(super) fn error(
         &mut self,
-        owed: Expect,
+        owed: Request,
         body: &[u8],
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
-        if owed == Expect::MadeQuestion {
+        if owed == Request::InjectedQuestion {
             self.backend.question_failed(body);
             return Ok(Fate::Skip);
         }
-        if owed == Expect::MadeLift && self.backend.lift_failed(body) {
+        if owed == Request::InjectedLift && self.backend.lift_failed(body) {
             return Ok(Fate::Skip);
         }
-        if owed == Expect::HandOver {
+        if owed == Request::HandOver {
             self.backend.hand_over_refused(body);
             return Ok(Fate::Skip);
         }
-        if owed == Expect::Told {
+        if owed == Request::Told {
             // The function is gone, or may not be called any more.
             self.backend.spoiled.get_or_insert("it could not be told whose it is");
             return Ok(Fate::Skip);
         }
-        if owed == Expect::MadePrepare && self.backend.leaves_anothers_statement(body) {
-            relayed.made_query_failed = true;
+        if owed == Request::InjectedPrepare && self.backend.leaves_anothers_statement(body) {
+            relayed.injected_query_failed = true;
             self.backend.spoiled.get_or_insert("it may have another session's statement");
             if self.client.is_some() {
                 let text = crate::wire::error::field(body, b'M').unwrap_or_default();
@@ -73,7 +72,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             return Ok(Fate::Skip);
         }
-        if owed == Expect::MadePrepare {
+        if owed == Request::InjectedPrepare {
             self.backend.prepare_refused(body);
             self.own_name_refused(body);
             return Ok(Fate::Skip);
@@ -81,24 +80,24 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.fail_within();
         let mut healing = false;
         if let (
-            Expect::Bind { statement }
-            | Expect::MadeSettings { statement }
-            | Expect::DescribeStatement { statement },
+            Request::Bind { statement }
+            | Request::InjectedSettings { statement }
+            | Request::DescribeStatement { statement },
             true,
         ) = (owed, is_stale_or_lost(body))
         {
             // Whoever uses it next prepares it anew.
             self.backend.statements.mark_stale(statement);
-            if matches!(owed, Expect::MadeSettings { .. }) {
+            if matches!(owed, Request::InjectedSettings { .. }) {
                 // What has taken ours away has taken all.
                 self.backend.statements.mark_stale_since(0);
             }
             healing = relayed.whole
                 && self.client.is_some()
-                && !matches!(owed, Expect::DescribeStatement { .. })
+                && !matches!(owed, Request::DescribeStatement { .. })
                 && self.backend.replay.refused(body);
         }
-        if self.backend.replay.is_checking() && owed.is_made() {
+        if self.backend.replay.is_checking() && owed.is_injected() {
             self.backend.replay.check_failed();
             healing = true;
         }
@@ -110,18 +109,18 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.requests.copy_failed();
         match owed {
-            Expect::Query | Expect::Statements(_) | Expect::MadeStatement => {
+            Request::Query | Request::Statements(_) | Request::InjectedStatement => {
                 self.backend.requests.fail_text();
                 return Ok(in_own_text(body, &self.backend.longer, relayed));
             }
-            Expect::Call | Expect::Sync => return Ok(Fate::Pass),
+            Request::Call | Request::Sync => return Ok(Fate::Pass),
             // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
-            Expect::MadeSettings { .. } if healing || is_cut_off(body) => {}
-            Expect::MadeQuery
-            | Expect::MadeLift
-            | Expect::MadeRollback
-            | Expect::MadeSettings { .. } => {
-                relayed.made_query_failed = true;
+            Request::InjectedSettings { .. } if healing || is_cut_off(body) => {}
+            Request::InjectedQuery
+            | Request::InjectedLift
+            | Request::InjectedRollback
+            | Request::InjectedSettings { .. } => {
+                relayed.injected_query_failed = true;
                 self.backend.spoiled.get_or_insert("a session's settings could not be applied");
                 if self.client.is_some() {
                     let text = crate::wire::error::field(body, b'M').unwrap_or_default();
@@ -143,7 +142,7 @@ impl<S: Socket> Relay<'_, S> {
     /// have done is taken back.
     fn skip_to_sync(
         &mut self,
-        owed: Expect,
+        owed: Request,
         body: &[u8],
         healing: bool,
         relayed: &Relayed,
@@ -170,7 +169,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         match self.backend.requests.front() {
             None => self.sync_for_client(),
-            Some(Expect::MadeSync) if !healing => {
+            Some(Request::InjectedSync) if !healing => {
                 if let Some(client) = &mut self.client {
                     // The client's own Sync is still to come.
                     client.extra().skipping = true;
@@ -210,7 +209,7 @@ impl<S: Socket> Relay<'_, S> {
             // It has taken away what was there before, too.
             undone.unnamed = Some(Displaced::default());
         }
-        if let Expect::Parse { serial, .. } = failed.owed {
+        if let Request::Parse { serial, .. } = failed.owed {
             undone.parse = Some(serial);
         }
         let change = match failed.change {
@@ -231,20 +230,20 @@ impl<S: Socket> Relay<'_, S> {
     fn ignore(&mut self, ignored: Entry, undone: &mut Undone) {
         undone.touches_unnamed |= ignored.owed.touches_unnamed();
         match ignored.owed {
-            Expect::Parse { statement, .. } | Expect::MadeParse { statement } => {
+            Request::Parse { statement, .. } | Request::InjectedParse { statement } => {
                 let pipeline = self.backend.requests.answered_pipeline();
                 self.backend.statements.remove(statement, pipeline);
             }
             // A Close of ours was ignored: the statement is still there.
-            Expect::Made => self.backend.uncertain = true,
+            Request::Injected => self.backend.uncertain = true,
             _ => {}
         }
-        if let Expect::Parse { serial, statement: 0 } | Expect::Unnaming { serial } = ignored.owed
+        if let Request::Parse { serial, statement: 0 } | Request::Unnaming { serial } = ignored.owed
             && serial != 0
             && let Some(client) = &mut self.client
         {
             undone.is_still_unnamed |= client.unnamed_serial == serial;
-            if let Expect::Parse { .. } = ignored.owed {
+            if let Request::Parse { .. } = ignored.owed {
                 client.unname_unnamed(serial);
             }
         }
@@ -275,8 +274,8 @@ impl<S: Socket> Relay<'_, S> {
 
     /// An error that has our name of a statement in it, with the client's in its place: ours is for
     /// no client to know.
-    fn under_own_name(&self, owed: Expect, body: &[u8], relayed: &Relayed) -> Fate {
-        let (Expect::Bind { statement } | Expect::DescribeStatement { statement }) = owed else {
+    fn under_own_name(&self, owed: Request, body: &[u8], relayed: &Relayed) -> Fate {
+        let (Request::Bind { statement } | Request::DescribeStatement { statement }) = owed else {
             return Fate::Pass;
         };
         // (Those that a DISCARD ALL takes away are put aside from its Bind on.)
@@ -314,7 +313,7 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The server knows a statement of the protocol by its client's own name no more than before.
     fn own_name_refused(&mut self, error: &[u8]) {
-        if self.backend.requests.second() == Some(Expect::CloseKnown { told: false })
+        if self.backend.requests.second() == Some(Request::CloseKnown { told: false })
             && let Some(Change::Closes(closed)) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {
@@ -328,17 +327,17 @@ impl<S: Socket> Relay<'_, S> {
     /// Where a stand-in has been executed, the error of the statement in whose place it stands.
     pub(super) fn in_place_of_stand_in(
         &mut self,
-        owed: Expect,
+        owed: Request,
         body: &[u8],
         fate: Fate,
         relayed: &Relayed,
     ) -> Fate {
         if let Some(client) = &mut self.client
-            && !owed.is_made()
+            && !owed.is_injected()
         {
             client.note_missed_sql(body);
         }
-        if self.backend.by_sql.is_none() || owed.is_made() || !relayed.whole {
+        if self.backend.by_sql.is_none() || owed.is_injected() || !relayed.whole {
             return fate;
         }
         match (self.backend.error_stood_in_for(body), &fate) {
@@ -364,7 +363,7 @@ impl<S: Socket> Relay<'_, S> {
             // It left behind a simple query that the server now ignores: no Sync was seen to be
             // missing.
             if self.backend.send(&build::SYNC).is_ok() {
-                self.backend.expect(Expect::Sync);
+                self.backend.request(Request::Sync);
             }
             return;
         };

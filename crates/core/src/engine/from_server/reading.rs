@@ -344,7 +344,7 @@ fn relay_to_nobody<S: Socket>(
     backend.input.extend_from_slice(&bytes[relayed.consumed..]);
     match relayed.broken {
         Some(reason) => Err(reason),
-        None if relayed.made_query_failed => Err("it could not be tidied"),
+        None if relayed.injected_query_failed => Err("it could not be tidied"),
         None => Ok(()),
     }
 }

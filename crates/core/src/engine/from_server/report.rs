@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::super::Socket;
 use super::super::client::Resetting;
-use super::super::expect::Expect;
 use super::super::hand_over::CHALLENGE;
+use super::super::request_queue::Request;
 use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
@@ -61,7 +61,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         let backend = &mut *self.backend;
         backend.told_within(name);
-        if backend.requests.front() == Some(Expect::HandOver) {
+        if backend.requests.front() == Some(Request::HandOver) {
             backend.take_own_value(name, value)?;
             return Ok(Fate::Skip);
         }
@@ -92,8 +92,8 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         let converted = !fixed && !value.is_ascii();
-        let brought = backend.requests.front().is_some_and(Expect::is_made)
-            && backend.requests.front() != Some(Expect::MadeRollback);
+        let brought = backend.requests.front().is_some_and(Request::is_injected)
+            && backend.requests.front() != Some(Request::InjectedRollback);
         if converted && !brought {
             // In which encoding the server told it is not known before the last report of this end of a
             // transaction has come; then it is asked what it has.
@@ -118,15 +118,15 @@ impl<S: Socket> Relay<'_, S> {
                     settings.set(name, value);
                 }
                 backend.applied = backend.pool.interner().share(settings.build());
-                let ours = backend.requests.front().is_some_and(Expect::is_made);
+                let ours = backend.requests.front().is_some_and(Request::is_injected);
                 if !ours && !backend.has_set_within(name, value) {
                     backend.note_reported_value(name, was_own, own);
                 }
             }
         }
         let waits = match backend.requests.front() {
-            Some(Expect::MadeRollback) => true,
-            Some(Expect::MadeSync) if fixed => {
+            Some(Request::InjectedRollback) => true,
+            Some(Request::InjectedSync) if fixed => {
                 let extra = self.client.as_ref().and_then(|client| client.extra.as_ref());
                 extra.is_some_and(|extra| {
                     extra.discarding.is_some() && backend.requests.has_come_to(extra.settles_in)
@@ -139,7 +139,7 @@ impl<S: Socket> Relay<'_, S> {
             build::parameter_status(&mut client.extra().untold_reports, name, value);
             return Ok(Fate::Skip);
         }
-        let ours = backend.requests.front().is_some_and(Expect::is_made)
+        let ours = backend.requests.front().is_some_and(Request::is_injected)
             || backend.has_set_within(name, value);
         let resetting =
             self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {

@@ -6,8 +6,8 @@ use super::super::Socket;
 use super::super::backend::Backend;
 use super::super::client::{Client, Resetting};
 use super::super::effects::Effects;
-use super::super::expect::Expect;
 use super::super::message::PoolMode;
+use super::super::request_queue::Request;
 use super::super::restore::KEPT_BY_RESET_ALL;
 use super::super::statement::{Statement, text_of};
 use super::{Fate, Relay, Relayed};
@@ -25,7 +25,7 @@ impl<S: Socket> Relay<'_, S> {
     /// The server has come to the end of a query or pipeline.
     pub(super) fn ready(
         &mut self,
-        owed: Expect,
+        owed: Request,
         status: TransactionStatus,
         run: &mut usize,
         at: usize,
@@ -46,10 +46,10 @@ impl<S: Socket> Relay<'_, S> {
         let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
         match owed {
-            Expect::MadeQuery => {
+            Request::InjectedQuery => {
                 let next = self.backend.requests.front();
-                self.backend.applying &= next == Some(Expect::MadeQuery);
-                let is_last = next.is_some_and(|next| !next.is_query_of_ours());
+                self.backend.applying &= next == Some(Request::InjectedQuery);
+                let is_last = next.is_some_and(|next| !next.is_injected_query());
                 if is_last && self.backend.within.is_none() && self.backend.disagrees() {
                     // What the client has sent runs under these: it hears nothing of that.
                     relayed.settings_mismatch = true;
@@ -57,20 +57,20 @@ impl<S: Socket> Relay<'_, S> {
                 }
                 return Ok(Fate::Skip);
             }
-            Expect::MadeLift => {
+            Request::InjectedLift => {
                 relayed.lifted = self.backend.lift_ended();
                 return Ok(Fate::Skip);
             }
-            Expect::Told => return Ok(Fate::Skip),
-            Expect::HandOver => {
+            Request::Told => return Ok(Fate::Skip),
+            Request::HandOver => {
                 relayed.handed_over = Some(Box::new(self.backend.hand_over_ended()?));
                 return Ok(Fate::Skip);
             }
-            Expect::MadePrepare => {
+            Request::InjectedPrepare => {
                 self.backend.prepare_ended();
                 return Ok(Fate::Skip);
             }
-            Expect::MadeQuestion => {
+            Request::InjectedQuestion => {
                 match &mut self.client {
                     Some(client) => client.conclude(self.backend),
                     None => self.backend.doubt = None,
@@ -83,7 +83,7 @@ impl<S: Socket> Relay<'_, S> {
             relayed.heal = true;
             return Ok(Fate::Skip);
         }
-        if matches!(owed, Expect::MadeRollback) {
+        if matches!(owed, Request::InjectedRollback) {
             self.backend.retries_sql = true;
             self.backend.transactions += 1;
             if let Some(client) = &mut self.client {
@@ -119,7 +119,7 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.start_values_at_stake &= more;
             self.backend.catalog_at_stake &= more;
         }
-        if matches!(owed, Expect::Query) {
+        if matches!(owed, Request::Query) {
             self.backend.longer.clear();
         }
         if self.backend.schema_at_stake && status == TransactionStatus::Idle {
@@ -143,7 +143,7 @@ impl<S: Socket> Relay<'_, S> {
             settings_changed(client, self.backend);
         }
         if client.extra.is_some() && !later {
-            let own = !matches!(owed, Expect::MadeSync);
+            let own = !matches!(owed, Request::InjectedSync);
             let reports = client.extra.as_mut().filter(|_| own);
             let mut told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
             told.extend(settle_extra(client, self.backend, own));
@@ -153,7 +153,7 @@ impl<S: Socket> Relay<'_, S> {
         } else if client.desired != self.backend.applied {
             client.desired = self.backend.applied.clone();
         }
-        if !unsaid.is_empty() && !matches!(owed, Expect::MadeSync) {
+        if !unsaid.is_empty() && !matches!(owed, Request::InjectedSync) {
             self.report(&unsaid, at, run, relayed);
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
@@ -182,12 +182,12 @@ impl<S: Socket> Relay<'_, S> {
                 }
             }
             let told = client.heed_report(self.backend);
-            if !told.is_empty() && !matches!(owed, Expect::MadeSync) {
+            if !told.is_empty() && !matches!(owed, Request::InjectedSync) {
                 self.report(&told, at, run, relayed);
             }
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if matches!(owed, Expect::MadeSync) {
+        if matches!(owed, Request::InjectedSync) {
             return Ok(Fate::Skip);
         }
         if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {

@@ -180,7 +180,7 @@ impl<S: Socket> Engine<S> {
         let Some(backend) = &mut client.backend else { return };
         let mut out = Vec::new();
         for text in texts {
-            backend.made_query(text, &mut out);
+            backend.inject_query(text, &mut out);
         }
         self.write_to_backend(host, slot, &out, now);
     }

@@ -101,7 +101,7 @@ impl<S: Socket> Client<S> {
             text.push(b';');
         }
         *shown = true;
-        backend.made_query(&text, out);
+        backend.inject_query(&text, out);
     }
 
     /// It executes something in a pipeline.

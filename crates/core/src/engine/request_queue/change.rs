@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use super::super::client::{ClientStatement, significant};
-use super::super::expect::Expect;
 use super::super::noted::Renoted;
 use super::super::replay::Seen;
 use super::super::sql_statement::SqlStatement;
 use super::super::statement::Unnamed;
 use super::super::turn::Comparing;
-use super::RequestQueue;
+use super::{Request, RequestQueue};
 use crate::wire::error::SqlState;
 
 /// What is done with the answer, or what was before the message and comes back if the server ignores it.
@@ -110,7 +109,7 @@ impl RequestQueue {
     /// 136 kB.)
     pub(in crate::engine) fn looks_at_description(&self) -> bool {
         self.entries.front().is_some_and(|entry| {
-            matches!(entry.owed, Expect::MadeDescribe { .. })
+            matches!(entry.owed, Request::InjectedDescribe { .. })
                 || matches!(entry.change, Some(Change::Describes(_)))
         })
     }

@@ -6,9 +6,8 @@
 //! all data was not read by the copy, and is answered for certain. Whether one before other data
 //! was cannot be seen.
 
-use super::super::expect::Expect;
 use super::super::limits;
-use super::{Position, RequestQueue};
+use super::{Position, Request, RequestQueue};
 
 /// A copy from the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -83,18 +82,18 @@ impl RequestQueue {
             (self.entries.get(behind).map(|entry| entry.owed), &mut self.copy_in)
         {
             match next {
-                Expect::Sync => {
+                Request::Sync => {
                     self.syncs_outstanding -= 1;
                     *syncs_behind_data += 1;
                 }
-                Expect::CopyInput { ends } => self.copy_in.take_data(ends),
+                Request::CopyInput { ends } => self.copy_in.take_data(ends),
                 _ => {
                     // A copy that waits for data would end the connection at this.
                     let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_behind_data);
                     self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: true };
                     for _ in 0..syncs {
                         self.syncs_outstanding += 1;
-                        self.entries.insert(behind, Expect::Sync.into());
+                        self.entries.insert(behind, Request::Sync.into());
                     }
                     break;
                 }
@@ -102,7 +101,7 @@ impl RequestQueue {
             self.entries.remove(behind);
         }
         // The Sync that ended what has been sent may be among those.
-        let last = self.owed().rev().find(|owed| !matches!(owed, Expect::CopyInput { .. }));
+        let last = self.owed().rev().find(|owed| !matches!(owed, Request::CopyInput { .. }));
         self.position = match last {
             Some(last) if last.ends_with_ready() => Position::Between,
             _ => Position::InPipeline,
@@ -116,7 +115,7 @@ impl RequestQueue {
             self.copy_in.take_data(ends);
             return;
         }
-        let marker = Expect::CopyInput { ends };
+        let marker = Request::CopyInput { ends };
         if self.back() != Some(marker) {
             self.entries.push_back(marker.into());
         }
@@ -180,7 +179,7 @@ impl RequestQueue {
     fn push_syncs_behind_data(&mut self, syncs: u32) {
         let certain = syncs.min(limits::SYNCS_OUTSTANDING_MAX);
         for _ in 0..certain {
-            self.push(Expect::Sync.into());
+            self.push(Request::Sync.into());
         }
         self.doubt_syncs(syncs - certain); // the queue has a bound
     }

@@ -5,18 +5,18 @@ use super::*;
 impl RequestQueue {
     /// The invariants.
     pub(in crate::engine) fn check(&self) {
-        let syncs = self.count(Expect::ends_with_ready);
+        let syncs = self.count(Request::ends_with_ready);
         assert_eq!(self.syncs_outstanding as usize, syncs, "{:?}", self.entries);
         assert!(!self.is_skipping_to_sync() || self.entries.is_empty(), "{:?}", self.entries);
         assert!(u64::from(self.syncs_outstanding) <= self.pipeline);
         assert!(!matches!(self.in_doubt, InDoubt::Syncs { count: 0, .. }));
         for Entry { owed, change } in &self.entries {
             let fits = match owed {
-                Expect::ParseKnown => matches!(change, Some(Change::Names(_))),
-                Expect::CloseKnown { .. } => matches!(change, Some(Change::Closes(_))),
-                Expect::Unnaming { .. } => matches!(change, Some(Change::Displaces(_))),
-                Expect::Refused => matches!(change, Some(Change::Refuses(_))),
-                Expect::MadeDescribe { statement } => {
+                Request::ParseKnown => matches!(change, Some(Change::Names(_))),
+                Request::CloseKnown { .. } => matches!(change, Some(Change::Closes(_))),
+                Request::Unnaming { .. } => matches!(change, Some(Change::Displaces(_))),
+                Request::Refused => matches!(change, Some(Change::Refuses(_))),
+                Request::InjectedDescribe { statement } => {
                     matches!(change, Some(Change::Compares(_))) == (*statement == 0)
                 }
                 _ => true,
@@ -26,14 +26,14 @@ impl RequestQueue {
     }
 
     /// How many entries are such ones.
-    pub(in crate::engine) fn count(&self, is_one: impl Fn(Expect) -> bool) -> usize {
+    pub(in crate::engine) fn count(&self, is_one: impl Fn(Request) -> bool) -> usize {
         self.owed().filter(|owed| is_one(*owed)).count()
     }
 }
 
-const BIND: Expect = Expect::Bind { statement: 0 };
+const BIND: Request = Request::Bind { statement: 0 };
 
-fn queue(sent: &[Expect]) -> RequestQueue {
+fn queue(sent: &[Request]) -> RequestQueue {
     let mut queue = RequestQueue::default();
     for expect in sent {
         queue.push((*expect).into());
@@ -42,7 +42,7 @@ fn queue(sent: &[Expect]) -> RequestQueue {
     queue
 }
 
-fn ignored(queue: &mut RequestQueue) -> Vec<Expect> {
+fn ignored(queue: &mut RequestQueue) -> Vec<Request> {
     let ignored = std::iter::from_fn(|| queue.take_ignored()).map(|entry| entry.owed).collect();
     queue.check();
     ignored
@@ -50,9 +50,9 @@ fn ignored(queue: &mut RequestQueue) -> Vec<Expect> {
 
 #[test]
 fn a_pipeline_ends_with_its_sync() {
-    let mut queue = queue(&[BIND, Expect::Execute]);
+    let mut queue = queue(&[BIND, Request::Execute]);
     assert!(queue.is_in_pipeline() && queue.is_behind_execute() && !queue.is_at_rest());
-    queue.push(Expect::Sync.into());
+    queue.push(Request::Sync.into());
     assert!(!queue.is_in_pipeline() && !queue.is_behind_execute());
     assert_eq!((queue.pipeline(), queue.answered_pipeline()), (1, 0));
     assert!(queue.has_come_to(0) && !queue.has_come_to(1) && queue.is_in_doubt(0));
@@ -69,13 +69,13 @@ fn both_lanes_leave_the_same_entries() {
     for (plain, sent) in [
         (
             PlainPipeline::Named { statement: 7, describes: None },
-            &[Expect::Bind { statement: 7 }, Expect::Execute, Expect::Sync][..],
+            &[Request::Bind { statement: 7 }, Request::Execute, Request::Sync][..],
         ),
         (
             PlainPipeline::Unnamed { serial: 3, describes: false },
-            &[Expect::Parse { serial: 3, statement: 0 }, BIND, Expect::Execute, Expect::Sync],
+            &[Request::Parse { serial: 3, statement: 0 }, BIND, Request::Execute, Request::Sync],
         ),
-        (PlainPipeline::Query, &[Expect::Query]),
+        (PlainPipeline::Query, &[Request::Query]),
     ] {
         let full = queue(sent);
         let mut lane = RequestQueue::default();
@@ -88,43 +88,43 @@ fn both_lanes_leave_the_same_entries() {
 #[test]
 fn an_error_skips_to_the_sync_and_no_further() {
     let mut queue =
-        queue(&[BIND, Expect::Execute, Expect::Query, Expect::Sync, BIND, Expect::Sync]);
+        queue(&[BIND, Request::Execute, Request::Query, Request::Sync, BIND, Request::Sync]);
     queue.complete();
-    assert_eq!(ignored(&mut queue), [Expect::Execute, Expect::Query]);
-    assert_eq!(queue.front(), Some(Expect::Sync));
+    assert_eq!(ignored(&mut queue), [Request::Execute, Request::Query]);
+    assert_eq!(queue.front(), Some(Request::Sync));
     assert!(!queue.is_skipping_to_sync() && !queue.is_in_pipeline());
     assert_eq!(queue.answered_pipeline(), 1, "the Query was one of its own");
 }
 
 #[test]
 fn what_is_sent_after_an_error_owes_nothing_before_the_sync() {
-    let mut queue = queue(&[BIND, Expect::Execute]);
+    let mut queue = queue(&[BIND, Request::Execute]);
     assert_eq!(ignored(&mut queue).len(), 2);
     queue.skip_to_sync();
-    for sent in [BIND, Expect::Query, Expect::MadeSync] {
+    for sent in [BIND, Request::Query, Request::InjectedSync] {
         queue.push(sent.into());
         assert!(queue.is_empty() && queue.is_in_pipeline(), "{sent:?}");
     }
-    queue.push(Expect::Sync.into());
+    queue.push(Request::Sync.into());
     assert_eq!((queue.len(), queue.is_skipping_to_sync()), (1, false));
     queue.check();
 }
 
 #[test]
 fn a_sync_of_ours_after_an_error_becomes_the_clients() {
-    let mut queue = queue(&[BIND, Expect::Execute]);
+    let mut queue = queue(&[BIND, Request::Execute]);
     ignored(&mut queue);
     queue.skip_to_sync();
     queue.push_sync_after_error();
-    assert_eq!(queue.front(), Some(Expect::MadeSync));
+    assert_eq!(queue.front(), Some(Request::InjectedSync));
     assert!(queue.give_sync_to_client() && !queue.give_sync_to_client());
-    assert_eq!(queue.front(), Some(Expect::Sync));
+    assert_eq!(queue.front(), Some(Request::Sync));
     queue.check();
 }
 
 fn displacing(serial: u32) -> Entry {
     let displaced = Displaced { serial, ..Displaced::default() };
-    let owed = Expect::Parse { serial: serial + 1, statement: 0 };
+    let owed = Request::Parse { serial: serial + 1, statement: 0 };
     Entry { owed, change: Some(Change::Displaces(Box::new(displaced))) }
 }
 
@@ -133,7 +133,7 @@ fn what_is_ignored_gives_its_change_back_and_what_is_answered_drops_it() {
     let mut queue = queue(&[BIND]);
     queue.push(displacing(1));
     queue.push(displacing(2));
-    queue.push(Expect::Sync.into());
+    queue.push(Request::Sync.into());
     queue.push(displacing(3));
     let change = |entry: Option<Entry>| match entry.and_then(|entry| entry.change) {
         Some(Change::Displaces(displaced)) => Some(displaced.serial),
@@ -155,18 +155,18 @@ fn what_is_ignored_gives_its_change_back_and_what_is_answered_drops_it() {
 fn an_answer_of_ours_is_given_when_nothing_precedes_it() {
     let named = |serial| {
         let naming = Naming { name: (*b"s").into(), serial };
-        Entry { owed: Expect::ParseKnown, change: Some(Change::Names(Box::new(naming))) }
+        Entry { owed: Request::ParseKnown, change: Some(Change::Names(Box::new(naming))) }
     };
     let mut queue = queue(&[BIND]);
     queue.push(named(1));
     queue.push_copy_input(false);
     queue.push(named(2));
-    assert_eq!(queue.take_answer_of_ours(), None);
+    assert_eq!(queue.take_own_answer(), None);
     queue.complete();
-    assert_eq!(queue.take_answer_of_ours(), Some(&build::PARSE_COMPLETE[..]));
-    assert_eq!(queue.take_answer_of_ours(), None, "copy data precede it");
+    assert_eq!(queue.take_own_answer(), Some(&build::PARSE_COMPLETE[..]));
+    assert_eq!(queue.take_own_answer(), None, "copy data precede it");
     assert!(queue.take_copy_input() && !queue.take_copy_input());
-    assert!(queue.take_answer_of_ours().is_some() && queue.is_empty());
+    assert!(queue.take_own_answer().is_some() && queue.is_empty());
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn an_entry_is_four_words() {
 
 #[test]
 fn a_copy_reads_syncs_and_ends_well_without_answers_to_them() {
-    let mut queue = queue(&[Expect::Query]);
+    let mut queue = queue(&[Request::Query]);
     queue.copy_begins();
     assert!(queue.is_copying_in() && queue.is_sync_of_copy() && !queue.ends_by_itself());
     queue.push_copy_input(false);
@@ -190,7 +190,7 @@ fn a_copy_reads_syncs_and_ends_well_without_answers_to_them() {
 
 #[test]
 fn a_copy_that_fails_answers_the_syncs_after_its_data_and_leaves_the_others_in_doubt() {
-    let mut queue = queue(&[Expect::Query]);
+    let mut queue = queue(&[Request::Query]);
     queue.copy_begins();
     assert!(queue.is_sync_of_copy()); // other data follow: it may have been read
     queue.push_copy_input(false);
@@ -210,13 +210,13 @@ fn a_copy_that_fails_answers_the_syncs_after_its_data_and_leaves_the_others_in_d
 
 #[test]
 fn ready_in_doubt_is_not_that_of_a_query_before_its_completion() {
-    let mut queue = queue(&[Expect::Query]);
+    let mut queue = queue(&[Request::Query]);
     queue.copy_begins();
     assert!(queue.is_sync_of_copy());
     queue.push_copy_input(false);
     queue.copy_failed();
     queue.complete_with_ready();
-    queue.push(Expect::Query.into());
+    queue.push(Request::Query.into());
     assert!(queue.take_ready_in_doubt());
     assert!(!queue.has_syncs_in_doubt());
     queue.complete_with_ready();
@@ -225,12 +225,12 @@ fn ready_in_doubt_is_not_that_of_a_query_before_its_completion() {
 
 #[test]
 fn a_copy_strikes_what_was_sent_before_it_was_known() {
-    let data = Expect::CopyInput { ends: false };
-    let mut queue = queue(&[BIND, Expect::Execute]);
+    let data = Request::CopyInput { ends: false };
+    let mut queue = queue(&[BIND, Request::Execute]);
     for sent in [false, true] {
         queue.push_copy_input(sent);
     }
-    queue.push(Expect::Sync.into());
+    queue.push(Request::Sync.into());
     queue.complete();
     assert_eq!(queue.since_sync().count(), 0);
     queue.copy_begins();
@@ -239,7 +239,7 @@ fn a_copy_strikes_what_was_sent_before_it_was_known() {
     assert!(!queue.contains(data) && !queue.is_in_pipeline());
     queue.check();
 
-    let mut queue = self::queue(&[Expect::Query, Expect::Sync, Expect::Query]);
+    let mut queue = self::queue(&[Request::Query, Request::Sync, Request::Query]);
     queue.copy_begins();
     assert!(queue.is_copying_in() && queue.ends_by_itself(), "the Query after it fails it");
     assert_eq!(queue.len(), 3, "and the Sync is answered");
@@ -248,7 +248,7 @@ fn a_copy_strikes_what_was_sent_before_it_was_known() {
 
 #[test]
 fn copy_data_that_no_copy_took_go_with_the_ready() {
-    let mut queue = queue(&[Expect::Query]);
+    let mut queue = queue(&[Request::Query]);
     queue.push_copy_input(false);
     queue.push_copy_input(false);
     assert_eq!(queue.len(), 2, "one for a run of them");

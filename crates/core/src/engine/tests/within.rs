@@ -303,7 +303,7 @@ fn a_query_of_ours_in_the_middle_of_a_clients_pipeline_ends_the_connection_inste
     world.send(&server, &answers("CI2C"));
     one.received();
     let mut out = Vec::new();
-    world.with_backend_of(&one, |backend| backend.made_query(b"SELECT 1", &mut out));
+    world.with_backend_of(&one, |backend| backend.inject_query(b"SELECT 1", &mut out));
     world.send(&one, &sync());
     assert_eq!(server.kinds(), "", "nothing more, not even the Sync");
     assert!(server.is_dropped());

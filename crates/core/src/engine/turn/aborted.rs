@@ -9,9 +9,8 @@
 //! Bind that it refuses, and whose error is replaced. (Behind what may have ended that transaction
 //! in the same pipeline, too: the answers are the same there.)
 
-use super::super::expect::Expect;
 use super::super::from_client::Halt;
-use super::super::request_queue::Refusal;
+use super::super::request_queue::{Refusal, Request};
 use super::super::statement::{Statement, begins_with_any};
 use super::Turn;
 use crate::engine::Socket;
@@ -73,8 +72,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         let out = &mut self.passage.out;
         build::close_statement(out, EMPTY); // it may be left of another time
         build::parse(out, EMPTY, &[0; 3]);
-        self.backend.expect(Expect::Made);
-        self.backend.expect(Expect::MadeParse { statement: 0 });
+        self.backend.request(Request::Injected);
+        self.backend.request(Request::InjectedParse { statement: 0 });
         Ok(())
     }
 
@@ -106,12 +105,12 @@ impl<S: Socket> Turn<'_, '_, S> {
         // What is not there is refused in any state of the transaction, and nothing is left behind.
         self.passage.cut(self.backend)?;
         build::close_statement(&mut self.passage.out, EMPTY);
-        self.backend.expect(Expect::Made);
+        self.backend.request(Request::Injected);
         self.pass_with(portal.len() + 1 + name.len() + 1, |out| {
             build::string(out, portal);
             build::string(out, EMPTY);
         })?;
-        self.backend.request(Expect::Refused, Some(Refusal::of_all(error)));
+        self.backend.request_with(Request::Refused, Some(Refusal::of_all(error)));
         Ok(true)
     }
 
@@ -130,7 +129,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             out.push(b'S');
             build::string(out, EMPTY);
         })?;
-        self.backend.expect(Expect::DescribeStatement { statement: 0 });
+        self.backend.request(Request::DescribeStatement { statement: 0 });
         Ok(true)
     }
 }

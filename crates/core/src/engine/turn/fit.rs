@@ -28,10 +28,9 @@
 use std::sync::Arc;
 
 use super::super::client::ClientStatement;
-use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::replay::Seen;
-use super::super::request_queue::{Change, Refusal};
+use super::super::request_queue::{Change, Refusal, Request};
 use super::super::statement::{Prepared, Shape, Statement, Unnamed};
 use super::Turn;
 use super::aborted::EMPTY;
@@ -138,7 +137,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// Whether the server has been asked what the statement is like, and has not answered.
     fn asks_about(&self, named: &ClientStatement) -> bool {
-        let asked = Expect::MadeDescribe { statement: named.statement.id };
+        let asked = Request::InjectedDescribe { statement: named.statement.id };
         self.backend.requests.contains(asked)
     }
 
@@ -186,7 +185,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             out.push(b'S');
             build::string(out, name);
         });
-        self.backend.request(Expect::MadeDescribe { statement }, change);
+        self.backend.request_with(Request::InjectedDescribe { statement }, change);
         self.passage.out.extend_from_slice(&FLUSH);
         self.backend.replay.forget(); // the message comes again
         Ok(())
@@ -211,7 +210,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     ) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         build::close_statement(&mut self.passage.out, EMPTY);
-        self.backend.expect(Expect::Made);
+        self.backend.request(Request::Injected);
         self.pass_with(start.len() + name.len() + 1, |out| {
             out.extend_from_slice(start);
             build::string(out, EMPTY);
@@ -223,7 +222,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             });
         }
         build::message(&mut error, backend::ERROR, |out| out.extend_from_slice(CHANGED));
-        self.backend.request(Expect::Refused, Some(Refusal::of_all(error)));
+        self.backend.request_with(Request::Refused, Some(Refusal::of_all(error)));
         Ok(())
     }
 

@@ -30,9 +30,8 @@ use std::sync::Arc;
 use super::super::Socket;
 use super::super::client::{ClientStatement, significant};
 use super::super::effects::Effects;
-use super::super::expect::Expect;
 use super::super::from_client::Halt;
-use super::super::request_queue::{Change, Closed};
+use super::super::request_queue::{Change, Closed, Request};
 use super::super::restore::Replacement;
 use super::super::statement::Statement;
 use super::Turn;
@@ -208,7 +207,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let Some(named) = self.rename_as_own(&name) else { continue };
             self.backend.prepare_own(&name, &named.statement, &mut self.passage.out);
             let closed = Change::Closes(Box::new(Closed { name, statement: named }));
-            self.backend.request(Expect::CloseKnown { told: false }, Some(closed));
+            self.backend.request_with(Request::CloseKnown { told: false }, Some(closed));
         }
         self.without_more_names(text, effects)
     }
@@ -216,12 +215,12 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Whether the last statement that the pipeline at hand executes ends a transaction that has failed.
     fn rolls_back_in_pipeline(&self) -> bool {
         let mut ahead = self.backend.requests.since_sync();
-        ahead.any(|owed| owed == Expect::Execute)
-            && match ahead.find(|owed| matches!(owed, Expect::Bind { .. })) {
-                Some(Expect::Bind { statement: 0 }) => {
+        ahead.any(|owed| owed == Request::Execute)
+            && match ahead.find(|owed| matches!(owed, Request::Bind { .. })) {
+                Some(Request::Bind { statement: 0 }) => {
                     self.client.unnamed.as_ref().is_some_and(|unnamed| rolls_back(unnamed.text()))
                 }
-                Some(Expect::Bind { statement }) => {
+                Some(Request::Bind { statement }) => {
                     let text = self.backend.statements.text(statement);
                     text.is_some_and(rolls_back)
                 }
@@ -233,7 +232,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     fn roll_back_ahead(&mut self) -> Result<bool, Halt> {
         self.passage.cut(self.backend)?;
         build::query(&mut self.passage.out, b"ROLLBACK");
-        self.backend.expect(Expect::MadeRollback);
+        self.backend.request(Request::InjectedRollback);
         self.backend.unnamed = None;
         self.backend.replay.forget();
         (self.backend.bringing, self.backend.rolled_back) = (true, true);
@@ -251,7 +250,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
-        self.backend.made_query(b"BEGIN", &mut self.passage.out);
+        self.backend.inject_query(b"BEGIN", &mut self.passage.out);
         if let Some(word) = rolls_back_first(text) {
             // Of a COMMIT it would be said that it has committed.
             const ROLLBACK: &[u8] = b"ROLLBACK";
@@ -326,7 +325,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.client.listens() {
             // What its transaction has done to its channels is settled behind the server's word.
             self.passage.out.extend_from_slice(&build::SYNC);
-            self.backend.expect(Expect::Sync);
+            self.backend.request(Request::Sync);
         } else {
             build::ready_for_query(&mut answer, self.backend.status);
         }

@@ -6,9 +6,8 @@
 //! stand-in.
 
 use super::super::effects::{Effects, Unusual};
-use super::super::expect::Expect;
 use super::super::from_client::Halt;
-use super::super::request_queue::Closed;
+use super::super::request_queue::{Closed, Request};
 use super::Turn;
 use crate::engine::Socket;
 use crate::wire::{build, frame, frontend};
@@ -41,7 +40,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
         if let Some(taken) = self.client.take_statement(name) {
             let closed = Closed::in_pipeline(taken, self.backend.requests.pipeline());
-            self.backend.request(Expect::CloseKnown { told: false }, Some(closed));
+            self.backend.request_with(Request::CloseKnown { told: false }, Some(closed));
         }
     }
 
@@ -51,7 +50,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn becomes_ours(&self) -> bool {
         self.header.kind == frontend::SYNC
             && self.client.is_unsettled()
-            && self.backend.requests.back() == Some(Expect::MadeSync)
+            && self.backend.requests.back() == Some(Request::InjectedSync)
             && !self.client.is_skipping()
     }
 
@@ -93,8 +92,8 @@ impl<S: Socket> Turn<'_, '_, S> {
         {
             build::close_statement(out, name);
             build::parse(out, name, &[text, &[0; 3]].concat());
-            self.backend.expect(Expect::Made);
-            self.backend.expect(Expect::MadeParse { statement: 0 });
+            self.backend.request(Request::Injected);
+            self.backend.request(Request::InjectedParse { statement: 0 });
         }
         self.client.note_portal(portal, Some(unusual))?;
         Ok(true)
@@ -106,12 +105,12 @@ impl<S: Socket> Turn<'_, '_, S> {
             build::string(out, portal);
             build::string(out, STAND_IN);
         })?;
-        self.backend.expect(Expect::Bind { statement: 0 });
+        self.backend.request(Request::Bind { statement: 0 });
         if !self.backend.to_server.is_open() {
             // The portal has what it needs, and nobody is to find the statement in a list.
             self.passage.cut(self.backend)?;
             build::close_statement(&mut self.passage.out, STAND_IN);
-            self.backend.expect(Expect::Made);
+            self.backend.request(Request::Injected);
         }
         Ok(())
     }

@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use super::super::client::{ClientStatement, significant};
 use super::super::effects::Effects;
-use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::noted::NotedStatement;
-use super::super::request_queue::{Change, Closed, Naming, Refusal};
+use super::super::request_queue::{Change, Closed, Naming, Refusal, Request};
 use super::super::statement::{Statement, Unnamed, begins_with_any};
 use super::super::{Socket, limits, restore};
 use super::fit::Use;
@@ -52,7 +51,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
                 None => None,
             };
-            self.backend.expect_noted(renoted, Expect::Parse { serial: 0, statement: 0 });
+            self.backend.request_noted(renoted, Request::Parse { serial: 0, statement: 0 });
             if let Some(effects) = &effects {
                 self.backend.note_names(effects);
             }
@@ -74,7 +73,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             return Ok(());
         }
-        let malformed = Expect::Parse { serial: 0, statement: 0 };
+        let malformed = Request::Parse { serial: 0, statement: 0 };
         if !self.is_whole() {
             return self.parse_unshared("a statement too long to be looked at was prepared", true);
         }
@@ -128,8 +127,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
             }
-            let owed = Expect::Parse { serial: self.serial, statement: 0 };
-            self.backend.request(owed, displaced);
+            let owed = Request::Parse { serial: self.serial, statement: 0 };
+            self.backend.request_with(owed, displaced);
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -150,7 +149,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
             }
-            self.backend.expect_noted(renoted, malformed);
+            self.backend.request_noted(renoted, malformed);
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -192,7 +191,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
             }
-            self.backend.expect(malformed);
+            self.backend.request(malformed);
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -230,17 +229,17 @@ impl<S: Socket> Turn<'_, '_, S> {
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         if known && !servers_to_say && !noted {
             self.passage.skip(self.header.total());
-            self.backend.request(Expect::ParseKnown, naming);
+            self.backend.request_with(Request::ParseKnown, naming);
         } else {
             if there {
                 build::close_statement(&mut self.passage.out, &statement.name);
-                self.backend.expect(Expect::Made);
+                self.backend.request(Request::Injected);
             }
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, rest);
             self.passage.skip(self.header.total());
             let (serial, statement) = (self.serial, statement.id);
-            self.backend.request(Expect::Parse { serial, statement }, naming);
+            self.backend.request_with(Request::Parse { serial, statement }, naming);
             self.stats.server_parses.add(1);
         }
         Ok(())
@@ -348,7 +347,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.unnamed_since = self.backend.requests.pipeline();
         }
         self.pass();
-        self.backend.expect_noted(renoted, Expect::Parse { serial: 0, statement: 0 });
+        self.backend.request_noted(renoted, Request::Parse { serial: 0, statement: 0 });
         self.stats.server_parses.add(1);
         Ok(())
     }
@@ -380,7 +379,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         build::parse(&mut self.passage.out, known_as, rest);
         let of = Some(SqlState::DUPLICATE_PREPARED_STATEMENT);
         let refusal = Box::new(Refusal { answer: error.into(), of });
-        self.backend.request(Expect::Refused, Some(Change::Refuses(refusal)));
+        self.backend.request_with(Request::Refused, Some(Change::Refuses(refusal)));
         Ok(())
     }
 
@@ -396,11 +395,11 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.bind_native(portal, name)?;
                 return self.pass_bind_native(portal, name, None);
             }
-            self.malformed(Expect::Bind { statement: 0 });
+            self.malformed(Request::Bind { statement: 0 });
             return Ok(());
         }
         let Some((portal, name)) = names else {
-            self.malformed(Expect::Bind { statement: 0 });
+            self.malformed(Request::Bind { statement: 0 });
             return Ok(());
         };
         self.hold_for_name(name)?;
@@ -425,7 +424,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     self.client.note_portal(portal, None)?;
                     self.backend.drawn |= draws;
                     self.pass();
-                    self.backend.expect(Expect::Bind { statement: 0 });
+                    self.backend.request(Request::Bind { statement: 0 });
                     return Ok(());
                 }
                 let unnamed = unnamed.clone();
@@ -607,7 +606,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
                 None => {
                     build::close_statement(&mut self.passage.out, b"");
-                    self.backend.expect(Expect::Made);
+                    self.backend.request(Request::Injected);
                 }
             }
             self.backend.unnamed = self.client.unnamed.clone();
@@ -628,13 +627,13 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     pub(super) fn describe(&mut self) -> Result<(), Halt> {
         let Some((what, name)) = target(self.body) else {
-            self.malformed(Expect::DescribePortal);
+            self.malformed(Request::DescribePortal);
             return Ok(());
         };
         if what != b'S' {
             self.pass();
             let bound = self.client.described_by(name).map(Change::Describes);
-            self.backend.request(Expect::DescribePortal, bound);
+            self.backend.request_with(Request::DescribePortal, bound);
             return Ok(());
         }
         if !self.client.is_native() {
@@ -647,7 +646,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 if let Some(unnamed) = &self.client.unnamed {
                     let noting = Change::Describes(unnamed.noting());
                     self.pass();
-                    self.backend.request(Expect::DescribeStatement { statement: 0 }, Some(noting));
+                    self.backend
+                        .request_with(Request::DescribeStatement { statement: 0 }, Some(noting));
                     return Ok(());
                 }
             } else if let Some(named) = self.client.statement(name) {
@@ -666,19 +666,19 @@ impl<S: Socket> Turn<'_, '_, S> {
                     out.push(b'S');
                     build::string(out, &statement.name);
                 })?;
-                let owed = Expect::DescribeStatement { statement: statement.id };
-                self.backend.request(owed, Some(Change::Describes(seen)));
+                let owed = Request::DescribeStatement { statement: statement.id };
+                self.backend.request_with(owed, Some(Change::Describes(seen)));
                 return Ok(());
             }
         }
         self.pass();
-        self.backend.expect(Expect::DescribeStatement { statement: 0 });
+        self.backend.request(Request::DescribeStatement { statement: 0 });
         Ok(())
     }
 
     pub(super) fn close(&mut self) -> Result<(), Halt> {
         let Some((what, name)) = target(self.body) else {
-            self.malformed(Expect::Close);
+            self.malformed(Request::Close);
             return Ok(());
         };
         if what == b'S' && !self.client.is_native() {
@@ -687,7 +687,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 let closed = Closed::in_pipeline(taken, self.backend.requests.pipeline());
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
-                self.backend.request(Expect::CloseKnown { told: true }, Some(closed));
+                self.backend.request_with(Request::CloseKnown { told: true }, Some(closed));
                 return Ok(());
             }
             if name.is_empty() {
@@ -702,7 +702,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         let renoted =
             if what == b'S' { self.client.note(name, NotedStatement::default())? } else { None };
         self.pass();
-        self.backend.expect_noted(renoted, Expect::Close);
+        self.backend.request_noted(renoted, Request::Close);
         Ok(())
     }
 }

@@ -148,7 +148,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             Some(Asked::AtBind) => {}
             Some(Asked::Of(command)) => {
                 let beside = self.is_beside_unnamed();
-                self.backend.run_of_ours(command, beside, &mut self.passage.out);
+                self.backend.inject_command(command, beside, &mut self.passage.out);
             }
             None => self.discard_sequences(), // which sequence it asks for is not known
         }

@@ -14,9 +14,9 @@
 use std::sync::Arc;
 
 use super::super::effects::Effects;
-use super::super::expect::Expect;
 use super::super::from_client::Halt;
 use super::super::noted::{NotedStatement, Renoted};
+use super::super::request_queue::Request;
 use super::super::statement::Statement;
 use super::super::{Socket, restore};
 use super::Turn;
@@ -175,7 +175,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             Some(own) => self.pass_bind_with(portal, name, &own)?,
             None => self.pass(),
         }
-        self.backend.expect(Expect::Bind { statement: 0 });
+        self.backend.request(Request::Bind { statement: 0 });
         Ok(())
     }
 
@@ -197,7 +197,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 build::string(out, &bound.name);
             })?;
         }
-        self.backend.expect(Expect::Bind { statement: bound.id });
+        self.backend.request(Request::Bind { statement: bound.id });
         Ok(())
     }
 
