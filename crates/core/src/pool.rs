@@ -259,7 +259,10 @@ impl<B> Pool<B> {
     }
 
     fn may_open(&self, now: Time) -> bool {
-        if self.is_held_back(now) || self.opening >= self.waiting_count() {
+        if self.opening >= self.waiting_count()
+            || self.counted() >= self.limits.size.saturating_add(self.limits.reserve_size)
+            || self.is_held_back(now)
+        {
             return false;
         }
         let reserve = match self.waiting.first() {
@@ -325,6 +328,7 @@ impl<B> Pool<B> {
         now: Time,
     ) -> Acquired<B> {
         if !self.is_closed()
+            && !self.idle.is_empty()
             && let Some(at) = self.choose_idle(client.home, names, wish, knows)
         {
             let idle = self.idle.remove(at);
@@ -372,9 +376,12 @@ impl<B> Pool<B> {
     /// While clients wait, and the pool is full: an idle backend that none of them may have, to be
     /// closed. It counts no more.
     pub fn take_unfit(&mut self) -> Option<(LoopId, B)> {
+        if self.idle.is_empty() {
+            return None;
+        }
         let full = self.counted() >= self.limits.size;
         let wanted = self.waiting_count() > self.opening;
-        if self.is_closed() || self.idle.is_empty() || !full || !wanted {
+        if self.is_closed() || !full || !wanted {
             return None;
         }
         let idle = self.idle.remove(0);

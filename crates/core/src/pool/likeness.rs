@@ -81,7 +81,8 @@ impl Likeness {
     }
 
     /// Nothing is there that would be worth a further look.
-    fn is_near(self) -> bool {
+    #[inline]
+    pub(super) fn is_near(self) -> bool {
         self.0 & (Self::SETTINGS | Self::HOME) == Self::SETTINGS | Self::HOME
     }
 

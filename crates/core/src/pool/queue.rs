@@ -201,6 +201,9 @@ impl Queue {
         likeness: impl Fn(&Waiter, Option<Likeness>) -> Likeness,
         few: usize,
     ) -> Option<Waiter> {
+        if let Some(first) = self.next_of_own(home, bound, &fits, &likeness) {
+            return Some(first);
+        }
         let lines = &self.lines;
         let is_due = lines.iter().any(|line| line.overtaken >= bound);
         let may_have = |waiter: &Waiter| {
@@ -233,6 +236,39 @@ impl Queue {
         line.forget_gone();
         self.count -= 1;
         next
+    }
+
+    /// The first of the loop's own line, where nobody is due and nothing can be nearer: the usual case.
+    /// [`Self::next`] comes to the same, with more comparisons.
+    #[inline]
+    fn next_of_own(
+        &mut self,
+        home: LoopId,
+        bound: u32,
+        fits: impl Fn(&Waiter) -> bool,
+        likeness: impl Fn(&Waiter, Option<Likeness>) -> Likeness,
+    ) -> Option<Waiter> {
+        let own = usize::from(home.0);
+        let first = self.lines.get(own)?.waiters.front()?;
+        if self.lines.iter().any(|line| line.overtaken >= bound)
+            || !fits(first)
+            || !likeness(first, None).is_near()
+        {
+            return None;
+        }
+        let since = first.since;
+        for (of, passed) in self.lines.iter_mut().enumerate() {
+            if of != own {
+                let count = passed.overtaken_by(since);
+                passed.overtake(count);
+            }
+        }
+        let line = &mut self.lines[own];
+        let next = line.waiters.pop_front()?;
+        line.overtaken -= next.more;
+        line.forget_gone();
+        self.count -= 1;
+        Some(next)
     }
 }
 
@@ -302,6 +338,8 @@ mod tests {
         for seed in 0..200 {
             let mut rng = Rng(seed);
             let bound = u32::try_from(1 + rng.below(6)).expect("small");
+            // In every other one all want the same: the first of a line is near.
+            let found = if seed % 2 == 0 { other_mark() } else { Wish::default().settings };
             let mut queue = Queue::default();
             let mut waiting: BTreeMap<u64, (ClientId, Time, u32)> = BTreeMap::new();
             let (mut now, mut number) = (0, 0);
@@ -331,7 +369,7 @@ mod tests {
                                 || u64::from(waiter.client.slot.index) % 3 == wanted.statement;
                             Likeness::of(
                                 wanted.settings,
-                                other_mark(),
+                                found,
                                 waiter.client.home.0 == home,
                                 knows,
                                 beside,

@@ -499,7 +499,7 @@ impl<B> SharedPool<B> {
 
     /// The custom names among settings.
     pub fn custom_names(&self, settings: &Settings) -> CustomNames {
-        if settings.is_empty() { CustomNames::NONE } else { self.names.among(settings) }
+        if settings.has_custom() { self.names.among(settings) } else { CustomNames::NONE }
     }
 
     /// The table in which equal settings are the same.

@@ -203,6 +203,8 @@ fn fnv_1a(entries: &[Entry]) -> u32 {
 struct Set {
     entries: Box<[Entry]>,
     mark: Mark,
+    /// Whether a name is custom.
+    custom: bool,
 }
 
 /// An immutable set of settings; cloning it copies a pointer.
@@ -248,6 +250,12 @@ impl Settings {
     /// Does none?
     pub fn is_empty(&self) -> bool {
         self.entries().is_empty()
+    }
+
+    /// Whether there are custom names among them.
+    #[inline]
+    pub fn has_custom(&self) -> bool {
+        self.0.as_ref().is_some_and(|set| set.custom)
     }
 
     /// Whether they are equal, though not the same in memory.
@@ -612,7 +620,8 @@ impl SettingsBuilder {
         } else {
             let entries = self.entries.into_boxed_slice();
             let mark = Mark::of(&entries);
-            Settings(Some(Arc::new(Set { entries, mark })))
+            let custom = entries.iter().any(|entry| is_custom(&entry.name));
+            Settings(Some(Arc::new(Set { entries, mark, custom })))
         }
     }
 }
