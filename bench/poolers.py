@@ -199,11 +199,12 @@ class Contestant:
 
     extension   it takes a server with the extension: for the case of many users only
     extra       lines for Hawser's [[database]]
+    pool        lines for Hawser's [pool]
     """
 
-    def __init__(self, name, title, program=None, missing=None, extra=""):
+    def __init__(self, name, title, program=None, missing=None, extra="", pool=""):
         self.name, self.title, self.program, self.missing = name, title, program, missing
-        self.extra = extra
+        self.extra, self.pool = extra, pool
         self.extension = name in OF_MANY_USERS
 
     def start(self, cluster, tls):
@@ -232,6 +233,7 @@ class Contestant:
             "cores": len(os.sched_getaffinity(0)),
             "tls": "",
             "extra": self.extra,
+            "pool": self.pool,
             "users": f'"{USER}" ""\n',
             "pooler_role": POOLER_ROLE,
             "secret": cluster.extension.secret if cluster.extension else "",
@@ -289,7 +291,7 @@ def _pgbouncer(processes):
 
 def _hawser(program, values, tls, pool=""):
     values["tls"] = HAWSER_TLS.format(**values) if tls else ""
-    values["pool"] = pool
+    values["pool"] = pool or values["pool"]
     files = {
         "hawser.toml": HAWSER_TOML.format(**values),
         "pg_hba.conf": HBA,

@@ -102,9 +102,25 @@ class Client:
             pending += some
 
 
+def refs_while(contestant, server, play):
+    """Instructions of the whole program, from its start to its end, while `play` is given it as it runs."""
+    with contestant.start(server, tls=False) as running:
+        play(running)
+        [process] = running.processes
+        stop(process, signal.SIGTERM, VALGRIND_STOP_S)
+        with open(running.log, errors="replace") as log:
+            found = re.search(r"I\s+refs:\s+([\d,]+)", log.read())
+    if not found:
+        raise Unavailable("valgrind gave no count")
+    return int(found.group(1).replace(",", ""))
+
+
 def instructions(contestant, server, load, transactions, rest_s=0):
     """Of the whole program, from its start to its end; and the seconds that its clients were there."""
-    with contestant.start(server, tls=False) as running:
+    seconds = 0.0
+
+    def play(running):
+        nonlocal seconds
         begin = time.monotonic()
         clients = [Client(running.port) for _ in range(CLIENTS)]
         for number, client in zip(range(transactions), itertools.cycle(clients)):
@@ -114,13 +130,8 @@ def instructions(contestant, server, load, transactions, rest_s=0):
         seconds = time.monotonic() - begin
         for client in clients:
             client.socket.close()
-        [process] = running.processes
-        stop(process, signal.SIGTERM, VALGRIND_STOP_S)
-        with open(running.log, errors="replace") as log:
-            counted = re.search(r"I\s+refs:\s+([\d,]+)", log.read())
-    if not counted:
-        raise Unavailable("valgrind gave no count")
-    return int(counted.group(1).replace(",", "")), seconds
+
+    return refs_while(contestant, server, play), seconds
 
 
 def under_valgrind(program, directory):
