@@ -8,6 +8,7 @@
 //! * [`session`] what a session is made of, and how its parts move or pin
 //! * [`pool`] who gets which backend, and when
 //! * [`engine`] one event loop's work: clients, backends, and the messages between them
+//! * [`link`] streams over several paths between two Hawsers
 //! * [`listen`] one connection to a server that listens for all clients of a pool
 //! * [`tuner`] which congestion control algorithm a path needs
 //! * [`paths`] which subflows a connection over several paths needs
@@ -15,6 +16,7 @@
 
 pub mod engine;
 pub mod ids;
+pub mod link;
 pub mod listen;
 pub mod paths;
 pub mod pool;

@@ -9,6 +9,8 @@
 mod driver;
 #[path = "fuzz_smoke/kept.rs"]
 mod kept;
+#[path = "fuzz_smoke/link_peer.rs"]
+mod link_peer;
 #[path = "fuzz_smoke/peer.rs"]
 mod peer;
 #[path = "fuzz_smoke/shrink.rs"]
@@ -22,6 +24,8 @@ use shrink::{Random, outcome, shrink};
 const ROUNDS: u64 = 1_200;
 /// Inputs of the target `rds`.
 const PEER_ROUNDS: u64 = 3_000;
+/// Inputs of the target `link`.
+const LINK_ROUNDS: u64 = 3_000;
 
 fn from_environment(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
@@ -85,6 +89,20 @@ fn whatever_a_peer_of_datagrams_does_its_bounds_hold() {
             }
         }
         if let Err(panic) = std::panic::catch_unwind(|| peer::play(&input)) {
+            eprintln!("seed {}: {}", seed.wrapping_add(round), shrink::hex(&input));
+            std::panic::resume_unwind(panic);
+        }
+    }
+}
+
+#[test]
+fn whatever_a_peer_of_a_link_does_its_bounds_hold() {
+    let seed = from_environment("FUZZ_SEED", 1);
+    for round in 0..from_environment("FUZZ_ROUNDS", LINK_ROUNDS) {
+        let mut random = Random::new(seed.wrapping_add(round));
+        let length = random.below(600);
+        let input: Vec<u8> = (0..length).map(|_| random.byte()).collect();
+        if let Err(panic) = std::panic::catch_unwind(|| link_peer::play(&input)) {
             eprintln!("seed {}: {}", seed.wrapping_add(round), shrink::hex(&input));
             std::panic::resume_unwind(panic);
         }

@@ -1,0 +1,195 @@
+//! What one end of a stream receives: put in order, each byte once, within the credit that was given.
+//!
+//! # Model
+//! ```text
+//!    delivered        received        gap     later ...        limit = delivered + window
+//!       │ for the local socket │       │  │ pieces │                │
+//! ```
+//! The window begins at [`INITIAL_CREDIT`] and doubles each time that a sender has used half of it within
+//! [`GROWTH`]; the session bounds the sum ([`super::session`]).
+//!
+//! # Invariants
+//! * delivered is what the local socket has taken, and nothing is acknowledged before
+//! * bytes at or after `limit`, or after the end that was announced, are a lie
+//! * pieces in `later` do not overlap, and hold at most `limit - received` bytes
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::outgoing::Lie;
+use crate::time::Time;
+
+/// What a sender may send before anything was acknowledged.
+pub const INITIAL_CREDIT: u64 = 256 << 10;
+/// The largest window of a stream: twice 217 ms of 290 Mbit/s.
+pub const WINDOW_MAX: u64 = 16 << 20;
+/// A window that is used up in less time is too small for the way there.
+const GROWTH: Duration = Duration::from_secs(2);
+/// Pieces that may wait for what comes before them. A piece is a frame; a peer that sends single bytes
+/// out of order reaches this long before the memory of a window.
+pub const LATER_MAX: usize = 8192;
+
+/// One direction of a stream, at its receiver.
+#[derive(Debug)]
+pub(super) struct Incoming {
+    /// In order, not written yet.
+    ready: VecDeque<u8>,
+    delivered: u64,
+    later: BTreeMap<u64, Box<[u8]>>,
+    /// Where it ends, once that is known.
+    length: Option<u64>,
+    window: u64,
+    limit: u64,
+    /// The local socket has its end.
+    pub(super) finished: bool,
+    /// What was acknowledged last.
+    acked: u64,
+    grew: Time,
+    grew_at: u64,
+}
+
+impl Incoming {
+    pub(super) fn new() -> Self {
+        Self {
+            ready: VecDeque::new(),
+            delivered: 0,
+            later: BTreeMap::new(),
+            length: None,
+            window: INITIAL_CREDIT,
+            limit: INITIAL_CREDIT,
+            finished: false,
+            acked: 0,
+            grew: Time::ZERO,
+            grew_at: 0,
+        }
+    }
+
+    pub(super) fn delivered(&self) -> u64 {
+        self.delivered
+    }
+
+    pub(super) fn received(&self) -> u64 {
+        self.delivered + self.ready.len() as u64
+    }
+
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    pub(super) fn window(&self) -> u64 {
+        self.window
+    }
+
+    /// Bytes that are held.
+    pub(super) fn held(&self) -> usize {
+        self.ready.len() + self.later.values().map(|piece| piece.len()).sum::<usize>()
+    }
+
+    /// Takes bytes; whether there is more for the local socket than before.
+    pub(super) fn put(&mut self, offset: u64, bytes: &[u8]) -> Result<bool, Lie> {
+        let end = offset + bytes.len() as u64;
+        if end > self.limit || self.length.is_some_and(|length| end > length) {
+            return Err(Lie);
+        }
+        let received = self.received();
+        if end <= received {
+            return Ok(false);
+        }
+        if offset > received {
+            self.keep(offset, bytes)?;
+            return Ok(false);
+        }
+        self.ready.extend(&bytes[(received - offset) as usize..]);
+        while let Some(entry) = self.later.first_entry() {
+            let received = self.delivered + self.ready.len() as u64;
+            if *entry.key() > received {
+                break;
+            }
+            let (start, piece) = entry.remove_entry();
+            if let Some(new) = piece.get((received - start) as usize..) {
+                self.ready.extend(new);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Keeps what came too early, without what is there already.
+    fn keep(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Lie> {
+        let end = offset + bytes.len() as u64;
+        let mut start = offset;
+        if let Some((before, piece)) = self.later.range(..=offset).next_back() {
+            start = start.max(before + piece.len() as u64);
+        }
+        while start < end {
+            let after = self.later.range(start..).next();
+            let (upto, then) = match after {
+                Some((at, piece)) if *at < end => (*at, at + piece.len() as u64),
+                _ => (end, end),
+            };
+            if upto > start {
+                if self.later.len() >= LATER_MAX {
+                    return Err(Lie);
+                }
+                let part = &bytes[(start - offset) as usize..(upto - offset) as usize];
+                self.later.insert(start, part.into());
+            }
+            start = then;
+        }
+        Ok(())
+    }
+
+    /// The sender says where it ends.
+    pub(super) fn ends(&mut self, length: u64) -> Result<(), Lie> {
+        let last = self.later.last_key_value().map(|(at, piece)| at + piece.len() as u64);
+        let least = self.received().max(last.unwrap_or(0));
+        if length < least || length > self.limit || self.length.is_some_and(|old| old != length) {
+            return Err(Lie);
+        }
+        self.length = Some(length);
+        Ok(())
+    }
+
+    /// What the local socket is to be given.
+    pub(super) fn ready(&self) -> [&[u8]; 2] {
+        let (first, second) = self.ready.as_slices();
+        [first, second]
+    }
+
+    /// Whether the local socket has all of it, and may be given its end.
+    pub(super) fn is_whole(&self) -> bool {
+        self.length == Some(self.delivered)
+    }
+
+    /// The local socket has taken so much. `spare`: by how much the window may grow; what it grew by.
+    pub(super) fn wrote(&mut self, count: usize, spare: u64, now: Time) -> u64 {
+        self.ready.drain(..count);
+        if self.ready.is_empty() {
+            self.ready = VecDeque::new(); // an idle stream keeps none
+        }
+        self.delivered += count as u64;
+        let mut growth = 0;
+        if self.delivered - self.grew_at >= self.window / 2 {
+            let doubled = self.window.min(WINDOW_MAX - self.window);
+            if self.grew != Time::ZERO && now.since(self.grew) < GROWTH && doubled <= spare {
+                growth = doubled;
+                self.window += growth;
+            }
+            self.grew = now;
+            self.grew_at = self.delivered;
+        }
+        growth
+    }
+
+    /// Whether an acknowledgement is worth its frame at once: the sender needs the room, or waits for
+    /// the end.
+    pub(super) fn is_ack_urgent(&self) -> bool {
+        self.finished || self.delivered - self.acked >= self.window / 8
+    }
+
+    /// An acknowledgement is sent now: it opens the window.
+    pub(super) fn acknowledge(&mut self) -> (u64, u64, u64) {
+        self.limit = self.limit.max(self.delivered + self.window);
+        self.acked = self.delivered;
+        (self.delivered, self.received(), self.limit)
+    }
+}

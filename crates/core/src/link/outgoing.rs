@@ -1,0 +1,278 @@
+//! What one end of a stream sends: kept until the peer has written it to its local socket.
+//!
+//! # Model
+//! ```text
+//!      base          received         next             end       limit
+//!       │ delivered ... │ on paths ...  │ not sent yet ... │         │
+//!       └── kept ───────┴───────────────┴──────────────────┘         └ the peer's credit
+//! ```
+//! A *piece* is what one frame carried: its range, its path, when. When a path dies, its pieces at and
+//! after `received` are sent again, before anything new.
+//!
+//! # Invariants
+//! * base <= received <= next <= end; nothing at or after `limit` is sent
+//! * each byte in received..next is in a piece or in `again`
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::PathId;
+use crate::time::Time;
+
+/// Bytes of a stream that are kept: the most that may be under way.
+pub const SEND_BYTES_MAX: u64 = 16 << 20;
+/// A stream that has sent so much without a pause is bulk.
+pub const BULK_BYTES: u64 = 256 << 10;
+/// A pause.
+const PAUSE: Duration = Duration::from_millis(500);
+
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    end: u64,
+    path: PathId,
+    at: Time,
+    /// Sent on another path as well.
+    twice: bool,
+}
+
+/// How the end of a stream stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Ending {
+    /// More may come.
+    No,
+    /// No more will come; the peer is to be told its length.
+    Due,
+    /// The peer was told.
+    Said,
+    /// The peer's local socket has all of it and its end.
+    Done,
+}
+
+/// What an acknowledgement may not say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Lie;
+
+/// One direction of a stream, at its sender.
+#[derive(Debug)]
+pub(super) struct Outgoing {
+    bytes: VecDeque<u8>,
+    base: u64,
+    received: u64,
+    next: u64,
+    limit: u64,
+    pieces: BTreeMap<u64, Piece>,
+    /// Start and end of what is to be sent again.
+    again: BTreeMap<u64, u64>,
+    pub(super) ending: Ending,
+    /// Bytes since the last pause.
+    run: u64,
+    last: Time,
+}
+
+impl Outgoing {
+    pub(super) fn new(limit: u64) -> Self {
+        Self {
+            bytes: VecDeque::new(),
+            base: 0,
+            received: 0,
+            next: 0,
+            limit,
+            pieces: BTreeMap::new(),
+            again: BTreeMap::new(),
+            ending: Ending::No,
+            run: 0,
+            last: Time::ZERO,
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.base + self.bytes.len() as u64
+    }
+
+    /// How much more may be put in.
+    pub(super) fn room(&self) -> usize {
+        if self.ending != Ending::No {
+            return 0;
+        }
+        let most = self.limit.min(self.base + SEND_BYTES_MAX);
+        usize::try_from(most.saturating_sub(self.end())).unwrap_or(usize::MAX)
+    }
+
+    /// Puts bytes in, at most [`Outgoing::room`].
+    pub(super) fn put(&mut self, bytes: &[u8], now: Time) {
+        if self.bytes.is_empty() && now.since(self.last) > PAUSE {
+            self.run = 0;
+        }
+        self.last = now;
+        self.run += bytes.len() as u64;
+        self.bytes.extend(bytes);
+    }
+
+    /// Whether it has proved to be a transfer, and may use all paths.
+    pub(super) fn is_bulk(&self) -> bool {
+        self.run > BULK_BYTES
+    }
+
+    pub(super) fn delivered(&self) -> u64 {
+        self.base
+    }
+
+    pub(super) fn length(&self) -> u64 {
+        self.end()
+    }
+
+    /// Bytes that are kept.
+    pub(super) fn kept(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// What can be sent now.
+    pub(super) fn sendable(&self) -> u64 {
+        let again: u64 = self.again.iter().map(|(start, end)| end - start).sum();
+        again + self.end().min(self.limit).saturating_sub(self.next)
+    }
+
+    pub(super) fn has_sendable(&self) -> bool {
+        !self.again.is_empty() || self.next < self.end().min(self.limit)
+    }
+
+    /// Whether what is sent next was sent before.
+    pub(super) fn sends_again(&self) -> bool {
+        !self.again.is_empty()
+    }
+
+    /// Whether all that there is was sent, and nothing of it is to be sent again.
+    pub(super) fn is_all_sent(&self) -> bool {
+        self.again.is_empty() && self.next == self.end()
+    }
+
+    /// Whether bytes are on paths.
+    pub(super) fn has_pieces(&self) -> bool {
+        !self.pieces.is_empty()
+    }
+
+    /// The next bytes to send, at most `most`, as two slices, and their offset; noted as sent on `path`.
+    pub(super) fn take(
+        &mut self,
+        most: usize,
+        path: PathId,
+        now: Time,
+    ) -> Option<(u64, [&[u8]; 2])> {
+        let most = most as u64;
+        let (start, end) = if let Some((start, end)) = self.again.pop_first() {
+            let upto = end.min(start + most);
+            if upto < end {
+                self.again.insert(upto, end);
+            }
+            (start, upto)
+        } else {
+            let upto = self.end().min(self.limit).min(self.next + most);
+            if upto <= self.next {
+                return None;
+            }
+            (std::mem::replace(&mut self.next, upto), upto)
+        };
+        self.pieces.insert(start, Piece { end, path, at: now, twice: false });
+        Some((start, self.slices(start, end)))
+    }
+
+    fn slices(&self, start: u64, end: u64) -> [&[u8]; 2] {
+        let range = (start - self.base) as usize..(end - self.base) as usize;
+        let (first, second) = self.bytes.as_slices();
+        let of = |slice: &[u8], before: usize| {
+            let start = range.start.saturating_sub(before).min(slice.len());
+            let end = range.end.saturating_sub(before).min(slice.len());
+            start..end
+        };
+        [&first[of(first, 0)], &second[of(second, first.len())]]
+    }
+
+    /// The piece for which the receiver waits, if it has been under way on another path than `path`
+    /// since before `since`: sent on `path` as well, once.
+    pub(super) fn take_late(&mut self, path: PathId, since: Time) -> Option<(u64, [&[u8]; 2])> {
+        let (start, piece) = self.pieces.iter_mut().next()?;
+        let first = *start <= self.received && self.received < piece.end;
+        if !first || piece.twice || piece.path == path || piece.at > since {
+            return None;
+        }
+        piece.twice = true;
+        let (start, end) = (*start, piece.end);
+        Some((start, self.slices(start, end)))
+    }
+
+    /// What the receiver waits for, since when and on which path.
+    pub(super) fn waits_for(&self) -> Option<(PathId, Time)> {
+        let (start, piece) = self.pieces.iter().next()?;
+        (*start <= self.received && !piece.twice).then_some((piece.path, piece.at))
+    }
+
+    /// An acknowledgement came. Those that were overtaken by later ones change nothing.
+    pub(super) fn acknowledged(
+        &mut self,
+        delivered: u64,
+        received: u64,
+        limit: u64,
+    ) -> Result<(), Lie> {
+        // The receiver can have no more than was sent.
+        if delivered > received || received > self.next || limit < received {
+            return Err(Lie);
+        }
+        self.limit = self.limit.max(limit);
+        if received > self.received {
+            self.received = received;
+            while let Some(entry) = self.pieces.first_entry() {
+                if entry.get().end > received {
+                    break;
+                }
+                entry.remove();
+            }
+            while let Some(entry) = self.again.first_entry() {
+                if *entry.key() >= received {
+                    break;
+                }
+                let (_, end) = entry.remove_entry();
+                if end > received {
+                    self.again.insert(received, end);
+                }
+            }
+        }
+        if delivered > self.base {
+            self.bytes.drain(..(delivered - self.base) as usize);
+            self.base = delivered;
+            if self.bytes.is_empty() {
+                self.bytes = VecDeque::new(); // an idle stream keeps none
+            }
+        }
+        Ok(())
+    }
+
+    /// The peer has all of it and its end.
+    pub(super) fn done(&mut self) {
+        self.base = self.end();
+        self.received = self.base;
+        self.next = self.base;
+        self.bytes = VecDeque::new();
+        self.pieces.clear();
+        self.again.clear();
+        self.ending = Ending::Done;
+    }
+
+    /// A path has died: what it carried is sent again.
+    pub(super) fn path_died(&mut self, path: PathId) {
+        let received = self.received;
+        let lost = self.pieces.extract_if(.., |_, piece| piece.path == path && !piece.twice);
+        let lost: Vec<_> = lost.map(|(start, piece)| (start.max(received), piece.end)).collect();
+        for (start, end) in lost {
+            if start < end {
+                self.again.insert(start, end);
+            }
+        }
+        // What was sent twice: the second path is not known, so it is sent a third time.
+        let twice = self.pieces.extract_if(.., |_, piece| piece.twice);
+        let twice: Vec<_> = twice.map(|(start, piece)| (start.max(received), piece.end)).collect();
+        self.again.extend(twice.into_iter().filter(|(start, end)| start < end));
+        if self.ending == Ending::Said {
+            self.ending = Ending::Due;
+        }
+    }
+}

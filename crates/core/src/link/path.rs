@@ -1,0 +1,256 @@
+//! One path: how far it is in being greeted, how fast it is, whether it lives.
+//!
+//! # Model
+//! ```text
+//!   completion = (unsent + unacked) / rate + rtt / 2            the next frame goes where this is least
+//!   rate       = the largest delivery rate of the last [`RATES`] samples that data, not their want, limited;
+//!                before there is one, what a first window carries: 10 segments a round trip (RFC 6928)
+//!   dead       = something is unanswered, and nothing has come and nothing was acknowledged
+//!                for max(3 RTO, 2 s), RTO = srtt + 4 var (RFC 6298)
+//! ```
+//! # States
+//! ```text
+//!   near   Dialling ─ dialled() ─► Ready ─ Hello ─► Greeting ─ Welcome ─► Up
+//!   far                                                       join() ─► Up
+//! ```
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::PathId;
+use super::frame::Assembly;
+use crate::time::Time;
+
+/// Samples of the delivery rate that count.
+const RATES: usize = 10;
+/// A path without a round trip yet is taken for one of so many microseconds.
+const RTT_UNKNOWN_US: u64 = 100_000;
+/// What a first window carries (RFC 6928).
+const FIRST_WINDOW_BYTES: u64 = 10 * 1448;
+/// A path is not dead sooner.
+pub const DEAD_MIN: Duration = Duration::from_secs(2);
+/// A greeting that takes longer has failed.
+pub const GREETING_MAX: Duration = Duration::from_secs(10);
+/// Pings while there are streams, and while there are none: NATs forget after 30 s and more.
+pub const PING_EACH: Duration = Duration::from_secs(1);
+/// See [`PING_EACH`].
+pub const PING_EACH_IDLE: Duration = Duration::from_secs(5);
+
+/// What TCP says of a path.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Sample {
+    /// Smoothed round trip, microseconds; 0 before there is any.
+    pub rtt_us: u32,
+    /// Its variance.
+    pub rtt_variance_us: u32,
+    /// Bytes a second.
+    pub delivery_rate: u64,
+    /// Whether that was so little for want of data.
+    pub is_application_limited: bool,
+    /// Bytes that the peer's TCP has acknowledged, ever.
+    pub acked_bytes: u64,
+    /// Bytes that wait in the kernel or are under way.
+    pub outstanding_bytes: u64,
+    /// Segments that were sent again, ever.
+    pub segments_again: u32,
+}
+
+/// How far a path is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Stage {
+    /// TCP and TLS are on their way.
+    Dialling,
+    /// Both ends are proved; the session has no Welcome yet, and another path asks for it.
+    Ready,
+    /// Hello was sent.
+    Greeting,
+    /// It carries streams.
+    Up,
+}
+
+/// Why a path has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PathEnd {
+    /// It could not be established.
+    NotDialled,
+    /// TCP says so.
+    Closed,
+    /// Nothing has come back for too long.
+    Silent,
+    /// What came by it is no frame, or no frame that may come now.
+    Wrong(&'static str),
+    /// The far end has refused it.
+    Refused(&'static str),
+}
+
+impl std::fmt::Display for PathEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::NotDialled => f.write_str("it could not be established"),
+            Self::Closed => f.write_str("the connection was closed or broke"),
+            Self::Silent => f.write_str("nothing has come back for too long"),
+            Self::Wrong(what) => write!(f, "the peer broke the protocol: {what}"),
+            Self::Refused(why) => write!(f, "the far end refused it: {why}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Path {
+    pub(super) id: PathId,
+    pub(super) stage: Stage,
+    pub(super) assembly: Assembly,
+    /// Frames of the path itself, to be written first.
+    pub(super) own: Vec<u8>,
+    /// The socket takes nothing now.
+    pub(super) full: bool,
+    /// A request to write is on its way to the host.
+    pub(super) asked: bool,
+    pub(super) since: Time,
+    pub(super) sample: Sample,
+    rates: VecDeque<u64>,
+    /// Given to the host since the last sample.
+    given: u64,
+    pub(super) sent_bytes: u64,
+    pub(super) received_bytes: u64,
+    /// When it last showed a sign of life.
+    alive: Time,
+    /// Since when something is unanswered.
+    waits: Option<Time>,
+    /// The ping that is not answered, and when it was sent.
+    ping: Option<(u64, Time)>,
+    pings: u64,
+}
+
+impl Path {
+    pub(super) fn new(id: PathId, stage: Stage, now: Time) -> Self {
+        Self {
+            id,
+            stage,
+            assembly: Assembly::default(),
+            own: Vec::new(),
+            full: false,
+            asked: false,
+            since: now,
+            sample: Sample::default(),
+            rates: VecDeque::new(),
+            given: 0,
+            sent_bytes: 0,
+            received_bytes: 0,
+            alive: now,
+            waits: None,
+            ping: None,
+            pings: 0,
+        }
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.stage == Stage::Up
+    }
+
+    /// Round trip, microseconds.
+    pub(super) fn rtt_us(&self) -> u64 {
+        match self.sample.rtt_us {
+            0 => RTT_UNKNOWN_US,
+            rtt => rtt.into(),
+        }
+    }
+
+    /// RTO of RFC 6298, microseconds.
+    pub(super) fn rto_us(&self) -> u64 {
+        self.rtt_us() + 4 * u64::from(self.sample.rtt_variance_us)
+    }
+
+    /// Bytes a second.
+    pub(super) fn rate(&self) -> u64 {
+        let first = FIRST_WINDOW_BYTES * 1_000_000 / self.rtt_us();
+        self.rates.iter().copied().max().unwrap_or(0).max(first).max(1)
+    }
+
+    fn queued(&self) -> u64 {
+        self.sample.outstanding_bytes + self.given + self.own.len() as u64
+    }
+
+    /// When `more` bytes would be at the peer, in microseconds from now.
+    pub(super) fn completion_us(&self, more: u64) -> u64 {
+        let bytes = u128::from(self.queued() + more);
+        let micros = bytes * 1_000_000 / u128::from(self.rate());
+        u64::try_from(micros).unwrap_or(u64::MAX).saturating_add(self.rtt_us() / 2)
+    }
+
+    /// The host has taken so much to send.
+    pub(super) fn gave(&mut self, bytes: usize, now: Time) {
+        if bytes > 0 {
+            self.given += bytes as u64;
+            self.sent_bytes += bytes as u64;
+            self.waits.get_or_insert(now);
+        }
+    }
+
+    pub(super) fn came(&mut self, bytes: usize, now: Time) {
+        self.received_bytes += bytes as u64;
+        self.alive = now;
+    }
+
+    pub(super) fn sampled(&mut self, sample: Sample, now: Time) {
+        if sample.acked_bytes > self.sample.acked_bytes {
+            self.alive = now;
+        }
+        self.given = 0;
+        let rate = sample.delivery_rate;
+        // One that want of data has limited still says that so much is possible.
+        if rate > 0 && (!sample.is_application_limited || rate > self.rate()) {
+            if self.rates.len() == RATES {
+                self.rates.pop_front();
+            }
+            self.rates.push_back(rate);
+        }
+        self.sample = sample;
+        if sample.outstanding_bytes == 0 && self.ping.is_none() {
+            self.waits = None;
+        }
+    }
+
+    /// Whether something is on its way to which nothing has come back: it is to be sampled.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.waits.is_some()
+    }
+
+    fn patience(&self) -> Duration {
+        match self.stage {
+            Stage::Up => DEAD_MIN.max(Duration::from_micros(3 * self.rto_us())),
+            _ => GREETING_MAX,
+        }
+    }
+
+    /// When it is dead, unless something comes first.
+    pub(super) fn dies(&self) -> Option<Time> {
+        match self.stage {
+            // A sign of life from before something was sent says nothing about now.
+            Stage::Up => self.waits.map(|since| since.max(self.alive).after(self.patience())),
+            // The host bounds a dial; this bounds the host.
+            Stage::Dialling => Some(self.since.after(3 * GREETING_MAX)),
+            Stage::Ready => None,
+            Stage::Greeting => Some(self.since.after(GREETING_MAX)),
+        }
+    }
+
+    /// When it is pinged next.
+    pub(super) fn pings_at(&self, each: Duration) -> Option<Time> {
+        (self.is_up() && self.ping.is_none()).then(|| self.alive.after(each))
+    }
+
+    pub(super) fn next_ping(&mut self, now: Time) -> u64 {
+        self.pings += 1;
+        self.ping = Some((self.pings, now));
+        self.waits.get_or_insert(now);
+        self.pings
+    }
+
+    /// An answer came. One that nothing asked for is not counted.
+    pub(super) fn pong(&mut self, number: u64) {
+        if self.ping.is_some_and(|(asked, _)| asked == number) {
+            self.ping = None;
+        }
+    }
+}

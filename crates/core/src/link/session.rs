@@ -1,0 +1,511 @@
+//! One end of a session: its streams, its paths, and what is asked of the world around.
+//!
+//! # Model
+//! The host owns sockets and TLS. It tells of paths ([`Session::dialled`], [`Session::received`],
+//! [`Session::sampled`], [`Session::lost`]) and of local sockets ([`Session::put`], [`Session::wrote`],
+//! [`Session::ended`]); it does what [`Session::poll`] gives, and sends what [`Session::fill`] gives.
+//! ```text
+//!   near   open() ─ Open ─► far: Connect(stream) ─► put(), wrote() ... at both ends
+//!          Unconfirmed ── first Ack ──► Confirmed         Open until both directions are done ─► Close(None)
+//!                                                         Reset from either end ─► Close(Some(reason))
+//! ```
+//! Until the far end has confirmed a stream, its frames go by one path, so that none overtakes its Open.
+//! What confirms something, or asks for something, may be lost with a path: each end says all of it again
+//! for all streams when any of its paths dies. All frames may come twice.
+//!
+//! * [`schedule`](self) (`session/schedule.rs`) which path carries which frame
+//! * `session/arrivals.rs` what frames do
+//! * `session/upkeep.rs` dials, pings, deaths, the end
+//!
+//! # Invariants
+//! * as in [`super`]; and: a stream that has ended is never begun again by a late frame
+//! * an end keeps of a stream that it has reset its number and the reason, until the peer says that it
+//!   keeps nothing either
+
+mod arrivals;
+mod schedule;
+mod upkeep;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use super::frame::{Frame, Reason, TARGET_BYTES_MAX, VERSION_MAX, VERSION_MIN};
+use super::incoming::{INITIAL_CREDIT, Incoming};
+use super::outgoing::{Ending, Outgoing};
+use super::path::{Path, PathEnd, Sample, Stage};
+use super::{PathId, StreamId, Token};
+use crate::time::Time;
+
+/// Streams of a session.
+pub const STREAMS_MAX: usize = 10_000;
+/// Streams that were reset and whose end the peer has not confirmed; with more, the session ends.
+pub const RESETS_MAX: usize = 2 * STREAMS_MAX;
+/// Paths of a session.
+pub const PATHS_MAX: usize = 64;
+/// By how much the windows of a session's streams may grow in all.
+pub const GROWTH_BYTES_MAX: u64 = 64 << 20;
+/// A stream that the far end has not confirmed for so long is ended.
+pub const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
+/// A small acknowledgement waits so long for others.
+pub const ACK_DELAY: Duration = Duration::from_millis(20);
+
+/// What the host is to do.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// Establish a path, and say [`Session::dialled`] or [`Session::lost`].
+    Dial(PathId),
+    /// There may be something to send: [`Session::fill`].
+    Write(PathId),
+    /// Close the path's connection.
+    Drop(PathId),
+    /// The far end: connect a stream to its target.
+    Connect(StreamId, Box<str>),
+    /// There is something for the local socket: [`Session::ready`].
+    Deliver(StreamId),
+    /// The local socket has all; give it its end, then say [`Session::finished`].
+    Finish(StreamId),
+    /// There is room again: [`Session::room`].
+    Room(StreamId),
+    /// The stream has ended: close the local socket; with a reason, by a reset.
+    Close(StreamId, Option<Reason>),
+    /// The session has ended, with all its streams; if with loss, why.
+    Ended(Option<Reason>),
+    /// For the log.
+    Notice(Notice),
+}
+
+/// What an operator should know.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Notice {
+    /// A path carries streams.
+    PathUp(PathId),
+    /// A path has ended; how many are left.
+    PathLost(PathId, PathEnd, usize),
+}
+
+/// Why no stream can be opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenError {
+    /// There are [`STREAMS_MAX`].
+    Full,
+    /// The target's name is empty or longer than [`TARGET_BYTES_MAX`].
+    Target,
+    /// The session has ended.
+    Ended,
+}
+
+/// There are [`PATHS_MAX`] paths, or the session has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PathsFull;
+
+/// How an end is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// The session's.
+    pub token: Token,
+    /// For how long streams wait for a path where there is none.
+    pub grace: Duration,
+    /// The near end: paths that it dials. The far end: 0.
+    pub paths: usize,
+}
+
+/// Whether the far end knows of a stream.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Confirmation {
+    /// Open is to be sent.
+    Due,
+    /// Open was sent on this path, and all else of the stream goes there too.
+    Sent(PathId),
+    /// It has answered.
+    Confirmed,
+}
+
+#[derive(Debug)]
+struct Stream {
+    target: Box<str>,
+    opened: Time,
+    confirmation: Confirmation,
+    out: Outgoing,
+    incoming: Incoming,
+    /// An acknowledgement is to be sent.
+    ack_due: bool,
+    /// ... and at the latest then.
+    ack_late: Option<Time>,
+    /// It is in the queue of what can be sent.
+    queued: bool,
+}
+
+/// The numbers of streams that there were, at the end that does not give them.
+#[derive(Debug, Default)]
+struct Seen {
+    upto: u64,
+    beyond: BTreeSet<u64>,
+}
+
+impl Seen {
+    fn has(&self, stream: StreamId) -> bool {
+        stream.0 <= self.upto || self.beyond.contains(&stream.0)
+    }
+
+    fn add(&mut self, stream: StreamId) {
+        if stream.0 > self.upto {
+            self.beyond.insert(stream.0);
+            while self.beyond.remove(&(self.upto + 1)) {
+                self.upto += 1;
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Role {
+    /// Opens streams and dials paths.
+    Near { next_stream: u64, established: bool, failures: u32, dial_at: Time },
+    /// Accepts both.
+    Far { seen: Seen },
+}
+
+/// One end of a session.
+#[derive(Debug)]
+pub struct Session {
+    config: Config,
+    role: Role,
+    streams: BTreeMap<StreamId, Stream>,
+    paths: BTreeMap<PathId, Path>,
+    next_path: u64,
+    /// Streams that were reset here, why, and whether the peer was told.
+    resets: BTreeMap<StreamId, (Reason, bool)>,
+    resets_due: BTreeSet<StreamId>,
+    /// Streams of which the peer is to know that nothing is kept.
+    gone: BTreeSet<StreamId>,
+    /// Streams with an Open, an Ack or a Finish to be sent.
+    control: BTreeSet<StreamId>,
+    acks_late: BTreeSet<(Time, StreamId)>,
+    /// Near: streams that wait for their confirmation, and until when.
+    unconfirmed: BTreeSet<(Time, StreamId)>,
+    small: VecDeque<StreamId>,
+    bulk: VecDeque<StreamId>,
+    /// Streams with bytes on paths, of which late ones may have to be sent again.
+    flying: BTreeSet<StreamId>,
+    late: BTreeSet<StreamId>,
+    late_at: Time,
+    grown: u64,
+    /// Since when no path works.
+    down: Option<Time>,
+    ended: bool,
+    requests: VecDeque<Request>,
+    counts: Counts,
+}
+
+/// What has happened in a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Streams that were opened.
+    pub opened: u64,
+    /// Streams that were reset, by either end.
+    pub reset: u64,
+    /// Bytes from local sockets.
+    pub taken_bytes: u64,
+    /// Bytes for local sockets that they have taken.
+    pub delivered_bytes: u64,
+    /// Bytes of streams that were sent again.
+    pub again_bytes: u64,
+    /// Paths that have carried streams and have ended.
+    pub paths_lost: u64,
+}
+
+/// A path, for an operator.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct PathReport {
+    /// Which.
+    pub id: PathId,
+    /// How far it is.
+    pub stage: Stage,
+    /// For how long it has been there.
+    pub age: Duration,
+    /// Bytes to and from the peer, without TLS's own.
+    pub bytes: (u64, u64),
+    /// The last sample.
+    pub sample: Sample,
+    /// What it is taken to carry, bytes a second.
+    pub rate: u64,
+}
+
+/// A stream, for an operator.
+#[derive(Clone, PartialEq, Debug)]
+pub struct StreamReport {
+    /// Which.
+    pub id: StreamId,
+    /// Where it goes.
+    pub target: Box<str>,
+    /// For how long it has been open.
+    pub age: Duration,
+    /// Bytes from and to the local socket that have arrived.
+    pub bytes: (u64, u64),
+    /// Bytes that are kept for it.
+    pub held: usize,
+    /// Whether it uses all paths.
+    pub is_bulk: bool,
+}
+
+impl Session {
+    /// The end that dials; it asks for its first dials at the first [`Session::tick`].
+    #[must_use]
+    pub fn near(config: Config, now: Time) -> Self {
+        let paths = config.paths.clamp(1, PATHS_MAX);
+        let role = Role::Near { next_stream: 1, established: false, failures: 0, dial_at: now };
+        Self::new(Config { paths, ..config }, role, now)
+    }
+
+    /// The end that accepts.
+    #[must_use]
+    pub fn far(config: Config, now: Time) -> Self {
+        Self::new(Config { paths: 0, ..config }, Role::Far { seen: Seen::default() }, now)
+    }
+
+    fn new(config: Config, role: Role, now: Time) -> Self {
+        Self {
+            config,
+            role,
+            streams: BTreeMap::new(),
+            paths: BTreeMap::new(),
+            next_path: 1,
+            resets: BTreeMap::new(),
+            resets_due: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            control: BTreeSet::new(),
+            acks_late: BTreeSet::new(),
+            unconfirmed: BTreeSet::new(),
+            small: VecDeque::new(),
+            bulk: VecDeque::new(),
+            flying: BTreeSet::new(),
+            late: BTreeSet::new(),
+            late_at: now,
+            grown: 0,
+            down: Some(now),
+            ended: false,
+            requests: VecDeque::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// What is to be done next.
+    pub fn poll(&mut self) -> Option<Request> {
+        self.requests.pop_front()
+    }
+
+    /// The session's token.
+    #[must_use]
+    pub fn token(&self) -> Token {
+        self.config.token
+    }
+
+    /// Whether it has ended.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended
+    }
+
+    /// Whether a path works.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.down.is_none()
+    }
+
+    /// The near end: a local program wants to reach a target, `host:port`.
+    ///
+    /// # Errors
+    /// [`OpenError`].
+    pub fn open(&mut self, target: &str, now: Time) -> Result<StreamId, OpenError> {
+        if !(1..=TARGET_BYTES_MAX).contains(&target.len()) {
+            return Err(OpenError::Target);
+        }
+        if self.ended {
+            return Err(OpenError::Ended);
+        }
+        if self.streams.len() >= STREAMS_MAX || self.resets.len() >= STREAMS_MAX {
+            return Err(OpenError::Full);
+        }
+        let Role::Near { next_stream, .. } = &mut self.role else { return Err(OpenError::Ended) };
+        let id = StreamId(*next_stream);
+        *next_stream += 1;
+        if let (true, Some(down)) = (self.streams.is_empty(), &mut self.down) {
+            *down = now; // the first that waits
+        }
+        self.add(id, target, Confirmation::Due, INITIAL_CREDIT, now);
+        self.unconfirmed.insert((now.after(UNCONFIRMED_MAX), id));
+        self.control.insert(id);
+        self.wake_best(id);
+        Ok(id)
+    }
+
+    fn add(&mut self, id: StreamId, target: &str, at: Confirmation, limit: u64, now: Time) {
+        self.counts.opened += 1;
+        self.streams.insert(
+            id,
+            Stream {
+                target: target.into(),
+                opened: now,
+                confirmation: at,
+                out: Outgoing::new(limit),
+                incoming: Incoming::new(),
+                ack_due: false,
+                ack_late: None,
+                queued: false,
+            },
+        );
+    }
+
+    /// How many bytes of the local socket may be read now.
+    #[must_use]
+    pub fn room(&self, stream: StreamId) -> usize {
+        self.streams.get(&stream).map_or(0, |stream| stream.out.room())
+    }
+
+    /// The local socket has given these bytes, at most [`Session::room`].
+    pub fn put(&mut self, id: StreamId, bytes: &[u8], now: Time) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        debug_assert!(bytes.len() <= stream.out.room());
+        stream.out.put(bytes, now);
+        self.counts.taken_bytes += bytes.len() as u64;
+        self.enqueue(id);
+    }
+
+    /// The local socket has given its end.
+    pub fn ended(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.out.ending == Ending::No {
+            stream.out.ending = Ending::Due;
+            self.control.insert(id);
+            self.wake_best(id);
+        }
+    }
+
+    /// The local socket is broken, or could not be had (the far end: why).
+    pub fn failed(&mut self, id: StreamId, reason: Reason) {
+        self.reset(id, reason);
+    }
+
+    /// What the local socket is to be given.
+    #[must_use]
+    pub fn ready(&self, stream: StreamId) -> [&[u8]; 2] {
+        self.streams.get(&stream).map_or([&[], &[]], |stream| stream.incoming.ready())
+    }
+
+    /// The local socket has taken so many bytes of [`Session::ready`].
+    pub fn wrote(&mut self, id: StreamId, count: usize, now: Time) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let spare = GROWTH_BYTES_MAX.saturating_sub(self.grown);
+        self.grown += stream.incoming.wrote(count, spare, now);
+        self.counts.delivered_bytes += count as u64;
+        if stream.incoming.is_whole() {
+            self.requests.push_back(Request::Finish(id));
+        }
+        self.ack(id, now);
+    }
+
+    /// The local socket was given its end.
+    pub fn finished(&mut self, id: StreamId, now: Time) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.incoming.finished = true;
+        self.ack(id, now);
+    }
+
+    /// An acknowledgement is due: now, or with others.
+    fn ack(&mut self, id: StreamId, now: Time) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.incoming.is_ack_urgent() {
+            self.ack_now(id);
+        } else if !stream.ack_due && stream.ack_late.is_none() {
+            let late = now.after(ACK_DELAY);
+            stream.ack_late = Some(late);
+            self.acks_late.insert((late, id));
+        }
+    }
+
+    fn ack_now(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some(late) = stream.ack_late.take() {
+            self.acks_late.remove(&(late, id));
+        }
+        stream.ack_due = true;
+        self.control.insert(id);
+        self.wake_best(id);
+    }
+
+    /// Ends a stream here and at the peer.
+    fn reset(&mut self, id: StreamId, reason: Reason) {
+        if !self.streams.contains_key(&id) {
+            return;
+        }
+        self.remove(id, Some(reason));
+        self.resets.insert(id, (reason, false));
+        self.resets_due.insert(id);
+        self.wake_all();
+    }
+
+    /// Forgets a stream and has its local socket closed.
+    fn remove(&mut self, id: StreamId, reason: Option<Reason>) {
+        let Some(stream) = self.streams.remove(&id) else { return };
+        self.grown -= stream.incoming.window() - INITIAL_CREDIT;
+        self.control.remove(&id);
+        self.flying.remove(&id);
+        self.late.remove(&id);
+        if let Some(late) = stream.ack_late {
+            self.acks_late.remove(&(late, id));
+        }
+        self.unconfirmed.remove(&(stream.opened.after(UNCONFIRMED_MAX), id));
+        // Its place in a queue goes when its turn comes.
+        self.counts.reset += u64::from(reason.is_some());
+        self.requests.push_back(Request::Close(id, reason));
+    }
+
+    /// Closes a stream of which both directions are done and both ends know it.
+    fn settle(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get(&id) else { return };
+        let done = stream.out.ending == Ending::Done && stream.incoming.finished;
+        if done && !stream.ack_due && stream.ack_late.is_none() {
+            self.remove(id, None);
+        }
+    }
+
+    /// What has happened.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Streams that are open.
+    #[must_use]
+    pub fn stream_count(&self) -> usize {
+        self.streams.len()
+    }
+
+    /// Its paths.
+    #[must_use]
+    pub fn path_reports(&self, now: Time) -> Vec<PathReport> {
+        let report = |path: &Path| PathReport {
+            id: path.id,
+            stage: path.stage,
+            age: now.since(path.since),
+            bytes: (path.sent_bytes, path.received_bytes),
+            sample: path.sample,
+            rate: path.rate(),
+        };
+        self.paths.values().map(report).collect()
+    }
+
+    /// Its streams, at most `most` of them.
+    #[must_use]
+    pub fn stream_reports(&self, most: usize, now: Time) -> Vec<StreamReport> {
+        let report = |(id, stream): (&StreamId, &Stream)| StreamReport {
+            id: *id,
+            target: stream.target.clone(),
+            age: now.since(stream.opened),
+            bytes: (stream.out.delivered(), stream.incoming.delivered()),
+            held: stream.out.kept() + stream.incoming.held(),
+            is_bulk: stream.out.is_bulk(),
+        };
+        self.streams.iter().take(most).map(report).collect()
+    }
+}

@@ -1,0 +1,283 @@
+//! Which path carries the next frame.
+//!
+//! # Model
+//! Paths pull: the host asks for bytes for a path whose socket has room.
+//! ```text
+//!   control, small streams   on the path with the least completion time of those with room
+//!   bulk streams             on any path with room, unless the best one would carry all that is left
+//!                            sooner than this one a single frame (ECF, CoNEXT'17)
+//!   unconfirmed streams      on the path of their Open
+//!   late pieces              once more, on the best path
+//! ```
+
+use super::{Confirmation, Ending, Frame, PathId, Request, Session, StreamId, Time};
+use crate::link::frame::{DATA_BYTES_MAX, DATA_HEAD_BYTES, data_head};
+
+/// What a path is chosen for where it matters how long a frame is: a small one.
+const SMALL_BYTES: u64 = 1500;
+/// Bytes of a small stream before the next one's turn.
+const TURN_BYTES: usize = DATA_BYTES_MAX;
+
+/// Where the bytes of a fill go.
+struct Filling<'a> {
+    path: PathId,
+    out: &'a mut Vec<u8>,
+    /// So long `out` may become, but for the end of a frame.
+    most: usize,
+    now: Time,
+}
+
+impl Filling<'_> {
+    fn is_full(&self) -> bool {
+        self.out.len() >= self.most
+    }
+}
+
+impl Session {
+    /// Appends what `path` is to send now to `out`, about `room` bytes. Nothing appended: there is
+    /// nothing for this path.
+    pub fn fill(&mut self, path: PathId, out: &mut Vec<u8>, room: usize, now: Time) {
+        let Some(entry) = self.paths.get_mut(&path) else { return };
+        entry.asked = false;
+        entry.full = false;
+        let before = out.len();
+        out.append(&mut entry.own);
+        if entry.is_up() {
+            let mut filling = Filling { path, most: before + room, out, now };
+            self.fill_control(&mut filling);
+            self.fill_small(&mut filling);
+            self.fill_bulk(&mut filling);
+            self.fill_late(&mut filling);
+        }
+        let given = out.len() - before;
+        if let Some(entry) = self.paths.get_mut(&path) {
+            entry.gave(given, now);
+        }
+    }
+
+    /// The socket of a path takes nothing now; [`Session::fill`] says that it does again.
+    pub fn full(&mut self, path: PathId) {
+        if let Some(path) = self.paths.get_mut(&path) {
+            path.full = true;
+        }
+        // What waited for this path may go by another one.
+        if !self.control.is_empty() || !self.small.is_empty() {
+            self.wake_all();
+        }
+    }
+
+    /// The best path with room.
+    fn best(&self) -> Option<PathId> {
+        let usable = self.paths.values().filter(|path| path.is_up() && !path.full);
+        usable.min_by_key(|path| (path.completion_us(SMALL_BYTES), path.id)).map(|path| path.id)
+    }
+
+    fn wake(&mut self, id: PathId) {
+        if let Some(path) = self.paths.get_mut(&id)
+            && !path.full
+            && !path.asked
+        {
+            path.asked = true;
+            self.requests.push_back(Request::Write(id));
+        }
+    }
+
+    pub(super) fn wake_all(&mut self) {
+        let ids: Vec<PathId> = self.paths.keys().copied().collect();
+        for id in ids {
+            self.wake(id);
+        }
+    }
+
+    /// Has the path of a stream's next frame write.
+    pub(super) fn wake_best(&mut self, id: StreamId) {
+        match self.streams.get(&id).map(|stream| stream.confirmation) {
+            Some(Confirmation::Sent(home)) => self.wake(home),
+            _ => {
+                if let Some(best) = self.best() {
+                    self.wake(best);
+                }
+            }
+        }
+    }
+
+    /// Has a stream's bytes sent, if there are some that may be.
+    pub(super) fn enqueue(&mut self, id: StreamId) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if !stream.out.has_sendable() {
+            return;
+        }
+        // What is in a queue has had a path asked to write, or waits for one that has room.
+        if std::mem::replace(&mut stream.queued, true) {
+            return;
+        }
+        let is_bulk = stream.out.is_bulk() && stream.confirmation == Confirmation::Confirmed;
+        let queue = if is_bulk { &mut self.bulk } else { &mut self.small };
+        queue.push_back(id);
+        if is_bulk { self.wake_all() } else { self.wake_best(id) }
+    }
+
+    fn fill_control(&mut self, filling: &mut Filling<'_>) {
+        let is_best = self.best() == Some(filling.path);
+        let owes = !self.gone.is_empty() || !self.resets_due.is_empty();
+        if owes && !is_best {
+            self.wake_the_best();
+        }
+        while is_best && !filling.is_full() {
+            if let Some(stream) = self.gone.pop_first() {
+                Frame::Gone { stream }.write(filling.out);
+            } else if let Some(stream) = self.resets_due.pop_first() {
+                if let Some((reason, said)) = self.resets.get_mut(&stream) {
+                    *said = true;
+                    Frame::Reset { stream, reason: *reason }.write(filling.out);
+                }
+            } else {
+                break;
+            }
+        }
+        let mut at = StreamId(0);
+        while !filling.is_full() {
+            let Some(id) = self.control.range(at..).next().copied() else { break };
+            at = StreamId(id.0 + 1);
+            let Some(stream) = self.streams.get(&id) else {
+                self.control.remove(&id);
+                continue;
+            };
+            match stream.confirmation {
+                Confirmation::Sent(home) if home != filling.path => self.wake(home),
+                Confirmation::Sent(_) => self.write_control(id, filling),
+                _ if is_best => self.write_control(id, filling),
+                _ => self.wake_the_best(),
+            }
+        }
+    }
+
+    fn wake_the_best(&mut self) {
+        if let Some(best) = self.best() {
+            self.wake(best);
+        }
+    }
+
+    /// Writes the Open, Ack and Finish that a stream owes. Finish waits for the stream's bytes, for the
+    /// sake of the order on one path; offsets make it right on several.
+    fn write_control(&mut self, id: StreamId, filling: &mut Filling<'_>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.confirmation == Confirmation::Due {
+            let limit = stream.incoming.limit();
+            Frame::Open { stream: id, limit, target: &stream.target }.write(filling.out);
+            stream.confirmation = Confirmation::Sent(filling.path);
+        }
+        if stream.ack_due {
+            stream.ack_due = false;
+            let (delivered, received, limit) = stream.incoming.acknowledge();
+            let finished = stream.incoming.finished;
+            Frame::Ack { stream: id, delivered, received, limit, finished }.write(filling.out);
+        }
+        if stream.out.ending == Ending::Due && stream.out.is_all_sent() {
+            stream.out.ending = Ending::Said;
+            let offset = stream.out.length();
+            Frame::Finish { stream: id, offset }.write(filling.out);
+        }
+        // A Finish that is owed still follows the last bytes.
+        self.control.remove(&id);
+        self.enqueue(id);
+        self.settle(id);
+    }
+
+    fn fill_small(&mut self, filling: &mut Filling<'_>) {
+        let mut skipped = 0;
+        while !filling.is_full() && skipped < self.small.len() {
+            let Some(id) = self.small.pop_front() else { break };
+            let best = self.best();
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let home = match stream.confirmation {
+                Confirmation::Due => None, // its Open comes first
+                Confirmation::Sent(home) => Some(home),
+                Confirmation::Confirmed => best,
+            };
+            if home == Some(filling.path) {
+                self.write_data(id, TURN_BYTES, filling);
+            } else {
+                self.small.push_back(id);
+                skipped += 1;
+                if let Some(home) = home {
+                    self.wake(home);
+                }
+            }
+        }
+    }
+
+    fn fill_bulk(&mut self, filling: &mut Filling<'_>) {
+        let mut skipped = 0;
+        while !filling.is_full() && skipped < self.bulk.len() {
+            let Some(id) = self.bulk.pop_front() else { break };
+            let Some(stream) = self.streams.get(&id) else { continue };
+            if self.is_worth(filling.path, stream.out.sendable()) {
+                self.write_data(id, DATA_BYTES_MAX, filling);
+            } else {
+                self.bulk.push_back(id);
+                skipped += 1;
+            }
+        }
+    }
+
+    /// Whether a path shall carry bytes of a stream that has so many to send.
+    fn is_worth(&self, path: PathId, left: u64) -> bool {
+        let Some(this) = self.paths.get(&path) else { return false };
+        let up = self.paths.values().filter(|path| path.is_up());
+        let Some(best) = up.min_by_key(|path| path.completion_us(SMALL_BYTES)) else {
+            return false;
+        };
+        let frame = left.min(DATA_BYTES_MAX as u64);
+        best.id == path || best.completion_us(left) >= this.completion_us(frame)
+    }
+
+    /// Writes a frame of a stream that was taken from its queue, and puts it back where it belongs.
+    fn write_data(&mut self, id: StreamId, most: usize, filling: &mut Filling<'_>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.queued = false;
+        let again = stream.out.sends_again();
+        if let Some((offset, parts)) = stream.out.take(most, filling.path, filling.now) {
+            let length = parts[0].len() + parts[1].len();
+            filling.out.reserve(DATA_HEAD_BYTES + length);
+            data_head(filling.out, id, offset, length);
+            filling.out.extend_from_slice(parts[0]);
+            filling.out.extend_from_slice(parts[1]);
+            self.flying.insert(id);
+            if again {
+                self.counts.again_bytes += length as u64;
+            }
+        }
+        if stream.out.ending == Ending::Due && stream.out.is_all_sent() {
+            self.write_control(id, filling);
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.out.has_sendable() && !stream.queued {
+            stream.queued = true;
+            let bulk = stream.out.is_bulk() && stream.confirmation == Confirmation::Confirmed;
+            if bulk {
+                self.bulk.push_back(id);
+                self.wake_all();
+            } else {
+                self.small.push_back(id);
+            }
+        }
+    }
+
+    fn fill_late(&mut self, filling: &mut Filling<'_>) {
+        if self.late.is_empty() || self.best() != Some(filling.path) {
+            return;
+        }
+        while !filling.is_full() {
+            let Some(id) = self.late.pop_first() else { return };
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            if let Some((offset, parts)) = stream.out.take_late(filling.path, filling.now) {
+                let length = parts[0].len() + parts[1].len();
+                data_head(filling.out, id, offset, length);
+                filling.out.extend_from_slice(parts[0]);
+                filling.out.extend_from_slice(parts[1]);
+                self.counts.again_bytes += length as u64;
+            }
+        }
+    }
+}

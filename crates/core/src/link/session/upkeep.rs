@@ -1,0 +1,280 @@
+//! Dials, greetings, pings, the death of paths, and the end.
+
+use std::time::Duration;
+
+use super::{
+    ACK_DELAY, Confirmation, Frame, Notice, PATHS_MAX, Path, PathEnd, PathId, PathsFull, Reason,
+    Request, Role, Sample, Session, Stage, StreamId, Time, VERSION_MAX, VERSION_MIN,
+};
+use crate::link::path::{PING_EACH, PING_EACH_IDLE};
+
+/// A dial after a failed one, at first; then twice as long, up to the second.
+const DIAL_AGAIN: Duration = Duration::from_millis(100);
+const DIAL_AGAIN_MAX: Duration = Duration::from_secs(5);
+/// How often late pieces are looked for.
+const LATE_EACH: Duration = Duration::from_millis(20);
+
+impl Session {
+    /// A path that was asked for is there, and the peer is proved.
+    pub fn dialled(&mut self, id: PathId, now: Time) {
+        if let Some(path) = self.paths.get_mut(&id) {
+            path.stage = Stage::Ready;
+            path.since = now;
+            self.greet_others(now);
+        }
+    }
+
+    /// Greets on paths that are ready: on one while the session is not established, then on all.
+    pub(super) fn greet_others(&mut self, now: Time) {
+        let Role::Near { established, .. } = self.role else { return };
+        let token = self.config.token;
+        let mut greeting = self.paths.values().any(|path| path.stage == Stage::Greeting);
+        for path in self.paths.values_mut().filter(|path| path.stage == Stage::Ready) {
+            if !established && std::mem::replace(&mut greeting, true) {
+                break;
+            }
+            let versions = (VERSION_MIN, VERSION_MAX);
+            Frame::Hello { versions, fresh: !established, token }.write(&mut path.own);
+            path.stage = Stage::Greeting;
+            path.since = now;
+        }
+        self.wake_all();
+    }
+
+    /// The far end: a path has said Hello with this session's token, and the versions are common.
+    ///
+    /// # Errors
+    /// There are [`PATHS_MAX`].
+    pub fn join(&mut self, now: Time) -> Result<PathId, PathsFull> {
+        if self.ended || self.paths.len() >= PATHS_MAX {
+            return Err(PathsFull);
+        }
+        let id = PathId(self.next_path);
+        self.next_path += 1;
+        let mut path = Path::new(id, Stage::Up, now);
+        Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
+        self.paths.insert(id, path);
+        self.down = None;
+        self.requests.push_back(Request::Notice(Notice::PathUp(id)));
+        self.wake_all();
+        Ok(id)
+    }
+
+    /// What TCP says of a path.
+    pub fn sampled(&mut self, id: PathId, sample: Sample, now: Time) {
+        let Some(path) = self.paths.get_mut(&id) else { return };
+        path.sampled(sample, now);
+        if !self.bulk.is_empty() {
+            self.wake_all(); // another path may be worth it now
+        }
+    }
+
+    /// Whether the host should look at what TCP says of a path, each 20 ms or so.
+    #[must_use]
+    pub fn wants_sample(&self, id: PathId) -> bool {
+        self.paths.get(&id).is_some_and(Path::is_waiting)
+    }
+
+    /// A path has ended: what it carried goes by others.
+    pub fn lost(&mut self, id: PathId, end: PathEnd, now: Time) {
+        let Some(path) = self.paths.remove(&id) else { return };
+        self.requests.push_back(Request::Drop(id));
+        if let Role::Near { failures, dial_at, .. } = &mut self.role {
+            if path.is_up() {
+                *dial_at = now.after(DIAL_AGAIN);
+            } else if *dial_at <= now {
+                // Dials that fail together count as one.
+                let wait = DIAL_AGAIN * (1 << (*failures).min(6));
+                *dial_at = now.after(wait.min(DIAL_AGAIN_MAX));
+                *failures += 1;
+            }
+        }
+        let left = self.paths.values().filter(|path| path.is_up()).count();
+        self.requests.push_back(Request::Notice(Notice::PathLost(id, end, left)));
+        if path.is_up() {
+            self.counts.paths_lost += 1;
+            self.say_all_again(id);
+            if left == 0 {
+                self.down = Some(now);
+            }
+        }
+        self.greet_others(now);
+    }
+
+    /// A path has died, and with it perhaps anything that was said of any stream.
+    fn say_all_again(&mut self, id: PathId) {
+        let ids: Vec<StreamId> = self.streams.keys().copied().collect();
+        for stream_id in ids {
+            let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
+            stream.out.path_died(id);
+            if stream.confirmation == Confirmation::Sent(id) {
+                stream.confirmation = Confirmation::Due;
+            }
+            self.enqueue(stream_id);
+            self.ack_now(stream_id);
+        }
+        for (stream, (_, said)) in &mut self.resets {
+            *said = false;
+            self.resets_due.insert(*stream);
+        }
+        self.wake_all();
+    }
+
+    /// Ends the session: the process does.
+    pub fn bye(&mut self) {
+        for path in self.paths.values_mut().filter(|path| path.is_up()) {
+            Frame::Bye.write(&mut path.own);
+        }
+        self.wake_all();
+    }
+
+    /// Ends the session, with all streams.
+    pub(super) fn end(&mut self, reason: Option<Reason>) {
+        if std::mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let streams: Vec<StreamId> = self.streams.keys().copied().collect();
+        for id in streams {
+            self.remove(id, Some(reason.unwrap_or(Reason::Grace)));
+        }
+        while let Some((id, _)) = self.paths.pop_first() {
+            self.requests.push_back(Request::Drop(id));
+        }
+        self.resets.clear();
+        self.resets_due.clear();
+        self.gone.clear();
+        self.requests.push_back(Request::Ended(reason));
+    }
+
+    /// Does what is due.
+    pub fn tick(&mut self, now: Time) {
+        if self.ended {
+            return;
+        }
+        while let Some((late, id)) = self.acks_late.first().copied() {
+            if late > now {
+                break;
+            }
+            self.ack_now(id);
+        }
+        while let Some((until, id)) = self.unconfirmed.first().copied() {
+            if until > now {
+                break;
+            }
+            self.unconfirmed.remove(&(until, id));
+            self.reset(id, Reason::Unconfirmed);
+        }
+        self.look_at_paths(now);
+        self.look_for_late(now);
+        self.dial(now);
+        if let Some(down) = self.down {
+            let is_over = now.since(down) >= self.config.grace;
+            match (self.streams.is_empty(), &self.role) {
+                (true, Role::Near { established: false, .. }) => {}
+                // Nothing is lost, and the peer may have forgotten it.
+                (true, Role::Near { .. }) => self.end(None),
+                // There may be a stream of which the far end does not know yet.
+                (true, Role::Far { .. }) if is_over => self.end(None),
+                (false, _) if is_over => self.end(Some(Reason::Grace)),
+                _ => {}
+            }
+        }
+    }
+
+    fn ping_each(&self) -> Duration {
+        if self.streams.is_empty() { PING_EACH_IDLE } else { PING_EACH }
+    }
+
+    fn look_at_paths(&mut self, now: Time) {
+        let dead = self.paths.values().filter(|path| path.dies().is_some_and(|at| at <= now));
+        for id in dead.map(|path| path.id).collect::<Vec<_>>() {
+            self.lost(id, PathEnd::Silent, now);
+        }
+        let each = self.ping_each();
+        let mut any = false;
+        for path in self.paths.values_mut() {
+            if path.pings_at(each).is_some_and(|at| at <= now) {
+                let number = path.next_ping(now);
+                Frame::Ping { number }.write(&mut path.own);
+                any = true;
+            }
+        }
+        if any {
+            self.wake_all();
+        }
+    }
+
+    /// The receiver of a stream waits for what a slower path holds: once more, on the best one.
+    fn look_for_late(&mut self, now: Time) {
+        if now < self.late_at || self.flying.is_empty() {
+            return;
+        }
+        self.late_at = now.after(LATE_EACH);
+        if self.paths.len() < 2 {
+            return;
+        }
+        let up = self.paths.values().filter(|path| path.is_up() && !path.full);
+        let Some(best) = up.min_by_key(|path| path.rto_us()) else { return };
+        let (best_id, best_us) = (best.id, best.rto_us());
+        let mut any = false;
+        for id in &self.flying {
+            let Some(stream) = self.streams.get(id) else { continue };
+            let Some((path, at)) = stream.out.waits_for() else { continue };
+            let Some(slow) = self.paths.get(&path) else { continue };
+            let expected = slow.completion_us(0).max(slow.rto_us()) + best_us;
+            let patience = Duration::from_micros(expected) + 2 * ACK_DELAY;
+            if path != best_id && now.since(at) > patience {
+                self.late.insert(*id);
+                any = true;
+            }
+        }
+        if any {
+            self.wake_all();
+        }
+    }
+
+    fn dial(&mut self, now: Time) {
+        let Role::Near { dial_at, .. } = self.role else { return };
+        while self.paths.len() < self.config.paths && dial_at <= now {
+            let id = PathId(self.next_path);
+            self.next_path += 1;
+            self.paths.insert(id, Path::new(id, Stage::Dialling, now));
+            self.requests.push_back(Request::Dial(id));
+        }
+    }
+
+    /// How long until [`Session::tick`] has something to do.
+    #[must_use]
+    pub fn until_tick(&self, now: Time) -> Option<Duration> {
+        if self.ended {
+            return None;
+        }
+        let each = self.ping_each();
+        let paths = self.paths.values().flat_map(|path| [path.dies(), path.pings_at(each)]);
+        let late = (!self.flying.is_empty() && self.paths.len() > 1).then_some(self.late_at);
+        let dial = match self.role {
+            Role::Near { dial_at, .. } if self.paths.len() < self.config.paths => Some(dial_at),
+            _ => None,
+        };
+        let over = |down: Time| down.after(self.config.grace);
+        let end = self.down.and_then(|down| match (self.streams.is_empty(), &self.role) {
+            (true, Role::Near { established: false, .. }) => None,
+            (true, Role::Near { .. }) => Some(down),
+            _ => Some(over(down)),
+        });
+        let ack = self.acks_late.first().map(|(late, _)| *late);
+        let unconfirmed = self.unconfirmed.first().map(|(until, _)| *until);
+        let others = [late, dial, end, ack, unconfirmed];
+        paths.chain(others).flatten().min().map(|then| then.since(now))
+    }
+
+    /// Whether nothing of a stream is under way here: for tests.
+    #[cfg(test)]
+    pub(in crate::link) fn is_quiet(&self) -> bool {
+        self.streams.values().all(|stream| {
+            stream.out.kept() == 0
+                && stream.incoming.held() == 0
+                && stream.out.ending != super::Ending::Due
+        })
+    }
+}
