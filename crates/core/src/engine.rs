@@ -26,6 +26,7 @@
 
 mod again;
 mod answer;
+mod at_stake;
 pub mod backend;
 mod bind;
 pub mod census;

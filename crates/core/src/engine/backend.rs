@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::at_stake::AtStake;
 use super::census::Functions;
 use super::doubt::Doubt;
 use super::effects::Effects;
@@ -14,6 +15,7 @@ use super::request_queue::{Change, Displaced, Request, RequestQueue};
 use super::restore::Longer;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
+use super::timeouts::Lifts;
 use super::to_server::ToServer;
 use super::told::Told;
 use super::turn::OwnNames;
@@ -185,16 +187,8 @@ pub struct Backend<S: Socket> {
     /// A DISCARD ALL or DEALLOCATE ALL has been sent of which it is not known whether it worked:
     /// a statement is closed before it is prepared.
     pub(super) uncertain: bool,
-    /// A statement is under way that may change what new sessions start with (ALTER ROLE).
-    pub(super) start_values_at_stake: bool,
-    /// Statements behind which functions may do something else are under way.
-    pub(super) catalog_at_stake: bool,
-    /// What statements mean may be something else once a transaction has ended that is under way.
-    pub(super) schema_at_stake: bool,
-    /// The server knows a statement that does that by its client's own name.
-    pub(super) parsed_schema_change: bool,
-    /// One has worked, in a transaction that has not ended.
-    pub(super) start_values_changed: bool,
+    /// What statements under way may change for other sessions.
+    pub(super) at_stake: AtStake,
     /// A transaction has ended on it since all that was notified before had been heard: what comes
     /// from it may be another client's.
     pub(super) notifies_unheard: bool,
@@ -227,10 +221,8 @@ pub struct Backend<S: Socket> {
     pub(super) retries_sql: bool,
     /// Its client's message waits for what was sent ahead of it.
     pub(super) bringing: bool,
-    /// How often a short timeout could not be taken off, one try after the other.
-    pub(super) lifts_failed: u8,
-    /// The last try has been cut off.
-    pub(super) lift_cut_off: bool,
+    /// What has become of tries to take a short timeout off.
+    pub(super) lifts: Lifts,
     /// Functions that do something to sessions, if there are any, and which version of these.
     pub(super) functions: Option<Box<Functions>>,
     pub(super) functions_serial: u32,
@@ -314,11 +306,7 @@ impl<S: Socket> Backend<S> {
             longer: Vec::new(),
             longer_parse: None,
             uncertain: false,
-            start_values_at_stake: false,
-            catalog_at_stake: false,
-            schema_at_stake: false,
-            parsed_schema_change: false,
-            start_values_changed: false,
+            at_stake: AtStake::default(),
             notifies_unheard: false,
             drawn: false,
             drawn_before: false,
@@ -334,8 +322,7 @@ impl<S: Socket> Backend<S> {
             by_sql: None,
             retries_sql: true,
             bringing: false,
-            lifts_failed: 0,
-            lift_cut_off: false,
+            lifts: Lifts::default(),
             functions,
             functions_serial,
             within: None,

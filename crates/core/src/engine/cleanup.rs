@@ -67,7 +67,7 @@ impl<S: Socket> Engine<S> {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.sequences_discarded = false;
         backend.unnamed_changed = false;
-        backend.parsed_schema_change = false;
+        backend.at_stake.forget_parsed();
         backend.drawn_to_ask = None;
         backend.kept_to_ask = 0;
         backend.bringing = false;
@@ -268,7 +268,7 @@ impl<S: Socket> Engine<S> {
         reason: &str,
     ) {
         self.resident.remove(backend.place);
-        if backend.schema_at_stake {
+        if backend.at_stake.has_schema() {
             backend.pool.schema_changed(); // its COMMIT may have come to the server
         }
         if backend.is_at_rest() {

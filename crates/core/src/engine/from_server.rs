@@ -292,7 +292,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             (kind::ROW_DESCRIPTION, Request::Query) => false,
             (kind::COMMAND_COMPLETE, Request::Query | Request::Execute)
-                if !backend.start_values_at_stake && !body.starts_with(b"D") =>
+                if !backend.at_stake.has_start_values() && !body.starts_with(b"D") =>
             {
                 let completes = owed == Request::Execute;
                 self.backend.requests.copy_ended();
@@ -471,8 +471,9 @@ impl<S: Socket> Relay<'_, S> {
         };
         if message == kind::COMMAND_COMPLETE {
             self.backend.requests.copy_ended();
-            self.backend.start_values_changed |=
-                self.backend.start_values_at_stake && changes_start_values(body);
+            if self.backend.at_stake.has_start_values() && changes_start_values(body) {
+                self.backend.at_stake.start_values_changed();
+            }
             if !owed.is_injected() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
                 self.forgotten_for_good(body);
             }

@@ -187,7 +187,7 @@ impl<S: Socket> Backend<S> {
             && self.cancels_in_flight == 0
             && !self.shared
             && !self.applying
-            && !self.parsed_schema_change
+            && !self.at_stake.has_parsed()
             && self.told.is_none()
             && self.exact.is_none()
             && self.within.is_none()
@@ -375,7 +375,7 @@ impl<S: Socket> Relay<'_, S> {
             || backend.vacancy.is_some()
             || backend.drawn_to_ask.is_some()
             || !backend.replay.is_idle()
-            || (backend.start_values_at_stake | backend.catalog_at_stake | backend.schema_at_stake)
+            || !backend.at_stake.is_nothing()
             || !client.desired.is_shared_with(&backend.applied)
         {
             return false;

@@ -87,6 +87,15 @@ pub(super) fn with_timeout_of(settings: &Settings, in_force: &Settings) -> Setti
     others.build()
 }
 
+/// Tries to take a short timeout off a server connection.
+#[derive(Debug, Default)]
+pub(super) struct Lifts {
+    /// How many have failed, one after the other.
+    failed: u8,
+    /// The last one has been cut off.
+    cut_off: bool,
+}
+
 impl<S: Socket> Backend<S> {
     /// Whether it has a short timeout, and this client has not the same.
     #[inline]
@@ -132,10 +141,10 @@ impl<S: Socket> Backend<S> {
     /// One of the two has failed. Whether that does no harm.
     pub(super) fn lift_failed(&mut self, error: &[u8]) -> bool {
         if self.requests.second() == Some(Request::InjectedLift) {
-            self.lifts_failed = self.lifts_failed.saturating_add(1);
-            self.lift_cut_off = true;
+            self.lifts.failed = self.lifts.failed.saturating_add(1);
+            self.lifts.cut_off = true;
         }
-        is_cut_off(error) && self.lifts_failed < limits::LIFTS_MAX
+        is_cut_off(error) && self.lifts.failed < limits::LIFTS_MAX
     }
 
     /// One of the two has come to its end. Whether it was the second.
@@ -143,10 +152,10 @@ impl<S: Socket> Backend<S> {
         if self.requests.front() == Some(Request::InjectedLift) {
             return false;
         }
-        let value = if std::mem::take(&mut self.lift_cut_off) {
+        let value = if std::mem::take(&mut self.lifts.cut_off) {
             EITHER
         } else {
-            self.lifts_failed = 0;
+            self.lifts.failed = 0;
             b"0"
         };
         let mut applied = SettingsBuilder::from(&self.applied);

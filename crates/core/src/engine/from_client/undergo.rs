@@ -12,7 +12,9 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn note_schema_change(&mut self, change: SchemaChange) {
         if change != SchemaChange::None {
             self.statements.outdate();
-            self.schema_at_stake |= change == SchemaChange::All;
+            if change == SchemaChange::All {
+                self.at_stake.note_schema();
+            }
         }
     }
 }
@@ -40,9 +42,9 @@ impl<S: Socket> Client<S> {
         }
         backend.rereading |= effects.rereads;
         backend.local_path |= effects.local_path;
-        backend.start_values_at_stake |=
-            effects.unusual.as_ref().is_some_and(|unusual| unusual.changes_start_values);
-        backend.catalog_at_stake |= effects.changes_catalog;
+        let unusual = effects.unusual.as_ref();
+        let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
+        backend.at_stake.note(start_values, effects.changes_catalog);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         if self.is_native() {

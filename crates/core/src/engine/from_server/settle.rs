@@ -108,24 +108,18 @@ impl<S: Socket> Relay<'_, S> {
             relayed.transactions += 1;
         }
         relayed.queries += 1;
-        if (self.backend.start_values_at_stake | self.backend.catalog_at_stake)
-            && status == TransactionStatus::Idle
-        {
-            relayed.start_values_changed |= std::mem::take(&mut self.backend.start_values_changed);
-            let more = !self.backend.requests.is_empty();
-            if self.backend.catalog_at_stake {
+        if status == TransactionStatus::Idle {
+            let changed = self.backend.at_stake.settle(!self.backend.requests.is_empty());
+            relayed.start_values_changed |= changed.start_values;
+            if changed.catalog {
                 self.backend.pool.expect_other_functions();
             }
-            self.backend.start_values_at_stake &= more;
-            self.backend.catalog_at_stake &= more;
+            if changed.schema {
+                self.backend.pool.schema_changed(); // before any client can learn of it here
+            }
         }
         if matches!(owed, Request::Query) {
             self.backend.longer.clear();
-        }
-        if self.backend.schema_at_stake && status == TransactionStatus::Idle {
-            // Before any client can learn of it here.
-            self.backend.pool.schema_changed();
-            self.backend.schema_at_stake = !self.backend.requests.is_empty();
         }
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         if status == TransactionStatus::Idle

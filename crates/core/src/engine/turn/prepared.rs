@@ -308,7 +308,9 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// The server alone knows by what name the text is executed that the Parse at hand has.
     fn note_parsed_change(&mut self, change: SchemaChange) {
         self.backend.note_schema_change(change);
-        self.backend.parsed_schema_change |= change == SchemaChange::All;
+        if change == SchemaChange::All {
+            self.backend.at_stake.note_parsed();
+        }
     }
 
     /// A Parse that is not kept: it goes to this backend alone, and pins the client. Why is the
@@ -385,7 +387,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     pub(super) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
-        if self.backend.parsed_schema_change {
+        if self.backend.at_stake.has_parsed() {
             self.backend.note_schema_change(SchemaChange::All);
         }
         let names = frame::take_string(self.body)

@@ -1,0 +1,147 @@
+//! What statements under way on a server connection may change for other sessions as well.
+//!
+//! # Model
+//! ```text
+//!   sent ──► at stake ──► its transaction ends, and nothing more is outstanding ──► nothing is
+//! ```
+//! Others learn of it when the transaction ends, whether it has worked or not; of start values only where a
+//! statement's tag says that they have changed.
+
+/// What is at stake.
+#[derive(Debug, Default)]
+pub(super) struct AtStake {
+    start_values: StartValues,
+    /// After these statements functions may do something else.
+    catalog: bool,
+    /// What statements mean may be something else once the transaction has ended.
+    schema: bool,
+    /// The server knows a statement that changes the schema by its client's own name: whichever is bound
+    /// may be that.
+    parsed_schema_change: bool,
+}
+
+/// What new sessions start with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum StartValues {
+    /// Nothing under way changes that.
+    #[default]
+    Unchanged,
+    /// A statement is under way that may (ALTER ROLE).
+    AtStake,
+    /// One has worked, in a transaction that has not ended.
+    Changed,
+}
+
+/// What a transaction may have changed that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(super) struct MayHaveChanged {
+    /// What new sessions start with. This has.
+    pub(super) start_values: bool,
+    /// What functions do.
+    pub(super) catalog: bool,
+    /// What statements mean.
+    pub(super) schema: bool,
+}
+
+impl AtStake {
+    /// Whether nothing is.
+    #[inline]
+    pub(super) fn is_nothing(&self) -> bool {
+        !(self.catalog | self.schema) && self.start_values == StartValues::Unchanged
+    }
+
+    /// Whether start values are.
+    #[inline]
+    pub(super) fn has_start_values(&self) -> bool {
+        self.start_values != StartValues::Unchanged
+    }
+
+    /// Whether the schema is.
+    pub(super) fn has_schema(&self) -> bool {
+        self.schema
+    }
+
+    /// A statement is sent that may change these.
+    pub(super) fn note(&mut self, start_values: bool, catalog: bool) {
+        if start_values && self.start_values == StartValues::Unchanged {
+            self.start_values = StartValues::AtStake;
+        }
+        self.catalog |= catalog;
+    }
+
+    /// A statement is sent that changes the schema.
+    pub(super) fn note_schema(&mut self) {
+        self.schema = true;
+    }
+
+    /// Such a statement is prepared under its client's own name.
+    pub(super) fn note_parsed(&mut self) {
+        self.parsed_schema_change = true;
+    }
+
+    /// Whether one is.
+    #[inline]
+    pub(super) fn has_parsed(&self) -> bool {
+        self.parsed_schema_change
+    }
+
+    /// Its client gives the connection back.
+    pub(super) fn forget_parsed(&mut self) {
+        self.parsed_schema_change = false;
+    }
+
+    /// A statement has worked that changes start values.
+    pub(super) fn start_values_changed(&mut self) {
+        if self.has_start_values() {
+            self.start_values = StartValues::Changed;
+        }
+    }
+
+    /// A transaction has ended. `more`: something is outstanding yet, which may be another one of these.
+    pub(super) fn settle(&mut self, more: bool) -> MayHaveChanged {
+        let changed = MayHaveChanged {
+            start_values: self.start_values == StartValues::Changed,
+            catalog: self.catalog,
+            schema: self.schema,
+        };
+        self.start_values = match self.start_values {
+            StartValues::Changed if more => StartValues::AtStake,
+            before if more => before,
+            _ => StartValues::Unchanged,
+        };
+        self.catalog &= more;
+        self.schema &= more;
+        changed
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_at_stake_stays_so_while_more_is_outstanding() {
+        let mut at_stake = AtStake::default();
+        at_stake.start_values_changed();
+        assert!(at_stake.is_nothing(), "of a statement that changes none");
+        at_stake.note(true, true);
+        at_stake.note_schema();
+        let all_but_start = MayHaveChanged { start_values: false, catalog: true, schema: true };
+        assert_eq!(at_stake.settle(true), all_but_start);
+        at_stake.start_values_changed();
+        assert_eq!(at_stake.settle(true), MayHaveChanged { start_values: true, ..all_but_start });
+        assert_eq!(at_stake.settle(false), all_but_start, "it is told once");
+        assert!(at_stake.is_nothing());
+        assert_eq!(at_stake.settle(false), MayHaveChanged::default());
+    }
+
+    #[test]
+    fn what_is_parsed_stays_until_the_connection_is_given_back() {
+        let mut at_stake = AtStake::default();
+        at_stake.note_parsed();
+        at_stake.settle(false);
+        assert!(at_stake.has_parsed() && at_stake.is_nothing());
+        at_stake.forget_parsed();
+        assert!(!at_stake.has_parsed());
+    }
+}
