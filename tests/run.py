@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
 """Runs the integration tests: real PostgreSQL, `hawser serve` in front of it, and clients that speak the protocol by hand.
 
-    tests/run.py [-k PATTERN]... [--list] [--direct] [--keep] [--drivers]
+    tests/run.py [-k PATTERN]... [--list] [--direct] [--keep] [--drivers] [--jobs N]
 
 --direct points the same clients at PostgreSQL itself: what passes there and fails through the pooler is the pooler's
 fault. The last line but for warnings is `N passed, N failed, N skipped`; the exit code is 0 only without failures.
+--jobs N runs N modules at a time, each with a cluster of its own; modules that measure, or change what the machine has
+only once, say ALONE and run after these, one by one.
 ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
 """
 
 import argparse
+import contextlib
 import importlib
+import io
+import multiprocessing
 import os
 import pathlib
+import queue
 import shutil
 import signal
 import sys
@@ -73,6 +79,13 @@ class Report:
         """Those that failed, to be run again."""
         self.failures = [name for name in self.failures if name not in names]
         self.failed -= len(names)
+
+    def absorb(self, other):
+        """What another process has counted."""
+        self.passed += other.passed
+        self.failed += other.failed
+        self.skipped += other.skipped
+        self.failures += other.failures
 
     def mark(self):
         """Where it stands, for `failures_since` and `go_back_to`."""
@@ -162,6 +175,52 @@ def run_module(module, tests, cluster, directory, direct, report):
         report.fail(f"{module.__name__.split('.')[-1]} (the pooler's end)", str(error))
 
 
+def run_queued(number, names, patterns, places, directory, direct, results):
+    """A process of `run_together`: takes modules from the queue `names` until a None, and gives (module, output, Report) back."""
+    signal.signal(signal.SIGALRM, on_alarm)
+    directory = f"{directory}/{number}"
+    os.mkdir(directory)
+    os.chmod(directory, 0o755)
+    modules = {module.__name__: (module, tests) for module, tests in collect(patterns)}
+    cluster = postgres.Cluster(directory, places[0])
+    try:
+        cluster.create()
+        while (name := names.get()) is not None:
+            report, output = Report(), io.StringIO()
+            with contextlib.redirect_stdout(output):
+                run_module(*modules[name], cluster, directory, direct, report)
+            results.put((name, output.getvalue(), report))
+    finally:
+        cluster.destroy()
+
+
+def run_together(modules, jobs, patterns, places, directory, direct, report):
+    """Runs modules in `jobs` processes, each with a cluster of its own. A module that no process gives back has failed."""
+    context = multiprocessing.get_context("fork")
+    names, results = context.Queue(), context.Queue()
+    workers = [context.Process(target=run_queued, args=(number, names, patterns, places, directory, direct, results)) for number in range(jobs)]
+    for name in [module.__name__ for module, _ in modules] + [None] * jobs:
+        names.put(name)
+    sys.stdout.flush()
+    for worker in workers:
+        worker.start()
+    missing = {module.__name__: len(tests) for module, tests in modules}
+    while missing:
+        try:
+            name, output, counted = results.get(timeout=5)
+        except queue.Empty:
+            if any(worker.is_alive() for worker in workers):
+                continue
+            break
+        print(output, end="", flush=True)
+        report.absorb(counted)
+        del missing[name]
+    for worker in workers:
+        worker.join()
+    for name in missing:
+        report.fail(name, "the process that ran it has died")
+
+
 def run_again(modules, cluster, directory, direct, report):
     """The few tests that failed, once more, when all others have ended.
 
@@ -189,6 +248,7 @@ def main():
     options.add_argument("--direct", action="store_true", help="clients connect to PostgreSQL itself")
     options.add_argument("--keep", action="store_true", help="leave the cluster's and the poolers' directories behind, and say where")
     options.add_argument("--drivers", action="store_true", help="the drivers of other languages too (as ALL=1 does)")
+    options.add_argument("--jobs", type=int, default=1, metavar="N", help="modules that run at the same time")
     options.add_argument("--another-server", action="store_true",
                          help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS")
     chosen = options.parse_args()
@@ -226,7 +286,11 @@ def main():
     try:
         cluster.create()
         print(f"PostgreSQL {cluster.version} of {places[0]}, {'direct' if chosen.direct else 'through hawser'}")
-        for module, tests in modules:
+        alone = [(module, tests) for module, tests in modules if chosen.jobs < 2 or getattr(module, "ALONE", False)]
+        together = [one for one in modules if one not in alone]
+        if together:
+            run_together(together, chosen.jobs, chosen.k, places, directory, chosen.direct, report)
+        for module, tests in alone:
             run_module(module, tests, cluster, directory, chosen.direct, report)
         run_again(modules, cluster, directory, chosen.direct, report)
         drivers.run(programs, cluster, directory, chosen.direct, with_drivers, report)
