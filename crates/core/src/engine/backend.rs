@@ -418,12 +418,20 @@ impl<S: Socket> Backend<S> {
 
     /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
     /// client's would then run on, under settings that are not its own.
+    #[inline]
     pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        if self.cancel_due {
+            self.cancel_when_safe(host, reply_to);
+        }
+    }
+
+    #[cold]
+    fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
         let ours = self.requests.has_injected_query()
             || (self.requests.contains(Request::InjectedSync)
                 && !self.replay.is_healing()
                 && self.tidying == Tidying::No);
-        if !self.cancel_due || ours {
+        if ours {
             return;
         }
         self.cancel_due = false;

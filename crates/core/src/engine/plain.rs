@@ -380,7 +380,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             return false;
         }
-        backend.requests.complete_with_ready();
+        backend.requests.complete_one_end();
         backend.status = status;
         backend.new_reports = 0;
         backend.since = now;

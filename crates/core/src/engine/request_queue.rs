@@ -455,6 +455,15 @@ impl RequestQueue {
         self.position = Position::SkippingToSync;
     }
 
+    /// ReadyForQuery has come for the only entry: see [`Self::owes_one_end`].
+    #[inline]
+    pub(super) fn complete_one_end(&mut self) {
+        debug_assert!(self.owes_one_end());
+        self.entries.pop_front();
+        self.syncs_outstanding -= 1;
+        self.copy_ended();
+    }
+
     /// ReadyForQuery has come for the first entry.
     #[inline]
     pub(super) fn complete_with_ready(&mut self) {

@@ -59,7 +59,7 @@ fn a_pipeline_ends_with_its_sync() {
     queue.complete();
     queue.complete();
     assert!(queue.owes_one_end() && !queue.is_at_rest());
-    queue.complete_with_ready();
+    queue.complete_one_end();
     assert!(queue.is_plain() && queue.has_come_to(1) && !queue.is_in_doubt(0));
     queue.check();
 }
