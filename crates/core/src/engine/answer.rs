@@ -39,7 +39,7 @@ impl<S: Socket> Client<S> {
             return;
         }
         // A broken connection shows in its next event.
-        let _ = self.push_out(&mut Spare::default());
+        let _ = self.push_out(&mut Spare::for_answers());
         let _ = write_or_keep(&mut self.socket, &mut self.output, bytes);
     }
 

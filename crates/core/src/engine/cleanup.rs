@@ -7,7 +7,7 @@
 //! an end within `cancel_wait_timeout`, closes it (trap 21).
 
 use super::backend::{Backend, Reset, Tidying};
-use super::client::Resetting;
+use super::client::{Client, Resetting};
 use super::effects::Effects;
 use super::message::{ClientState, Event, PoolMode, ToLoop};
 use super::request_queue::Request;
@@ -114,11 +114,15 @@ impl<S: Socket> Engine<S> {
         }
         let place = backend.place;
         let id = backend.id;
-        let pool = backend.pool.clone();
         // It must be marked before it can be taken by another loop.
-        if let Some(resident) = self.resident.get_mut(place) {
-            resident.holder = Holder::Pool;
-        }
+        let view = match self.resident.get_mut(place) {
+            Some(resident) => {
+                resident.holder = Holder::Pool;
+                resident.pool
+            }
+            None => self.view_of(&backend.pool.clone()),
+        };
+        let pool = &self.pools[view as usize].pool;
         let settings = pool.mark_of(backend.applied.mark(), backend.basis);
         let has = Has { names: backend.custom, settings };
         let released = pool.lock().release_with(
@@ -133,6 +137,7 @@ impl<S: Socket> Engine<S> {
             Released::Kept => {}
             Released::Close(backend) => {
                 // Released already: it only goes.
+                let pool = backend.pool.clone();
                 self.drop_backend(
                     host,
                     backend,
@@ -196,10 +201,12 @@ impl<S: Socket> Engine<S> {
         let (pool, home) = (client.pool, backend.home);
         self.stats(pool).wait.record(waited);
         if self.take_over(host, slot, backend, home, now).is_ok() {
-            if self.introduce(host, slot, now) {
-                return;
+            if self.clients.get(slot).is_some_and(Client::is_to_be_greeted) {
+                if self.introduce(host, slot, now) {
+                    return;
+                }
+                self.greet_late(host, slot, now);
             }
-            self.greet_late(host, slot, now);
             self.resume_client(host, slot, now);
         }
     }

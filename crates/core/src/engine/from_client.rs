@@ -81,6 +81,7 @@ impl<'a> Passage<'a> {
     }
 
     /// The message at hand, and what is here behind it.
+    #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         &self.input[self.at..]
     }
@@ -95,8 +96,12 @@ impl<'a> Passage<'a> {
         self.end_run(backend)
     }
 
+    #[inline]
     fn end_run<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
         let run = &self.input[self.run..self.at];
+        if run.is_empty() {
+            return Ok(());
+        }
         self.run = self.at;
         if run.len() < DIRECT_WRITE_BYTES {
             self.out.extend_from_slice(run);
@@ -224,9 +229,13 @@ impl<S: Socket> Engine<S> {
     /// Goes on with what a client has sent before: it got a backend, or its answers came.
     pub(super) fn resume_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let input = client.input.take();
-        if !input.is_empty() && !self.take_in(host, slot, &input, now) {
-            return;
+        let mut input = std::mem::take(&mut client.input);
+        if !input.is_empty() {
+            let goes_on = self.take_in(host, slot, &input, now);
+            input.clear_into(&mut self.spare_input);
+            if !goes_on {
+                return;
+            }
         }
         if let Some(client) = self.clients.get(slot)
             && client.readable
@@ -246,12 +255,26 @@ impl<S: Socket> Engine<S> {
         let mut passage =
             Passage { input: bytes, run: 0, at: 0, out: std::mem::take(&mut self.to_server) };
         passage.out.clear();
-        let waits = self.clients.get(slot).is_some_and(|client| client.late);
-        let mut halt = self.walk(host, slot, &mut passage, now);
+        let mut halt = match self.pass_plain_alone(host, slot, &mut passage, now) {
+            Some(Ok(())) => return self.passed_plain(host, slot, passage, now),
+            Some(Err(Halt::Waiting)) => {
+                self.keep_memory(passage.out);
+                if let Some(client) = self.clients.get_mut(slot) {
+                    client.input.extend_in(bytes, &mut self.spare_input);
+                }
+                return false;
+            }
+            Some(Err(halt)) => halt,
+            None => {
+                let waits = self.clients.get(slot).is_some_and(|client| client.late);
+                let halt = self.walk(host, slot, &mut passage, now);
+                if !waits && self.clients.get(slot).is_some_and(|client| client.late) {
+                    self.late.push(slot);
+                }
+                halt
+            }
+        };
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.late && !waits {
-            self.late.push(slot);
-        }
         if let Some(backend) = &mut client.backend
             && let Err(lost) = passage.flush(backend)
         {
@@ -262,14 +285,22 @@ impl<S: Socket> Engine<S> {
             backend.requests.front().is_some_and(|owed| !owed.is_answered_here())
         });
         if passage.at < bytes.len() {
-            client.input.extend_from_slice(&bytes[passage.at..]);
+            client.input.extend_in(&bytes[passage.at..], &mut self.spare_input);
         }
-        let mut out = passage.out;
-        out.clear();
-        if out.capacity() > 4 * limits::READ_BYTES {
-            out = Vec::new();
-        }
-        self.to_server = out;
+        self.keep_memory(passage.out);
+        self.halted(host, slot, halt, awaits_server, now)
+    }
+
+    /// What a client has sent has been passed on as far as that goes. Whether more may be read.
+    /// `awaits_server`: nothing of ours is to be said, and the backend is not at rest.
+    fn halted<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        halt: Halt,
+        awaits_server: bool,
+        now: Time,
+    ) -> bool {
         match halt {
             Halt::Dry => {
                 if !awaits_server {
@@ -322,6 +353,41 @@ impl<S: Socket> Engine<S> {
                 false
             }
         }
+    }
+
+    /// A plain pipeline has been passed on, and nothing else was there: the server's answer is awaited.
+    /// Whether more may be read.
+    fn passed_plain<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        mut passage: Passage<'_>,
+        now: Time,
+    ) -> bool {
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        let written = match &mut client.backend {
+            Some(backend) => passage.flush(backend),
+            None => Ok(()),
+        };
+        self.keep_memory(passage.out);
+        if let Err(Halt::BackendLost(reason)) = written {
+            self.hear_last_words(host, slot, reason, now);
+            return false;
+        }
+        if self.draining.is_some() {
+            self.drain_if_idle(host, slot, now);
+        }
+        true
+    }
+
+    /// Keeps the memory of what has been written to a server for the next.
+    #[inline]
+    fn keep_memory(&mut self, mut out: Vec<u8>) {
+        out.clear();
+        if out.capacity() > 4 * limits::READ_BYTES {
+            out = Vec::new();
+        }
+        self.to_server = out;
     }
 
     /// Walks messages until there is no complete one, or something stands in the way.

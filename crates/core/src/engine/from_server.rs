@@ -45,6 +45,8 @@ pub(super) struct Relayed {
     pub(super) goodbye: Option<Box<ClientError>>,
     /// The message at hand is all here.
     whole: bool,
+    /// Something else has come than what comes most often.
+    has_unusual: bool,
     /// A query of ours failed.
     pub(super) injected_query_failed: bool,
     /// Queries of the client that ended.
@@ -66,6 +68,15 @@ pub(super) struct Relayed {
     /// One of a client that listens has ended, and is not answered yet.
     pub(super) listens: bool,
     last: report::Last,
+}
+
+impl Relayed {
+    /// Whether these bytes were what usual pipelines are answered with, up to the end of one, and
+    /// nothing else.
+    #[inline]
+    fn is_plain_end(&self, read: usize) -> bool {
+        self.queries > 0 && !self.has_unusual && self.consumed == read
+    }
 }
 
 /// Bytes on their way from a backend to its client, if it has one.
@@ -94,7 +105,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(super) fn run(mut self, now: Time) -> Relayed {
         let mut relayed = Relayed::default();
         self.take_up_reports(&mut relayed);
-        let mut at = 0;
+        let mut at = self.pass_plain_answer();
         let mut run = 0;
         while at < self.bytes.len() {
             let rest = &self.bytes[at..];
@@ -207,6 +218,7 @@ impl<S: Socket> Relay<'_, S> {
                 }
             }
             relayed.whole = total <= rest.len();
+            relayed.has_unusual = true;
             let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
             let fate = match self.message(header.kind, body, &mut run, at, now, &mut relayed) {
                 Ok(fate) => fate,
@@ -494,7 +506,7 @@ impl<S: Socket> Relay<'_, S> {
     }
 
     /// The client is told what a statement takes and gives.
-    fn note_description(&mut self, owed: Request, message: u8, body: &[u8]) {
+    pub(super) fn note_description(&mut self, owed: Request, message: u8, body: &[u8]) {
         let backend = &mut *self.backend;
         let Some(Change::Describes(seen)) = backend.requests.front_change() else { return };
         let shape = if message == kind::PARAMETER_DESCRIPTION {

@@ -98,6 +98,7 @@ enum Overdue {
 
 impl<S: Socket> Engine<S> {
     /// Sets when the client must have got on; `None`: never.
+    #[inline]
     pub(super) fn set_deadline(&mut self, slot: Slot, at: Option<Time>) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(at) = at else {
@@ -345,6 +346,18 @@ impl<S: Socket> Engine<S> {
     pub(super) fn rearm(&mut self, slot: Slot, now: Time) {
         let at = self.next_overdue(slot, now).map(|(_, at)| at);
         self.set_deadline(slot, at);
+    }
+
+    /// The same of a client that begins to wait for a backend: once for most transactions.
+    #[inline]
+    pub(super) fn arm_wait(&mut self, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get(slot) else { return };
+        if client.extra.is_some() {
+            self.rearm(slot, now); // it may be one that is to be greeted
+            return;
+        }
+        let wait = self.pool_of(client).settings.query_wait_timeout;
+        self.set_deadline(slot, (!wait.is_zero()).then(|| client.since.after(wait)));
     }
 
     /// The same after an answer, where there is a limit that runs while a client has a backend or

@@ -7,15 +7,33 @@
 use std::ops::Deref;
 
 /// Memory of bytes that waited, to be used again.
-#[derive(Default, Debug)]
-pub(super) struct Spare(
-    #[expect(clippy::vec_box, reason = "the boxes are what is used again")] Vec<Box<Vec<u8>>>,
-);
+#[derive(Debug)]
+pub(super) struct Spare {
+    #[expect(clippy::vec_box, reason = "the boxes are what is used again")]
+    memories: Vec<Box<Vec<u8>>>,
+    /// The largest that is kept.
+    bytes_max: usize,
+}
 
-/// Memories that are kept: for the answers of one turn.
+/// Memories that are kept: for one turn.
 const SPARE_MAX: usize = 64;
-/// The largest memory that is kept.
-const SPARE_BYTES_MAX: usize = 8 * 1024;
+/// The largest that is kept for answers.
+const ANSWER_BYTES_MAX: usize = 8 * 1024;
+/// The largest that is kept for messages that wait for a server connection. Thousands of clients may wait
+/// at once, each with such a memory, however short its message is.
+const MESSAGE_BYTES_MAX: usize = 512;
+
+impl Spare {
+    /// For answers.
+    pub(super) const fn for_answers() -> Self {
+        Self { memories: Vec::new(), bytes_max: ANSWER_BYTES_MAX }
+    }
+
+    /// For messages that wait.
+    pub(super) const fn for_messages() -> Self {
+        Self { memories: Vec::new(), bytes_max: MESSAGE_BYTES_MAX }
+    }
+}
 
 /// Bytes that wait. Holds no memory when there are none.
 #[derive(Default, Debug)]
@@ -37,20 +55,23 @@ impl Kept {
 
     /// The same, with memory that was used before if there are none yet.
     pub(super) fn extend_in(&mut self, bytes: &[u8], spare: &mut Spare) {
-        if self.0.is_none() {
-            self.0 = spare.0.pop();
+        if bytes.is_empty() {
+            return;
         }
-        self.extend_from_slice(bytes);
+        if self.0.is_none() && bytes.len() <= spare.bytes_max {
+            self.0 = spare.memories.pop();
+        }
+        self.0.get_or_insert_default().extend_from_slice(bytes);
     }
 
     /// Forgets all, and leaves the memory to others.
     pub(super) fn clear_into(&mut self, spare: &mut Spare) {
         if let Some(mut bytes) = self.0.take()
-            && bytes.capacity() <= SPARE_BYTES_MAX
-            && spare.0.len() < SPARE_MAX
+            && bytes.capacity() <= spare.bytes_max
+            && spare.memories.len() < SPARE_MAX
         {
             bytes.clear();
-            spare.0.push(bytes);
+            spare.memories.push(bytes);
         }
     }
 
@@ -108,17 +129,25 @@ mod tests {
 
     #[test]
     fn memory_that_was_used_is_used_again_and_not_hoarded() {
-        let mut spare = Spare::default();
+        let mut spare = Spare::for_answers();
         let mut kept = Kept::EMPTY;
         kept.extend_in(b"abc", &mut spare);
         let memory = kept.as_ptr();
         kept.clear_into(&mut spare);
-        assert!(kept.0.is_none() && spare.0.len() == 1);
+        assert!(kept.0.is_none() && spare.memories.len() == 1);
         kept.extend_in(b"de", &mut spare);
         assert_eq!((&*kept, kept.as_ptr()), (&b"de"[..], memory));
-        kept.extend_from_slice(&vec![0; SPARE_BYTES_MAX]);
+        kept.extend_from_slice(&vec![0; ANSWER_BYTES_MAX]);
         kept.clear_into(&mut spare);
-        assert!(spare.0.is_empty(), "too large to be kept");
+        assert!(spare.memories.is_empty(), "too large to be kept");
+        let mut spare = Spare::for_messages();
+        for (bytes, kept_of_it) in [(MESSAGE_BYTES_MAX + 1, 0), (MESSAGE_BYTES_MAX, 1)] {
+            kept.extend_in(&vec![0; bytes], &mut spare);
+            kept.clear_into(&mut spare);
+            assert_eq!(spare.memories.len(), kept_of_it, "{bytes}");
+        }
+        kept.extend_in(&[0; MESSAGE_BYTES_MAX + 1], &mut spare);
+        assert_eq!(spare.memories.len(), 1, "it would have to grow");
     }
 
     #[test]

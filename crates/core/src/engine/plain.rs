@@ -19,16 +19,17 @@
 //! For the same bytes both lanes write the same bytes and leave the same books: the simulation runs seeds
 //! with the lane and without, and compares.
 
+mod answer;
+
 use std::sync::Arc;
 
 use super::backend::Backend;
-use super::client::Client;
+use super::client::{Client, ClientStatement, significant};
 use super::from_client::{Halt, Passage};
 use super::from_server::{Relay, Relayed};
 use super::message::PoolMode;
-use super::replay::Seen;
 use super::request_queue::PlainPipeline;
-use super::statement::{Shape, Statement, Unnamed};
+use super::statement::{Shape, Unnamed};
 use super::table::Engine;
 use super::turn::sequences::draws_nothing;
 use super::{Host, Socket, limits};
@@ -157,14 +158,6 @@ pub(super) enum Passed {
     Unusual,
 }
 
-/// A statement that can be bound as it is on the server.
-struct Bound {
-    statement: Arc<Statement>,
-    seen: Arc<Seen>,
-    serial: u32,
-    since: u64,
-}
-
 impl<S: Socket> Client<S> {
     /// Whether nothing of its session is unusual.
     #[inline]
@@ -198,28 +191,21 @@ impl<S: Socket> Backend<S> {
             && !self.pool.asking.has_asked()
     }
 
-    /// The client's statement of this name as it is here, if a Bind needs neither a Parse nor a look at it.
+    /// The server's copy of a client's statement, by the time since which it is there, if a Bind needs
+    /// neither a Parse nor a look at it. It counts as used then.
     #[inline]
-    fn bound_as_it_is(&self, client: &Client<S>, name: &[u8], describes: bool) -> Option<Bound> {
-        let named = client.statement(name)?;
+    fn bind_as_it_is(&mut self, named: &ClientStatement, describes: bool) -> Option<u64> {
         let statement = &named.statement;
         if statement.is_superseded() || !statement.is_plain {
             return None;
         }
-        let copy = self.statements.get(statement.id)?;
         let mut told = named.seen.told();
         if describes {
             told.rows = 0; // it is told again
         }
-        let fits = match told == Shape::default() {
+        self.statements.use_if(statement.id, |copy| match told == Shape::default() {
             true => copy.epoch >= named.epoch,
             false => copy.shape.is_known_for(told) && copy.shape.fits(told),
-        };
-        fits.then(|| Bound {
-            statement: statement.clone(),
-            seen: named.seen.clone(),
-            serial: named.serial,
-            since: copy.since,
         })
     }
 
@@ -248,24 +234,30 @@ impl<S: Socket> Backend<S> {
         }
         match pipeline.runs {
             Runs::Named { name, bind_end } => {
-                let Some(bound) = self.bound_as_it_is(client, name, pipeline.describes) else {
-                    return Ok(Passed::Unusual);
+                // (Out of the client, so that both can be used.)
+                let names = client.statements.take();
+                let named = names.as_ref().and_then(|names| names.get(significant(name)));
+                let taken = match named {
+                    Some(named) => self.take_named(client, named, pipeline, passage, now),
+                    None => Ok(false),
                 };
-                self.begin_plain(client, now);
-                self.take_named(client, pipeline, &bound, passage)?;
-                let out = &mut passage.out;
-                let parameters = &pipeline.bytes[HEADER_BYTES + 1 + name.len() + 1..bind_end];
-                let own = &bound.statement.name;
-                let length = 4 + 1 + own.len() + 1 + parameters.len();
-                out.push(frontend::BIND);
-                // (The bytes of a pipeline are bounded, and so is a name of ours.)
-                out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-                out.push(0);
-                build::string(out, own);
-                out.extend_from_slice(parameters);
-                out.extend_from_slice(&pipeline.bytes[bind_end..]);
-                passage.skip(pipeline.bytes.len());
-                return Ok(Passed::Plain);
+                let own = named.map(|named| &*named.statement.name).unwrap_or_default();
+                if let Ok(true) = taken {
+                    let out = &mut passage.out;
+                    let parameters = &pipeline.bytes[HEADER_BYTES + 1 + name.len() + 1..bind_end];
+                    let length = 4 + 1 + own.len() + 1 + parameters.len();
+                    out.push(frontend::BIND);
+                    // (The bytes of a pipeline are bounded, and so is a name of ours.)
+                    let length = u32::try_from(length).unwrap_or(u32::MAX);
+                    out.extend_from_slice(&length.to_be_bytes());
+                    out.push(0);
+                    build::string(out, own);
+                    out.extend_from_slice(parameters);
+                    out.extend_from_slice(&pipeline.bytes[bind_end..]);
+                    passage.skip(pipeline.bytes.len());
+                }
+                client.statements = names;
+                return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
                 if self.unnamed_changed || !self.takes_as_plain(client, text) =>
@@ -298,26 +290,32 @@ impl<S: Socket> Backend<S> {
         }
     }
 
-    /// Notes the pipeline of a named statement.
+    /// Notes the pipeline of a named statement. Whether it is for the plain lane; if not, nothing has
+    /// changed.
     fn take_named(
         &mut self,
         client: &mut Client<S>,
+        named: &ClientStatement,
         pipeline: &Pipeline<'_>,
-        bound: &Bound,
         passage: &mut Passage<'_>,
-    ) -> Result<(), Halt> {
-        let Bound { statement, seen, serial, since } = bound;
+        now: Time,
+    ) -> Result<bool, Halt> {
         let describes = pipeline.describes;
+        let Some(since) = self.bind_as_it_is(named, describes) else { return Ok(false) };
+        let ClientStatement { statement, seen, serial, .. } = named;
+        self.begin_plain(client, now);
         if self.status == TransactionStatus::Idle {
             self.replay.begin_whole(pipeline.bytes, *serial, describes);
         }
-        self.statements.touch(statement.id);
-        seen.binds(statement.id, *since);
+        seen.binds(statement.id, since);
         self.drawn |= !statement.draws_nothing;
-        client.bound = Some(seen.clone());
+        if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
+            client.bound = Some(seen.clone());
+        }
         let describes = describes.then(|| seen.clone());
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
-        passage.cut(self)
+        passage.cut(self)?;
+        Ok(true)
     }
 
     /// Notes the pipeline of the unnamed statement. `body`: of its Parse, after the name.
@@ -399,6 +397,34 @@ impl<S: Socket> Relay<'_, S> {
 }
 
 impl<S: Socket> Engine<S> {
+    /// Passes on what was read from a client, if that is one plain pipeline and nothing else. `None`: it is
+    /// not, or it is for the full lane.
+    #[inline]
+    pub(super) fn pass_plain_alone<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        passage: &mut Passage<'_>,
+        now: Time,
+    ) -> Option<Result<(), Halt>> {
+        if !self.has_plain_lane {
+            return None;
+        }
+        let pipeline = Pipeline::read(passage.rest())?;
+        if pipeline.bytes.len() != passage.rest().len() {
+            return None;
+        }
+        let client = self.clients.get(slot)?;
+        if client.backend.as_ref().is_some_and(|backend| backend.to_server.is_open()) {
+            return None;
+        }
+        match self.pass_plain(host, slot, &pipeline, passage, now) {
+            Ok(Passed::Plain) => Some(Ok(())),
+            Ok(Passed::Unusual) => None,
+            Err(halt) => Some(Err(halt)),
+        }
+    }
+
     /// Passes on what a client has sent whose session is plain, if its server connection is, too. The client
     /// gets one, if it has none.
     #[inline]

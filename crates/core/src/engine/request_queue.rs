@@ -76,6 +76,17 @@ pub(super) enum PlainPipeline {
     Query,
 }
 
+/// What answers a plain pipeline or Query, its end aside: see [`super::plain::answer`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct PlainOwed {
+    /// ParseComplete.
+    pub(super) parses: bool,
+    /// BindComplete; else it is a Query.
+    pub(super) binds: bool,
+    /// The description of the portal.
+    pub(super) describes: bool,
+}
+
 /// Where the next message to the server stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Position {
@@ -245,6 +256,30 @@ impl RequestQueue {
             && matches!(self.front(), Some(Request::Sync | Request::Query))
             && self.position == Position::Between
             && self.in_doubt == InDoubt::No
+    }
+
+    /// What the first entries owe, if they are those of a plain pipeline or Query.
+    #[inline]
+    pub(super) fn owes_plain(&self) -> Option<PlainOwed> {
+        if self.in_doubt != InDoubt::No {
+            return None;
+        }
+        let owed = |at: usize| self.entries.get(at).map(|entry| entry.owed);
+        let parses = match owed(0)? {
+            Request::Query => {
+                return Some(PlainOwed { parses: false, binds: false, describes: false });
+            }
+            Request::Bind { .. } => false,
+            Request::Parse { statement: 0, serial } if serial != 0 => true,
+            _ => return None,
+        };
+        let bind = usize::from(parses);
+        if !matches!(owed(bind)?, Request::Bind { .. }) {
+            return None;
+        }
+        let describes = owed(bind + 1)? == Request::DescribePortal;
+        let executes = owed(bind + 1 + usize::from(describes))? == Request::Execute;
+        executes.then_some(PlainOwed { parses, binds: true, describes })
     }
 }
 

@@ -813,6 +813,18 @@ impl BackendStatements {
         }
     }
 
+    /// Notes that one is used now, if the backend has it, and has it so. The time since which it is there.
+    #[inline]
+    pub(super) fn use_if(&mut self, id: u64, so: impl FnOnce(&Prepared) -> bool) -> Option<u64> {
+        let prepared = self.by_id.get_mut(&id)?;
+        if prepared.stale || !so(prepared) {
+            return None;
+        }
+        self.clock += 1;
+        prepared.used = self.clock;
+        Some(prepared.since)
+    }
+
     /// Whether the backend has it.
     pub fn has(&self, id: u64) -> bool {
         self.by_id.get(&id).is_some_and(|prepared| !prepared.stale)
@@ -861,8 +873,13 @@ impl BackendStatements {
 
     /// The server has described a portal of the one that was there then.
     pub(super) fn described_portal(&mut self, (id, since): (u64, u64), rows: u64) {
-        if self.get(id).is_some_and(|one| one.since == since) {
-            self.described(id, Shape { parameters: 0, rows });
+        if let Some(one) = self.by_id.get_mut(&id)
+            && !one.stale
+            && one.since == since
+            && one.unanswered == 0
+            && rows != 0
+        {
+            one.shape.rows = rows;
         }
     }
 

@@ -216,6 +216,8 @@ pub struct Engine<S: Socket> {
     pub(super) late: Vec<Slot>,
     /// Memory for such answers.
     pub(super) spare: Spare,
+    /// Memory for messages that wait for a server connection.
+    pub(super) spare_input: Spare,
     pub(super) client_input: Box<[u8]>,
     pub(super) to_server: Vec<u8>,
     pub(super) to_client: Vec<u8>,
@@ -245,7 +247,8 @@ impl<S: Socket> Engine<S> {
             known: KnownTexts::default(),
             server_input: buffer(),
             late: Vec::new(),
-            spare: Spare::default(),
+            spare: Spare::for_answers(),
+            spare_input: Spare::for_messages(),
             client_input: buffer(),
             to_server: Vec::new(),
             to_client: Vec::new(),

@@ -238,7 +238,7 @@ impl Queue {
         next
     }
 
-    /// The first of the loop's own line, where nobody is due and nothing can be nearer: the usual case.
+    /// The first of the loop's own line, where nobody else is due and nothing can be nearer: the usual case.
     /// [`Self::next`] comes to the same, with more comparisons.
     #[inline]
     fn next_of_own(
@@ -250,9 +250,9 @@ impl Queue {
     ) -> Option<Waiter> {
         let own = usize::from(home.0);
         let first = self.lines.get(own)?.waiters.front()?;
-        if self.lines.iter().any(|line| line.overtaken >= bound)
-            || !fits(first)
+        if !fits(first)
             || !likeness(first, None).is_near()
+            || !self.lines.iter().all(|line| line.admits(first, bound))
         {
             return None;
         }

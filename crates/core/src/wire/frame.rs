@@ -59,8 +59,25 @@ pub fn header(bytes: &[u8]) -> Framed {
 /// follows. `None` if there is no NUL.
 #[inline]
 pub fn take_string(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
-    let end = memchr(0, bytes)?;
+    let end = end_of_string(bytes)?;
     Some((&bytes[..end], &bytes[end + 1..]))
+}
+
+/// Where the first NUL is. Most strings are short names, and end within a word: a call of memchr costs
+/// five times as much as a look at that.
+#[inline]
+fn end_of_string(bytes: &[u8]) -> Option<usize> {
+    const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
+    const HIGHS: u64 = u64::from_ne_bytes([0x80; 8]);
+    if let Some(word) = bytes.first_chunk::<8>() {
+        let word = u64::from_le_bytes(*word);
+        // The high bit of the first byte that is 0 is the lowest that is set.
+        let zeros = word.wrapping_sub(ONES) & !word & HIGHS;
+        if zeros != 0 {
+            return Some(zeros.trailing_zeros() as usize / 8);
+        }
+    }
+    memchr(0, bytes)
 }
 
 /// Takes a big-endian u32 off the front of `bytes`.
@@ -102,5 +119,13 @@ mod tests {
         assert_eq!(take_string(b"ab\0c"), Some((&b"ab"[..], &b"c"[..])));
         assert_eq!(take_string(b"\0"), Some((&b""[..], &b""[..])));
         assert_eq!(take_string(b"ab"), None);
+        for filler in [1, 0x7f, 0x80, 0xff] {
+            for end in 0..40 {
+                let mut bytes = vec![filler; 40];
+                assert_eq!(take_string(&bytes[..end]), None);
+                (bytes[end], bytes[39]) = (0, 0);
+                assert_eq!(take_string(&bytes), Some((&bytes[..end], &bytes[end + 1..])));
+            }
+        }
     }
 }

@@ -49,7 +49,7 @@ impl<S: Socket> Engine<S> {
                 if let Acquired::Replace { backend, home, .. } = acquired {
                     Self::close_idle(host, backend, home);
                 }
-                self.rearm(slot, now);
+                self.arm_wait(slot, now);
                 Err(Halt::Waiting)
             }
         }

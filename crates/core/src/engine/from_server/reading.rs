@@ -138,6 +138,11 @@ impl<S: Socket> Engine<S> {
             let (database, user) = (&*backend.pool.database, &*backend.pool.user);
             host.event(Event::SettingsMismatch { backend: backend.id, database, user });
         }
+        let passed = &buffer[relayed.run.clone()];
+        if relayed.is_plain_end(filled) {
+            let answered = Answered { out, passed, was_full, drained };
+            return self.plain_answered(host, slot, backend, &answered, now);
+        }
         let quiet = backend.requests.is_empty();
         if quiet {
             backend.since = now;
@@ -166,7 +171,6 @@ impl<S: Socket> Engine<S> {
             self.transaction_ended(host, slot, answer, now);
             return !drained;
         }
-        let passed = &buffer[relayed.run.clone()];
         if listened && out.len() + passed.len() > 0 {
             // Last words, or a warning: behind what it has answered before, which may begin within a
             // message.
@@ -227,6 +231,38 @@ impl<S: Socket> Engine<S> {
             self.rearm_if_limited(slot, now);
         }
         !done && !drained
+    }
+
+    /// Goes on after the end of a plain pipeline. Nothing else has come, and nothing of the client's session
+    /// is unusual, so that of what may follow an answer only this can. Whether another read may follow.
+    fn plain_answered<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        mut backend: Box<Backend<S>>,
+        answered: &Answered<'_>,
+        now: Time,
+    ) -> bool {
+        backend.cancel_if_due(host, self.id);
+        let done = backend.is_at_rest();
+        let Some(client) = self.clients.get_mut(slot) else { return false };
+        if done {
+            // The next waiter first: the server is the slowest of all.
+            client.state = ClientState::Idle;
+            client.since = now;
+            self.give_back(host, backend, now);
+        } else {
+            client.backend = Some(backend);
+        }
+        self.answer(host, slot, answered.out, answered.passed, now);
+        if self.draining.is_some() {
+            self.drain_if_idle(host, slot, now);
+        }
+        if done || answered.was_full {
+            self.after_answer(host, slot, now);
+        }
+        self.rearm_if_limited(slot, now);
+        !done && !answered.drained
     }
 
     /// Goes on with a client whose answers have come.
@@ -297,6 +333,17 @@ impl<S: Socket> Engine<S> {
         }
         self.tidy_on(host, backend, now);
     }
+}
+
+/// What one read has brought for a client.
+struct Answered<'a> {
+    /// What goes to the client, and what goes after that from where it was read.
+    out: &'a [u8],
+    passed: &'a [u8],
+    /// So much was outstanding that its messages waited.
+    was_full: bool,
+    /// There is no more to read.
+    drained: bool,
 }
 
 /// What a read has given.
