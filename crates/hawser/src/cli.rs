@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
 use crate::process::place;
-use crate::{cc, check, demo, import, logging, mptcp, rds, serve, status};
+use crate::{cc, check, demo, import, link, logging, mptcp, rds, serve, status};
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -52,6 +52,8 @@ enum Command {
     Mptcp(mptcp::command::Mptcp),
     /// Congestion control: what there is, which is best to a host, and making it so.
     Cc(cc::command::Cc),
+    /// TCP services of another host, over several connections: the link.
+    Link(link::command::Link),
     /// Reliable datagrams: RDS over TCP, without the kernel's module and without root.
     Rds(rds::command::Rds),
     /// A WAN on this machine: rate, delay, loss, queues, limits per flow.
@@ -145,6 +147,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Lab(arguments) => return lab::run(&arguments),
         Command::Cc(arguments) => return arguments.run(),
+        Command::Link(arguments) => return arguments.run(),
         Command::Rds(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
         Command::Demo(Demo { clients, seconds, pool_size }) => {

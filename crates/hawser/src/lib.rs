@@ -14,6 +14,7 @@ pub mod import;
 pub mod lab_kernel;
 pub mod lab_report;
 pub mod limits;
+pub mod link;
 pub mod logging;
 pub mod login;
 pub mod loops;

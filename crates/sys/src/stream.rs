@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -124,6 +124,26 @@ pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
     Ok(())
 }
 
+/// Has the kernel take bytes of a TCP socket only while less than `bytes` of it wait to be sent
+/// (TCP_NOTSENT_LOWAT, tcp(7)); epoll tells of room likewise. Linux 3.12.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_unsent_lowat(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `fd` is borrowed, and the pointer and the length are those
+    // of a u32 that lives on the stack.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_NOTSENT_LOWAT,
+            (&raw const bytes).cast(),
+            size_of::<u32>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// MPTCP's answers to options that it does not have, or did not have yet (mptcp_setsockopt(),
 /// net/mptcp/sockopt.c); TCP knows all of these.
 fn known(result: rustix::io::Result<()>) -> rustix::io::Result<()> {
@@ -220,6 +240,24 @@ mod tests {
         assert_eq!(sockopt::tcp_user_timeout(&stream).unwrap(), 12_000);
         assert_eq!(sockopt::socket_send_buffer_size(&stream).unwrap(), 40_000);
         assert_eq!(sockopt::socket_recv_buffer_size(&stream).unwrap(), 40_000);
+    }
+
+    #[test]
+    fn the_kernel_takes_no_more_than_may_wait() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (_far, _) = listener.accept().unwrap();
+        let fill = |stream: &TcpStream| {
+            let mut total = 0;
+            while let Ok(count) = send(stream, &[0; 4096]) {
+                total += count;
+            }
+            total
+        };
+        set_unsent_lowat(&stream, 1).unwrap();
+        let few = fill(&stream);
+        set_unsent_lowat(&stream, u32::MAX).unwrap();
+        assert!(fill(&stream) > 0, "after {few} bytes there was room for more");
     }
 
     #[test]

@@ -1,0 +1,19 @@
+//! The link: TCP services of a far host, over several connections, each under TLS 1.3.
+//!
+//! * [`keys`] who an end is: its key, and the keys that it knows
+//! * [`proof`] TLS: both ends proved by pinned keys, or nothing said
+//! * [`connection`] one path: its socket and its TLS
+//! * [`carrier`] sockets for one [`hawser_core::link::session::Session`]: its paths and its local ones
+//! * [`worker`] one thread with an epoll set of its own: listeners, sessions, signals
+//! * [`resolving`] addresses of names, which may take long, on other threads
+//! * [`report`] what one is doing, for `hawser link status`
+//! * [`command`] `hawser link`, the command line
+
+pub mod carrier;
+pub mod command;
+pub mod connection;
+pub mod keys;
+pub mod proof;
+pub mod report;
+pub mod resolving;
+pub mod worker;

@@ -1,0 +1,661 @@
+//! Sockets for one session: its paths, and the local connections of its streams.
+//!
+//! # Model
+//! The session says what is to be done ([`Session::poll`]); this does it, and says what became of it. The
+//! worker tells of events, and calls [`Carrier::turn`] after them.
+//!
+//! # Invariants
+//! * of a local socket no more is read than the session has room for
+//! * a stream that ends with a reason has its local socket reset, never closed in order
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{self, IoSlice};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use hawser_core::link::frame::Reason;
+use hawser_core::link::path::PathEnd;
+use hawser_core::link::session::{Notice, Request, Session};
+use hawser_core::link::{PathId, StreamId};
+use hawser_core::time::Time;
+use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
+use hawser_sys::epoll::{Epoll, Event};
+use hawser_sys::stream::{TcpOptions, recv, send_vectored, set_tcp_options, shutdown_sending};
+use tracing::{info, warn};
+
+use super::connection::{Broken, Connection, Phase};
+use super::keys::PublicKey;
+use super::resolving::Resolving;
+
+/// Bytes that a path is given at once.
+const WRITE_BYTES: usize = 64 << 10;
+/// Reads of a local socket before others have their turn.
+const READS_MAX: usize = 4;
+/// TCP and TLS of a path, and TCP to a target, have so long.
+pub const DIAL_MAX: Duration = Duration::from_secs(5);
+/// How often TCP is asked about paths with something under way.
+const SAMPLE_EACH: Duration = Duration::from_millis(20);
+/// Keepalive of local sockets: a program whose host has gone is found out.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+
+/// The kinds of what epoll watches for a session, in the upper bits of its number.
+const PATH: u64 = 4 << 61;
+const LOCAL: u64 = 5 << 61;
+const KIND: u64 = 7 << 61;
+const CARRIER_SHIFT: u32 = 40;
+const ID: u64 = (1 << CARRIER_SHIFT) - 1;
+
+/// What a number that epoll gives means, if it is a session's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mark {
+    /// A path of this session.
+    Path(u64, PathId),
+    /// A local socket of this session.
+    Local(u64, StreamId),
+}
+
+impl Mark {
+    /// The number for epoll and for lookups.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        match self {
+            Self::Path(carrier, PathId(id)) => PATH | carrier << CARRIER_SHIFT | id & ID,
+            Self::Local(carrier, StreamId(id)) => LOCAL | carrier << CARRIER_SHIFT | id & ID,
+        }
+    }
+
+    /// What a number stands for.
+    #[must_use]
+    pub fn of(number: u64) -> Option<Self> {
+        let (carrier, id) = ((number & !KIND) >> CARRIER_SHIFT, number & ID);
+        match number & KIND {
+            PATH => Some(Self::Path(carrier, PathId(id))),
+            LOCAL => Some(Self::Local(carrier, StreamId(id))),
+            _ => None,
+        }
+    }
+}
+
+/// What dials paths.
+pub struct Dialling {
+    /// Far ends' `host:port`, in turn.
+    pub to: Vec<String>,
+    /// This machine's addresses to dial from, in turn; none: the route's.
+    pub from: Vec<IpAddr>,
+    /// TLS.
+    pub tls: std::sync::Arc<rustls::ClientConfig>,
+}
+
+/// What a carrier needs of its worker.
+pub struct Around<'a> {
+    /// The worker's epoll set.
+    pub epoll: &'a Epoll,
+    /// What looks names up.
+    pub resolving: &'a Resolving,
+    /// Where reads go first.
+    pub buffer: &'a mut [u8],
+    /// The near end.
+    pub dialling: Option<&'a Dialling>,
+    /// The far end: what may be reached.
+    pub targets: &'a BTreeSet<String>,
+    /// Now.
+    pub now: Time,
+}
+
+enum LocalPhase {
+    /// The far end: its address is looked up.
+    Resolving,
+    /// The far end: TCP is on its way; these addresses are left.
+    Connecting(Vec<SocketAddr>),
+    Open,
+}
+
+struct Local {
+    fd: Option<OwnedFd>,
+    phase: LocalPhase,
+    since: Time,
+    readable: bool,
+    writable: bool,
+    /// It has given its end.
+    ended: bool,
+    /// Its own end is to be given.
+    finish: bool,
+}
+
+/// A session and its sockets.
+pub struct Carrier {
+    number: u64,
+    /// The link's name, or the peer's key.
+    name: String,
+    peer: Option<PublicKey>,
+    session: Session,
+    paths: BTreeMap<PathId, Connection>,
+    locals: BTreeMap<StreamId, Local>,
+    paths_to_read: BTreeSet<PathId>,
+    locals_to_serve: BTreeSet<StreamId>,
+    sampled: Time,
+    dials: usize,
+    over: bool,
+}
+
+impl Carrier {
+    /// Of a session; `number` is its own among the worker's.
+    #[must_use]
+    pub fn new(number: u64, name: String, peer: Option<PublicKey>, session: Session) -> Self {
+        Self {
+            number,
+            name,
+            peer,
+            session,
+            paths: BTreeMap::new(),
+            locals: BTreeMap::new(),
+            paths_to_read: BTreeSet::new(),
+            locals_to_serve: BTreeSet::new(),
+            sampled: Time::ZERO,
+            dials: number as usize,
+            over: false,
+        }
+    }
+
+    /// What it carries.
+    #[must_use]
+    pub fn session(&self) -> &Session {
+        &self.session
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The key of the end that began it: only that one may add paths.
+    #[must_use]
+    pub fn peer(&self) -> Option<PublicKey> {
+        self.peer
+    }
+
+    /// Whether the session has ended, and nothing of it is left.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// The far end: takes a path that has greeted. The connection is given back where there are too many.
+    ///
+    /// # Errors
+    /// The connection: it is to be refused.
+    pub fn join(
+        &mut self,
+        connection: Connection,
+        around: &mut Around<'_>,
+    ) -> Result<(), Box<Connection>> {
+        let Ok(path) = self.session.join(around.now) else { return Err(Box::new(connection)) };
+        let mark = Mark::Path(self.number, path).number();
+        if around
+            .epoll
+            .delete(connection.fd())
+            .and_then(|()| around.epoll.add(connection.fd(), mark))
+            .is_err()
+        {
+            self.session.lost(path, PathEnd::Closed, around.now);
+            return Err(Box::new(connection));
+        }
+        self.paths.insert(path, connection);
+        self.paths_to_read.insert(path);
+        Ok(())
+    }
+
+    /// The near end: a program has connected and wants to reach `target`.
+    pub fn open(&mut self, fd: OwnedFd, target: &str, around: &mut Around<'_>) {
+        let stream = match self.session.open(target, around.now) {
+            Ok(stream) => stream,
+            Err(error) => {
+                warn!(link = self.name, target, ?error, "a connection is turned away");
+                return close_with_reset(fd);
+            }
+        };
+        let mut local = Local {
+            fd: None,
+            phase: LocalPhase::Open,
+            since: around.now,
+            readable: true,
+            writable: true,
+            ended: false,
+            finish: false,
+        };
+        if self.watch_local(stream, &fd, around).is_ok() {
+            local.fd = Some(fd);
+            self.locals.insert(stream, local);
+            self.locals_to_serve.insert(stream);
+        } else {
+            self.session.failed(stream, Reason::Local);
+        }
+    }
+
+    fn watch_local(&self, stream: StreamId, fd: &OwnedFd, around: &Around<'_>) -> io::Result<()> {
+        let options =
+            TcpOptions { keepalive: true, keepalive_idle: KEEPALIVE, ..TcpOptions::default() };
+        set_tcp_options(fd, &options)?;
+        around.epoll.add(fd, Mark::Local(self.number, stream).number())
+    }
+
+    /// Epoll tells of a path.
+    pub fn path_happened(&mut self, id: PathId, event: Event) {
+        if let Some(path) = self.paths.get_mut(&id) {
+            path.happened(event.readable, event.writable);
+            self.paths_to_read.insert(id);
+        }
+    }
+
+    /// Epoll tells of a local socket.
+    pub fn local_happened(&mut self, id: StreamId, event: Event) {
+        if let Some(local) = self.locals.get_mut(&id) {
+            local.readable |= event.readable;
+            local.writable |= event.writable;
+            self.locals_to_serve.insert(id);
+        }
+    }
+
+    /// A lookup has ended.
+    pub fn resolved(&mut self, mark: Mark, found: Vec<SocketAddr>, around: &mut Around<'_>) {
+        match mark {
+            Mark::Path(_, path) => self.dial_at(path, &found, around),
+            Mark::Local(_, stream) => self.connect_at(stream, found, around),
+        }
+    }
+
+    /// The process ends: the peer is told, as far as sockets take it at once.
+    pub fn bye(&mut self, around: &mut Around<'_>) {
+        self.session.bye();
+        self.requests(around);
+        for (_, path) in std::mem::take(&mut self.paths) {
+            drop(path); // in order, so that what was written arrives
+        }
+        for (_, local) in std::mem::take(&mut self.locals) {
+            if let Some(fd) = local.fd {
+                close_with_reset(fd);
+            }
+        }
+    }
+
+    /// Ends the paths of peers whose keys are no longer known.
+    pub fn end_unknown(&mut self, known: &[PublicKey], around: &mut Around<'_>) {
+        let unknown = |path: &Connection| path.peer().is_some_and(|key| !known.contains(&key));
+        let ids: Vec<PathId> =
+            self.paths.iter().filter(|(_, path)| unknown(path)).map(|(id, _)| *id).collect();
+        for id in ids {
+            self.session.lost(id, PathEnd::Closed, around.now);
+        }
+        self.requests(around);
+    }
+
+    /// Whether something is to be done without waiting.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        !self.paths_to_read.is_empty() || !self.locals_to_serve.is_empty()
+    }
+
+    /// How long it may be left alone.
+    #[must_use]
+    pub fn longest_wait(&self, now: Time) -> Duration {
+        let mut wait = self.session.until_tick(now).unwrap_or(Duration::MAX);
+        if self.paths.keys().any(|path| self.session.wants_sample(*path)) {
+            wait = wait.min(SAMPLE_EACH);
+        }
+        let dialling = self.paths.values().filter(|path| path.phase() != Phase::Open);
+        let dials = dialling.map(|path| path.since);
+        let connects =
+            self.locals.values().filter(|local| !matches!(local.phase, LocalPhase::Open));
+        let first = dials.chain(connects.map(|local| local.since)).min();
+        first.map_or(wait, |since| wait.min(since.after(DIAL_MAX).since(now)))
+    }
+
+    /// Reads, writes and does what is due.
+    pub fn turn(&mut self, around: &mut Around<'_>) {
+        for id in std::mem::take(&mut self.paths_to_read) {
+            self.read_path(id, around);
+            self.requests(around);
+        }
+        for id in std::mem::take(&mut self.locals_to_serve) {
+            self.serve_local(id, around);
+        }
+        self.sample(around);
+        self.expire(around);
+        self.session.tick(around.now);
+        self.requests(around);
+    }
+
+    fn read_path(&mut self, id: PathId, around: &mut Around<'_>) {
+        let Some(path) = self.paths.get_mut(&id) else { return };
+        if path.phase() != Phase::Open {
+            match path.advance(around.buffer) {
+                Ok(true) => {
+                    info!(link = self.name, path = id.0, "both ends are proved");
+                    self.session.dialled(id, around.now);
+                }
+                Ok(false) => return,
+                Err(broken) => return self.path_broke(id, &broken, around.now),
+            }
+        }
+        let session = &mut self.session;
+        let read = path.read(around.buffer, |plain| {
+            session.received(id, plain, around.now);
+            !session.has_ended()
+        });
+        if let Err(broken) = read {
+            return self.path_broke(id, &broken, around.now);
+        }
+        if path.is_readable() {
+            self.paths_to_read.insert(id);
+        }
+        // There may be room again.
+        self.write_path(id, around);
+    }
+
+    fn path_broke(&mut self, id: PathId, broken: &Broken, now: Time) {
+        let end = match self.paths.get(&id).map(Connection::phase) {
+            Some(Phase::Open) => PathEnd::Closed,
+            _ => PathEnd::NotDialled,
+        };
+        info!(link = self.name, path = id.0, "a path broke: {broken}");
+        self.session.lost(id, end, now);
+    }
+
+    fn write_path(&mut self, id: PathId, around: &mut Around<'_>) {
+        let Some(path) = self.paths.get_mut(&id) else { return };
+        if path.phase() != Phase::Open {
+            return;
+        }
+        let mut plain = Vec::new();
+        let result = loop {
+            if let Err(broken) = path.flush() {
+                break Err(broken);
+            }
+            if !path.is_writable() {
+                self.session.full(id);
+                break Ok(());
+            }
+            plain.clear();
+            self.session.fill(id, &mut plain, WRITE_BYTES, around.now);
+            if plain.is_empty() {
+                break Ok(());
+            }
+            if let Err(broken) = path.write(&plain) {
+                break Err(broken);
+            }
+        };
+        if let Err(broken) = result {
+            self.path_broke(id, &broken, around.now);
+        }
+    }
+
+    fn sample(&mut self, around: &Around<'_>) {
+        if around.now.since(self.sampled) < SAMPLE_EACH {
+            return;
+        }
+        self.sampled = around.now;
+        for (id, path) in &mut self.paths {
+            if self.session.wants_sample(*id)
+                && let Some(sample) = path.sample()
+            {
+                self.session.sampled(*id, sample, around.now);
+            }
+        }
+    }
+
+    fn expire(&mut self, around: &mut Around<'_>) {
+        let late = |since: Time| around.now.since(since) >= DIAL_MAX;
+        let paths =
+            self.paths.iter().filter(|(_, path)| path.phase() != Phase::Open && late(path.since));
+        for id in paths.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.session.lost(id, PathEnd::NotDialled, around.now);
+        }
+        let waits = |local: &Local| !matches!(local.phase, LocalPhase::Open) && late(local.since);
+        let locals = self.locals.iter().filter(|(_, local)| waits(local));
+        for id in locals.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.connect_next(id, around);
+        }
+    }
+
+    /// Does what the session asks for.
+    fn requests(&mut self, around: &mut Around<'_>) {
+        while let Some(request) = self.session.poll() {
+            match request {
+                Request::Dial(path) => self.dial(path, around),
+                Request::Write(path) => self.write_path(path, around),
+                Request::Drop(path) => {
+                    if let Some(path) = self.paths.remove(&path) {
+                        // Refusals and the like are on their way; a dead one has nothing to lose.
+                        drop(path);
+                    }
+                }
+                Request::Connect(stream, target) => self.connect(stream, &target, around),
+                Request::Deliver(stream) | Request::Room(stream) => {
+                    self.serve_local(stream, around)
+                }
+                Request::Finish(stream) => {
+                    if let Some(local) = self.locals.get_mut(&stream) {
+                        local.finish = true;
+                    }
+                    self.serve_local(stream, around);
+                }
+                Request::Close(stream, reason) => self.close(stream, reason),
+                Request::Ended(reason) => {
+                    if let Some(reason) = reason {
+                        warn!(link = self.name, "the session has ended: {reason}");
+                    }
+                    self.over = true;
+                }
+                Request::Notice(Notice::PathUp(path)) => {
+                    info!(link = self.name, path = path.0, "a path is up");
+                }
+                Request::Notice(Notice::PathLost(path, end, left)) => {
+                    info!(link = self.name, path = path.0, left, "a path has ended: {end}");
+                }
+            }
+        }
+    }
+
+    fn close(&mut self, stream: StreamId, reason: Option<Reason>) {
+        self.locals_to_serve.remove(&stream);
+        let Some(local) = self.locals.remove(&stream) else { return };
+        match (local.fd, reason) {
+            (Some(fd), Some(reason)) => {
+                info!(link = self.name, stream = stream.0, "a connection was ended: {reason}");
+                close_with_reset(fd);
+            }
+            (fd, _) => drop(fd),
+        }
+    }
+
+    fn dial(&mut self, path: PathId, around: &mut Around<'_>) {
+        let Some(dialling) = around.dialling else { return };
+        let to = &dialling.to[self.dials % dialling.to.len().max(1)];
+        match around.resolving.ask(Mark::Path(self.number, path).number(), to) {
+            Some(found) => self.dial_at(path, &found, around),
+            None => {} // the session bounds how long that may take
+        }
+    }
+
+    fn dial_at(&mut self, id: PathId, found: &[SocketAddr], around: &mut Around<'_>) {
+        let Some(dialling) = around.dialling else { return };
+        self.dials += 1;
+        let number = Mark::Path(self.number, id).number();
+        let begun = (|| -> io::Result<Connection> {
+            let none = || io::Error::new(io::ErrorKind::NotFound, "the far end has no address");
+            let to = *found.get(self.dials % found.len().max(1)).ok_or_else(none)?;
+            let same = |ip: &&IpAddr| ip.is_ipv4() == to.is_ipv4();
+            let own: Vec<&IpAddr> = dialling.from.iter().filter(same).collect();
+            let from = own.get(self.dials % own.len().max(1)).map(|ip| **ip);
+            let fd = dial_from(from.unwrap_or(any(to)), 0, to)?;
+            let tls = super::proof::begin_near(&dialling.tls).map_err(io::Error::other)?;
+            let connection = Connection::new(fd, tls, Phase::Connecting, around.now)?;
+            around.epoll.add(connection.fd(), number)?;
+            Ok(connection)
+        })();
+        match begun {
+            Ok(connection) => drop(self.paths.insert(id, connection)),
+            Err(error) => {
+                info!(link = self.name, path = id.0, "a path cannot be dialled: {error}");
+                self.session.lost(id, PathEnd::NotDialled, around.now);
+            }
+        }
+    }
+
+    fn connect(&mut self, stream: StreamId, target: &str, around: &mut Around<'_>) {
+        if !around.targets.contains(&target.to_ascii_lowercase()) {
+            // What a peer has written: without control characters.
+            let target = crate::logging::without_control(target);
+            warn!(link = self.name, %target, "a target is refused: it is not allowed");
+            return self.session.failed(stream, Reason::NotAllowed);
+        }
+        let local = Local {
+            fd: None,
+            phase: LocalPhase::Resolving,
+            since: around.now,
+            readable: false,
+            writable: false,
+            ended: false,
+            finish: false,
+        };
+        self.locals.insert(stream, local);
+        let asked = around.resolving.ask(Mark::Local(self.number, stream).number(), target);
+        if let Some(found) = asked {
+            self.connect_at(stream, found, around);
+        }
+    }
+
+    fn connect_at(
+        &mut self,
+        stream: StreamId,
+        mut found: Vec<SocketAddr>,
+        around: &mut Around<'_>,
+    ) {
+        let Some(local) = self.locals.get_mut(&stream) else { return };
+        found.reverse();
+        local.phase = LocalPhase::Connecting(found);
+        self.connect_next(stream, around);
+    }
+
+    /// Connects a stream to the next address of its target.
+    fn connect_next(&mut self, stream: StreamId, around: &mut Around<'_>) {
+        let mark = Mark::Local(self.number, stream).number();
+        let Some(local) = self.locals.get_mut(&stream) else { return };
+        local.fd = None;
+        local.since = around.now;
+        while let LocalPhase::Connecting(left) = &mut local.phase {
+            let Some(to) = left.pop() else { break };
+            if let Ok(fd) = dial_from(any(to), 0, to)
+                && around.epoll.add(&fd, mark).is_ok()
+            {
+                local.fd = Some(fd);
+                return;
+            }
+        }
+        warn!(link = self.name, stream = stream.0, "a target cannot be reached");
+        self.session.failed(stream, Reason::Unreachable);
+    }
+
+    /// Whether a local socket is connected now.
+    fn is_connected(&mut self, stream: StreamId, around: &mut Around<'_>) -> bool {
+        let Some(local) = self.locals.get_mut(&stream) else { return false };
+        match (&local.phase, &local.fd) {
+            (LocalPhase::Open, Some(_)) => true,
+            (LocalPhase::Connecting(_), Some(fd)) if local.writable => {
+                if dial_result(fd).is_err() {
+                    self.connect_next(stream, around);
+                    return false;
+                }
+                let options = TcpOptions {
+                    keepalive: true,
+                    keepalive_idle: KEEPALIVE,
+                    ..TcpOptions::default()
+                };
+                let _ = set_tcp_options(fd, &options); // it works without them
+                local.phase = LocalPhase::Open;
+                local.readable = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Gives a local socket what there is for it, and takes what it gives.
+    fn serve_local(&mut self, stream: StreamId, around: &mut Around<'_>) {
+        if !self.is_connected(stream, around) {
+            return;
+        }
+        if let Err(error) = self.give(stream, around.now).and_then(|()| self.take(stream, around)) {
+            info!(link = self.name, stream = stream.0, "a local connection broke: {error}");
+            self.session.failed(stream, Reason::Local);
+        }
+    }
+
+    fn give(&mut self, stream: StreamId, now: Time) -> io::Result<()> {
+        let Some(local) = self.locals.get_mut(&stream) else { return Ok(()) };
+        let Some(fd) = &local.fd else { return Ok(()) };
+        while local.writable {
+            let parts = self.session.ready(stream);
+            if parts[0].is_empty() && parts[1].is_empty() {
+                break;
+            }
+            match send_vectored(fd, &[IoSlice::new(parts[0]), IoSlice::new(parts[1])]) {
+                Ok(count) => self.session.wrote(stream, count, now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => local.writable = false,
+                Err(error) => return Err(error),
+            }
+        }
+        let nothing_left = self.session.ready(stream).iter().all(|part| part.is_empty());
+        if local.finish && nothing_left {
+            local.finish = false;
+            shutdown_sending(fd)?;
+            self.session.finished(stream, now);
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, stream: StreamId, around: &mut Around<'_>) -> io::Result<()> {
+        let Some(local) = self.locals.get_mut(&stream) else { return Ok(()) };
+        let Some(fd) = &local.fd else { return Ok(()) };
+        for _ in 0..READS_MAX {
+            let room = self.session.room(stream).min(around.buffer.len());
+            if !local.readable || local.ended || room == 0 {
+                return Ok(());
+            }
+            match recv(fd, &mut around.buffer[..room]) {
+                Ok(0) => {
+                    local.ended = true;
+                    self.session.ended(stream);
+                }
+                Ok(count) => self.session.put(stream, &around.buffer[..count], around.now),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => local.readable = false,
+                Err(error) => return Err(error),
+            }
+        }
+        self.locals_to_serve.insert(stream);
+        Ok(())
+    }
+}
+
+fn any(like: SocketAddr) -> IpAddr {
+    if like.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn marks_survive_epoll() {
+        for mark in [
+            Mark::Path(0, PathId(1)),
+            Mark::Path((1 << 21) - 1, PathId(9)),
+            Mark::Local(7, StreamId((1 << 40) - 1)),
+        ] {
+            assert_eq!(Mark::of(mark.number()), Some(mark));
+        }
+        assert_eq!(Mark::of(3), None);
+    }
+}

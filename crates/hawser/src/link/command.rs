@@ -1,0 +1,241 @@
+//! The command line of `hawser link`.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use hawser_core::link::session::PATHS_MAX;
+
+use super::keys::{Key, PublicKey};
+use super::report;
+use super::resolving::split;
+use super::worker::{Far, Forward, Near, Options, Role, Worker};
+use crate::cli::print;
+use crate::config::{LogFormat, LogLevel};
+use crate::logging;
+
+const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 69 no running link.";
+const ABSENT: u8 = 69;
+/// The port of far ends, unless another is given.
+pub const PORT: u16 = 6433;
+
+/// `hawser link`.
+#[derive(Debug, Args)]
+#[command(after_help = EXIT_CODES)]
+pub struct Link {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Make a key for this end, and print the public key that the other end is given.
+    Keygen(Keygen),
+    /// The far end: take near ends, and connect them to what is allowed.
+    Accept(Accept),
+    /// The near end: listen for programs, and carry their connections to the far end.
+    Dial(Dial),
+    /// What a running one is doing: paths and streams.
+    Status(Status),
+}
+
+#[derive(Debug, Args)]
+struct Keygen {
+    /// The key's new file.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// Print the public key of a file that is there.
+    #[arg(long)]
+    show: bool,
+}
+
+#[derive(Debug, Args)]
+struct Common {
+    /// This end's key: a file of `hawser link keygen`.
+    #[arg(long, value_name = "FILE")]
+    key: PathBuf,
+    /// The other end's public key; may be repeated, so that keys can be changed.
+    #[arg(long, value_name = "KEY", value_parser = PublicKey::parse)]
+    peer: Vec<PublicKey>,
+    /// A file of further ones, one a line; SIGHUP reads it again.
+    #[arg(long, value_name = "FILE")]
+    peers: Option<PathBuf>,
+    /// How long connections wait while no path works, as in 20s.
+    #[arg(long, value_name = "TIME", default_value = "20s", value_parser = seconds)]
+    grace: Duration,
+    /// A unix socket for `hawser link status`.
+    #[arg(long, value_name = "PATH")]
+    socket: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+struct Accept {
+    /// Where near ends connect: address:port; may be repeated.
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:6433", value_parser = address)]
+    listen: Vec<SocketAddr>,
+    /// What may be reached: host:port; may be repeated. Nothing else is.
+    #[arg(long, value_name = "HOST:PORT", required = true, value_parser = target)]
+    allow: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Dial {
+    /// Where the far end listens: host, or host:port; may be repeated, for several lines.
+    #[arg(long, value_name = "HOST", required = true, value_parser = far)]
+    far: Vec<String>,
+    /// An address of this machine to dial from; may be repeated, for several lines.
+    #[arg(long, value_name = "ADDR")]
+    from: Vec<IpAddr>,
+    /// TCP connections.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=PATHS_MAX as i64))]
+    paths: u16,
+    /// Where programs connect: address:port; as often as --to.
+    #[arg(long, value_name = "ADDR", required = true, value_parser = address)]
+    listen: Vec<SocketAddr>,
+    /// Where the far end connects them: host:port, as the far end's --allow has it.
+    #[arg(long, value_name = "HOST:PORT", required = true, value_parser = target)]
+    to: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Debug, Args)]
+struct Status {
+    /// The socket of a running one.
+    #[arg(long, value_name = "PATH")]
+    socket: PathBuf,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let number = text.strip_suffix('s').unwrap_or(text);
+    let wrong = || "seconds, as in 20s: 1s to 1h".to_owned();
+    let time = number.parse().ok().and_then(|number| Duration::try_from_secs_f64(number).ok());
+    let allowed = Duration::from_secs(1)..=Duration::from_secs(3600);
+    time.filter(|time| allowed.contains(time)).ok_or_else(wrong)
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
+    found.ok_or_else(|| "an address and a port, as in 127.0.0.1:3306".to_owned())
+}
+
+fn target(text: &str) -> Result<String, String> {
+    match split(text) {
+        Some(_) => Ok(text.to_ascii_lowercase()),
+        None => Err("a host and a port, as in db:5432".to_owned()),
+    }
+}
+
+fn far(text: &str) -> Result<String, String> {
+    let with_port = format!("{text}:{PORT}");
+    let found = [text, &with_port].into_iter().find(|text| split(text).is_some());
+    found.map(str::to_owned).ok_or_else(|| "a host, or host:port".to_owned())
+}
+
+impl Link {
+    /// Runs it.
+    #[must_use]
+    pub fn run(self) -> ExitCode {
+        let result = match self.command {
+            Command::Keygen(arguments) => keygen(&arguments),
+            Command::Status(arguments) => return status(&arguments),
+            Command::Accept(arguments) => accept(arguments),
+            Command::Dial(arguments) => dial(arguments),
+        };
+        match result {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(message) => {
+                eprintln!("hawser link: {message}");
+                ExitCode::FAILURE
+            }
+        }
+    }
+}
+
+fn keygen(arguments: &Keygen) -> Result<(), String> {
+    let Keygen { file, show } = arguments;
+    let key = if *show { Key::load(file) } else { Key::generate(file) };
+    print(&format!("{}\n", key.map_err(|error| error.to_string())?.public()));
+    Ok(())
+}
+
+fn status(arguments: &Status) -> ExitCode {
+    match report::ask(&arguments.socket) {
+        Ok(report) if arguments.json => {
+            let json = serde_json::to_string_pretty(&report).unwrap_or_default();
+            print(&(json + "\n"));
+            ExitCode::SUCCESS
+        }
+        Ok(report) => {
+            print(&report.to_text());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("hawser link: no link answers at {}: {error}", arguments.socket.display());
+            ExitCode::from(ABSENT)
+        }
+    }
+}
+
+impl Common {
+    fn options(self, name: &str, role: Role) -> Result<Options, String> {
+        let key = Key::load(&self.key).map_err(|error| error.to_string())?;
+        Ok(Options {
+            name: name.to_owned(),
+            key,
+            peers: self.peer,
+            peers_file: self.peers,
+            grace: self.grace,
+            socket: self.socket,
+            role,
+        })
+    }
+}
+
+fn accept(arguments: Accept) -> Result<(), String> {
+    let role = Role::Far(Far { listen: arguments.listen, allow: arguments.allow });
+    run(arguments.common.options("accept", role)?)
+}
+
+fn dial(arguments: Dial) -> Result<(), String> {
+    let Dial { far, from, paths, listen, to, common } = arguments;
+    if listen.len() != to.len() {
+        return Err("give --listen as often as --to: each leads to one target".to_owned());
+    }
+    let pairs = listen.into_iter().zip(to);
+    let forwards = pairs.map(|(listen, target)| Forward { listen, target }).collect();
+    let role = Role::Near(Near { to: far, from, paths: paths.into(), forwards });
+    run(common.options("dial", role)?)
+}
+
+fn run(options: Options) -> Result<(), String> {
+    logging::begin(LogFormat::Text, LogLevel::Info);
+    let mut worker = Worker::open(options, true)?;
+    for address in worker.addresses() {
+        print(&format!("listens on {address}\n"));
+    }
+    worker.run().map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_what_they_say() {
+        assert_eq!(far("db.example"), Ok("db.example:6433".to_owned()));
+        assert_eq!(far("db.example:7"), Ok("db.example:7".to_owned()));
+        assert_eq!(far("[fd77::2]"), Ok("[fd77::2]:6433".to_owned()));
+        assert!(far("fd77::2").is_err() && target("db").is_err());
+        assert_eq!(target("DB:5432"), Ok("db:5432".to_owned()));
+        assert_eq!(seconds("1.5s"), Ok(Duration::from_millis(1500)));
+        assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("1e9").is_err());
+    }
+}

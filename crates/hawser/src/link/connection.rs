@@ -1,0 +1,315 @@
+//! One path: a TCP socket and the TLS on it.
+//!
+//! # Model
+//! ```text
+//!   Connecting ─ writable ─► Shaking ─ both proved ─► Open
+//! ```
+//! What is to be sent is asked for only when the socket has room, and the kernel keeps little of it
+//! ([`UNSENT_BYTES`]): what TCP was given cannot go by another path any more.
+//!
+//! # Invariants
+//! * a handshake that fails sends no alert: the connection is closed
+
+use std::io::{self, BufRead, Write};
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use hawser_core::link::path::Sample;
+use hawser_core::time::Time;
+use hawser_sys::dial::{close_with_reset, dial_result};
+use hawser_sys::stream::{TcpOptions, recv, send, set_tcp_options, set_unsent_lowat};
+use hawser_sys::tcp_info::tcp_info;
+
+use super::keys::PublicKey;
+use super::proof::peer;
+
+/// Bytes that wait in the kernel: at 10 Mbit/s a tenth of a second's.
+const UNSENT_BYTES: u32 = 128 << 10;
+/// Reads before others have their turn.
+const READS_MAX: usize = 4;
+/// What TLS adds to a record (RFC 8446: header, type, tag), at most.
+const RECORD_BYTES: usize = 22;
+
+/// How far it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Phase {
+    /// TCP is on its way.
+    Connecting,
+    /// TLS is.
+    Shaking,
+    /// Both ends are proved.
+    Open,
+}
+
+/// A path.
+pub struct Connection {
+    fd: OwnedFd,
+    tls: rustls::Connection,
+    phase: Phase,
+    /// Encrypted, and not taken by the socket yet.
+    cipher: Vec<u8>,
+    cipher_at: usize,
+    readable: bool,
+    writable: bool,
+    /// When it was begun.
+    pub since: Time,
+    acked_before: u64,
+}
+
+/// Why a path has ended.
+#[derive(Debug)]
+pub enum Broken {
+    /// TCP.
+    Socket(io::Error),
+    /// The peer has closed it.
+    End,
+    /// TLS: the peer is not proved, or what it sends is no TLS.
+    Tls(rustls::Error),
+}
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Socket(error) => error.fmt(f),
+            Self::End => f.write_str("the peer has closed the connection"),
+            Self::Tls(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Broken {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Socket(error) => Some(error),
+            Self::Tls(error) => Some(error),
+            Self::End => None,
+        }
+    }
+}
+
+impl Connection {
+    /// A socket that is being connected, or one that was accepted.
+    ///
+    /// # Errors
+    /// As setsockopt(2).
+    pub fn new(fd: OwnedFd, tls: rustls::Connection, phase: Phase, now: Time) -> io::Result<Self> {
+        let options = TcpOptions {
+            keepalive: true,
+            keepalive_idle: Duration::from_secs(30),
+            ..TcpOptions::default()
+        };
+        set_tcp_options(&fd, &options)?;
+        set_unsent_lowat(&fd, UNSENT_BYTES)?;
+        Ok(Self {
+            fd,
+            tls,
+            phase,
+            cipher: Vec::new(),
+            cipher_at: 0,
+            readable: phase != Phase::Connecting,
+            writable: phase != Phase::Connecting,
+            since: now,
+            acked_before: 0,
+        })
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    /// Its socket.
+    #[must_use]
+    pub fn fd(&self) -> &OwnedFd {
+        &self.fd
+    }
+
+    /// The key that the peer has proved to have.
+    #[must_use]
+    pub fn peer(&self) -> Option<PublicKey> {
+        peer(&self.tls)
+    }
+
+    /// What epoll says.
+    pub fn happened(&mut self, readable: bool, writable: bool) {
+        self.readable |= readable;
+        self.writable |= writable;
+    }
+
+    /// Whether there is more to read at once.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        self.readable && self.phase != Phase::Connecting
+    }
+
+    /// Whether the socket has room.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable && self.cipher.is_empty()
+    }
+
+    /// Goes on with TCP's and TLS's greetings; whether both ends are proved now.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn advance(&mut self, buffer: &mut [u8]) -> Result<bool, Broken> {
+        if self.phase == Phase::Connecting {
+            if !self.writable {
+                return Ok(false);
+            }
+            dial_result(&self.fd).map_err(Broken::Socket)?;
+            self.phase = Phase::Shaking;
+            self.readable = true;
+        }
+        if self.phase == Phase::Shaking {
+            // What comes with the last of the handshake stays for the first read.
+            self.receive(buffer)?;
+            self.flush()?;
+            if self.tls.is_handshaking() || self.peer().is_none() {
+                return Ok(false);
+            }
+            self.phase = Phase::Open;
+        }
+        Ok(true)
+    }
+
+    /// Reads what is there, and hands it over in plain; stops where `take` says so.
+    ///
+    /// # Errors
+    /// [`Broken`], after what came before was handed over.
+    pub fn read(
+        &mut self,
+        buffer: &mut [u8],
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Broken> {
+        if !self.hand_over(&mut take)? {
+            return Ok(());
+        }
+        for _ in 0..READS_MAX {
+            let Some(count) = self.fetch(buffer)? else { return Ok(()) };
+            let mut cipher = &buffer[..count];
+            while !cipher.is_empty() {
+                self.decrypt(&mut cipher)?;
+                if !self.hand_over(&mut take)? {
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads for the handshake.
+    fn receive(&mut self, buffer: &mut [u8]) -> Result<(), Broken> {
+        while self.tls.is_handshaking() {
+            let Some(count) = self.fetch(buffer)? else { return Ok(()) };
+            let mut cipher = &buffer[..count];
+            while !cipher.is_empty() {
+                self.decrypt(&mut cipher)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of the socket; `None` if there are none.
+    fn fetch(&mut self, buffer: &mut [u8]) -> Result<Option<usize>, Broken> {
+        if !self.readable {
+            return Ok(None);
+        }
+        match recv(&self.fd, buffer) {
+            Ok(0) => Err(Broken::End),
+            Ok(count) => Ok(Some(count)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.readable = false;
+                Ok(None)
+            }
+            Err(error) => Err(Broken::Socket(error)),
+        }
+    }
+
+    fn decrypt(&mut self, cipher: &mut &[u8]) -> Result<(), Broken> {
+        self.tls.read_tls(cipher).map_err(Broken::Socket)?;
+        self.tls.process_new_packets().map(drop).map_err(Broken::Tls)
+    }
+
+    /// Hands over what is decrypted; whether to go on.
+    fn hand_over(&mut self, take: &mut impl FnMut(&[u8]) -> bool) -> Result<bool, Broken> {
+        let mut reader = self.tls.reader();
+        loop {
+            let length = match reader.fill_buf() {
+                Ok([]) => return Err(Broken::End), // a close_notify
+                Ok(plain) => {
+                    let length = plain.len();
+                    if !take(plain) {
+                        reader.consume(length);
+                        return Ok(false);
+                    }
+                    length
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(true),
+                Err(error) => return Err(Broken::Socket(error)),
+            };
+            reader.consume(length);
+        }
+    }
+
+    /// Encrypts `plain` and sends as much as there is room for; the rest is kept, at most that much.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn write(&mut self, plain: &[u8]) -> Result<(), Broken> {
+        self.tls.set_buffer_limit(None); // the caller's pieces are the limit
+        self.tls.writer().write_all(plain).map_err(Broken::Socket)?;
+        self.flush()
+    }
+
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// [`Broken`].
+    pub fn flush(&mut self) -> Result<(), Broken> {
+        while self.tls.wants_write() {
+            self.tls.write_tls(&mut self.cipher).map_err(Broken::Socket)?;
+        }
+        while self.writable && self.cipher_at < self.cipher.len() {
+            match send(&self.fd, &self.cipher[self.cipher_at..]) {
+                Ok(count) => self.cipher_at += count,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable = false,
+                Err(error) => return Err(Broken::Socket(error)),
+            }
+        }
+        if self.cipher_at == self.cipher.len() {
+            self.cipher_at = 0;
+            self.cipher.clear();
+            if self.cipher.capacity() > 4 * (16 << 10) + 8 * RECORD_BYTES {
+                self.cipher = Vec::new(); // an idle path keeps little
+            }
+        }
+        Ok(())
+    }
+
+    /// What TCP says.
+    #[must_use]
+    pub fn sample(&mut self) -> Option<Sample> {
+        let info = tcp_info(&self.fd).ok()?;
+        let acked = info.bytes_acked.unwrap_or(0);
+        self.acked_before = acked;
+        let under_way = u64::from(info.unacked_segments) * u64::from(info.segment_bytes);
+        let waiting =
+            u64::from(info.unsent.unwrap_or(0)) + (self.cipher.len() - self.cipher_at) as u64;
+        Some(Sample {
+            rtt_us: info.rtt_us,
+            rtt_variance_us: info.rtt_variance_us,
+            delivery_rate: info.delivery_rate.unwrap_or(0),
+            is_application_limited: info.is_application_limited,
+            acked_bytes: acked,
+            outstanding_bytes: under_way + waiting,
+            segments_again: info.segments_again,
+        })
+    }
+
+    /// Closes it at once.
+    pub fn close(self) {
+        close_with_reset(self.fd);
+    }
+}

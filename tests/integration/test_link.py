@@ -1,0 +1,532 @@
+"""`hawser link`: TCP services over several paths that break, with peers that do wrong, on loopback and in the laboratory."""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+from harness.suite import Background, equal, limit, until
+from integration.test_lab import here, lab, network
+
+SAME_FOR_ALL_SERVERS = True
+
+ABSENT = 69
+
+
+def hawser():
+    return os.environ["HAWSER"]
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def link(*arguments, check=0, seconds=30):
+    run = subprocess.run([hawser(), "link", *map(str, arguments)], capture_output=True, text=True, timeout=seconds)
+    assert check is None or run.returncode == check, f"exit code {run.returncode}: {run.stderr}{run.stdout}"
+    return run
+
+
+class Keys:
+    """A directory with a key for each name."""
+
+    def __init__(self, *names):
+        self.directory = tempfile.TemporaryDirectory()
+        self.public = {name: link("keygen", self.path(name)).stdout.strip() for name in names}
+
+    def path(self, name):
+        return pathlib.Path(self.directory.name, name)
+
+
+class End:
+    """A running `hawser link accept` or `dial`."""
+
+    def __init__(self, *command, inside=()):
+        self.directory = tempfile.TemporaryDirectory()
+        self.socket = pathlib.Path(self.directory.name, "link.sock")
+        self.log = open(pathlib.Path(self.directory.name, "log"), "w+")
+        whole = [*inside, hawser(), "link", *map(str, command), "--socket", str(self.socket)]
+        self.process = subprocess.Popen(whole, stdout=self.log, stderr=self.log)
+        until(lambda: "listens on" in self.text() or self.process.poll() is not None, "it listens")
+        assert self.process.poll() is None, self.text()
+
+    def text(self):
+        return pathlib.Path(self.log.name).read_text()
+
+    def report(self):
+        return json.loads(link("status", "--socket", self.socket, "--json").stdout)
+
+    def session(self):
+        return (self.report()["sessions"] or [{"paths": [], "up": False, "streams_open": 0}])[0]
+
+    def up(self):
+        return [path for path in self.session()["paths"] if path["stage"] == "up"]
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def end(self):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            equal(self.process.wait(10), 0, "exit code")
+        assert "panicked" not in self.text(), self.text()
+
+
+class Relay:
+    """Stands between near and far: cuts paths, or swallows what goes by them."""
+
+    def __init__(self, to):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port, self.to = self.listener.getsockname()[1], to
+        self.pairs, self.swallows, self.closed, self.refuses = [], set(), False, False
+        self.seen = b""
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while not self.closed:
+            try:
+                near = self.listener.accept()[0]
+            except OSError:
+                return
+            if self.refuses:
+                near.close()
+                continue
+            try:
+                far = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:  # the far end was killed
+                near.close()
+                continue
+            pair = (near, far)
+            self.pairs.append(pair)
+            for one, other in (pair, pair[::-1]):
+                threading.Thread(target=self.carry, args=(pair, one, other), daemon=True).start()
+
+    def carry(self, pair, one, other):
+        with contextlib.suppress(OSError):
+            while piece := one.recv(1 << 16):
+                self.seen = (self.seen + piece)[-(4 << 20):]
+                if pair not in self.swallows:
+                    other.sendall(piece)
+        if pair not in self.swallows:
+            self.cut(pair)
+
+    def cut(self, pair):
+        if pair in self.pairs:
+            self.pairs.remove(pair)
+        for end in pair:
+            with contextlib.suppress(OSError):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                end.shutdown(socket.SHUT_RDWR)
+                end.close()
+
+    def cut_one(self):
+        if self.pairs:
+            self.cut(self.pairs[0])
+
+    def cut_all(self):
+        for pair in list(self.pairs):
+            self.cut(pair)
+
+    def close(self):
+        self.closed = True
+        self.listener.close()
+        self.cut_all()
+
+
+@contextlib.contextmanager
+def linked(target_port, *options, paths=3, grace="20s", allow=None, keys=None):
+    """A near and a far end, with a relay between; gives near, far, relay and the port for programs."""
+    keys = keys or Keys("near", "far")
+    far_port, port = free_port(), free_port()
+    target = f"127.0.0.1:{target_port}"
+    far = End("accept", "--listen", f"127.0.0.1:{far_port}", "--key", keys.path("far"), "--peer", keys.public["near"], "--allow", allow or target, "--grace", grace)
+    relay = Relay(far_port)
+    near = End("dial", "--far", f"127.0.0.1:{relay.port}", "--key", keys.path("near"), "--peer", keys.public["far"], "--paths", paths,
+               "--listen", f"127.0.0.1:{port}", "--to", target, "--grace", grace, *options)
+    try:
+        until(lambda: len(near.up()) == paths, "all paths are up", 20)
+        yield near, far, relay, port
+        near.end()
+        far.end()
+    finally:
+        relay.close()
+        for end in (near, far):
+            if end.process.poll() is None:
+                end.kill()
+
+
+class Service:
+    """A TCP service: `serve(connection)` on a thread for each."""
+
+    def __init__(self, serve):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
+        self.port, self.serve, self.connections = self.listener.getsockname()[1], serve, []
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        with contextlib.suppress(OSError):
+            while True:
+                connection = self.listener.accept()[0]
+                self.connections.append(connection)
+                threading.Thread(target=self.one, args=(connection,), daemon=True).start()
+
+    def one(self, connection):
+        with contextlib.suppress(OSError):
+            self.serve(connection)
+
+
+def echo(connection):
+    while piece := connection.recv(1 << 16):
+        connection.sendall(piece)
+    connection.close()
+
+
+def client(port, seconds=30):
+    connection = socket.create_connection(("127.0.0.1", port), timeout=seconds)
+    connection.settimeout(seconds)
+    return connection
+
+
+def whole(connection):
+    data = b""
+    while piece := connection.recv(1 << 18):
+        data += piece
+    return data
+
+
+def is_reset(connection):
+    try:
+        return connection.recv(1) is None
+    except ConnectionResetError:
+        return True
+
+
+@here
+def test_bytes_and_half_closes_go_through_both_ways(env):
+    with linked(Service(echo).port) as (near, far, _, port):
+        for size in (0, 1, 100_000, 3_000_000):
+            body = os.urandom(size)
+            with client(port) as connection:
+                sender = Background(lambda: (connection.sendall(body), connection.shutdown(socket.SHUT_WR)))
+                equal(hashlib.sha256(whole(connection)).digest(), hashlib.sha256(body).digest(), f"{size} bytes")
+                sender.join()
+        until(lambda: near.session()["streams_open"] == far.session()["streams_open"] == 0, "all streams have ended")
+        assert "up" in link("status", "--socket", near.socket).stdout
+    assert "no link answers" in link("status", "--socket", near.socket, check=ABSENT).stderr
+
+
+@here
+@limit(120)
+def test_postgresql_copies_both_ways_while_paths_are_cut(env):
+    # By TCP, as from another host.
+    with linked(env.cluster.target.port) as (near, _, relay, port):
+        through = dataclasses.replace(env.cluster.target, port=port)
+        equal(env.program("psql", "-XAtc", "select 41 + 1", database="app", target=through).stdout, "42\n")
+        rows, row = 40_000, 500
+        text = "".join(f"{number:0{row - 1}d}\n" for number in range(rows))
+        out = f"copy (select lpad(n::text, {row - 1}, '0') from generate_series(0, {rows - 1}) n) to stdout"
+        stop = threading.Event()
+
+        def cutting():
+            while not stop.wait(0.25):
+                relay.cut_one()
+        cutter = Background(cutting)
+        try:
+            copied = env.program("psql", "-Xqc", out, database="app", target=through).stdout
+            equal(hashlib.sha256(copied.encode()).hexdigest(), hashlib.sha256(text.encode()).hexdigest(), "COPY TO")
+            table = f"link_{os.getpid()}"
+            commands = f"create temp table {table} (x text);\ncopy {table} from stdin;\n{text}\\.\nselect count(*), md5(string_agg(x, '' order by x)) from {table};\n"
+            said = env.program("psql", "-XqAt", database="app", target=through, stdin=commands).stdout
+            equal(said.strip(), f"{rows}|{hashlib.md5(text.replace(chr(10), '').encode()).hexdigest()}", "COPY FROM")
+        finally:
+            stop.set()
+            cutter.join()
+        assert near.session()["paths_lost"] > 0, "paths were cut"
+
+
+@here
+def test_a_path_that_swallows_everything_is_found_and_nothing_is_lost(env):
+    with linked(Service(echo).port) as (near, _, relay, port):
+        body = os.urandom(4_000_000)
+        with client(port) as connection:
+            connection.sendall(body[:1000])
+            equal(connection.recv(1000), body[:1000])
+            relay.swallows.add(relay.pairs[0])
+            sender = Background(lambda: (connection.sendall(body), connection.shutdown(socket.SHUT_WR)))
+            equal(hashlib.sha256(whole(connection)).digest(), hashlib.sha256(body).digest())
+            sender.join()
+        until(lambda: "nothing has come back" in near.text(), "the path was found dead", 15)
+
+
+@here
+def test_all_paths_out_for_a_while_stall_and_lose_nothing(env):
+    with linked(Service(echo).port) as (near, _, relay, port):
+        with client(port) as connection:
+            connection.sendall(b"before")
+            equal(connection.recv(6), b"before")
+            relay.refuses = True
+            relay.cut_all()
+            until(lambda: not near.session()["up"], "it is seen that no path works")
+            connection.sendall(b"meanwhile")
+            time.sleep(3)
+            relay.refuses = False
+            equal(connection.recv(9), b"meanwhile")
+
+
+@here
+def test_an_outage_beyond_grace_resets_both_ends(env):
+    service = Service(lambda connection: connection.recv(1) and connection.recv(1))
+    with linked(service.port, grace="2s") as (near, far, relay, port):
+        with client(port) as connection:
+            connection.sendall(b"x")
+            until(lambda: service.connections, "the target is connected")
+            relay.refuses = True
+            began = time.monotonic()
+            relay.cut_all()
+            assert is_reset(connection), "the near end's program is told"
+            assert 1 < time.monotonic() - began < 10, "after the grace time"
+        until(lambda: not far.report()["sessions"], "the far end keeps nothing")
+        assert "grace" in near.text(), near.text()
+        relay.refuses = False
+        until(near.up, "a new session begins", 15)
+        with client(port) as connection:
+            connection.sendall(b"x")
+            until(lambda: len(service.connections) == 2, "and serves")
+
+
+@here
+def test_a_killed_process_resets_the_other_end_s_connections_and_replays_nothing(env):
+    seen = []
+
+    def serve(connection):
+        data = b""
+        with contextlib.suppress(OSError):
+            while piece := connection.recv(100):
+                data += piece
+        seen.append(data)
+    for which in ("near", "far"):
+        seen.clear()
+        service = Service(serve)
+        keys = Keys("near", "far")
+        with linked(service.port, grace="2s", keys=keys) as (near, far, relay, port):
+            with client(port) as connection:
+                connection.sendall(b"once")
+                until(lambda: service.connections, "connected")
+                time.sleep(0.3)
+                (near if which == "near" else far).kill()
+                if which == "far":
+                    assert is_reset(connection), "the program is told"
+                else:
+                    with contextlib.suppress(OSError):
+                        equal(connection.recv(1), b"", "the program's connection ends with the process")
+                until(lambda: seen, "the target's connection ends", 15)
+                equal(seen, [b"once"], f"{which} was killed")
+
+
+@here
+def test_a_target_that_is_not_allowed_is_refused_and_said(env):
+    with linked(Service(echo).port, allow="127.0.0.1:1") as (near, far, _, port):
+        with client(port) as connection:
+            assert is_reset(connection)
+        until(lambda: "does not allow this target" in near.text(), "the near end says why")
+        assert "not allowed" in far.text(), far.text()
+
+
+@here
+def test_a_target_that_is_not_there_is_refused_and_said(env):
+    with linked(free_port()) as (near, _, _, port):
+        with client(port) as connection:
+            assert is_reset(connection)
+        until(lambda: "cannot reach the target" in near.text(), "the near end says why")
+
+
+@here
+def test_a_far_end_that_reads_nothing_holds_up_its_own_stream_alone(env):
+    def serve(connection):
+        if connection.recv(1) == b"d":
+            time.sleep(60)
+        echo(connection)
+    with linked(Service(serve).port) as (near, far, _, port):
+        with client(port, 3) as deaf, client(port) as other:
+            deaf.sendall(b"d")
+            sent = 0
+            with contextlib.suppress(TimeoutError):
+                while sent < 200 << 20:
+                    sent += deaf.send(bytes(1 << 16))
+            assert sent < 100 << 20, "it is held up"
+            held = sum(stream["held_bytes"] for end in (near, far) for stream in end.session()["streams"])
+            assert held < 64 << 20, held
+            other.sendall(b"-hello")
+            equal(other.recv(5), b"hello")
+
+
+@here
+def test_a_stranger_gets_nothing_and_no_reason(env):
+    keys = Keys("near", "far", "stranger")
+    with linked(Service(echo).port, keys=keys) as (near, far, relay, port):
+        # A near end with another key, and one that takes the far end for another.
+        for key, peer in (("stranger", "far"), ("near", "stranger")):
+            end = End("dial", "--far", f"127.0.0.1:{relay.to}", "--key", keys.path(key), "--peer", keys.public[peer], "--listen", "127.0.0.1:0", "--to", "127.0.0.1:1")
+            time.sleep(1)
+            equal(end.up(), [], f"{key} that expects {peer}")
+            end.end()
+        # One without a key: what it gets ends with its handshake.
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with client(relay.to) as plain:
+            try:
+                with context.wrap_socket(plain) as wrapped:
+                    equal(wrapped.recv(100), b"")
+            except OSError as error:
+                assert not isinstance(error, TimeoutError), error
+        # One that speaks no TLS.
+        with client(relay.to) as plain:
+            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            with contextlib.suppress(ConnectionResetError):
+                equal(plain.recv(100), b"", "it is not answered")
+        with client(port) as connection:
+            connection.sendall(b"still there")
+            equal(connection.recv(100), b"still there")
+
+
+@here
+def test_nothing_goes_over_the_wire_in_plain(env):
+    with linked(Service(echo).port) as (_, _, relay, port):
+        with client(port) as connection:
+            secret = b"a secret that must not be seen"
+            connection.sendall(secret)
+            equal(connection.recv(100), secret)
+        assert relay.seen and secret not in relay.seen and b"127.0.0.1:" not in relay.seen
+
+
+@here
+def test_a_key_is_changed_without_an_outage_and_a_revoked_one_is_out(env):
+    keys = Keys("near", "new", "far")
+    service = Service(echo)
+    far_port, port = free_port(), free_port()
+    known = keys.path("known")
+    known.write_text(f"{keys.public['near']} old\n")
+    target = f"127.0.0.1:{service.port}"
+    far = End("accept", "--listen", f"127.0.0.1:{far_port}", "--key", keys.path("far"), "--peers", known, "--allow", target)
+
+    def dial(key, port):
+        return End("dial", "--far", f"127.0.0.1:{far_port}", "--key", keys.path(key), "--peer", keys.public["far"], "--listen", f"127.0.0.1:{port}", "--to", target)
+    old = dial("near", port)
+    until(old.up, "the old key is in", 15)
+    known.write_text(f"{keys.public['near']} old\n{keys.public['new']} new\n")
+    far.process.send_signal(signal.SIGHUP)
+    new = dial("new", free_port())
+    until(new.up, "the new key is in", 15)
+    assert old.up(), "and the old one, still"
+    known.write_text(f"{keys.public['new']} new\n")
+    far.process.send_signal(signal.SIGHUP)
+    until(lambda: not old.up(), "the old key is out", 10)
+    assert new.up()
+    known.write_text("nonsense\n")
+    far.process.send_signal(signal.SIGHUP)
+    until(lambda: "reload refused" in far.text(), "a wrong file is refused", 5)
+    assert new.up()
+    for end in (old, new, far):
+        end.end()
+
+
+@here
+def test_many_streams_at_once_are_each_their_own(env):
+    with linked(Service(echo).port) as (near, _, relay, port):
+        connections = [client(port) for _ in range(200)]
+        for round_ in range(3):
+            for number, connection in enumerate(connections):
+                connection.sendall(f"{number} {round_};".encode())
+            relay.cut_one()
+            for number, connection in enumerate(connections):
+                expected = f"{number} {round_};".encode()
+                got = b""
+                while len(got) < len(expected):
+                    got += connection.recv(len(expected) - len(got))
+                equal(got, expected)
+        equal(near.session()["streams_open"], 200)
+        for connection in connections:
+            connection.close()
+        until(lambda: near.session()["streams_open"] == 0, "all have ended")
+
+
+@here
+def test_keys_and_options_that_are_wrong_are_refused_with_the_reason(env):
+    keys = Keys("near")
+    assert "exists" in link("keygen", keys.path("near"), check=1).stderr
+    equal(link("keygen", "--show", keys.path("near")).stdout.strip(), keys.public["near"])
+    os.chmod(keys.path("near"), 0o644)
+    base = ("accept", "--listen", "127.0.0.1:0", "--allow", "db:1")
+    assert "others may read" in link(*base, "--key", keys.path("near"), "--peer", keys.public["near"], check=1).stderr
+    os.chmod(keys.path("near"), 0o600)
+    assert "no key of the other end" in link(*base, "--key", keys.path("near"), check=1).stderr
+    link(*base, "--key", keys.path("near"), "--peer", "ed25519:short", check=2)
+
+
+SOURCE = """
+import socket, sys
+listener = socket.create_server(("0.0.0.0", 7000))
+print("listens", flush=True)
+connection = listener.accept()[0]
+for number in range(int(sys.argv[1])):
+    connection.sendall(number.to_bytes(4, "big") * 16384)
+connection.shutdown(socket.SHUT_WR)
+connection.recv(1)
+"""
+
+SINK = """
+import hashlib, socket, sys, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+digest, began = hashlib.sha256(), time.monotonic()
+while piece := connection.recv(1 << 18):
+    digest.update(piece)
+print(digest.hexdigest(), time.monotonic() - began, flush=True)
+"""
+
+
+@here
+@limit(120)
+def test_more_paths_carry_more_where_each_flow_is_limited(env):
+    keys = Keys("near", "far")
+    pieces = 300
+    expected = hashlib.sha256()
+    for number in range(pieces):
+        expected.update(number.to_bytes(4, "big") * 16384)
+    with network("per-flow", "--seed", "1") as name:
+        run = [hawser(), "lab", "run", name, "--accept-unfaithful"]
+        far_side, near_side = [*run, "--on", "far", "--"], [*run, "--on", "near", "--"]
+        source = subprocess.Popen([*far_side, sys.executable, "-c", SOURCE, str(pieces)], stdout=subprocess.PIPE, text=True)
+        ends = []
+        try:
+            equal(source.stdout.readline(), "listens\n")
+            ends.append(End("accept", "--listen", "10.77.0.2:6433", "--key", keys.path("far"), "--peer", keys.public["near"], "--allow", "127.0.0.1:7000", inside=far_side))
+            ends.append(End("dial", "--far", "10.77.0.2", "--key", keys.path("near"), "--peer", keys.public["far"], "--paths", "12",
+                            "--listen", "127.0.0.1:7001", "--to", "127.0.0.1:7000", inside=near_side))
+            until(lambda: len(ends[1].up()) == 12, "all paths are up", 20)
+            said = subprocess.run([*near_side, sys.executable, "-c", SINK, "127.0.0.1", "7001"], capture_output=True, text=True, timeout=90)
+            assert said.stdout, said.stderr
+            digest, seconds = said.stdout.split()
+        finally:
+            source.kill()
+            source.communicate()
+            for end in ends:
+                end.process.terminate()
+                end.process.wait(10)
+    equal(digest, expected.hexdigest(), "all bytes, once and in order")
+    goodput = pieces * 65536 * 8 / 1e6 / float(seconds)
+    # One flow carries 9.4; a busy machine costs a part of what there is.
+    assert goodput > 20, f"{goodput:.1f} Mbit/s"
+    print(f"    {goodput:.1f} Mbit/s over 12 paths")
