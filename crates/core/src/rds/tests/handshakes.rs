@@ -30,6 +30,64 @@ fn a_map_goes_first_and_then_the_probe() {
     assert_eq!((said.lanes, said.generation, said.port_is_lane), (Some(8), 7, true));
 }
 
+/// What Linux 6.12 has said first, in one of the two roles; see the file.
+fn captured(role: &str) -> Vec<Vec<u8>> {
+    let lines = include_str!("linux_6_12.txt").lines();
+    let lines = lines.filter_map(|line| line.strip_prefix(role)?.strip_prefix(' '));
+    let byte = |at: usize, line: &str| u8::from_str_radix(&line[at..at + 2], 16).unwrap();
+    let message = |line: &str| {
+        let mut bytes: Vec<u8> = (0..line.len()).step_by(2).map(|at| byte(at, line)).collect();
+        let header = Header::parse(bytes.first_chunk().unwrap());
+        bytes.resize(HEADER_BYTES + header.length as usize, 0);
+        bytes
+    };
+    lines.map(message).collect()
+}
+
+#[test]
+fn what_linux_6_12_says_when_it_is_dialled_is_understood_and_said_alike() {
+    let now = Time::ZERO;
+    let (mut node, connection, _) = dialled(now);
+    let [map, probe, answer] = &captured("accepts")[..] else { panic!() };
+    node.received(connection, &[&map[..], probe, answer].concat(), now);
+    let sent = written(&mut node, connection);
+    let probe_here = sent.iter().find(|(header, _)| header.from == PROBE_PORT).unwrap();
+    let answer_here = sent.iter().find(|(header, _)| header.to == PROBE_PORT).unwrap();
+    for ((here, body), captured) in [(probe_here, probe), (answer_here, answer)] {
+        // But for its number, and that this end says a generation and what its ports mean.
+        let mut like = *here;
+        like.sequence = Header::parse(captured.first_chunk().unwrap()).sequence;
+        let said = Announcement {
+            generation: 0,
+            port_is_lane: false,
+            ..Announcement::read(&here.extensions)
+        };
+        like.extensions = said.write();
+        assert_eq!((&like.encode()[..], body.len()), (&captured[..], 0));
+    }
+    assert_eq!(node.report().peers[0].paths, 8);
+    assert_eq!(dials(&mut node).len(), 1, "lanes one after the other");
+}
+
+#[test]
+fn what_linux_6_12_says_when_it_dials_is_understood() {
+    let now = Time::ZERO;
+    let mut node = node(LARGE);
+    let port = node.bind(5000).unwrap();
+    let connection = node.accept(address(SMALL), 40_000, now).unwrap();
+    let captured = captured("dials");
+    assert_eq!(captured.len(), 4, "a map, a probe, a message to port 5000, an answer");
+    node.received(connection, &captured.concat(), now);
+    let datagram = node.receive(port).unwrap();
+    assert_eq!((datagram.from, datagram.port, datagram.body), (address(SMALL), 4001, Vec::new()));
+    let peer = &node.report().peers[0];
+    assert_eq!((peer.paths, peer.port_is_lane, peer.generation), (8, false, 0));
+    let map = written(&mut node, connection).remove(0);
+    // A kernel reads a map by these fields; the extensions of one it does not look at.
+    let like = Header { extensions: [0; 16], ..map.0 };
+    assert_eq!((&like.encode()[..], map.1), (&captured[0][..HEADER_BYTES], vec![0; 8192]));
+}
+
 #[test]
 fn lanes_of_an_old_kernel_are_dialled_one_after_the_other() {
     let now = Time::ZERO;
