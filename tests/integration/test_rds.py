@@ -124,8 +124,8 @@ class Program:
 
 
 @contextlib.contextmanager
-def two_hosts(*options):
-    tcp_port = free_port()
+def two_hosts(*options, tcp_port=None):
+    tcp_port = tcp_port or free_port()
     with Proxy("127.0.0.1", tcp_port, *options) as small, Proxy("127.0.0.2", tcp_port, *options) as large:
         yield small, large
 
@@ -372,6 +372,7 @@ def test_what_peers_do_wrong_is_bounded_said_once_and_no_concern_of_others(env):
                 with contextlib.suppress(OSError):
                     stream.sendall(header(1, 4, 9, 5000) + b"lane")
             until(lambda: any(peer["address"] == "127.0.0.5" for peer in proxy.info()["peers"]), "the flooding peer")
+            until(lambda: proxy.info()["connections_refused"] >= 42, "eight wait, the others are reset")
             peer = next(peer for peer in proxy.info()["peers"] if peer["address"] == "127.0.0.5")
             equal(len(peer["lanes"]), 1)
         # Pings of one that does not read.
@@ -389,8 +390,64 @@ def test_what_peers_do_wrong_is_bounded_said_once_and_no_concern_of_others(env):
         while seen != b"unharmed":
             seen = program.receive()[1]
         log = proxy.logged()
-        for what in ("1048577 bytes", "which nobody has", "congestion map"):
+        for what in ("1048577 bytes", "which nobody has", "congestion map", "extension header of type 255", "more connections than there are lanes", "does not read the answers"):
             equal(log.count(what), 1, what)
+
+
+@limit(120)
+@here
+def test_a_peer_that_never_reads_stops_who_sends_to_it_and_no_other(env):
+    tcp_port = free_port()
+    with socket.create_server(("127.0.0.9", tcp_port)) as listener, two_hosts(tcp_port=tcp_port) as (small, large):
+        with small.program() as sender, small.program() as other, large.program() as receiver:
+            sender.socket.settimeout(3)
+            sender.send(("127.0.0.9", 9), b"x")
+            lane = listener.accept()[0]
+            with lane:
+                lane.sendall(MAP + header(1, 0, 1, 0))
+                sent = 0
+                with contextlib.suppress(TimeoutError):
+                    while sent < 3000:
+                        sender.send(("127.0.0.9", 9), bytes(20_000))
+                        sent += 1
+                assert 10 < sent < 3000, f"{sent} messages of 20 kB were taken"
+                peer = next(peer for peer in small.info()["peers"] if peer["address"] == "127.0.0.9")
+                assert peer["lanes"][0]["queued_bytes"] < 3 << 20, peer
+                for number in range(50):
+                    other.send(receiver, f"{number}".encode())
+                    equal(receiver.receive()[1], f"{number}".encode())
+
+
+@limit(120)
+@here
+def test_a_program_that_never_reads_what_a_peer_forces_on_it_is_ended_and_said(env):
+    """The peer does not care for congestion: the lane that brings too much stands still, until the program is ended."""
+    with Proxy("127.0.0.9", free_port(), "--buffer", "1M") as proxy, Proxy("127.0.0.1", proxy.tcp_port) as good, proxy.program(5000) as deaf, proxy.program(5001) as other, good.program() as friend:
+        with connect(proxy, "127.0.0.2") as bad:
+            bad.sendall(MAP + header(1, 0, 1, 0))
+            bad.settimeout(1)
+            # More than its buffer, what may be under way, and what the sockets hold.
+            with contextlib.suppress(TimeoutError, BlockingIOError):
+                for number in range(60):
+                    bad.sendall(header(2 + number, 1 << 20, 9, 5000) + bytes(1 << 20))
+            friend.send(other, b"unharmed")
+            equal(other.receive()[1], b"unharmed")
+            until(lambda: not any(port["port"] == 5000 for port in proxy.info()["ports"]), "its end")
+        said = [line for line in proxy.logged().splitlines() if "the program with port 5000 is ended" in line]
+        equal(len(said), 1, proxy.logged())
+        deaf.socket.settimeout(5)
+
+
+@here
+def test_a_message_larger_than_the_send_buffer_is_refused_and_the_next_is_not(env):
+    with two_hosts("--buffer", "1M") as (small, large), small.program() as one, large.program() as other:
+        one.send(other, bytes(1 << 20))
+        equal(len(other.receive()[1]), 1 << 20)
+        with contextlib.suppress(OSError):
+            one.send(other, bytes((1 << 20) + 1))
+        equal(one.receive()[0], 2)
+        one.send(other, b"small")
+        equal(other.receive()[1], b"small")
 
 
 def whole_messages(data):

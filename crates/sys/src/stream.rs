@@ -124,15 +124,14 @@ pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel take bytes of a TCP socket only while less than `bytes` of it wait to be sent
-/// (TCP_NOTSENT_LOWAT, tcp(7)); epoll tells of room likewise. Linux 3.12.
+/// Has TCP take no more while so many bytes wait to be sent, and say that it is writable again under
+/// half of that (TCP_NOTSENT_LOWAT): what is kept outside of it can still be put elsewhere.
 ///
 /// # Errors
 /// As setsockopt(2).
-pub fn set_unsent_lowat(fd: impl AsFd, bytes: u32) -> io::Result<()> {
-    // SAFETY: the descriptor is open while `fd` is borrowed, and the pointer and the length are those
-    // of a u32 that lives on the stack.
-    let result = unsafe {
+pub fn set_unsent_bytes_max(fd: impl AsFd, bytes: u32) -> io::Result<()> {
+    // SAFETY: the descriptor is open while `fd` is borrowed, and `bytes` is an int of that length.
+    let code = unsafe {
         libc::setsockopt(
             fd.as_fd().as_raw_fd(),
             libc::IPPROTO_TCP,
@@ -141,7 +140,7 @@ pub fn set_unsent_lowat(fd: impl AsFd, bytes: u32) -> io::Result<()> {
             size_of::<u32>() as libc::socklen_t,
         )
     };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    if code == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 /// MPTCP's answers to options that it does not have, or did not have yet (mptcp_setsockopt(),
@@ -254,9 +253,9 @@ mod tests {
             }
             total
         };
-        set_unsent_lowat(&stream, 1).unwrap();
+        set_unsent_bytes_max(&stream, 1).unwrap();
         let few = fill(&stream);
-        set_unsent_lowat(&stream, u32::MAX).unwrap();
+        set_unsent_bytes_max(&stream, u32::MAX).unwrap();
         assert!(fill(&stream) > 0, "after {few} bytes there was room for more");
     }
 

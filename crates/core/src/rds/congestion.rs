@@ -42,11 +42,10 @@ impl Map {
         Some(Self(any.then(|| Box::new(*bits))))
     }
 
-    /// The bytes, to be sent.
-    pub fn write(&self, to: &mut Vec<u8>) {
-        match &self.0 {
-            Some(bits) => to.extend_from_slice(&bits[..]),
-            None => to.resize(to.len() + MAP_BYTES, 0),
+    /// Writes the bytes that are sent, [`MAP_BYTES`] of them, over zeros.
+    pub fn write(&self, to: &mut [u8]) {
+        if let Some(bits) = &self.0 {
+            to.copy_from_slice(&bits[..]);
         }
     }
 
@@ -65,7 +64,7 @@ mod tests {
     fn a_bit_is_where_the_kernel_has_it() {
         let mut map = Map::default();
         map.set(4001, true);
-        let mut bytes = Vec::new();
+        let mut bytes = [0; MAP_BYTES];
         map.write(&mut bytes);
         assert_eq!((bytes.len(), bytes[4001 / 8]), (8192, 1 << 1));
         let read = Map::read(&bytes).unwrap();

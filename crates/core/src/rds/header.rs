@@ -119,16 +119,29 @@ pub struct Announcement {
     pub port_is_lane: bool,
 }
 
+/// An extension header that says what cannot be: the rest of them was not read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Unreadable(pub u8);
+
 impl Announcement {
-    /// Reads the extension headers of a probe.
+    /// Reads the extension headers of a probe, as far as they can be read.
     #[must_use]
     pub fn read(extensions: &[u8; EXTENSION_BYTES]) -> Self {
+        Self::read_checked(extensions).0
+    }
+
+    /// Reads them, and says which type ended the reading: an unknown one, or one whose data are cut off.
+    #[must_use]
+    pub fn read_checked(extensions: &[u8; EXTENSION_BYTES]) -> (Self, Option<Unreadable>) {
         let mut found = Self::default();
         let mut rest = &extensions[..];
         while let Some((kind, after)) = rest.split_first() {
+            if *kind == 0 {
+                break;
+            }
             let Some((data, next)) = length_of(*kind).and_then(|n| after.split_at_checked(n))
             else {
-                break; // the end, or nothing that can be known
+                return (found, Some(Unreadable(*kind)));
             };
             match (*kind, data) {
                 (NPATHS, [high, low]) => found.lanes = Some(u16::from_be_bytes([*high, *low])),
@@ -140,7 +153,7 @@ impl Announcement {
             }
             rest = next;
         }
-        found
+        (found, None)
     }
 
     /// Writes them, in the order in which kernels do.
@@ -217,6 +230,9 @@ mod tests {
         let cut = [3, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 6, 9];
         assert_eq!(Announcement::read(&cut), Announcement::default());
         assert_eq!(read(&[]), Announcement::default());
+        assert_eq!(Announcement::read_checked(&cut).1, Some(Unreadable(6)));
+        assert_eq!(Announcement::read_checked(&[99; 16]).1, Some(Unreadable(99)));
+        assert_eq!(Announcement::read_checked(&[0; 16]).1, None);
     }
 
     #[test]

@@ -27,12 +27,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::congestion::{MAP_BYTES, Map};
-use super::hash::lane_of;
+use super::hash::{Shares, among};
 use super::header::{
     Announcement, FLAG_AGAIN, FLAG_MAP, HEADER_BYTES, Header, LANES_MAX, MESSAGE_BYTES_MAX,
     PROBE_PORT,
 };
-use super::lane::{Counts, Freed, State};
+pub use super::lane::Progress;
+use super::lane::{Counts, Freed, MapMessage, State};
 use super::peer::{Busy, Peer, Told};
 use crate::time::Time;
 
@@ -151,6 +152,10 @@ pub enum Notice {
     Answers(IpAddr),
     /// It sent a congestion map of another length.
     BadMap(IpAddr),
+    /// A probe of its has an extension header of this type, which is unknown or cut off.
+    Extension(IpAddr, u8),
+    /// It opens more connections than there are lanes.
+    Lanes(IpAddr),
     /// There are too many peers.
     Peers(IpAddr),
     /// It has started anew: messages that its last start may have got were dropped.
@@ -175,6 +180,15 @@ impl fmt::Display for Notice {
             Self::BadMap(from) => write!(
                 f,
                 "{from} sent a congestion map that is not {MAP_BYTES} bytes long: it is ignored"
+            ),
+            Self::Extension(from, kind) => write!(
+                f,
+                "{from} sent an extension header of type {kind}, which is unknown or cut off: it is \
+                 ignored, and those after it are"
+            ),
+            Self::Lanes(from) => write!(
+                f,
+                "{from} opens more connections than there are lanes: further ones are reset"
             ),
             Self::Peers(from) => {
                 write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
@@ -252,6 +266,8 @@ pub enum NotTaken {
 /// A port of this host.
 #[derive(Debug, Default)]
 struct Port {
+    /// Of [`LANES_MAX`] lanes, the one that carries what it sends.
+    lane: usize,
     queue: VecDeque<Datagram>,
     queued_bytes: usize,
     sent_bytes: usize,
@@ -284,6 +300,13 @@ pub struct Totals {
     pub refused: u64,
 }
 
+/// Whose a connection is.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    peer: u32,
+    lane: u8,
+}
+
 /// A host that speaks RDS.
 #[derive(Debug)]
 pub struct Node {
@@ -291,18 +314,22 @@ pub struct Node {
     key: u32,
     random: u64,
     ports: BTreeMap<u16, Port>,
-    peers: BTreeMap<u32, Peer>,
+    shares: Shares,
+    /// Boxed, for a map's nodes are half empty.
+    peers: BTreeMap<u32, Box<Peer>>,
     by_address: BTreeMap<IpAddr, u32>,
-    connections: BTreeMap<Connection, (u32, usize)>,
+    connections: BTreeMap<Connection, Place>,
     next_connection: u64,
     next_peer: u32,
     congested: Map,
     /// The map that was sent last, with its header.
-    last_map: Option<Arc<[u8]>>,
+    last_map: Option<Arc<MapMessage>>,
     timers: BTreeSet<(Time, u32)>,
     requests: VecDeque<Request>,
     freed: Freed,
     totals: Totals,
+    /// That there are too many peers was said, and none was taken since.
+    told_of_peers: bool,
 }
 
 /// An address as the kernel compares it: as IPv6, IPv4 mapped into it.
@@ -329,6 +356,7 @@ impl Node {
             random: config.seed,
             config,
             ports: BTreeMap::new(),
+            shares: Shares::default(),
             peers: BTreeMap::new(),
             by_address: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -340,6 +368,7 @@ impl Node {
             requests: VecDeque::new(),
             freed: Freed::new(),
             totals: Totals::default(),
+            told_of_peers: false,
         };
         node.key = node.draw() as u32;
         node
@@ -371,13 +400,15 @@ impl Node {
             port if self.ports.contains_key(&port) => return Err(BindError::InUse),
             port => port,
         };
-        self.ports.insert(port, Port::default());
+        let lane = self.shares.take(port, self.key);
+        self.ports.insert(port, Port { lane, ..Port::default() });
         Ok(port)
     }
 
     /// Gives a port back, with all that waits in its queue. What it has sent goes on its way.
     pub fn unbind(&mut self, port: u16) {
         let Some(gone) = self.ports.remove(&port) else { return };
+        self.shares.give_back(gone.lane);
         if gone.congested {
             self.set_congested(port, false);
         }
@@ -423,7 +454,7 @@ impl Node {
         port.sent += 1;
         port.sent_bytes += body.len() + MESSAGE_COST;
         let lanes = if peer.paths == 0 { self.config.lanes } else { peer.paths };
-        let lane = lane_of(from, self.key, lanes);
+        let lane = among(port.lane, lanes);
         let length = body.len() as u32;
         let header = Header { length, from, to: to.1, ..Header::default() };
         peer.lane(lane).push(header, body);

@@ -30,6 +30,8 @@ pub(crate) enum Told {
     NoPort,
     Answers,
     Map,
+    Extension,
+    Lanes,
 }
 
 #[derive(Debug)]
@@ -196,6 +198,7 @@ impl Peer {
     pub(crate) fn memory(&self) -> usize {
         let unused = (self.lanes.capacity() - self.lanes.len()) * size_of::<Lane>();
         let map = if self.congested.count() > 0 { super::congestion::MAP_BYTES } else { 0 };
-        size_of::<Self>() + unused + map + self.lanes.iter().map(Lane::memory).sum::<usize>()
+        let lanes: usize = self.lanes.iter().map(Lane::memory).sum();
+        size_of::<Self>() + unused + map + self.spread.memory() + lanes
     }
 }

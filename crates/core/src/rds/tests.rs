@@ -7,7 +7,7 @@ mod simulated;
 use core::net::IpAddr;
 
 use super::header::{HEADER_BYTES, Header};
-use super::node::{Config, Connection, Node, Request};
+use super::node::{Config, Connection, Node, Progress, Request};
 use crate::time::Time;
 
 const SMALL: &str = "10.0.0.1";
@@ -55,6 +55,11 @@ fn written(node: &mut Node, connection: Connection) -> Vec<(Header, Vec<u8>)> {
     }
     assert!(rest.is_empty());
     found
+}
+
+/// TCP has acknowledged so much, and has nothing left to send.
+fn progress(acknowledged: u64) -> Progress {
+    Progress { acknowledged, ..Progress::default() }
 }
 
 /// A message as it goes over the wire.

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use hawser_core::rds::header::{EXTENSION_BYTES, Header, MESSAGE_BYTES_MAX, PROBE_PORT};
-use hawser_core::rds::node::{Config, Connection, Node, OVERRUN_BYTES};
+use hawser_core::rds::node::{Config, Connection, Node, OVERRUN_BYTES, Progress};
 use hawser_core::time::Time;
 
 /// Bytes that a port may have waiting before it is congested.
@@ -71,7 +71,12 @@ pub(crate) fn play(input: &[u8]) {
             (1, Some(connection)) => {
                 let wrote = node.to_write(connection)[0].len().min(count.into());
                 node.wrote(connection, wrote);
-                node.acknowledged(connection, wrote as u64, now);
+                let progress = Progress {
+                    acknowledged: wrote as u64,
+                    has_unsent: low & 1 == 1,
+                    ..Progress::default()
+                };
+                node.acknowledged(connection, progress, now);
             }
             (2, Some(connection)) => {
                 node.closed(connection, now);

@@ -17,7 +17,7 @@ use std::time::Duration;
 use hawser_core::link::path::Sample;
 use hawser_core::time::Time;
 use hawser_sys::dial::{close_with_reset, dial_result};
-use hawser_sys::stream::{TcpOptions, recv, send, set_tcp_options, set_unsent_lowat};
+use hawser_sys::stream::{TcpOptions, recv, send, set_tcp_options, set_unsent_bytes_max};
 use hawser_sys::tcp_info::tcp_info;
 
 use super::keys::PublicKey;
@@ -99,7 +99,7 @@ impl Connection {
             ..TcpOptions::default()
         };
         set_tcp_options(&fd, &options)?;
-        set_unsent_lowat(&fd, UNSENT_BYTES)?;
+        set_unsent_bytes_max(&fd, UNSENT_BYTES)?;
         Ok(Self {
             fd,
             tls,

@@ -25,14 +25,17 @@ use std::time::Duration;
 use hawser_core::rds::TCP_PORT;
 use hawser_core::rds::header::LANES_MAX;
 use hawser_core::rds::node::{
-    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Report, Request, SendError,
+    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Progress, Report, Request,
+    SendError,
 };
 use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event, Events};
 use hawser_sys::listen::{accept_tcp, listen_tcp};
-use hawser_sys::stream::{TcpOptions, recv, send_vectored, set_tcp_options, shutdown_sending};
+use hawser_sys::stream::{
+    TcpOptions, recv, send_vectored, set_tcp_options, set_unsent_bytes_max, shutdown_sending,
+};
 use hawser_sys::tcp_info::tcp_info;
 
 use crate::process::random_u64;
@@ -51,9 +54,12 @@ const WAITING_ALL_MAX: usize = 1024;
 const DRAIN_MAX: Duration = Duration::from_secs(1);
 /// TCP is asked what it has acknowledged after so many bytes, or after a time that doubles while
 /// nothing is.
-const ACKNOWLEDGED_EACH_BYTES: u64 = 64 << 10;
+const ACKNOWLEDGED_EACH_BYTES: u32 = 64 << 10;
 const ACKNOWLEDGED_AFTER: Duration = Duration::from_millis(2);
 const ACKNOWLEDGED_AFTER_MAX: Duration = Duration::from_millis(64);
+/// What TCP has beyond what it has sent. A lane that is dialled again has to send it first, and by a
+/// slow one that takes long.
+const UNSENT_BYTES_MAX: u32 = 128 << 10;
 /// Source ports that are tried for a dial.
 const PORTS_TRIED: u32 = 64;
 /// What Linux's rds_tcp sets (rds_tcp_keepalive, net/rds/tcp_listen.c).
@@ -114,8 +120,8 @@ struct Socket {
     wants_write: bool,
     paused: bool,
     /// What TCP had acknowledged when it was established: the SYN, on one side.
-    acknowledged_before: u64,
-    unasked_bytes: u64,
+    acknowledged_before: u32,
+    unasked_bytes: u32,
 }
 
 /// When TCP is asked what it has acknowledged.
@@ -168,14 +174,16 @@ fn source_ports() -> (u16, u16) {
     }
 }
 
-fn tcp_options() -> TcpOptions {
-    TcpOptions {
+fn set_options(fd: &OwnedFd) -> io::Result<()> {
+    let options = TcpOptions {
         keepalive: true,
         keepalive_idle: KEEPALIVE,
         keepalive_interval: KEEPALIVE,
         keepalive_count: KEEPALIVE_PROBES,
         ..TcpOptions::default()
-    }
+    };
+    set_tcp_options(fd, &options)?;
+    set_unsent_bytes_max(fd, UNSENT_BYTES_MAX)
 }
 
 impl Endpoint {
@@ -376,7 +384,7 @@ impl Endpoint {
                 return self.node.failed(at, now);
             }
             socket.dialling = false;
-            socket.acknowledged_before = acknowledged(&socket.fd).unwrap_or(0);
+            socket.acknowledged_before = acknowledged_before(&socket.fd);
             self.node.connected(at, now);
         }
         let Some(socket) = self.sockets.get_mut(&at) else { return };
@@ -402,7 +410,7 @@ impl Endpoint {
             match accept_tcp(&self.listener) {
                 Ok((fd, from)) => {
                     // A connection without them works, and is found dead later.
-                    let _ = set_tcp_options(&fd, &tcp_options());
+                    let _ = set_options(&fd);
                     self.offer(from.ip().to_canonical(), from.port(), fd, now);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -426,6 +434,7 @@ impl Endpoint {
                 if of_peer < WAITING_MAX && self.waiting.len() < WAITING_ALL_MAX {
                     self.waiting.push(Waiting { from, port, fd });
                 } else {
+                    self.node.refused_to_wait(from);
                     close_with_reset(fd);
                 }
             }
@@ -484,8 +493,8 @@ impl Endpoint {
     /// A connection has ended, and was read to its end.
     fn ended(&mut self, at: Connection, now: Time) {
         if let Some(socket) = self.forget(at) {
-            if let Some(bytes) = acknowledged(&socket.fd) {
-                self.node.acknowledged(at, bytes - socket.acknowledged_before, now);
+            if let Some(progress) = socket.progress() {
+                self.node.acknowledged(at, progress, now);
             }
             drop(socket);
             self.node.closed(at, now);
@@ -518,7 +527,7 @@ impl Endpoint {
             match request {
                 Request::Dial { connection, to, port_remainder } => {
                     match self.dial(to, port_remainder).and_then(|fd| {
-                        set_tcp_options(&fd, &tcp_options())?;
+                        set_options(&fd)?;
                         self.epoll.add(&fd, connection.0)?;
                         Ok(fd)
                     }) {
@@ -597,7 +606,7 @@ impl Endpoint {
                 match send_vectored(&socket.fd, &bufs) {
                     Ok(count) => {
                         self.node.wrote(at, count);
-                        socket.unasked_bytes += count as u64;
+                        socket.unasked_bytes = socket.unasked_bytes.saturating_add(count as u32);
                         self.asking.entry(at).or_default();
                     }
                     // Broken: reading says so, after what came before.
@@ -625,8 +634,8 @@ impl Endpoint {
             if then > now && socket.unasked_bytes < ACKNOWLEDGED_EACH_BYTES {
                 continue;
             }
-            let Some(bytes) = acknowledged(&socket.fd) else { continue };
-            self.node.acknowledged(*at, bytes - socket.acknowledged_before, now);
+            let Some(progress) = socket.progress() else { continue };
+            self.node.acknowledged(*at, progress, now);
             socket.unasked_bytes = 0;
             if self.node.has_unacknowledged(*at) {
                 asking.after = (asking.after * 2).min(ACKNOWLEDGED_AFTER_MAX);
@@ -643,7 +652,7 @@ impl Endpoint {
 
 impl Socket {
     fn new(fd: OwnedFd, dialling: bool) -> Self {
-        let acknowledged_before = if dialling { 0 } else { acknowledged(&fd).unwrap_or(0) };
+        let acknowledged_before = if dialling { 0 } else { acknowledged_before(&fd) };
         Self {
             fd,
             dialling,
@@ -656,10 +665,19 @@ impl Socket {
             unasked_bytes: 0,
         }
     }
+
+    fn progress(&self) -> Option<Progress> {
+        let info = tcp_info(&self.fd).ok()?;
+        Some(Progress {
+            acknowledged: info.bytes_acked?.saturating_sub(self.acknowledged_before.into()),
+            has_unsent: info.unsent.is_some_and(|bytes| bytes > 0),
+            rtt: Duration::from_micros(info.rtt_min_us.unwrap_or(0).into()),
+        })
+    }
 }
 
-fn acknowledged(fd: &OwnedFd) -> Option<u64> {
-    tcp_info(fd).ok()?.bytes_acked
+fn acknowledged_before(fd: &OwnedFd) -> u32 {
+    tcp_info(fd).ok().and_then(|info| info.bytes_acked).unwrap_or(0) as u32
 }
 
 impl std::fmt::Debug for Endpoint {

@@ -48,6 +48,8 @@ const SECOND: Duration = Duration::from_secs(1);
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// What the other end says of itself is no longer than this.
 const LINE_MAX: u64 = 4096;
+/// Seconds that are kept one by one.
+const SECONDS_MAX: usize = 3600;
 /// Tasks at most: ports follow each other.
 pub const TASKS_MAX: u16 = 512;
 
@@ -485,6 +487,8 @@ struct Table<'a> {
     at_last: Counts,
     cpu_first: Option<(u64, u64)>,
     cpu_last: Option<(u64, u64)>,
+    /// Requests sent in each second that counts.
+    each_second: Vec<u64>,
 }
 
 impl<'a> Table<'a> {
@@ -514,6 +518,7 @@ impl<'a> Table<'a> {
             at_last: counts,
             cpu_first: cpu,
             cpu_last: cpu,
+            each_second: Vec::new(),
         }
     }
 
@@ -526,6 +531,9 @@ impl<'a> Table<'a> {
                 true => values(self.plan, done, time, cpu),
                 false => row(self.plan.tasks, done, time, cpu, ""),
             });
+        }
+        if self.show.json && self.each_second.len() < SECONDS_MAX {
+            self.each_second.push(counts.minus(&self.at_last).requests_sent);
         }
         (self.last, self.at_last, self.cpu_last) = (now, counts, cpu);
     }
@@ -557,6 +565,7 @@ impl<'a> Table<'a> {
                 "rtt_us": average(done.rtt_us, done.answers),
                 "cpu_percent": cpu,
                 "lanes": lanes.collect::<Vec<_>>(),
+                "requests_each_second": self.each_second,
             });
             return print(&format!("{summary}\n"));
         }

@@ -1,13 +1,13 @@
 //! Connections: which are dialled and taken, what is written to them, what becomes of them.
 
 use super::{
-    Announcement, Busy, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_MAX, Header, IDLE, IpAddr,
-    KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT, Peer,
-    Request, SHUT_OUT, State, Time, VecDeque, as_ipv6, is_a_host,
+    Announcement, Arc, Busy, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_MAX, Header, IDLE,
+    IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT, Peer,
+    Place, Progress, Request, SHUT_OUT, State, Time, Told, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
-use crate::rds::lane::Lane;
-use crate::rds::spread;
+use crate::rds::lane::{Lane, MapMessage};
+use crate::rds::spread::{self, Seen};
 
 /// Lanes leave their number as the remainder of source ports (RDS_MPATH_WORKERS).
 const REMAINDERS: u16 = LANES_MAX as u16;
@@ -24,8 +24,9 @@ impl Node {
         let dials = as_ipv6(self.config.address) < as_ipv6(address);
         let at = self.next_peer;
         self.next_peer += 1;
-        self.peers.insert(at, Peer::new(address, dials, now));
+        self.peers.insert(at, Box::new(Peer::new(address, dials, now)));
         self.by_address.insert(address, at);
+        self.told_of_peers = false;
         Some(at)
     }
 
@@ -42,10 +43,21 @@ impl Node {
         true
     }
 
+    /// Whose it is: the peer and the lane.
+    pub(super) fn place_of(&self, connection: Connection) -> Option<(u32, usize)> {
+        self.connections.get(&connection).map(|place| (place.peer, usize::from(place.lane)))
+    }
+
+    fn forget_connection(&mut self, connection: Connection) -> Option<(u32, usize)> {
+        let place = self.place_of(connection);
+        self.connections.remove(&connection);
+        place
+    }
+
     fn new_connection(&mut self, peer: u32, lane: usize) -> Connection {
         let connection = Connection(self.next_connection);
         self.next_connection += 1;
-        self.connections.insert(connection, (peer, lane));
+        self.connections.insert(connection, Place { peer, lane: lane as u8 });
         connection
     }
 
@@ -111,7 +123,7 @@ impl Node {
 
     /// A connection that was asked for is there.
     pub fn connected(&mut self, connection: Connection, now: Time) {
-        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+        let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         if !peer.dials {
             // It was a knock: the smaller address dials back (rds_tcp_state_change,
@@ -127,7 +139,7 @@ impl Node {
 
     /// A connection that was asked for cannot be had.
     pub fn failed(&mut self, connection: Connection, now: Time) {
-        let Some((at, lane)) = self.connections.remove(&connection) else { return };
+        let Some((at, lane)) = self.forget_connection(connection) else { return };
         if let Some(peer) = self.peers.get_mut(&at) {
             peer.lanes[lane].rewind();
         }
@@ -144,13 +156,23 @@ impl Node {
         taken
     }
 
+    /// A connection was reset, for too many of the peer wait for a lane already.
+    pub fn refused_to_wait(&mut self, from: IpAddr) {
+        self.totals.refused += 1;
+        if let Some(at) = self.by_address.get(&from.to_canonical()).copied() {
+            self.notice(at, Told::Lanes, Notice::Lanes);
+        }
+    }
+
     fn accept_(&mut self, from: IpAddr, port: u16, now: Time) -> Result<Connection, NotTaken> {
         let from = from.to_canonical();
         if from == self.config.address || !is_a_host(from) {
             return Err(NotTaken::Refuse);
         }
         let Some(at) = self.peer_at(from, now) else {
-            self.requests.push_back(Request::Notice(Notice::Peers(from)));
+            if !std::mem::replace(&mut self.told_of_peers, true) {
+                self.requests.push_back(Request::Notice(Notice::Peers(from)));
+            }
             return Err(NotTaken::Refuse);
         };
         let Some(peer) = self.peers.get_mut(&at) else { return Err(NotTaken::Refuse) };
@@ -209,6 +231,8 @@ impl Node {
             this.push(header, &[]);
         }
         Self::ask_to_write(&mut self.requests, this);
+        // The search for lanes that share a limit goes on once all are up.
+        self.timers.insert((now, at));
         if to_be_held {
             self.timers.insert((now.after(HELD_MAX), at));
         }
@@ -233,7 +257,8 @@ impl Node {
             peer.lanes[meant].link = link;
             peer.lanes[meant].generation = peer.generation;
             if let Some(connection) = peer.lanes[meant].link.connection {
-                self.connections.insert(connection, (at, meant));
+                let place = Place { peer: at, lane: meant as u8 };
+                self.connections.insert(connection, place);
             }
             self.requests.push_back(Request::Vacant(peer.address));
             meant
@@ -246,20 +271,21 @@ impl Node {
 
     /// What goes next on a connection, in two parts. Nothing if it waits for something.
     pub fn to_write(&mut self, connection: Connection) -> [&[u8]; 2] {
-        let Some((at, lane)) = self.connections.get(&connection) else { return [&[], &[]] };
+        let Some((at, lane)) = self.place_of(connection) else { return [&[], &[]] };
         let said = self.announcement();
-        let Some(lane) = self.peers.get_mut(at).and_then(|peer| peer.lanes.get_mut(*lane)) else {
+        let Some(lane) = self.peers.get_mut(&at).and_then(|peer| peer.lanes.get_mut(lane)) else {
             return [&[], &[]];
         };
         if lane.link.map_due && lane.link.map.is_none() && lane.is_up() {
             self.totals.maps_sent += 1;
             lane.link.map_due = false;
-            let mut map = Vec::with_capacity(HEADER_BYTES + MAP_BYTES);
-            map.extend(map_header(said).encode());
-            self.congested.write(&mut map);
+            let mut map: MapMessage = [0; HEADER_BYTES + MAP_BYTES];
+            let (header, bits) = map.split_at_mut(HEADER_BYTES);
+            header.copy_from_slice(&map_header(said).encode());
+            self.congested.write(bits);
             // A map for each lane of each peer would leave holes in the heap between what stays.
-            if self.last_map.as_deref() != Some(&map[..]) {
-                self.last_map = Some(map.into());
+            if self.last_map.as_deref() != Some(&map) {
+                self.last_map = Some(Arc::new(map));
             }
             lane.link.map = self.last_map.clone();
         }
@@ -271,18 +297,18 @@ impl Node {
 
     /// So many bytes of that were written.
     pub fn wrote(&mut self, connection: Connection, count: usize) {
-        if let Some((at, lane)) = self.connections.get(&connection)
-            && let Some(lane) = self.peers.get_mut(at).and_then(|peer| peer.lanes.get_mut(*lane))
+        if let Some((at, lane)) = self.place_of(connection)
+            && let Some(lane) = self.peers.get_mut(&at).and_then(|peer| peer.lanes.get_mut(lane))
         {
             lane.wrote(count);
         }
     }
 
     /// TCP has acknowledged so many bytes of a connection since it is up.
-    pub fn acknowledged(&mut self, connection: Connection, bytes: u64, now: Time) {
-        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+    pub fn acknowledged(&mut self, connection: Connection, progress: Progress, now: Time) {
+        let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
-        peer.lanes[lane].acknowledged(bytes, &mut self.freed);
+        peer.lanes[lane].acknowledged(&progress, now, &mut self.freed);
         // On whole seconds, so that a busy lane does not fill the table of timers.
         let second = now.as_micros() / 1_000_000 * 1_000_000;
         self.timers.insert((Time::from_micros(second).after(2 * IDLE), at));
@@ -292,14 +318,14 @@ impl Node {
     /// Whether the connection's acknowledgements matter: something waits for them.
     #[must_use]
     pub fn has_unacknowledged(&self, connection: Connection) -> bool {
-        self.connections.get(&connection).is_some_and(|(at, lane)| {
-            self.peers.get(at).is_some_and(|peer| peer.lanes[*lane].has_unacknowledged())
+        self.place_of(connection).is_some_and(|(at, lane)| {
+            self.peers.get(&at).is_some_and(|peer| peer.lanes[lane].has_unacknowledged())
         })
     }
 
     /// A connection has ended, and what had come by it was handed over.
     pub fn closed(&mut self, connection: Connection, now: Time) {
-        let Some((at, lane)) = self.connections.remove(&connection) else { return };
+        let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lanes[lane].rewind();
         peer.used = now;
@@ -324,7 +350,7 @@ impl Node {
 
     /// The peer of a connection has broken the protocol.
     pub(super) fn shut_out(&mut self, connection: Connection, now: Time) {
-        let Some((at, lane)) = self.connections.remove(&connection) else { return };
+        let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.shut_out_until = now.after(SHUT_OUT);
         peer.lanes[lane].rewind();
@@ -399,8 +425,13 @@ impl Node {
         if !peer.port_is_lane || peer.paths < 2 {
             return;
         }
-        let looks: Vec<spread::Lane> = peer.lanes.iter().take(peer.paths).map(Lane::look).collect();
-        for lane in peer.spread.look(now, &looks) {
+        let lanes = peer.lanes.iter_mut().take(peer.paths);
+        let looks: Vec<spread::Lane> = lanes.map(Lane::look).collect();
+        let Seen { slow, next } = peer.spread.look(now, &looks);
+        if let Some(next) = next {
+            self.timers.insert((next, at));
+        }
+        for lane in slow {
             self.drain(at, lane);
         }
     }

@@ -13,7 +13,7 @@ impl Node {
     /// Bytes that came on a connection. What they bring is in the ports' queues afterwards.
     pub fn received(&mut self, connection: Connection, bytes: &[u8], now: Time) {
         let mut rest = bytes;
-        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+        let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.used = now;
         let this = &mut peer.lanes[lane];
@@ -22,10 +22,10 @@ impl Node {
         let mut assembly = std::mem::take(&mut this.link.assembly);
         let whole = self.messages(connection, &mut assembly, &mut rest, now);
         if whole
-            && let Some((at, lane)) = self.connections.get(&connection)
-            && let Some(peer) = self.peers.get_mut(at)
+            && let Some((at, lane)) = self.place_of(connection)
+            && let Some(peer) = self.peers.get_mut(&at)
         {
-            peer.lanes[*lane].link.assembly = assembly;
+            peer.lanes[lane].link.assembly = assembly;
         }
     }
 
@@ -41,7 +41,7 @@ impl Node {
                 Ok(Some((header, body))) => self.message(connection, header, body, now),
                 Ok(None) => return true,
                 Err(too_long) => {
-                    if let Some((at, _)) = self.connections.get(&connection).copied() {
+                    if let Some((at, _)) = self.place_of(connection) {
                         let told = |from| Notice::TooLong(from, too_long.0);
                         self.notice(at, Told::TooLong, told);
                     }
@@ -53,7 +53,7 @@ impl Node {
     }
 
     fn message(&mut self, connection: Connection, header: Header, body: Cow<'_, [u8]>, now: Time) {
-        let Some((at, lane)) = self.connections.get(&connection).copied() else { return };
+        let Some((at, lane)) = self.place_of(connection) else { return };
         if header.is_map() {
             return self.map(at, lane, &header, &body, now);
         }
@@ -67,7 +67,11 @@ impl Node {
         this.expected = header.sequence.wrapping_add(1);
         this.counts.received += 1;
         if header.is_probe() {
-            let said = Announcement::read(&header.extensions);
+            let (said, unreadable) = Announcement::read_checked(&header.extensions);
+            if let Some(unreadable) = unreadable {
+                let notice = |from| Notice::Extension(from, unreadable.0);
+                self.notice(at, Told::Extension, notice);
+            }
             self.learn(at, lane, said, false, now);
             if header.to == PROBE_PORT {
                 return;
@@ -143,24 +147,24 @@ impl Node {
 
     /// A queue is fuller than it should be by what was under way.
     fn pause(&mut self, connection: Connection, port: u16) {
-        if let Some((at, lane)) = self.connections.get(&connection)
-            && let Some(peer) = self.peers.get_mut(at)
+        if let Some((at, lane)) = self.place_of(connection)
+            && let Some(peer) = self.peers.get_mut(&at)
             && let Some(port) = self.ports.get_mut(&port)
             && !port.pausing.contains(&connection)
         {
             port.pausing.push(connection);
-            if !std::mem::replace(&mut peer.lanes[*lane].link.paused, true) {
+            if !std::mem::replace(&mut peer.lanes[lane].link.paused, true) {
                 self.requests.push_back(Request::Pause(connection));
             }
         }
     }
 
     pub(super) fn resume(&mut self, connection: Connection) {
-        if let Some((at, lane)) = self.connections.get(&connection)
-            && let Some(peer) = self.peers.get_mut(at)
+        if let Some((at, lane)) = self.place_of(connection)
+            && let Some(peer) = self.peers.get_mut(&at)
             && !self.ports.values().any(|port| port.pausing.contains(&connection))
         {
-            peer.lanes[*lane].link.paused = false;
+            peer.lanes[lane].link.paused = false;
             self.requests.push_back(Request::Resume(connection));
         }
     }

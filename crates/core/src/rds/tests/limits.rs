@@ -58,9 +58,9 @@ fn room_is_told_once_tcp_has_acknowledged() {
     node.received(connection, &kernel_map(), now);
     written(&mut node, connection);
     let all = 48 + 8192 + 1048; // and then the probe
-    node.acknowledged(connection, all - 1, now);
+    node.acknowledged(connection, progress(all - 1), now);
     assert!(!requests(&mut node).contains(&Request::Room(port)), "one byte is missing");
-    node.acknowledged(connection, all, now);
+    node.acknowledged(connection, progress(all), now);
     assert!(requests(&mut node).contains(&Request::Room(port)));
     assert_eq!(node.send(port, to, &[2; 10], now), Ok(()));
 }
@@ -111,7 +111,7 @@ fn what_was_not_acknowledged_is_sent_again_from_its_first_byte_with_its_number()
     node.wrote(connection, count);
     let all = 48 + 48 + 5;
     node.wrote(connection, all + 48 + 1);
-    node.acknowledged(connection, (count + all) as u64, now);
+    node.acknowledged(connection, progress((count + all) as u64), now);
     node.closed(connection, now);
     now = now.after(std::time::Duration::from_millis(2));
     node.tick(now);
@@ -212,6 +212,57 @@ fn messages_to_a_port_that_nobody_has_are_dropped_and_said_once() {
 }
 
 #[test]
+fn extensions_that_lie_are_ignored_and_said_once() {
+    let (mut node, connection) = accepted(1000);
+    // 77 is unknown; a number of lanes that begins in the last byte is cut off.
+    for (sequence, extensions) in [(1, [77; 16]), (2, [77; 16])] {
+        node.received(connection, &probe(sequence, 1, 0, &extensions), Time::ZERO);
+    }
+    assert_eq!(notices(&mut node), [Notice::Extension(address(SMALL), 77)]);
+    assert_eq!(node.report().peers[0].paths, 1, "it has said nothing of lanes");
+    for (lanes, paths) in [(0, 1), (3, 3), (9, 8), (u16::MAX, 8)] {
+        let (mut node, connection) = accepted(1000);
+        let [high, low] = u16::to_be_bytes(lanes);
+        node.received(connection, &probe(1, 1, 0, &[5, high, low]), Time::ZERO);
+        assert_eq!(node.report().peers[0].paths, paths, "{lanes} lanes");
+    }
+}
+
+#[test]
+fn connections_beyond_the_lanes_wait_and_what_was_reset_is_said_once() {
+    let (mut node, _) = accepted(1000);
+    for port in 0..20 {
+        assert_eq!(node.accept(address(SMALL), port, Time::ZERO), Err(NotTaken::Wait));
+    }
+    assert!(notices(&mut node).is_empty(), "they may have a lane later");
+    for _ in 0..5 {
+        node.refused_to_wait(address(SMALL));
+    }
+    assert_eq!(notices(&mut node), [Notice::Lanes(address(SMALL))]);
+    assert_eq!(node.report().totals.refused, 5);
+}
+
+#[test]
+fn of_a_peer_that_never_reads_no_more_is_kept_than_the_send_buffer_and_others_get_theirs() {
+    let now = Time::ZERO;
+    let mut config = Config::new(address(SMALL), 7, 1);
+    (config.send_buffer, config.lanes) = (100_000, 1);
+    let mut node = Node::new(config);
+    let (port, other_port) = (node.bind(0).unwrap(), node.bind(0).unwrap());
+    let (deaf, other) = (address(LARGE), address("10.0.0.3"));
+    node.send(port, (deaf, 9), b"x", now).unwrap();
+    let Some(Request::Dial { connection, .. }) = node.poll() else { panic!() };
+    node.connected(connection, now);
+    node.received(connection, &kernel_map(), now);
+    written(&mut node, connection);
+    let sent = (0..1000).filter(|_| node.send(port, (deaf, 9), &[0; 9952], now).is_ok()).count();
+    assert_eq!(sent, 10, "10,000 bytes each with their headers, and the first message");
+    assert_eq!(node.send(port, (deaf, 9), b"x", now), Err(SendError::Full));
+    assert!(node.report().peers[0].lanes[0].queued_bytes < 110_200);
+    assert_eq!(node.send(other_port, (other, 9), b"x", now), Ok(()));
+}
+
+#[test]
 fn peers_are_bounded_and_the_idle_ones_forgotten() {
     let mut node = node("255.0.0.1");
     let at = |number: u32| IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0a00_0000 + number));
@@ -221,7 +272,10 @@ fn peers_are_bounded_and_the_idle_ones_forgotten() {
     requests(&mut node);
     let one_more = at(PEERS_MAX as u32);
     assert_eq!(node.accept(one_more, 8, Time::ZERO), Err(NotTaken::Refuse));
-    assert_eq!(notices(&mut node), [Notice::Peers(one_more)]);
+    let another = at(PEERS_MAX as u32 + 1);
+    assert_eq!(node.accept(another, 8, Time::ZERO), Err(NotTaken::Refuse));
+    assert_eq!(notices(&mut node), [Notice::Peers(one_more)], "once, whoever comes");
+    assert_eq!(node.report().totals.refused, 2);
 }
 
 #[test]
@@ -242,7 +296,7 @@ fn an_idle_peer_takes_less_than_4_kib() {
         large.received(*lane, &message(1, 5, 4001, 0, &[1; 9000])[..4000], now);
         large.received(*lane, &message(1, 5, 4001, 0, &[1; 9000])[4000..], now);
         written(&mut large, *lane);
-        large.acknowledged(*lane, u64::MAX, now);
+        large.acknowledged(*lane, progress(u64::MAX), now);
     }
     assert!(large.report().peers[0].memory > 4096);
     large.tick(at_ms(5000));

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::{Config, Connection, LARGE, Node, Request, SMALL, address};
-use crate::rds::node::NotTaken;
+use crate::rds::node::{NotTaken, Progress};
 use crate::time::Time;
 
 /// Marsaglia's xorshift, so that a seed is a run.
@@ -234,7 +234,10 @@ impl World {
         if let Some(connection) = end.connection {
             let count = end.acknowledged;
             end.seen = count;
-            self.hosts[host].node.acknowledged(connection, count, self.now);
+            let left = !end.under_way.is_empty();
+            let progress =
+                Progress { acknowledged: count, has_unsent: left, rtt: Duration::from_millis(1) };
+            self.hosts[host].node.acknowledged(connection, progress, self.now);
             self.requests(host);
         }
     }
