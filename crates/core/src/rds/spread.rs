@@ -30,8 +30,9 @@
 //!
 //! # Limits
 //! Lanes that all share limits in the same way at first are taken for equal: of eight lanes and eight
-//! limits one draw in a hundred. By what this end sends. Only where the peer's lanes are told by source
-//! ports: elsewhere all of them would have to be dialled again for one.
+//! limits one draw in a hundred. Of two lanes it is one in eight, so of two that carry the same one is
+//! dialled again, once. By what this end sends. Only where the peer's lanes are told by source ports:
+//! elsewhere all of them would have to be dialled again for one.
 
 use std::time::Duration;
 
@@ -52,6 +53,8 @@ const RTT_MAX: Duration = Duration::from_millis(500);
 const WAIT: Duration = Duration::from_secs(1);
 /// Steps of one judgement of lanes that are watched.
 const WATCH_STEPS: u32 = 6;
+/// What the fastest lane was counts so much less at the next judgement: it may have been a burst.
+const FORGETS: f64 = 0.9;
 /// So much more is a gain.
 const GAIN: f64 = 1.05;
 /// Less than this a second from the fastest is no traffic to judge by.
@@ -86,7 +89,11 @@ pub struct Seen {
 
 /// The search among the lanes of one peer. Nothing as long as nothing is held up.
 #[derive(Clone, Debug, Default)]
-pub struct Spread(Option<Box<Search>>);
+pub struct Spread {
+    search: Option<Box<Search>>,
+    /// Of two lanes that carry the same, one was dialled again to see whether they share a limit.
+    tried: bool,
+}
 
 #[derive(Clone, Debug)]
 struct Search {
@@ -95,6 +102,8 @@ struct Search {
     /// The most that one lane, and that all of them have carried in this search.
     fastest: f64,
     best: f64,
+    /// Lanes that were not slow, at most: a moment in which more are does not end the search early.
+    found: u32,
     /// Dials without a gain.
     dials: u32,
     rest: Duration,
@@ -128,14 +137,19 @@ impl Spread {
     /// Looks at all lanes.
     pub fn look(&mut self, now: Time, lanes: &[Lane]) -> Seen {
         let held_up = lanes.iter().filter(|lane| lane.held_up).count();
-        if self.0.is_none() && held_up < 2 {
+        if self.search.is_none() && held_up < 2 {
             return Seen::default();
         }
-        let search = self.0.get_or_insert_with(|| Box::new(Search::new(now, lanes)));
-        let seen = search.look(now, lanes);
+        let search = self.search.get_or_insert_with(|| Box::new(Search::new(now, lanes)));
+        let was_searching = search.stage == Stage::Searching;
+        let mut seen = search.look(now, lanes);
+        if was_searching && search.stage != Stage::Searching && lanes.len() == 2 && !self.tried {
+            seen = search.try_second(now);
+        }
+        self.tried |= !seen.slow.is_empty();
         // (What it rests for must be remembered.)
         if seen.next.is_none() && search.rest.is_zero() {
-            self.0 = None;
+            self.search = None;
         }
         seen
     }
@@ -143,7 +157,7 @@ impl Spread {
     /// Bytes of memory beyond itself.
     #[must_use]
     pub fn memory(&self) -> usize {
-        self.0.as_ref().map_or(0, |search| match &search.phase {
+        self.search.as_ref().map_or(0, |search| match &search.phase {
             Phase::Measuring { from, .. } => {
                 size_of::<Search>() + from.capacity() * size_of::<Lane>()
             }
@@ -160,6 +174,7 @@ impl Search {
             stage: Stage::Searching,
             fastest: 0.0,
             best: 0.0,
+            found: 0,
             dials: 0,
             rest: Duration::ZERO,
         }
@@ -228,7 +243,7 @@ impl Search {
         if !is_last && self.stage != Stage::Searching {
             return self.look(now, lanes);
         }
-        self.fastest = self.fastest.max(fastest);
+        self.fastest = fastest.max(FORGETS * self.fastest);
         let part = SLOW[(steps as usize).clamp(1, SLOW.len()) - 1];
         let slow = |(rate, held_up): &(f64, bool)| *held_up && *rate < part * self.fastest;
         let mut slow: Vec<usize> = (0..rates.len()).filter(|at| slow(&rates[*at])).collect();
@@ -246,7 +261,8 @@ impl Search {
         if total > GAIN * self.best {
             (self.best, self.dials) = (total, 0);
         }
-        if self.dials >= enough((rates.len() - slow.len()) as u32) {
+        self.found = self.found.max((rates.len() - slow.len()) as u32);
+        if self.dials >= enough(self.found) {
             return self.give_up(now);
         }
         let beyond = rates.len() as f64 - total / self.fastest;
@@ -258,8 +274,16 @@ impl Search {
     }
 
     fn found(&mut self, now: Time, lanes: &[Lane]) -> Seen {
-        *self = Self { stage: Stage::Watching(0), ..Self::new(now, lanes) };
+        let (stage, fastest) = (Stage::Watching(0), self.fastest);
+        *self = Self { stage, fastest, ..Self::new(now, lanes) };
         self.measure(now, lanes)
+    }
+
+    /// Of two lanes that carry the same, the second is dialled again.
+    fn try_second(&mut self, now: Time) -> Seen {
+        self.stage = Stage::Searching;
+        self.phase = Phase::Waiting;
+        Seen { slow: vec![1], next: Some(now.after(WAIT)) }
     }
 
     fn give_up(&mut self, now: Time) -> Seen {
@@ -394,6 +418,30 @@ mod tests {
     }
 
     #[test]
+    fn a_burst_does_not_end_the_search_early() {
+        // At first much more comes than the limits carry, by few lanes: nothing after that is a gain any
+        // more, and all other lanes look slow for a while.
+        let found = (0..40).filter(|seed| {
+            let mut network = Network::new(*seed, &[10.0; 8]);
+            let mut spread = Spread::default();
+            for step in 0..1000 {
+                let before = network.lanes.clone();
+                network.pass();
+                if step < 40 {
+                    for (lane, before) in network.lanes.iter_mut().zip(&before).take(2) {
+                        lane.bytes += lane.bytes - before.bytes;
+                    }
+                }
+                let seen = spread.look(network.now, &network.lanes);
+                network.dial(&seen);
+            }
+            network.carried() >= 80.0
+        });
+        let found = found.count();
+        assert!(found >= 38, "{found} of 40");
+    }
+
+    #[test]
     fn it_stops_once_all_carry_the_same() {
         let mut network = Network::new(1, &[10.0; 8]);
         network.of = (0..8).collect();
@@ -402,6 +450,24 @@ mod tests {
             network.pass();
             assert_eq!(spread.look(network.now, &network.lanes).slow, []);
         }
+    }
+
+    #[test]
+    fn two_lanes_that_share_a_limit_from_the_start_are_parted() {
+        let mut network = Network::new(5, &[10.0; 8]);
+        network.of = vec![0; 8];
+        // (The others are not looked at.)
+        (2..8).for_each(|at| network.of[at] = 7);
+        let mut spread = Spread::default();
+        let mut dials = 0;
+        for _ in 0..600 {
+            network.pass();
+            let seen = spread.look(network.now, &network.lanes[..2]);
+            dials += seen.slow.len();
+            network.dial(&seen);
+        }
+        assert_ne!(network.of[0], network.of[1]);
+        assert!((1..8).contains(&dials), "{dials} dials");
     }
 
     #[test]
