@@ -552,3 +552,48 @@ def test_control_work_stands_behind_no_login(env):
         assert min(after["login"][0]) > loops, after
         spent = {name: after[name][1] - before[name][1] for name in ("control", "login")}
         assert spent["login"] < 0.1 * spent["control"], spent
+
+
+@pooler_only
+def test_slow_transactions_are_logged_with_their_wait(env):
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0, log_min_duration="300ms") as target:
+        first, second = env.connect(target), env.connect(target)
+        first.execute("begin; select 1")
+        second.send(m.query("select 2 /* not for the log */"))
+        time.sleep(0.5)
+        first.execute("commit")
+        equal(second.collect().value, "2")
+        first.value("select 3")
+
+        def slow():
+            return [line for line in target.pooler.text().splitlines() if "slow transaction" in line]
+        until(lambda: len(slow()) >= 2, "two slow transactions")
+        with_wait = [line for line in slow() if 'wait="0.000 ms"' not in line]
+        equal((len(slow()), len(with_wait)), (2, 1), "one has waited, one has kept others waiting")
+        (wait,) = re.findall(r'wait="([0-9.]+) ms"', with_wait[0])
+        assert float(wait) >= 400, with_wait
+        for line in slow():
+            assert 'database="app" user="app"' in line and 'address="127.0.0.1"' in line and "duration=" in line, line
+        assert "not for the log" not in target.pooler.text()
+        target.pooler.write(log_min_duration="0")
+        target.pooler.reload()
+        first.value("select pg_sleep(0.4)")
+        equal(len(slow()), 2)
+
+
+@pooler_only
+def test_server_connections_lost_in_a_crash_are_warnings(env):
+    with env.pooler_with(log_disconnections=False) as target:
+        idle, within, asks = env.connect(target), env.connect(target), env.connect(target)
+        idle.execute("select 1")
+        within.execute("begin; select 1")
+        asks.send(m.query("select pg_sleep(20) /* lost */"))
+        env.cluster.wait_for_backends("state = 'active' and query like '%/* lost */%' and query not like '%pg_stat_activity%'", 1)
+        idle.execute("select 1")  # a third server connection, which is idle
+        env.cluster.restart("immediate")
+
+        def lost():
+            return [line for line in target.pooler.text().splitlines() if "server connection lost" in line]
+        until(lambda: len(lost()) >= 3, "three warnings")
+        for line in lost():
+            assert " WARN " in line and 'database="app" user="app"' in line, line

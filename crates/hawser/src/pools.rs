@@ -634,6 +634,7 @@ fn settings(
         pin_timeout: unless_exclusive(limits.pin_timeout),
         max_pinned: limits.max_pinned.unwrap_or(u32::MAX),
         transaction_timeout: unless_exclusive(limits.transaction_timeout),
+        log_min_duration: unless_exclusive(config.reload.log.log_min_duration),
         client_idle_timeout: unless_exclusive(limits.client_idle_timeout),
         client_write_timeout: unless_exclusive(timeouts.client_write_timeout),
         client_read_timeout: unless_exclusive(timeouts.client_read_timeout),

@@ -43,7 +43,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::message::{Event, PoolRef};
+use hawser_core::engine::message::{Event, PoolRef, SERVER_CLOSED};
 use hawser_core::engine::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
 use hawser_core::ids::{ClientId, LoopId};
 use hawser_core::time::Time;
@@ -412,11 +412,21 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
                 }
             }
             Event::BackendClosed { backend, database, user, reason } => {
-                if disconnections {
+                if reason == SERVER_CLOSED {
+                    tracing::warn!(%backend, database, user, reason, "server connection lost");
+                } else if disconnections {
                     tracing::info!(%backend, database, user, reason, "server connection closed");
                 } else {
                     tracing::debug!(%backend, database, user, reason, "server connection closed");
                 }
+            }
+            Event::SlowTransaction { client, about, database, user, wait_us, duration_us } => {
+                let (address, port) = (about.peer.to_string(), about.peer.port());
+                let user = about.user().unwrap_or(user);
+                let (wait, duration) = (milliseconds(wait_us), milliseconds(duration_us));
+                tracing::info!(
+                    %client, address, port, database, user, wait, duration, "slow transaction"
+                );
             }
             Event::ReportUnreadable { database, user, error } => {
                 crate::pools::open::say_unreadable(database, user, error);
@@ -439,6 +449,11 @@ impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
             }
         }
     }
+}
+
+/// As PostgreSQL writes durations.
+fn milliseconds(us: u64) -> String {
+    format!("{}.{:03} ms", us / 1000, us % 1000)
 }
 
 #[cfg(test)]

@@ -122,6 +122,8 @@ pub struct Backend<S: Socket> {
     pub(super) unnamed_follows: u64,
     /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
     pub(super) gone: bool,
+    /// How long its client waited for it before this transaction, in microseconds.
+    pub(super) waited_us: u64,
     /// The end of its stream stands behind what is still to be read, and no other event comes of it.
     pub(super) hung_up: bool,
     /// Settings reported since the last ReadyForQuery that it had not reported before.
@@ -273,6 +275,7 @@ impl<S: Socket> Backend<S> {
             unnamed_since: 0,
             unnamed_follows: 0,
             gone: false,
+            waited_us: 0,
             hung_up: false,
             new_reports: 0,
             status: TransactionStatus::Idle,

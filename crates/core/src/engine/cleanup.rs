@@ -185,7 +185,7 @@ impl<S: Socket> Engine<S> {
         &mut self,
         host: &mut H,
         slot: Slot,
-        backend: Box<Backend<S>>,
+        mut backend: Box<Backend<S>>,
         now: Time,
     ) {
         let waits = self.clients.get(slot).is_some_and(|c| c.state == ClientState::Waiting);
@@ -198,6 +198,7 @@ impl<S: Socket> Engine<S> {
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         let waited = now.micros_since(client.since);
+        backend.waited_us = waited;
         let (pool, home) = (client.pool, backend.home);
         self.stats(pool).wait.record(waited);
         if self.take_over(host, slot, backend, home, now).is_ok() {
@@ -489,6 +490,7 @@ impl<S: Socket> Engine<S> {
             backend.spoil_for_good();
         }
         backend.replay.forget();
+        backend.waited_us = 0;
         backend.bringing = false;
         backend.doubt = None;
         backend.pinned = None;

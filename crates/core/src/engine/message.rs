@@ -487,6 +487,9 @@ pub struct BackendRow {
     pub kept_out: usize,
 }
 
+/// The reason of a server connection that its server has ended, by a crash or by its own will.
+pub const SERVER_CLOSED: &str = "server closed the connection";
+
 /// An event for the log.
 #[derive(Debug)]
 pub enum Event<'a> {
@@ -532,7 +535,22 @@ pub enum Event<'a> {
         /// User of its pool.
         user: &'a str,
     },
-    /// A server connection has ended.
+    /// A transaction, with the wait before it, took `log_min_duration` or longer.
+    SlowTransaction {
+        /// Whose.
+        client: ClientId,
+        /// Who it is.
+        about: &'a ClientAbout,
+        /// Database of its pool.
+        database: &'a str,
+        /// User of its pool.
+        user: &'a str,
+        /// How long the client waited for a server connection, in microseconds.
+        wait_us: u64,
+        /// From the first message to a server to the end of the transaction, in microseconds.
+        duration_us: u64,
+    },
+    /// A server connection has ended. [`SERVER_CLOSED`] is the reason where the server ended it.
     BackendClosed {
         /// Which.
         backend: BackendId,

@@ -54,6 +54,8 @@ pub struct PoolSettings {
     pub max_pinned: u32,
     /// How long a transaction may take. Zero: for ever.
     pub transaction_timeout: Duration,
+    /// From which duration on, its wait included, a transaction is told of. Zero: none is.
+    pub log_min_duration: Duration,
     /// How long a client may sit idle. Zero: for ever.
     pub client_idle_timeout: Duration,
     /// How long a client may take no byte while another waits for the pool. Zero: for ever.
@@ -108,6 +110,7 @@ impl Default for PoolSettings {
             pin_timeout: Duration::ZERO,
             max_pinned: u32::MAX,
             transaction_timeout: Duration::ZERO,
+            log_min_duration: Duration::ZERO,
             client_idle_timeout: Duration::ZERO,
             client_write_timeout: Duration::from_secs(2),
             client_read_timeout: Duration::from_secs(30),

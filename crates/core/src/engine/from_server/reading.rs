@@ -1,13 +1,14 @@
 //! Reads from backends, for a client and for nobody.
 
 use std::io::ErrorKind;
+use std::time::Duration;
 
 use super::super::backend::Backend;
 use super::super::message::{ClientState, Event};
 use super::super::table::{Engine, Holder};
 use super::super::{Host, Socket, Token, limits};
 use super::{LOOKED_AT_BYTES_MAX, Relay};
-use crate::ids::Slot;
+use crate::ids::{ClientId, Slot};
 use crate::time::Time;
 
 /// Room for a read that is worth while.
@@ -118,8 +119,22 @@ impl<S: Socket> Engine<S> {
             stats.query.record(now.micros_since(client.since));
             if relayed.transactions > 0 {
                 stats.transactions.add(relayed.transactions);
-                stats.transaction.record(now.micros_since(client.transaction_since));
+                let duration_us = now.micros_since(client.transaction_since);
+                stats.transaction.record(duration_us);
                 client.transaction_since = now;
+                let wait_us = std::mem::take(&mut backend.waited_us);
+                let view = &self.pools[pool as usize];
+                let slow = view.settings.log_min_duration;
+                if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
+                    host.event(Event::SlowTransaction {
+                        client: ClientId { home: self.id, slot },
+                        about: &client.record.about,
+                        database: &view.pool.database,
+                        user: &view.pool.user,
+                        wait_us,
+                        duration_us,
+                    });
+                }
             }
             // What is outstanding behind it begins now, if anything is.
             client.since = now;

@@ -115,6 +115,8 @@ pub(super) struct Asked {
     pub(super) mismatches: u32,
     pub(super) closed: Vec<String>,
     pub(super) told: Vec<SqlState>,
+    /// Wait and duration of slow transactions.
+    pub(super) slow: Vec<(u64, u64)>,
 }
 
 /// The host of one engine.
@@ -165,6 +167,9 @@ impl Host<Fake> for FakeHost<'_> {
             Event::Told { error } => self.asked.told.push(error.code),
             Event::SettingsMismatch { .. } => self.asked.mismatches += 1,
             Event::ReportUnreadable { .. } => self.asked.unreadable_reports += 1,
+            Event::SlowTransaction { wait_us, duration_us, .. } => {
+                self.asked.slow.push((wait_us, duration_us));
+            }
             Event::ClientClosed { .. } => {}
         }
     }

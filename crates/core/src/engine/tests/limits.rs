@@ -584,3 +584,30 @@ fn a_cancel_ends_the_wait_with_a_message_that_streams() {
         assert_eq!(server.received(), query("SELECT 2"));
     }
 }
+
+#[test]
+fn a_transaction_is_slow_from_log_min_duration_on_its_wait_included() {
+    let mut world = World::new(1);
+    world.change_settings(|settings| settings.log_min_duration = Duration::from_millis(300));
+    let (first, second) = (world.client(), world.client());
+    world.send(&first, &query("BEGIN"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CT"));
+    world.send(&second, &query("SELECT 2")); // waits
+    world.wait_ms(200);
+    world.send(&first, &query("COMMIT"));
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.slow, [], "200 ms are not slow");
+    world.wait_ms(100);
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.slow, [(200_000, 100_000)]);
+    world.send(&second, &query("SELECT 3"));
+    world.wait_ms(250);
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.slow.len(), 1, "the wait was that of the transaction before");
+    world.change_settings(|settings| settings.log_min_duration = Duration::ZERO);
+    world.send(&second, &query("SELECT 4"));
+    world.wait_ms(1000);
+    world.send(&server, &answers("CI"));
+    assert_eq!(world.asked.slow.len(), 1);
+}
