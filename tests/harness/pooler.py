@@ -23,9 +23,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 # In which table of hawser.toml a setting stands, where that is not [pool].
 TABLE = {
     "servers": "database", "dbname": "database", "pool_size": "database", "min_pool_size": "database",
-    "reserve_pool_size": "database", "user": "database", "hand_over": "database", "hand_over_secret_file": "database", "password": "database", "target_session_attrs": "database",
+    "reserve_pool_size": "database", "user": "database", "password_file": "database",
+    "password_command": "database", "password_max_age": "database", "proxy_protocol": "database", "hand_over": "database", "hand_over_secret_file": "database", "password": "database", "target_session_attrs": "database",
     "address": "listen", "unix_socket_mode": "listen", "max_packet_size": "listen", "tcp_socket_buffer": "listen",
-    "tcp_defer_accept": "listen", "congestion": "listen",
+    "tcp_defer_accept": "listen", "proxy_protocol_from": "listen", "congestion": "listen",
     "mptcp": "listen", "mptcp_manage": "listen", "tcp_user_timeout": "listen",
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",

@@ -28,6 +28,7 @@ mod document;
 mod error;
 mod group;
 mod overrides;
+mod proxy;
 pub mod registry;
 mod server_url;
 pub(crate) mod suggest;
@@ -44,8 +45,8 @@ use crate::import;
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
     AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
-    LogFormat, LogLevel, MptcpUse, PoolMode, SyslogFacility, TargetSessionAttrs, TlsMode,
-    TlsNegotiation, TlsVersions,
+    LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol, SyslogFacility, TargetSessionAttrs,
+    TlsMode, TlsNegotiation, TlsVersions,
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
@@ -53,6 +54,7 @@ pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, Se
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
 pub use overrides::Overrides;
+pub use proxy::ProxySources;
 pub use registry::{
     AdminSettings, AuthSettings, ClientTlsSettings, ConsoleSettings, LimitSettings, ListenSettings,
     LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings, ProcessSettings,

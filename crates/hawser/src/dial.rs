@@ -14,8 +14,10 @@
 //! * a [`ServerAddressId`] names one address, never a name with several: a cancel request must go
 //!   to the very server that runs the query
 
+pub mod announce;
 pub mod enter;
 pub mod hand_over;
+pub mod password;
 pub mod reach;
 pub mod talk;
 #[cfg(test)]
@@ -39,13 +41,14 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use crate::cc::usage::CongestionUsage;
-use crate::config::{LoadBalanceHosts, MptcpUse, ServerAddress, TargetSessionAttrs};
+use crate::config::{LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs};
 use crate::limits::{AddressPermit, Full};
 use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
 use crate::process::pooler_number;
 use crate::resolve::Resolver;
 use crate::tls::connect::Connecting;
 use enter::{Credentials, EnterError, Entered, enter};
+use password::{PasswordError, PasswordSource, Passwords};
 use reach::{Encryption, Endpoint};
 use talk::{Talk, TalkError};
 
@@ -75,6 +78,10 @@ pub struct Target {
     pub reports: bool,
     /// Whether servers are asked for what it takes to hand sessions over.
     pub hands_over: bool,
+    /// What they are sent first.
+    pub proxy: ProxyProtocol,
+    /// Where the password of their user is, if it is not in the configuration.
+    pub password: Option<PasswordSource>,
 }
 
 /// As whom to log in, to what.
@@ -163,6 +170,13 @@ pub enum DialError {
         /// Why.
         reason: String,
     },
+    /// The password is not to be had now.
+    Password {
+        /// Whose.
+        user: String,
+        /// Why.
+        source: Arc<PasswordError>,
+    },
     /// The conversation broke off.
     Talk {
         /// The server.
@@ -202,6 +216,7 @@ impl DialError {
             | Self::Tls { .. }
             | Self::Timeout { .. }
             | Self::Talk { .. }
+            | Self::Password { .. }
             | Self::Full(_)
             | Self::Unsuitable { .. } => false,
         }
@@ -219,6 +234,14 @@ impl DialError {
                 ClientError::fatal(SqlState::INVALID_AUTHORIZATION, self.to_string())
             }
             _ => ClientError::fatal(SqlState::CONNECTION_FAILURE, self.to_string()),
+        }
+    }
+
+    /// Whether the server has refused the password.
+    fn is_about_the_password(&self) -> bool {
+        match self {
+            Self::Refused { error, .. } => matches!(&error.code.0, b"28P01" | b"28000"),
+            _ => false,
         }
     }
 
@@ -263,6 +286,9 @@ impl fmt::Display for DialError {
             Self::Authentication { server, user, reason } => {
                 write!(f, "could not log in to server at {server} as user \"{user}\": {reason}")
             }
+            Self::Password { user, source } => {
+                write!(f, "no password for user \"{user}\": {source}")
+            }
             Self::Talk { server, source } => {
                 write!(f, "connection to server at {server} failed: {source}")
             }
@@ -299,6 +325,8 @@ pub struct Place {
     pub configured: ServerAddress,
     /// Where exactly.
     pub endpoint: Endpoint,
+    /// What it was sent first, at the last connect.
+    proxy: ProxyProtocol,
     /// Whether the connection was encrypted.
     pub encrypted: bool,
     /// What it goes over.
@@ -354,6 +382,8 @@ pub struct Dialler {
     pub congestion: CongestionUsage,
     /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
     watch: Arc<Watch>,
+    /// Those that are not in the configuration.
+    passwords: Passwords,
     places: Mutex<Places>,
     failing: Mutex<HashMap<ServerAddress, Failing>>,
     /// Servers that refuse to be asked for reports: other poolers do.
@@ -375,6 +405,34 @@ impl Dialler {
     /// # Errors
     /// Why the last server that was tried would not.
     pub async fn dial(
+        &self,
+        target: &Target,
+        login: &Login,
+        gate: Gate<'_>,
+    ) -> Result<Dialled, DialError> {
+        let Some(source) = target.password.as_ref().filter(|source| source.user == login.user)
+        else {
+            return self.dial_as(target, login, gate).await;
+        };
+        let within = target.connect_timeout;
+        let failed = |source| DialError::Password { user: login.user.clone(), source };
+        let first = self.passwords.get(source, None, within).await.map_err(failed)?;
+        let login_with = |credentials| Login { credentials, ..login.clone() };
+        match self.dial_as(target, &login_with(first.clone()), gate).await {
+            Err(error) if error.is_about_the_password() => {
+                // It may have run out: another is asked for, once.
+                let second = self.passwords.get(source, Some(&first), within).await;
+                let second = second.map_err(failed)?;
+                if Arc::ptr_eq(&first, &second) {
+                    return Err(error);
+                }
+                self.dial_as(target, &login_with(second), gate).await
+            }
+            result => result,
+        }
+    }
+
+    async fn dial_as(
         &self,
         target: &Target,
         login: &Login,
@@ -565,6 +623,7 @@ impl Dialler {
         {
             place.tls = target.tls.clone();
             place.tcp = target.tcp;
+            place.proxy = target.proxy;
             return (id, known.clone());
         }
         places.make_room();
@@ -574,6 +633,7 @@ impl Dialler {
         let place = Place {
             configured: configured.clone(),
             endpoint: endpoint.clone(),
+            proxy: target.proxy,
             encrypted,
             transport,
             tls: target.tls.clone(),
@@ -638,13 +698,13 @@ impl Dialler {
         let send = async {
             let encryption = if place.encrypted { Encryption::Must } else { Encryption::No };
             // Plain TCP, whatever the connection that it is for goes over: it lives for one round trip.
-            let link = reach::connect(&place.endpoint, &place.tcp).await.map_err(|source| {
-                DialError::Connect { server: place.endpoint.to_string(), source }
-            })?;
+            let broken = |source| DialError::Connect { server: server.clone(), source };
+            let link = reach::connect(&place.endpoint, &place.tcp).await;
+            let mut link = link.map_err(broken)?;
+            announce::announce(&mut link, &place.endpoint, place.proxy).await.map_err(broken)?;
             let mut stream = reach::open(link, &place.endpoint, &place.tls, encryption).await?;
             let mut request = Vec::with_capacity(16 + key.len());
             startup::write_cancel(&mut request, process, key);
-            let broken = |source| DialError::Connect { server: server.clone(), source };
             stream.write_all(&request).await.map_err(broken)?;
             stream.flush().await.map_err(broken)?;
             // The server says nothing; an error here is the end as well.
@@ -672,12 +732,13 @@ async fn attempt(
         }
         _ => reach::connect(endpoint, &target.tcp).await,
     };
-    let mut link =
-        link.map_err(|source| DialError::Connect { server: endpoint.to_string(), source })?;
+    let broken = |source| DialError::Connect { server: endpoint.to_string(), source };
+    let mut link = link.map_err(broken)?;
     if matches!(endpoint, Endpoint::Tcp { .. }) {
         link.watch_server(dialler.watch.clone());
     }
     dialler.congestion.apply(&mut link, configured.congestion(), configured);
+    announce::announce(&mut link, endpoint, target.proxy).await.map_err(broken)?;
     let mut talk = Talk::new(reach::open(link, endpoint, &target.tls, encryption).await?);
     let mut parameters: Vec<(&[u8], &[u8])> = Vec::with_capacity(8 + login.parameters.len());
     match login.replication {

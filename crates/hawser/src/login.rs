@@ -23,6 +23,7 @@ pub mod access;
 pub mod admin;
 pub mod listen;
 pub mod prove;
+pub mod proxy;
 pub mod start;
 #[cfg(test)]
 mod tests;
@@ -56,6 +57,7 @@ use crate::socket::stream::{Link, Stream};
 use crate::tls::ALPN;
 use admin::{AdminClient, AdminRole};
 use prove::{Proved, Proving, Rule};
+use proxy::Passed;
 use wire::{First, Stop, first_packet, send};
 
 /// The longest name that PostgreSQL keeps (NAMEDATALEN - 1); longer ones are cut, as it does.
@@ -107,6 +109,8 @@ struct Login {
     service: Arc<Service>,
     config: Arc<Config>,
     origin: Origin,
+    /// The port on which Hawser listens, if it is known.
+    port: Option<u16>,
     /// `None` while TLS is being agreed on.
     stream: Option<Stream>,
     permit: Option<ConnectionPermit>,
@@ -116,12 +120,19 @@ struct Login {
     reason: Option<String>,
 }
 
-/// Serves an accepted connection until it is handed to an event loop, or closed.
-pub async fn serve(service: Arc<Service>, link: Link, origin: Origin, permit: ConnectionPermit) {
+/// Serves an accepted connection until it is handed to an event loop, or closed. `port` is the
+/// listener's.
+pub async fn serve(
+    service: Arc<Service>,
+    link: Link,
+    (origin, port): (Origin, Option<u16>),
+    permit: ConnectionPermit,
+) {
     let config = service.config.load_full();
     let mut login = Login {
         service,
         origin,
+        port,
         stream: Some(Stream::Plain(link)),
         permit: Some(permit),
         end_point: None,
@@ -253,7 +264,25 @@ impl Login {
         }
     }
 
+    /// Reads for whom a load balancer connects, if the connection is one's.
+    async fn proxy_header(&mut self) -> Result<(), Stop> {
+        let address = match &self.origin {
+            Origin::Tcp(address) => Some(address.ip()),
+            Origin::Unix { .. } => None,
+        };
+        if !self.config.reload.network.proxy_protocol_from.trust(address, self.port) {
+            return Ok(());
+        }
+        let (limits, network) = (self.service.limits.clone(), self.origin.network());
+        let header = proxy::read(self.stream()?);
+        if let Passed::For(client) = limits.wait(Awaited::FirstPacket, network, header).await? {
+            self.origin = Origin::Tcp(client);
+        }
+        Ok(())
+    }
+
     async fn run(&mut self) -> Result<(), Stop> {
+        self.proxy_header().await?;
         let Some(startup) = self.first_packets().await? else { return Ok(()) };
         let options = options::parse(startup.pairs()).map_err(|error| {
             let code = error.sqlstate().as_bytes().try_into();

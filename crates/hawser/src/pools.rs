@@ -39,6 +39,7 @@ use tokio::sync::Notify;
 use crate::config::{self, Config, DatabaseConfig, PoolLimits, Timeout};
 use crate::dial::enter::Credentials;
 use crate::dial::hand_over::Secret;
+use crate::dial::password::{self, PasswordSource};
 use crate::dial::{Login, Target};
 use crate::limits::ServerBounds;
 use crate::loops::Pool;
@@ -581,7 +582,22 @@ pub(crate) fn target(
         tcp: server_tcp_options(&reload.network, reload.servers.server_lost_timeout),
         reports: database.extension == config::ExtensionUse::Auto,
         hands_over: database.hand_over_secret_file.is_some(),
+        proxy: database.proxy_protocol,
+        password: password_source(database),
     }
+}
+
+/// Where the password of a database's user is, if it is not in the configuration.
+fn password_source(database: &DatabaseConfig) -> Option<PasswordSource> {
+    let place = match (&database.password_file, database.password_command.as_slice()) {
+        (Some(path), _) => password::Place::File(path.clone()),
+        (None, []) => return None,
+        (None, words) => {
+            password::Place::Command { words: words.to_vec(), max_age: database.password_max_age }
+        }
+    };
+    let user = database.forced_user.as_ref()?.name.clone();
+    Some(PasswordSource { user, place })
 }
 
 /// What server connections are reset with that a client of transaction mode has pinned.

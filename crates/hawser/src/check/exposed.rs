@@ -29,6 +29,7 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
         [
             (database.tls.key_file.as_deref(), "a private key"),
             (database.hand_over_secret_file.as_deref(), "a secret"),
+            (database.password_file.as_deref(), "a password"),
         ]
     });
     let all = named.into_iter().chain(of_databases);

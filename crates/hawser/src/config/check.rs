@@ -95,6 +95,20 @@ impl<'a> Check<'a> {
             if entry.password.is_some() && entry.user.is_none() {
                 error("password", "password: without user, whose is it?".into());
             }
+            let sources = [
+                ("password", entry.password.is_some()),
+                ("password_file", entry.password_file.is_some()),
+                ("password_command", !entry.password_command.is_empty()),
+            ];
+            let mut set = sources.into_iter().filter(|(_, is_set)| *is_set).map(|(name, _)| name);
+            if let (Some(first), Some(second)) = (set.next(), set.next()) {
+                error(second, format!("{second}: there is {first} as well: which one?"));
+            }
+            if entry.user.is_none() {
+                for (name, _) in sources[1..].iter().filter(|(_, is_set)| *is_set) {
+                    error(name, format!("{name}: without user, whose password is it?"));
+                }
+            }
             if entry.hand_over_secret_file.is_none() && entry.hand_over != HandOver::Users {
                 error("hand_over", "hand_over: it needs hand_over_secret_file".into());
             }

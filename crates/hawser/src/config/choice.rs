@@ -87,6 +87,16 @@ choices! {
         Off = "off",
     }
 
+    /// Whether servers are sent a header of the PROXY protocol, and which.
+    ProxyProtocol: "off, v1, v2" {
+        /// None.
+        Off = "off",
+        /// Of version 1: text.
+        V1 = "v1",
+        /// Of version 2: binary.
+        V2 = "v2",
+    }
+
     /// What server connections are handed over for.
     HandOver: "users, addresses" {
         /// Clients of all users share them.

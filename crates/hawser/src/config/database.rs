@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use super::address::ServerAddress;
 use super::choice::{
-    ExtensionUse, Fidelity, HandOver, LoadBalanceHosts, PoolMode, TargetSessionAttrs, TlsMode,
-    TlsNegotiation, TlsVersions,
+    ExtensionUse, Fidelity, HandOver, LoadBalanceHosts, PoolMode, ProxyProtocol,
+    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers};
 use super::group::ReloadConfig;
@@ -64,6 +64,14 @@ pub struct DatabaseConfig {
     pub load_balance_hosts: LoadBalanceHosts,
     /// The one user towards the server, if there is one.
     pub forced_user: Option<ForcedUser>,
+    /// The file with that user's password.
+    pub password_file: Option<PathBuf>,
+    /// The command that prints it, with its arguments; empty: there is none.
+    pub password_command: Vec<String>,
+    /// How long its output is used.
+    pub password_max_age: Duration,
+    /// What servers are sent first.
+    pub proxy_protocol: ProxyProtocol,
     /// Who runs `auth_query`; `None`: there are no looked-up users.
     pub auth_user: Option<String>,
     /// Looks up users; `$1` is the name.
@@ -154,6 +162,10 @@ impl DatabaseConfig {
                 .user
                 .clone()
                 .map(|name| ForcedUser { name, password: entry.password.clone() }),
+            password_file: entry.password_file.clone(),
+            password_command: entry.password_command.clone(),
+            password_max_age: entry.password_max_age,
+            proxy_protocol: entry.proxy_protocol,
             auth_user: entry.auth_user.clone().or_else(|| auth.auth_user.clone()),
             auth_query: entry.auth_query.clone().unwrap_or_else(|| auth.auth_query.clone()),
             auth_dbname: entry.auth_dbname.clone().or_else(|| auth.auth_dbname.clone()),

@@ -19,12 +19,13 @@ use std::time::Duration;
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
     AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
-    LogFormat, LogLevel, PoolMode, SyslogFacility, TargetSessionAttrs, TlsMode, TlsNegotiation,
-    TlsVersions,
+    LogFormat, LogLevel, PoolMode, ProxyProtocol, SyslogFacility, TargetSessionAttrs, TlsMode,
+    TlsNegotiation, TlsVersions,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
 use super::error::Rejected;
+use super::proxy::ProxySources;
 use super::value::{
     Context, FileMode, Functions, InPlans, Limit, OptionalAddress, Password, Raw, SettingType,
     Size, Timeout,
@@ -398,6 +399,13 @@ settings! {
         /// with `user` set, turning it on takes a restart. Without rights, without a kernel that has
         /// it, or where another manages, service goes on: `hawser status` says why.
         mptcp_manage: bool = "false", example "true";
+        /// Load balancers whose connections begin with a header of the PROXY protocol, version 1 or 2, in
+        /// which they say whose connection it is: addresses, networks (`10.0.0.0/8`), `unix` for what
+        /// comes by unix sockets. `@PORT` after one: only where Hawser listens on that port. The client's
+        /// address then counts in hba_file, limits, the log and SHOW CLIENTS. A connection from here
+        /// without such a header is refused, and so is a header from anywhere else. The header comes
+        /// before TLS, within `client_login_timeout`.
+        proxy_protocol_from: ProxySources = "", example "[\"10.0.0.0/8\", \"192.0.2.7@6433\"]";
         /// The largest single message that is let through: a query, a bind or a row. A result as a
         /// whole may be larger. A client that sends a longer one is cut off (54000), a server
         /// connection that does is closed. PostgreSQL's own limit of 1 GiB holds in any case.
@@ -822,6 +830,20 @@ settings! {
         user: Option<String> = "the client's own", example "\"app\"", pgbouncer "user";
         /// The password of `user`; without it, the one in `users_file` or `[[user]]`.
         password: Option<Password> = "not set", example "\"secret\"", pgbouncer "password";
+        /// A file with the password of `user`, in place of `password`: one line, in plain text. It is read
+        /// again for each server connection that is opened.
+        password_file: Option<PathBuf> = "not set", example "\"db.token\"";
+        /// A command that prints the password of `user` (a token of a cloud, for example), in place of
+        /// `password`: the program and its arguments, without a shell. It finds the user in `PGUSER`, has
+        /// `server_connect_timeout`, and runs again after `password_max_age`, and when a server has refused
+        /// what it printed.
+        password_command: Vec<String> = "", example "[\"/usr/local/bin/token\", \"--host\", \"db1\"]";
+        /// How long what `password_command` printed is used. 0: for one server connection.
+        password_max_age: Duration = "5min", example "\"10min\"", unit Seconds;
+        /// Send servers a header of the PROXY protocol first, where they, or a proxy in between, ask for
+        /// one: `v1` or `v2`. It names Hawser's own address: clients share the connection. A change counts
+        /// for new server connections.
+        proxy_protocol: ProxyProtocol = "off", example "\"v2\"";
         /// The file with the secret of the server's `hawser.secret_file`. With it clients of all users
         /// share one pool, and still have sessions of their own users: its server connections log in as
         /// `user`, which is the server's `hawser.pooler_role`, and are

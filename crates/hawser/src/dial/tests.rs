@@ -216,6 +216,8 @@ fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
         tcp: TcpOptions::default(),
         reports: false,
         hands_over: false,
+        proxy: ProxyProtocol::Off,
+        password: None,
     }
 }
 

@@ -83,6 +83,19 @@ pub enum Listener {
     Unix(Option<BoundPath>, AsyncFd<UnixListener>),
 }
 
+impl Listener {
+    /// The port: of a unix socket, that in its name.
+    fn port(&self) -> Option<u16> {
+        match self {
+            Self::Tcp(listener) => listener.get_ref().local_addr().ok().map(|own| own.port()),
+            Self::Unix(_, listener) => {
+                let own = listener.get_ref().local_addr().ok()?;
+                own.as_pathname()?.extension()?.to_str()?.parse().ok()
+            }
+        }
+    }
+}
+
 /// Opens all sockets of the configuration, or takes those that the service manager has passed.
 /// Within a runtime.
 ///
@@ -209,6 +222,7 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
 pub async fn accept(service: Arc<Service>, listener: Listener) {
     let mut phase = service.phase.subscribe();
     let mut complained = false;
+    let port = listener.port();
     let mptcp = service.config.load().start.listen.mptcp;
     if let Listener::Tcp(listener) = &listener
         && mptcp
@@ -245,7 +259,7 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
                 if mptcp && matches!(origin, Origin::Tcp(_)) {
                     service.dialler.mptcp.accepted(&mut link);
                 }
-                tokio::spawn(super::serve(service.clone(), link, origin, permit));
+                tokio::spawn(super::serve(service.clone(), link, (origin, port), permit));
             }
             Err(error) if is_of_one_connection(&error) => {}
             Err(error) => {

@@ -8,6 +8,7 @@ use hawser_core::wire::frontend;
 use hawser_core::wire::startup::{self, Packet};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
+use super::proxy;
 use crate::limits::GaveWay;
 
 /// The first byte of a TLS connection that begins without asking (a handshake record).
@@ -79,6 +80,13 @@ pub async fn first_packet<S: AsyncRead + Unpin>(
     stream.read_exact(&mut length).await?;
     if tls_allowed && length[0] == TLS_HANDSHAKE {
         return Ok(First::Tls(length));
+    }
+    if proxy::begins(length) {
+        let message = "unexpected header of the PROXY protocol";
+        let detail = "Its sender is not in proxy_protocol_from, or has sent one already.";
+        return Err(ClientError::fatal(SqlState::PROTOCOL_VIOLATION, message)
+            .detail(detail)
+            .into());
     }
     let mut body = vec![0; startup::body_length(u32::from_be_bytes(length))?];
     stream.read_exact(&mut body).await?;

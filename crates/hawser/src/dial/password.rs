@@ -1,0 +1,331 @@
+//! Passwords to servers that are not in the configuration: from a file or from a command, and read
+//! again. For tokens of clouds, which are valid for minutes.
+//!
+//! # Model
+//! ```text
+//!   file       read at each opening of a server connection
+//!   command    run when its last output is older than `password_max_age`, or when a server has
+//!              refused it: once for each refusal, and once for all who wait for it
+//! ```
+//! # Invariants
+//! * a command takes no longer than `server_connect_timeout`, then it is killed
+//! * no output of a command is in an error or in the log: it may be the password
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::AsyncReadExt;
+use tokio::process::Command;
+use tokio::time::timeout;
+
+use super::enter::Credentials;
+use crate::auth::secret::Secret;
+
+/// Tokens have some kilobytes at most.
+const PASSWORD_BYTES_MAX: u64 = 64 * 1024;
+/// How long a failure counts: where the password is from shall not be asked at each attempt.
+const FAILED_FOR: Duration = Duration::from_secs(1);
+/// What of a command's complaints is logged.
+const COMPLAINT_CHARS_MAX: usize = 300;
+
+/// Where the password of a user is from.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PasswordSource {
+    /// Whose it is.
+    pub user: String,
+    /// Where it is.
+    pub place: Place,
+}
+
+/// A file or a command.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub enum Place {
+    /// Its content.
+    File(PathBuf),
+    /// What it prints.
+    Command {
+        /// The program and its arguments.
+        words: Vec<String>,
+        /// How long its output is used.
+        max_age: Duration,
+    },
+}
+
+/// Why there is no password.
+#[derive(Debug)]
+pub enum PasswordError {
+    /// The file cannot be read.
+    File(PathBuf, io::Error),
+    /// The command cannot be run.
+    Run(String, io::Error),
+    /// It has failed, and said this; only the log is told what.
+    Status(String, std::process::ExitStatus, String),
+    /// It took longer than `server_connect_timeout`.
+    Timeout(String, Duration),
+    /// There is nothing in it, too much, or no text.
+    NoPassword(String),
+}
+
+impl fmt::Display for PasswordError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path, error) => write!(f, "password_file \"{}\": {error}", path.display()),
+            Self::Run(name, error) => write!(f, "password_command \"{name}\": {error}"),
+            Self::Status(name, status, _) => {
+                write!(f, "password_command \"{name}\" ended with {status}")
+            }
+            Self::Timeout(name, after) => {
+                let seconds = after.as_secs_f32();
+                write!(f, "\"{name}\" gave no password within {seconds} s")
+            }
+            Self::NoPassword(name) => write!(f, "\"{name}\" gives no password: one line of text"),
+        }
+    }
+}
+
+/// The last password of a source.
+struct Held {
+    text: String,
+    since: Instant,
+    credentials: Arc<Credentials>,
+}
+
+/// What has come of a source.
+#[derive(Default)]
+enum State {
+    #[default]
+    Unread,
+    Held(Held),
+    /// Then, for this reason. Who has waited since before that need not try as well.
+    Failed(Instant, Arc<PasswordError>),
+}
+
+type Slot = Arc<tokio::sync::Mutex<State>>;
+
+/// The passwords in use. As many as the configuration has, and those of before.
+#[derive(Default)]
+pub struct Passwords(Mutex<HashMap<PasswordSource, Slot>>);
+
+impl fmt::Debug for Passwords {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Passwords(..)")
+    }
+}
+
+impl Passwords {
+    /// The password of now. `refused`: these have been refused, others are to be had if there are
+    /// any. `within`: the bound on a command.
+    ///
+    /// # Errors
+    /// See [`PasswordError`].
+    pub async fn get(
+        &self,
+        source: &PasswordSource,
+        refused: Option<&Arc<Credentials>>,
+        within: Duration,
+    ) -> Result<Arc<Credentials>, Arc<PasswordError>> {
+        let slot = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(source.clone()).or_default().clone()
+        };
+        let begun = Instant::now();
+        // Others that come meanwhile wait here, and take what this one has got.
+        let mut state = slot.lock().await;
+        match (&*state, &source.place) {
+            (State::Held(held), Place::Command { max_age, .. }) => {
+                let is_refused =
+                    refused.is_some_and(|refused| Arc::ptr_eq(refused, &held.credentials));
+                if !is_refused && held.since.elapsed() < *max_age {
+                    return Ok(held.credentials.clone());
+                }
+            }
+            (State::Failed(at, error), _) if *at >= begun || at.elapsed() < FAILED_FOR => {
+                return Err(error.clone());
+            }
+            _ => {}
+        }
+        let read = match timeout(within, read(source)).await {
+            Ok(read) => read,
+            Err(_) => Err(PasswordError::Timeout(source.place.name(), within)),
+        };
+        let since = Instant::now();
+        let text = match read {
+            Ok(text) => text,
+            Err(error) => {
+                if !matches!(*state, State::Failed(..)) {
+                    let stderr = match &error {
+                        PasswordError::Status(_, _, complaint) => complaint.as_str(),
+                        _ => "",
+                    };
+                    tracing::warn!(user = source.user, %error, stderr, "no password for servers");
+                }
+                let error = Arc::new(error);
+                *state = State::Failed(since, error.clone());
+                return Err(error);
+            }
+        };
+        if let State::Held(held) = &mut *state
+            && held.text == text
+        {
+            held.since = since;
+            return Ok(held.credentials.clone()); // with the keys that were derived
+        }
+        let secret = Secret::Plain(text.as_str().into());
+        let credentials = Arc::new(Credentials::new(&secret, None));
+        *state = State::Held(Held { text, since, credentials: credentials.clone() });
+        Ok(credentials)
+    }
+}
+
+impl Place {
+    fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Command { words, .. } => words.first().cloned().unwrap_or_default(),
+        }
+    }
+}
+
+async fn read(source: &PasswordSource) -> Result<String, PasswordError> {
+    let bytes = match &source.place {
+        Place::File(path) => {
+            let failed = |error| PasswordError::File(path.clone(), error);
+            let path = path.clone();
+            let read = tokio::task::spawn_blocking(move || {
+                let mut bytes = Vec::new();
+                let file = std::fs::File::open(path)?;
+                io::Read::read_to_end(&mut io::Read::take(file, PASSWORD_BYTES_MAX), &mut bytes)?;
+                Ok(bytes)
+            });
+            read.await.map_err(io::Error::other).and_then(|read| read).map_err(failed)?
+        }
+        Place::Command { words, .. } => run(words, &source.user).await?,
+    };
+    let text = String::from_utf8(bytes).ok();
+    let text = text.as_deref().map(|text| text.trim_end_matches(['\r', '\n']));
+    match text {
+        Some(text) if !text.is_empty() && !text.contains(['\0', '\n']) => Ok(text.to_owned()),
+        _ => Err(PasswordError::NoPassword(source.place.name())),
+    }
+}
+
+/// What a command prints. It is killed if this is dropped.
+async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
+    let Some((program, arguments)) = words.split_first() else {
+        return Err(PasswordError::NoPassword(String::new()));
+    };
+    let failed = |error| PasswordError::Run(program.clone(), error);
+    let mut child = Command::new(program)
+        .args(arguments)
+        .env("PGUSER", user)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(failed)?;
+    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        return Err(failed(io::ErrorKind::BrokenPipe.into()));
+    };
+    let (mut printed, mut complaint) = (Vec::new(), Vec::new());
+    let (mut stdout, mut stderr) =
+        (stdout.take(PASSWORD_BYTES_MAX), stderr.take(PASSWORD_BYTES_MAX));
+    let read = tokio::join!(stdout.read_to_end(&mut printed), stderr.read_to_end(&mut complaint));
+    read.0.and(read.1).map_err(failed)?;
+    drop((stdout, stderr)); // one that prints more than that ends by it
+    let status = child.wait().await.map_err(failed)?;
+    if status.success() {
+        return Ok(printed);
+    }
+    let complaint = String::from_utf8_lossy(&complaint);
+    let complaint: String = complaint.trim().chars().take(COMPLAINT_CHARS_MAX).collect();
+    Err(PasswordError::Status(program.clone(), status, complaint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str, max_age: Duration) -> PasswordSource {
+        let words = ["/bin/sh", "-c", script].map(str::to_owned).to_vec();
+        PasswordSource { user: "ann".to_owned(), place: Place::Command { words, max_age } }
+    }
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    #[tokio::test]
+    async fn a_command_is_run_again_when_its_output_is_old_or_refused_and_not_before() {
+        let directory =
+            std::env::temp_dir().join(format!("hawser-password-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        let runs = directory.join("runs");
+        let _ = std::fs::remove_file(&runs);
+        let script = format!("echo x >> {0}; echo \"$PGUSER $(wc -l < {0})\"", runs.display());
+        let count = || std::fs::read_to_string(&runs).unwrap().lines().count();
+        let (passwords, source) = (Passwords::default(), shell(&script, LONG));
+        let all = tokio::join!(
+            passwords.get(&source, None, LONG),
+            passwords.get(&source, None, LONG),
+            passwords.get(&source, None, LONG)
+        );
+        let first = all.0.unwrap();
+        assert!(Arc::ptr_eq(&first, &all.1.unwrap()) && Arc::ptr_eq(&first, &all.2.unwrap()));
+        assert!(first.cover(&Secret::Plain("ann 1".into())), "PGUSER is the user");
+        assert_eq!(count(), 1);
+        let second = passwords.get(&source, Some(&first), LONG).await.unwrap();
+        assert!(second.cover(&Secret::Plain("ann 2".into())));
+        let again = passwords.get(&source, Some(&first), LONG).await.unwrap();
+        assert!(Arc::ptr_eq(&second, &again), "these others have not been refused");
+        assert_eq!(count(), 2);
+        let short_lived = shell(&script, Duration::ZERO);
+        for _ in 0..2 {
+            passwords.get(&short_lived, None, LONG).await.unwrap();
+        }
+        assert_eq!(count(), 4);
+        std::fs::remove_dir_all(&directory).unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_command_that_fails_hangs_or_prints_no_line_is_an_error_without_its_output() {
+        let passwords = Passwords::default();
+        for (script, within, expected) in [
+            ("echo geheim; exit 3", LONG, "ended with exit status: 3"),
+            ("exec sleep 100", Duration::from_millis(50), "gave no password within 0.05 s"),
+            ("true", LONG, "gives no password"),
+            ("printf 'geheim\\nx'", LONG, "gives no password"),
+            ("printf 'geheim\\0'", LONG, "gives no password"),
+        ] {
+            let error = passwords.get(&shell(script, LONG), None, within).await.map(|_| ());
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(expected) && !error.contains("geheim"), "{error}");
+        }
+        let words = vec!["/nonexistent/token".to_owned()];
+        let place = Place::Command { words, max_age: LONG };
+        let source = PasswordSource { user: "ann".to_owned(), place };
+        let error = passwords.get(&source, None, LONG).await.map(|_| ()).unwrap_err();
+        assert!(matches!(*error, PasswordError::Run(..)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_file_is_read_each_time_and_keeps_its_keys_while_it_is_the_same() {
+        let path = std::env::temp_dir().join(format!("hawser-token-{}", std::process::id()));
+        let place = Place::File(path.clone());
+        let source = PasswordSource { user: "ann".to_owned(), place };
+        let passwords = Passwords::default();
+        std::fs::write(&path, "one\n").unwrap();
+        let one = passwords.get(&source, None, LONG).await.unwrap();
+        let same = passwords.get(&source, None, LONG).await.unwrap();
+        assert!(Arc::ptr_eq(&one, &same));
+        std::fs::write(&path, "two").unwrap();
+        let two = passwords.get(&source, None, LONG).await.unwrap();
+        assert!(two.cover(&Secret::Plain("two".into())));
+        std::fs::remove_file(&path).unwrap();
+        let error = passwords.get(&source, None, LONG).await.map(|_| ()).unwrap_err();
+        assert!(matches!(*error, PasswordError::File(..)), "{error}");
+    }
+}
