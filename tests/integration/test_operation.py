@@ -1,14 +1,18 @@
 """Running it: reload, shutdown, health, metrics, check."""
 
+import fcntl
 import json
 import os
 import pathlib
+import pty
 import re
 import signal
 import socket
 import statistics
+import struct
 import subprocess
 import tempfile
+import termios
 import time
 
 from harness import messages as m
@@ -372,6 +376,35 @@ def test_status_prints_what_runs(env):
     equal(done.returncode, 0, done.stderr)
     for what in (rf"^hawser \S+, process {env.pooler.process.pid}: ready$", r"^  clients +[1-9]\d* of \d+$", r"^ *app +app +"):
         assert re.search(f"(?m){what}", done.stdout), f"no {what}: {done.stdout}"
+
+
+@pooler_only
+def test_top_shows_pools_in_a_terminal_and_leaves_it_as_it_was(env):
+    with env.pooler_with(pool_size=1, idle_transaction_reserve=0) as target:
+        busy, waits = env.connect(target), env.connect(target)
+        busy.execute("begin; select 1")
+        waits.send(m.query("select 2"))
+        command = [binary(), "top", "--socket", str(target.pooler.directory / "hawser.sock")]
+        piped = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        equal((piped.returncode, piped.stdout), (1, ""))
+        assert "hawser status" in piped.stderr, piped.stderr
+        near, far = pty.openpty()
+        fcntl.ioctl(far, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+        before = termios.tcgetattr(far)
+        top = subprocess.Popen(command, stdin=far, stdout=far, stderr=far)
+        seen = b""
+        end = time.monotonic() + 15
+        # Of a screen's lines only what is no space is written, each piece with its place.
+        while not re.search(rb"waiting\x1b\[2;\d+H1\x1b.*app/app +2 +1 .*q quit", seen, re.DOTALL):
+            assert time.monotonic() < end, seen
+            seen += os.read(near, 65536)
+        os.write(near, b"q")
+        equal(top.wait(10), 0)
+        equal(termios.tcgetattr(far), before)
+        os.close(far)
+        os.close(near)
+        busy.execute("commit")
+        equal(waits.collect().value, "2")
 
 
 @pooler_only

@@ -11,13 +11,14 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
 use crate::process::place;
-use crate::{cc, check, demo, import, link, logging, mptcp, rds, serve, status};
+use crate::{cc, check, demo, import, link, logging, mptcp, rds, serve, status, top};
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -44,6 +45,8 @@ enum Command {
     Check(Check),
     /// Say what a running one does.
     Status(Status),
+    /// Watch a running one in the terminal: pools, waits, pins, errors.
+    Top(Top),
     /// Show it: a throw-away PostgreSQL, Hawser in front of it, and a live load.
     Demo(Demo),
     /// Print a hawser.toml that does the same as a pgbouncer.ini.
@@ -104,6 +107,19 @@ struct Status {
 }
 
 #[derive(Debug, Args)]
+struct Top {
+    /// The configuration of the running one, which says where its control socket is.
+    #[arg(short, long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Its control socket.
+    #[arg(long, value_name = "PATH", conflicts_with = "config")]
+    socket: Option<PathBuf>,
+    /// Seconds from one look to the next.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: u64,
+}
+
+#[derive(Debug, Args)]
 struct Demo {
     /// Clients at work.
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=5_000))]
@@ -150,6 +166,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Link(arguments) => return arguments.run(),
         Command::Rds(arguments) => return arguments.run(),
         Command::Status(arguments) => status_(&arguments),
+        Command::Top(arguments) => top_(&arguments),
         Command::Demo(Demo { clients, seconds, pool_size }) => {
             demo::run(&demo::Options { clients, seconds, pool_size })
                 .map_err(|error| error.to_string())
@@ -224,12 +241,33 @@ fn standard_file(or: &str) -> Result<&'static Path, String> {
 }
 
 fn status_(arguments: &Status) -> Result<(), String> {
+    let (_, status) = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
+    if arguments.json {
+        let json = serde_json::to_string_pretty(&status).map_err(|error| error.to_string())?;
+        print(&(json + "\n"));
+    } else {
+        print(&status.to_text());
+    }
+    Ok(())
+}
+
+fn top_(arguments: &Top) -> Result<(), String> {
+    let (socket, _) = running(arguments.socket.as_deref(), arguments.config.as_deref())?;
+    let interval = Duration::from_secs(arguments.interval);
+    top::run(&socket, interval).map_err(|error| error.to_string())
+}
+
+/// The control socket of a running process, and its first answer.
+fn running(
+    socket: Option<&Path>,
+    config: Option<&Path>,
+) -> Result<(PathBuf, status::Status), String> {
     let environment =
         |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let mut sockets = Vec::new();
-    if let Some(path) = &arguments.socket {
-        sockets.push(path.clone());
-    } else if let Some(path) = &arguments.config {
+    if let Some(path) = socket {
+        sockets.push(path.to_owned());
+    } else if let Some(path) = config {
         let config = Config::load(path).map_err(|errors| errors.to_string())?;
         sockets.extend(config.start.admin.control_socket_path(environment));
         sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
@@ -239,7 +277,7 @@ fn status_(arguments: &Status) -> Result<(), String> {
         }
         sockets.extend(CONTROL_SOCKETS.map(PathBuf::from));
     }
-    if arguments.socket.is_none() {
+    if socket.is_none() {
         let places = place::candidates(hawser_sys::process::effective_uid());
         sockets.extend(places.into_iter().map(|directory| directory.join("hawser.sock")));
         let mut seen = std::collections::HashSet::new();
@@ -248,15 +286,7 @@ fn status_(arguments: &Status) -> Result<(), String> {
     let mut failures = Vec::new();
     for socket in sockets {
         match status::ask(&socket) {
-            Ok(status) if arguments.json => {
-                let json = serde_json::to_string_pretty(&status).map_err(|e| e.to_string())?;
-                print(&(json + "\n"));
-                return Ok(());
-            }
-            Ok(status) => {
-                print(&status.to_text());
-                return Ok(());
-            }
+            Ok(status) => return Ok((socket, status)),
             Err(error) => failures.push(format!("{}: {error}", socket.display())),
         }
     }

@@ -32,6 +32,7 @@ pub mod socket;
 pub mod status;
 pub mod threads;
 pub mod tls;
+pub mod top;
 pub mod unit;
 
 /// What SHOW VERSION says on database `hawser`.

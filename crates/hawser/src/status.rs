@@ -8,6 +8,7 @@
 //! It needs a user, a password and TLS settings; the socket needs a path, and works while logins do
 //! not.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{self, Read};
 use std::path::Path;
@@ -59,6 +60,9 @@ pub struct Status {
     pub private_bytes: u64,
     /// Its pools.
     pub pools: Vec<PoolStatus>,
+    /// Errors of Hawser's own that clients were told, by the first two letters of their SQLSTATE.
+    #[serde(default)]
+    pub errors: BTreeMap<String, u64>,
     /// What `mptcp_manage` has come to.
     #[serde(default)]
     pub mptcp_manager: Option<String>,
@@ -104,6 +108,12 @@ pub struct PoolStatus {
     pub transactions: u64,
     /// Queries since the start.
     pub queries: u64,
+    /// Time in transactions since the start.
+    #[serde(default)]
+    pub transaction_us: u64,
+    /// Time that clients waited for a server connection since the start.
+    #[serde(default)]
+    pub wait_us: u64,
     /// Why no server connection can be opened.
     pub last_error: Option<String>,
 }
@@ -138,6 +148,7 @@ impl Status {
             descriptors_max: figures.descriptors_max,
             private_bytes: figures.private_bytes,
             pools: pools(pooler),
+            errors: pooler.tally().errors.by_class(),
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
             fallbacks: pooler.fallbacks(),
         }
@@ -237,6 +248,8 @@ fn pools(pooler: &dyn Pooler) -> Vec<PoolStatus> {
             paused: queue.is_paused(),
             transactions: totals.transactions,
             queries: totals.queries,
+            transaction_us: totals.transaction_us,
+            wait_us: totals.wait_us,
             last_error,
         }
     };

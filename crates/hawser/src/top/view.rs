@@ -1,0 +1,396 @@
+//! What `hawser top` draws.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::Line;
+use ratatui::widgets::{Cell, Paragraph, Row, Table};
+
+use crate::logging::without_control;
+use crate::status::{PoolStatus, Status};
+
+/// Lines for errors.
+const ERROR_LINES: u16 = 5;
+const KEYS: &str = "q quit   sort: w waiting  c clients  t tx/s  p pinned  n name   up/down scroll";
+
+/// By what pools are sorted: the most of it first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Sort {
+    Waiting,
+    Clients,
+    Transactions,
+    Pins,
+    Name,
+}
+
+/// One pool, with its rates.
+struct Shown {
+    pool: PoolStatus,
+    name: String,
+    /// Transactions a second.
+    rate: f64,
+    /// Of a transaction that ended since the last answer; `None`: none did.
+    transaction_ms: Option<f64>,
+    /// The wait before it.
+    wait_ms: Option<f64>,
+}
+
+/// All that is on the screen.
+pub(super) struct Screen {
+    status: Status,
+    pools: Vec<Shown>,
+    /// Errors that clients were told, by class: all, and those since the last answer.
+    errors: BTreeMap<String, (u64, u64)>,
+    sort: Sort,
+    first: usize,
+    trouble: Option<String>,
+}
+
+impl Screen {
+    /// `before`: an earlier answer, and the seconds since it.
+    pub(super) fn new(before: Option<(&Status, f64)>, now: &Status) -> Self {
+        let mut screen = Self {
+            status: now.clone(),
+            pools: Vec::new(),
+            errors: BTreeMap::new(),
+            sort: Sort::Waiting,
+            first: 0,
+            trouble: None,
+        };
+        screen.show(before, now);
+        screen
+    }
+
+    /// Takes another answer.
+    pub(super) fn show(&mut self, before: Option<(&Status, f64)>, now: &Status) {
+        // Of another process all counters begin anew.
+        let before = before.filter(|(before, _)| before.pid == now.pid);
+        let same = |pool: &PoolStatus| {
+            let (before, seconds) = before?;
+            let mut pools = before.pools.iter();
+            let old = pools.find(|old| old.database == pool.database && old.user == pool.user)?;
+            Some((old, seconds))
+        };
+        self.pools = now.pools.iter().map(|pool| Shown::of(pool, same(pool))).collect();
+        let old = |class: &String| before.map(|(before, _)| before.errors.get(class).copied());
+        let errors = now.errors.iter().map(|(class, count)| {
+            let more = old(class).map_or(0, |old| count.saturating_sub(old.unwrap_or(0)));
+            (class.clone(), (*count, more))
+        });
+        self.errors = errors.collect();
+        self.status = now.clone();
+        self.trouble = None;
+        self.sort_by(self.sort);
+    }
+
+    /// There was no answer.
+    pub(super) fn complain(&mut self, trouble: &str) {
+        self.trouble = Some(without_control(trouble));
+    }
+
+    pub(super) fn sort_by(&mut self, sort: Sort) {
+        self.sort = sort;
+        self.pools.sort_by(|one, other| {
+            let rank = |shown: &Shown| match sort {
+                Sort::Waiting => u64::from(shown.pool.waiting),
+                Sort::Clients => shown.pool.clients as u64,
+                Sort::Transactions => shown.rate as u64,
+                Sort::Pins => u64::from(shown.pool.pinned),
+                Sort::Name => 0,
+            };
+            let busy = |shown: &Shown| (Reverse(rank(shown)), Reverse(shown.pool.clients));
+            match sort {
+                Sort::Name => one.name.cmp(&other.name),
+                _ => busy(one).cmp(&busy(other)).then_with(|| one.name.cmp(&other.name)),
+            }
+        });
+    }
+
+    pub(super) fn scroll(&mut self, lines: isize) {
+        let last = self.pools.len().saturating_sub(1);
+        self.first = self.first.saturating_add_signed(lines).min(last);
+    }
+
+    pub(super) fn draw(&self, frame: &mut Frame<'_>) {
+        let [head, table, errors, keys] = Layout::vertical([
+            Constraint::Length(3),
+            Constraint::Min(3),
+            Constraint::Length(ERROR_LINES),
+            Constraint::Length(1),
+        ])
+        .areas(frame.area());
+        frame.render_widget(Paragraph::new(self.head()), head);
+        frame.render_widget(self.table(), table);
+        frame.render_widget(Paragraph::new(self.error_lines()), errors);
+        let dim = Style::new().add_modifier(Modifier::DIM);
+        frame.render_widget(Paragraph::new(KEYS).style(dim), keys);
+    }
+
+    fn head(&self) -> Vec<Line<'static>> {
+        let status = &self.status;
+        let sum = |of: fn(&PoolStatus) -> u32| {
+            self.pools.iter().map(|shown| u64::from(of(&shown.pool))).sum::<u64>()
+        };
+        let rate: f64 = self.pools.iter().map(|shown| shown.rate).sum();
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        let first = format!(
+            "hawser {}  process {}  {}  up {}  {} loops  {} MiB",
+            status.version,
+            status.pid,
+            without_control(&status.state),
+            duration(status.uptime_s),
+            status.loops,
+            status.private_bytes >> 20,
+        );
+        let second = format!(
+            "clients {} of {}  waiting {}  servers {} ({} idle)  pinned {}  tx/s {rate:.0}",
+            status.clients,
+            status.clients_max,
+            sum(|pool| pool.waiting),
+            sum(|pool| pool.servers_active + pool.servers_idle + pool.servers_opening),
+            sum(|pool| pool.servers_idle),
+            sum(|pool| pool.pinned),
+        );
+        vec![Line::styled(first, bold), Line::from(second), Line::default()]
+    }
+
+    fn table(&self) -> Table<'static> {
+        let columns = [
+            ("database/user", 18, None),
+            ("clients", 7, Some(Sort::Clients)),
+            ("wait", 5, Some(Sort::Waiting)),
+            ("oldest", 7, None),
+            ("busy", 4, None),
+            ("idle", 4, None),
+            ("size", 4, None),
+            ("pin", 4, Some(Sort::Pins)),
+            ("tx/s", 7, Some(Sort::Transactions)),
+            ("tx ms", 7, None),
+        ];
+        let head = columns.iter().map(|(name, width, sort)| {
+            let mark = Style::new().add_modifier(Modifier::UNDERLINED);
+            let is_sorted = *sort == Some(self.sort) || (self.sort == Sort::Name && *width == 18);
+            let text = if *width == 18 { (*name).to_owned() } else { format!("{name:>width$}") };
+            Cell::from(text).style(if is_sorted { mark } else { Style::new() })
+        });
+        let widths = columns.iter().enumerate().map(|(at, (_, width, _))| match at {
+            0 => Constraint::Min(18),
+            _ => Constraint::Length(*width as u16),
+        });
+        let rows = self.pools.iter().skip(self.first).map(Shown::row);
+        let bold = Style::new().add_modifier(Modifier::BOLD);
+        Table::new(rows, widths).column_spacing(1).header(Row::new(head).style(bold))
+    }
+
+    /// What is wrong, the newest and worst first; they are cut where lines end.
+    fn error_lines(&self) -> Vec<Line<'static>> {
+        let red = Style::new().fg(Color::Red);
+        let mut lines = Vec::new();
+        lines.extend(self.trouble.iter().map(|text| Line::styled(text.clone(), red)));
+        let classes: Vec<_> = self
+            .errors
+            .iter()
+            .map(|(class, (all, more))| match more {
+                0 => format!("{class} {all}"),
+                more => format!("{class} {all} (+{more})"),
+            })
+            .collect();
+        lines.push(Line::from(match classes.is_empty() {
+            true => "errors: none".to_owned(),
+            false => format!("errors told to clients, by class: {}", classes.join("  ")),
+        }));
+        for shown in &self.pools {
+            if let Some(error) = &shown.pool.last_error {
+                let text = format!("{}: {}", shown.name, without_control(error));
+                lines.push(Line::styled(text, red));
+            }
+        }
+        for fallback in &self.status.fallbacks {
+            lines.push(Line::from(format!("fallback: {}", without_control(fallback))));
+        }
+        lines.truncate(usize::from(ERROR_LINES));
+        lines
+    }
+}
+
+impl Shown {
+    fn of(pool: &PoolStatus, before: Option<(&PoolStatus, f64)>) -> Self {
+        let name = format!("{}/{}", pool.database, pool.user);
+        let more = |of: fn(&PoolStatus) -> u64| {
+            before.map_or(0, |(old, _)| of(pool).saturating_sub(of(old)))
+        };
+        let transactions = more(|pool| pool.transactions);
+        let each_ms = |us: u64| (transactions > 0).then(|| us as f64 / 1e3 / transactions as f64);
+        let seconds = before.map_or(1.0, |(_, seconds)| seconds.max(0.001));
+        Self {
+            name: without_control(&name),
+            rate: transactions as f64 / seconds,
+            transaction_ms: each_ms(more(|pool| pool.transaction_us)),
+            wait_ms: each_ms(more(|pool| pool.wait_us)),
+            pool: pool.clone(),
+        }
+    }
+
+    fn row(&self) -> Row<'static> {
+        let pool = &self.pool;
+        let oldest = match (pool.waiting, self.wait_ms) {
+            (0, _) => "-".to_owned(),
+            _ => milliseconds(pool.oldest_wait_us as f64 / 1e3),
+        };
+        let figures = [
+            format!("{:>7}", pool.clients),
+            format!("{:>5}", pool.waiting),
+            format!("{oldest:>7}"),
+            format!("{:>4}", pool.servers_active + pool.servers_opening),
+            format!("{:>4}", pool.servers_idle),
+            format!("{:>4}", pool.size),
+            format!("{:>4}", pool.pinned),
+            format!("{:>7.0}", self.rate),
+            format!("{:>7}", self.transaction_ms.map_or("-".to_owned(), milliseconds)),
+        ];
+        let style = match pool {
+            _ if pool.last_error.is_some() => Style::new().fg(Color::Red),
+            _ if pool.waiting > 0 => Style::new().fg(Color::Yellow),
+            _ if pool.paused => Style::new().add_modifier(Modifier::DIM),
+            _ => Style::new(),
+        };
+        let name = if pool.paused { format!("{} paused", self.name) } else { self.name.clone() };
+        Row::new(std::iter::once(name).chain(figures)).style(style)
+    }
+}
+
+/// In at most seven characters.
+fn milliseconds(ms: f64) -> String {
+    match ms {
+        ms if ms < 100.0 => format!("{ms:.2}"),
+        ms if ms < 10_000.0 => format!("{ms:.0}"),
+        ms => format!("{:.0} s", ms / 1e3),
+    }
+}
+
+/// `3d 04:05:06`.
+fn duration(seconds: u64) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
+    if days > 0 { format!("{days}d {clock}") } else { clock }
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+
+    use super::*;
+    use crate::admin::tests::fake;
+
+    fn status() -> Status {
+        let mut status = Status::of(fake().as_ref());
+        let mut app = status.pools[0].clone();
+        (app.database, app.user) = ("app".to_owned(), "ann".to_owned());
+        (app.clients, app.waiting, app.oldest_wait_us) = (40, 3, 1_234_000);
+        (app.servers_active, app.servers_idle, app.servers_opening, app.size) = (4, 0, 1, 5);
+        (app.pinned, app.paused, app.last_error) = (2, false, None);
+        (app.transactions, app.transaction_us) = (1000, 10_000_000);
+        let mut report = app.clone();
+        (report.database, report.clients, report.waiting) = ("report".to_owned(), 90, 0);
+        report.transactions = 5;
+        status.pools = vec![report, app];
+        status.fallbacks.clear();
+        status
+    }
+
+    /// The lines of the screen, and those of a style.
+    fn drawn(screen: &Screen, width: u16, height: u16) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| screen.draw(frame)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let line = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect::<String>();
+        (0..height).map(|y| line(y).trim_end().to_owned()).collect()
+    }
+
+    fn line<'a>(lines: &'a [String], start: &str) -> &'a str {
+        lines.iter().find(|line| line.starts_with(start)).unwrap_or_else(|| panic!("{lines:#?}"))
+    }
+
+    #[test]
+    fn at_80_by_24_pools_waits_pins_rates_and_errors_are_there_uncut() {
+        let before = status();
+        let mut now = before.clone();
+        now.pools[1].transactions += 500;
+        now.pools[1].transaction_us += 2_000_000;
+        now.errors.insert("08".to_owned(), 3);
+        now.pools[0].last_error = Some("connection to server at db1 failed".to_owned());
+        let screen = Screen::new(Some((&before, 2.0)), &now);
+        let lines = drawn(&screen, 80, 24);
+        assert!(lines[0].starts_with("hawser ") && lines[0].contains("ready"), "{lines:#?}");
+        let counts = "waiting 3  servers 10 (0 idle)  pinned 4  tx/s 250";
+        assert!(lines[1].contains(counts), "{lines:#?}");
+        let head: Vec<_> = lines[3].split_whitespace().collect();
+        let names = "database/user clients wait oldest busy idle size pin tx/s tx ms";
+        assert_eq!(head.join(" "), names);
+        let app: Vec<_> = line(&lines, "app/ann").split_whitespace().collect();
+        assert_eq!(app, ["app/ann", "40", "3", "1234", "5", "0", "5", "2", "250", "4.00"]);
+        let report: Vec<_> = line(&lines, "report/ann ").split_whitespace().collect();
+        assert_eq!(report, ["report/ann", "90", "0", "-", "5", "0", "5", "2", "0", "-"]);
+        assert_eq!(line(&lines, "errors"), "errors told to clients, by class: 08 3 (+3)");
+        assert_eq!(line(&lines, "report/ann: "), "report/ann: connection to server at db1 failed");
+        assert_eq!(lines[23], KEYS);
+        let ends = |start: &str| line(&lines, start).chars().count();
+        assert_eq!((ends("app/ann"), ends("database/user")), (80, 80), "{lines:#?}");
+    }
+
+    #[test]
+    fn pools_are_sorted_and_scrolled() {
+        let mut screen = Screen::new(None, &status());
+        let first =
+            |screen: &Screen| drawn(screen, 80, 24)[4].split('/').next().unwrap().to_owned();
+        assert_eq!(first(&screen), "app", "who waits comes first");
+        for (sort, name) in
+            [(Sort::Clients, "report"), (Sort::Name, "app"), (Sort::Transactions, "report")]
+        {
+            screen.sort_by(sort);
+            assert_eq!(first(&screen), name, "{sort:?}");
+        }
+        screen.scroll(100);
+        assert_eq!(first(&screen), "app", "the last one stays");
+        screen.scroll(-100);
+        assert_eq!(first(&screen), "report");
+        screen.show(None, &status());
+        assert_eq!(first(&screen), "report", "the order outlives an answer");
+    }
+
+    #[test]
+    fn what_clients_and_servers_send_moves_no_cursor_and_narrow_screens_hold() {
+        let mut now = status();
+        now.pools[0].database = "a\x1b[2J\n".repeat(20);
+        now.pools[1].last_error = Some("b\x1b]0;x\x07".to_owned());
+        let mut screen = Screen::new(None, &now);
+        screen.complain("no answer\x1b[1m");
+        for (width, height) in [(80, 24), (40, 10), (20, 5), (1, 1)] {
+            let lines = drawn(&screen, width, height);
+            assert!(!lines.concat().contains(char::is_control), "{lines:#?}");
+        }
+        assert!(drawn(&screen, 80, 24).iter().any(|line| line.starts_with("no answer")));
+    }
+
+    #[test]
+    fn counters_of_another_process_make_no_rates() {
+        let (before, mut now) = (status(), status());
+        now.pid += 1;
+        now.pools[0].transactions += 100;
+        let screen = Screen::new(Some((&before, 1.0)), &now);
+        assert!(screen.pools.iter().all(|shown| shown.rate == 0.0));
+    }
+
+    #[test]
+    fn durations_are_short() {
+        assert_eq!(duration(59), "00:00:59");
+        assert_eq!(duration(3 * 86_400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
+        for (ms, text) in [(0.0, "0.00"), (99.994, "99.99"), (100.0, "100"), (12_345.0, "12 s")] {
+            assert_eq!(milliseconds(ms), text);
+        }
+    }
+}
