@@ -394,12 +394,15 @@ def test_top_shows_pools_in_a_terminal_and_leaves_it_as_it_was(env):
         top = subprocess.Popen(command, stdin=far, stdout=far, stderr=far)
         seen = b""
         end = time.monotonic() + 15
-        # Of a screen's lines only what is no space is written, each piece with its place.
-        while not re.search(rb"waiting\x1b\[2;\d+H1\x1b.*app/app +2 +1 .*q quit", seen, re.DOTALL):
-            assert time.monotonic() < end, seen
-            seen += os.read(near, 65536)
-        os.write(near, b"q")
-        equal(top.wait(10), 0)
+        try:
+            # Of a screen's lines only what is no space is written, each piece with its place.
+            while not re.search(rb"waiting\x1b\[2;\d+H1\x1b.*app/app +2 +1 .*q quit", seen, re.DOTALL):
+                assert time.monotonic() < end, seen
+                seen += os.read(near, 65536)
+            os.write(near, b"q")
+            equal(top.wait(10), 0)
+        finally:
+            top.kill()
         equal(termios.tcgetattr(far), before)
         os.close(far)
         os.close(near)

@@ -40,6 +40,7 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
     }
     let mut now = Sample { status: status::ask(socket)?, at: Instant::now() };
     let mut screen = Screen::new(None, &now.status);
+    let mut answered = now.at;
     let mut terminal = ratatui::try_init()?;
     let result = loop {
         if let Err(error) = terminal.draw(|frame| screen.draw(frame)) {
@@ -57,10 +58,14 @@ pub fn run(socket: &Path, interval: Duration) -> io::Result<()> {
                     let seconds = (next.at - now.at).as_secs_f64();
                     screen.show(Some((&now.status, seconds)), &next.status);
                     now = next;
+                    answered = now.at;
                 }
                 Err(error) => {
-                    screen.complain(&format!("no answer from {}: {error}", socket.display()));
                     now.at = Instant::now();
+                    // The seconds change at each look: it is seen that it tries.
+                    let seconds = (now.at - answered).as_secs();
+                    let place = socket.display();
+                    screen.complain(&format!("no answer for {seconds} s from {place}: {error}"));
                 }
             },
             Err(error) => break Err(error),
