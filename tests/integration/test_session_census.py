@@ -99,6 +99,34 @@ def test_settings_that_functions_set_move_and_are_nobody_elses(env):
             equal(always(target, own, "show work_mem"), "123kB", "its own start value")
 
 
+def test_what_functions_and_blocks_reset_goes_back_to_the_clients_start_values(env):
+    """Reported by the server, custom and neither: a driver gives each at its start, and a function may reset it."""
+    with env.server() as server:
+        server.execute("create or replace procedure resets() language plpgsql as "
+                       "$$ begin set timezone to 'Asia/Tokyo'; reset timezone; reset work_mem; reset app.tenant; end $$")
+    show = "select current_setting('timezone'), current_setting('work_mem'), current_setting('app.tenant', true)"
+    block = "do $$ begin set timezone to 'Asia/Tokyo'; reset timezone; reset work_mem; reset app.tenant; end $$"
+    start = [("Europe/Berlin", "9MB", "seven")]
+    try:
+        with pooler_of(env, pool_size=2) as target:
+            for reset in ("call resets()", block):
+                client = target.connect(timezone="Europe/Berlin", options="-c work_mem=9MB -c app.tenant=seven")
+                for before in ("select 1", "set timezone to 'UTC'; set work_mem to '5MB'; set app.tenant to 'eight'"):
+                    client.execute(before)
+                    client.execute(reset)
+                    for _ in range(3):
+                        equal(client.rows(show), start, (reset, before))
+                        equal(client.parameters["TimeZone"], "Europe/Berlin", (reset, before))
+                equal(pins(target), [], reset)
+                with target.connect() as other:
+                    assert not {"seven", "9MB"} & set(others(target, show)), reset
+                    equal(other.value("select current_setting('work_mem')"), "4MB", reset)
+                client.close()
+    finally:
+        with env.server() as server:
+            server.execute("drop procedure resets()")
+
+
 def test_what_functions_make_and_lock_pins_as_long_as_it_is_there(env):
     with pooler_of(env) as target, target.connect() as client:
         client.execute("select hold_lock(4711)")

@@ -38,6 +38,37 @@ pub(super) enum Resetting {
     All,
 }
 
+impl Resetting {
+    /// Adds what another takes back. Whether that was more.
+    pub(super) fn absorb(&mut self, other: &Self) -> bool {
+        match (&mut *self, other) {
+            (Self::All, _) | (_, Self::No) => false,
+            (Self::Names(names), Self::Names(more)) => {
+                let before = names.len();
+                for name in more {
+                    if !names.contains(name) {
+                        names.push(name.clone());
+                    }
+                }
+                names.len() > before
+            }
+            (now, new) => {
+                *now = new.clone();
+                true
+            }
+        }
+    }
+
+    /// Whether it takes this setting back.
+    pub(super) fn takes(&self, name: &[u8]) -> bool {
+        match self {
+            Self::No => false,
+            Self::Names(names) => names.iter().any(|known| known.eq_ignore_ascii_case(name)),
+            Self::All => true,
+        }
+    }
+}
+
 /// A statement under the name that a client gave it.
 #[derive(Clone, Debug)]
 pub(super) struct ClientStatement {

@@ -46,6 +46,8 @@ pub(super) struct Doubt {
     parts: PartSet,
     /// Settings that may have other values than is known.
     names: Vec<Box<[u8]>>,
+    /// Custom names among them that a function or a block of code may have reset: then they are empty.
+    resets: Vec<Box<[u8]>>,
     /// The first pipeline that may have changed them.
     since: u64,
     /// Settings of which the names are not known, or more than can be asked for.
@@ -176,6 +178,7 @@ impl Doubt {
     fn begin_anew_if_discarded(&mut self) {
         if std::mem::take(&mut self.discarded) {
             self.names.clear();
+            self.resets.clear();
         }
     }
 
@@ -214,6 +217,9 @@ impl<S: Socket> Backend<S> {
         doubt.exact |= effects.several || within;
         for name in effects.names.iter().chain(&effects.local_names) {
             doubt.add_name(name);
+        }
+        if let Resetting::Names(names) = &effects.resets {
+            doubt.resets.extend(names.iter().filter(|name| is_custom(name)).cloned());
         }
     }
 
@@ -480,7 +486,7 @@ impl<S: Socket> Client<S> {
             gone = gone.union(question.parts().minus(answer.present));
             if !question.names().is_empty() {
                 let (values, since) = (&answer.values, doubt.since);
-                self.take_settings(backend, question.names(), values, since, doubt.discarded);
+                self.take_settings(backend, question.names(), values, since, &doubt);
             }
             if question.parts().contains(Part::SqlStatement) {
                 if self.take_sql_statements(backend, answer.statements, &doubt.noted) {
@@ -512,22 +518,30 @@ impl<S: Socket> Client<S> {
 
     /// The server has told the values of settings: they are what the client wants, and what the
     /// backend has. What was parsed since they were in doubt was noted under the values before.
-    /// `discarded`: the client wants its start values, which the backend does not have yet.
+    /// After a DISCARD ALL the client wants its start values, which the backend does not have yet.
     fn take_settings(
         &mut self,
         backend: &mut Backend<S>,
         names: &[Box<[u8]>],
         values: &[Option<Box<[u8]>>],
         since: u64,
-        discarded: bool,
+        doubt: &Doubt,
     ) {
+        let empty = |name: &[u8], value: Option<&[u8]>| {
+            value == Some(b"") && doubt.resets.iter().any(|reset| reset.eq_ignore_ascii_case(name))
+        };
         let told = |settings: &Settings, start: &Settings| {
             let mut settings = SettingsBuilder::from(settings);
             for (name, value) in names.iter().zip(values) {
                 let login = **name == *b"session_authorization";
                 let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
                 // What has been reset where no SET could be put behind it: within a function.
-                let reset = discarded || (value.is_none() && !is_custom(name));
+                let reset = doubt.discarded
+                    || if is_custom(name) {
+                        empty(name, value.as_deref())
+                    } else {
+                        value.is_none()
+                    };
                 let start = start.get(name).filter(|_| reset);
                 match start.or(value.as_deref().filter(|_| own.is_none())) {
                     Some(value) => settings.set(name, value),

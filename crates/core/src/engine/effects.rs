@@ -7,6 +7,8 @@
 //! # Invariants
 //! A text that the scan is unsure of pins the client to the end, and its backend is closed then.
 
+mod block;
+
 use super::client::Resetting;
 use super::listening::Named;
 use crate::session::part::{Part, PartSet, Policy};
@@ -77,6 +79,9 @@ pub struct Effects {
     pub changes_catalog: bool,
     /// What statements mean may be something else behind it.
     pub schema: SchemaChange,
+    /// Settings that functions and blocks of code take back to start values: nothing can be put behind
+    /// that, so they are the server connection's.
+    pub(super) resets: Resetting,
     /// Anything of the following: the rest need not be looked at otherwise.
     pub unusual: Option<Box<Unusual>>,
 }
@@ -132,6 +137,7 @@ impl Effects {
         watches: false,
         changes_catalog: false,
         schema: SchemaChange::None,
+        resets: Resetting::No,
         unusual: None,
     };
 
@@ -145,6 +151,7 @@ impl Effects {
             && !self.local_path
             && !self.changes_catalog
             && self.schema == SchemaChange::None
+            && self.resets == Resetting::No
             && self.unusual.is_none()
     }
 
@@ -191,6 +198,7 @@ impl Effects {
             watches: true,
             changes_catalog: false,
             schema: SchemaChange::All,
+            resets: Resetting::No,
             unusual: None,
         }
     }
@@ -227,6 +235,7 @@ impl Effects {
             if unusual.named_channels.is_some() {
                 effects.pins.insert(Part::Listen);
             }
+            effects.resets = unusual.resetting;
         }
         // A SECURITY DEFINER function may set what its caller may not: it could not be brought anywhere.
         let names = effects.names.len();
@@ -282,6 +291,7 @@ impl Effects {
         changed |= either(&mut self.may_mention, other.may_mention);
         changed |= either(&mut self.sets_beside, other.sets_beside);
         changed |= either(&mut self.watches, other.watches);
+        changed |= self.resets.absorb(&other.resets);
         changed |= self.schema < other.schema;
         self.schema = self.schema.max(other.schema);
         changed
@@ -305,7 +315,8 @@ impl Effects {
         if options == ScanOptions::default() && is_plain(text) {
             return Self::default();
         }
-        Self::of(&scan(text, options), reported)
+        let findings = scan(text, options);
+        Self::of(&findings, &reported).and_of_block(text, &findings, reported)
     }
 
     /// Of a text that the server reads in the one way or in the other.
@@ -315,6 +326,8 @@ impl Effects {
         }
         let mut unusual = self.unusual.or(other.unusual);
         let mut pins = self.pins.union(other.pins).union(PartSet::ANY_SETTING);
+        let mut resets = self.resets;
+        resets.absorb(&other.resets);
         if let Some(unusual) = &mut unusual
             && unusual.named_channels.take().is_some()
         {
@@ -342,6 +355,7 @@ impl Effects {
             watches: true,
             changes_catalog: self.changes_catalog || other.changes_catalog,
             schema: self.schema.max(other.schema),
+            resets,
             unusual,
         }
     }

@@ -25,7 +25,7 @@
 //! or that cannot be read for certain, nothing is put: the start values are back when it has ended
 //! (not behind set_config()). A message's length goes ahead of its text, so what is to be put must be
 //! known before the first byte goes: such a text has to be kept, and no client may keep more than a
-//! loop's buffer holds. What functions reset is not seen.
+//! loop's buffer holds. What functions and DO blocks reset: `Effects::resets`.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -429,7 +429,8 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(None);
         }
         let findings = scan(text, options);
-        let effects = Effects::of(&findings, |name| self.backend.parameters.get(name).is_some());
+        let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+        let effects = Effects::of(&findings, reported).and_of_block(text, &findings, reported);
         Ok(Some((self.backend.with_functions(text, effects), Some(findings))))
     }
 

@@ -47,6 +47,7 @@ impl<S: Socket> Client<S> {
         backend.at_stake.note(start_values, effects.changes_catalog);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
+        self.note_resets_within(backend, &effects.resets);
         if self.is_native() {
             if effects.leaves_what_stays() {
                 backend.spoil_for_good();
@@ -149,15 +150,34 @@ impl<S: Socket> Client<S> {
             self.extra().settles_in = backend.requests.pipeline();
         }
         if unusual.resetting != Resetting::No && (!restored || unusual.discards_all) {
-            let resetting = &mut self.extra().resetting;
-            match (&mut *resetting, &unusual.resetting) {
-                (Resetting::Names(names), Resetting::Names(more)) => {
-                    names.extend_from_slice(more);
-                }
-                (Resetting::All, _) => {}
-                (now, new) => *now = new.clone(),
-            }
+            self.extra().resetting.absorb(&unusual.resetting);
             self.extra().set_again.extend_from_slice(&unusual.set_again);
         }
+    }
+
+    /// What functions and blocks of code reset of the settings that the server reports: where one comes
+    /// to the server connection's own value, the client's start value is in force. (A server with the
+    /// extension tells of a RESET itself; of the settings that no server reports, it is asked.)
+    fn note_resets_within(&mut self, backend: &mut Backend<S>, resets: &Resetting) {
+        if *resets == Resetting::No || !self.has_start_values() || backend.exact.is_some() {
+            return;
+        }
+        // One that the client has set to the server's own value may not have been reset at all.
+        let differs =
+            |name: &[u8]| backend.applied.get(name).is_some() || self.desired.get(name).is_some();
+        let start = self.record.start.iter().map(|(name, _)| name);
+        let names: Vec<_> = start
+            .filter(|name| backend.parameters.get(name).is_some())
+            .filter(|name| resets.takes(name) && differs(name))
+            .map(Into::into)
+            .collect();
+        if names.is_empty() {
+            return;
+        }
+        backend.replay.forget();
+        if !self.is_unsettled() {
+            self.extra().settles_in = backend.pipeline;
+        }
+        self.extra().resetting.absorb(&Resetting::Names(names));
     }
 }
