@@ -22,6 +22,12 @@ create or replace function sets_work_mem(v text) returns void language plpgsql s
 create or replace function keeps(statement text) returns void language plpgsql as $$ begin execute statement; end $$;
 create or replace function fails_after(statement text) returns void language plpgsql
   as $$ begin begin execute statement; perform 1/0; exception when division_by_zero then null; end; end $$;
+create or replace procedure commits_between() language plpgsql
+  as $$ begin set work_mem to '5MB'; perform set_config('my.a', 'of a procedure', false); commit;
+    set work_mem to '6MB'; perform set_config('my.a', 'taken back', false); rollback; set intervalstyle to iso_8601; end $$;
+create or replace procedure fails_behind_a_commit() language plpgsql
+  as $$ begin set work_mem to '5MB'; perform set_config('my.b', 'of a procedure', false); commit;
+    set work_mem to '6MB'; perform set_config('my.b', 'taken back', false); perform 1/0; end $$;
 create or replace function in_its_own_zone() returns text language plpgsql set timezone = 'Asia/Tokyo'
   as $$ begin return '2024-06-01 12:00+00'::timestamptz::text; end $$;
 grant select, insert on all tables in schema public, shelf to public;
@@ -136,6 +142,21 @@ class Generator:
             f"set {name} = 'v{number}'", f"set {name} to v{number}", f"set local {name} = 'l{number}'", f"reset {name}",
             f"select set_config('{name}', 'w{number}', {self.rng.choice(['true', 'false'])})", f"show {name}",
             f"select current_setting('{name}', true)", f"select current_setting('{name}')",
+        ])
+
+    def procedures(self):
+        """Transactions that end within a statement, and what stands on both sides of the end."""
+        name, value = self._value()
+        literal = value if name == "search_path" else f"'{value}'"
+        one, other = (self.rng.choice([
+            f"set {name} to {literal}", f"perform set_config('my.b', 'd{self.rng.randrange(9)}', false)", f"set local {name} to {literal}",
+            "set role helper_role", "notify one, 'within'", f"perform pg_try_advisory_lock({self.rng.randrange(3)})",
+            f"create temp table if not exists t{self.rng.randrange(3)} as select 1 as i", "perform 1/0",
+        ]) for _ in range(2))
+        return self.rng.choice([
+            "call commits_between()", "call fails_behind_a_commit()",
+            *[f"do $do$ begin {one}; {end}; {other}; end $do$" for end in ("commit", "commit", "rollback")],
+            f"do $do$ begin begin {one}; perform 1/0; exception when division_by_zero then null; end; {other}; end $do$",
         ])
 
     def role(self):
@@ -271,6 +292,11 @@ class Generator:
                 [["bind", portal, name], ["execute", portal, 1]],
                 [["execute", portal, 0]],
                 [["describe", "P", portal], ["close", "P", portal]],
+                [["run", sql], ["flush"]],
+                [["parse", name, sql], ["flush"], ["bind", portal, name], ["flush"], ["execute", portal, 0]],
+                [["run", "copy numbered (t) from stdin"], ["data", "copied\n", self.rng.random() < 0.7]],
+                [["run", "copy things to stdout"]],
+                [["run", "select set_config($1, $2, $3)", self._bound()]],
             ])
         if self.rng.random() < 0.2:
             at = self.rng.choice((0, 0, self.rng.randrange(len(steps) + 1)))
@@ -278,6 +304,11 @@ class Generator:
         if steps[-1] != ["sync"]:
             steps.append(["sync"])
         return steps
+
+    def _bound(self):
+        """A name and a value as parameters, where no text shows them."""
+        name, value = self.rng.choice((self._value(), self._value(), (self.rng.choice(CUSTOM), "bound")))
+        return [name, value, self.rng.choice(("t", "f"))]
 
     def cut(self):
         """A step of which some bytes are sent, and then nothing more."""
@@ -350,7 +381,7 @@ class Changing(Generator):
 
 # What is made, and how often.
 FEATURES = {
-    "settings": 10, "settings_by_other_words": 3, "setting_sources": 1, "custom": 4, "role": 3, "authorization": 1, "sql_statements": 4, "statement_views": 1,
+    "settings": 10, "settings_by_other_words": 3, "setting_sources": 1, "custom": 4, "procedures": 2, "role": 3, "authorization": 1, "sql_statements": 4, "statement_views": 1,
     "temporary": 4, "cursors": 3, "locks": 3, "sequences": 2, "sequence_values": 1, "channels": 3, "channel_views": 1, "discards": 2,
     "failures": 2, "shows": 8, "in_force": 4, "hidden": 2,
 }

@@ -51,7 +51,7 @@ def build(kind, payload):
     for word, *rest in payload:
         match word:
             case "run":
-                data += m.run(rest[0])
+                data += m.run(*rest)
             case "parse":
                 data += m.parse(rest[1], rest[0])
             case "bind":
@@ -60,6 +60,10 @@ def build(kind, payload):
                 data += (m.describe_statement if rest[0] == "S" else m.describe_portal)(rest[1])
             case "execute":
                 data += m.execute(rest[0], rest[1])
+            case "flush":
+                data += m.FLUSH
+            case "data":
+                data += m.copy_data(rest[0].encode()) + (m.COPY_DONE if rest[1] else m.copy_fail("stopped"))
             case "close":
                 data += (m.close_statement if rest[0] == "S" else m.close_portal)(rest[1])
             case "sync":
