@@ -31,7 +31,7 @@ TABLE = {
     "hba_file": "auth", "ident_file": "auth", "users_file": "auth", "auth_query": "auth", "auth_user": "auth",
     "admin_users": "auth", "stats_users": "auth",
     "http_address": "admin", "control_socket": "admin", "console_version": "admin",
-    "shutdown_timeout": "process", "loops": "process",
+    "shutdown_timeout": "process", "loops": "process", "io": "process",
     "format": "log", "level": "log", "log_min_duration": "log", "log_disconnections": "log", "logfile": "log",
     "client_tls_sslmode": "tls", "client_tls_cert_file": "tls", "client_tls_key_file": "tls", "client_tls_ca_file": "tls",
     "client_tls_ciphers": "tls", "client_tls13_ciphers": "tls", "client_tls_ecdhcurve": "tls",
@@ -104,6 +104,8 @@ class Pooler:
             "client_tls_key_file": cluster.certificates.path("server.key"),
             "client_tls_ca_file": cluster.certificates.path("ca.crt"),
         }
+        if "HAWSER_IO" in os.environ:  # the whole suite on another host of the event loops
+            self.settings["io"] = os.environ["HAWSER_IO"]
         self.append = append
         (self.directory / "pg_hba.conf").write_text(hba)
         (self.directory / "userlist.txt").write_text(userlist(cluster))

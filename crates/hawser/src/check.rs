@@ -21,9 +21,12 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 
 use crate::auth::secret::Secret;
 use crate::cc::usage;
-use crate::config::{Config, Congestion, ListenAddress, MptcpUse, OptionalAddress, ServerAddress};
+use crate::config::{
+    Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress, ServerAddress,
+};
 use crate::login::access::Access;
 use crate::pools::Connectings;
+use crate::reactor::host::IoHost;
 use crate::tls::accept::Accepting;
 use crate::{process, serve};
 
@@ -99,6 +102,7 @@ pub fn findings(path: &Path) -> Vec<Finding> {
         report.add(Grade::Warning, text);
     }
     report.descriptors(&config);
+    report.io(&config);
     report.mptcp(&config);
     report.congestion(&config);
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
@@ -124,6 +128,16 @@ struct Report(Vec<Finding>);
 impl Report {
     fn add(&mut self, grade: Grade, text: impl Into<String>) {
         self.0.push(Finding { grade, text: text.into() });
+    }
+
+    fn io(&mut self, config: &Config) {
+        let io = config.start.process.io;
+        let host = IoHost::of(io);
+        let grade = match (io, &host) {
+            (Io::IoUring, IoHost::NoIoUring(_)) => Grade::Warning,
+            _ => Grade::Ok,
+        };
+        self.add(grade, format!("event loops wait with {host}"));
     }
 
     fn mptcp(&mut self, config: &Config) {

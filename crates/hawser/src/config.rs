@@ -44,7 +44,7 @@ use std::path::{Path, PathBuf};
 use crate::import;
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
-    AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, ListenLost, LoadBalanceHosts,
+    AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost, LoadBalanceHosts,
     LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol, SyslogFacility, TargetSessionAttrs,
     TlsMode, TlsNegotiation, TlsVersions,
 };

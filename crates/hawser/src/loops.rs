@@ -20,7 +20,9 @@ use hawser_core::time::Time;
 use hawser_sys::clock;
 use tokio::sync::mpsc;
 
-use crate::mailbox::LoopMailbox;
+use crate::intake::Crossing;
+use crate::mailbox::{Letter, LoopMailbox};
+use crate::reactor::host::IoHost;
 use crate::socket::Conn;
 
 /// A client's connection as the loops have it.
@@ -36,6 +38,7 @@ struct Place<S: Socket> {
 /// The event loops, as everybody else sees them. Clones are handles to the same.
 pub struct Loops<S: Socket = Conn> {
     places: Arc<[Place<S>]>,
+    host: Arc<IoHost>,
     started: Instant,
     /// The same, in microseconds of [`clock`].
     started_micros: u64,
@@ -44,7 +47,7 @@ pub struct Loops<S: Socket = Conn> {
 impl<S: Socket> Clone for Loops<S> {
     fn clone(&self) -> Self {
         let Self { started, started_micros, .. } = *self;
-        Self { places: self.places.clone(), started, started_micros }
+        Self { places: self.places.clone(), host: self.host.clone(), started, started_micros }
     }
 }
 
@@ -66,7 +69,20 @@ impl<S: Socket> Loops<S> {
             .map(|mailbox| Place { mailbox, clients: Arc::default() })
             .collect();
         let passed = micros(started.elapsed());
-        Self { places, started, started_micros: clock::monotonic_micros() - passed }
+        let host = Arc::new(IoHost::Epoll);
+        Self { places, host, started, started_micros: clock::monotonic_micros() - passed }
+    }
+
+    /// The same, of loops that run on `host`.
+    #[must_use]
+    pub fn on(mut self, host: IoHost) -> Self {
+        self.host = Arc::new(host);
+        self
+    }
+
+    /// What the loops wait with, and why.
+    pub fn host(&self) -> &IoHost {
+        &self.host
     }
 
     /// How many there are.
@@ -84,15 +100,22 @@ impl<S: Socket> Loops<S> {
         let Some(place) = self.places.get(usize::from(to.0)) else { return };
         match message {
             // A place in a table that nothing happens at any more: no reason to wake anybody.
-            ToLoop::Departed(_) => place.mailbox.leave(message),
-            _ => place.mailbox.send(message),
+            ToLoop::Departed(_) => place.mailbox.leave(Letter::Engine(message)),
+            _ => place.mailbox.send(Letter::Engine(message)),
+        }
+    }
+
+    /// Sends a message to a loop's host.
+    pub fn send_crossing(&self, to: LoopId, crossing: Crossing) {
+        if let Some(place) = self.places.get(usize::from(to.0)) {
+            place.mailbox.send(Letter::Crossing(crossing));
         }
     }
 
     /// Sends to each loop what `message` makes.
     pub fn send_all(&self, mut message: impl FnMut() -> ToLoop<S>) {
         for place in &*self.places {
-            place.mailbox.send(message());
+            place.mailbox.send(Letter::Engine(message()));
         }
     }
 

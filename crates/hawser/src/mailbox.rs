@@ -3,7 +3,7 @@
 //! # Model
 //! ```text
 //!   sender:    lock, push, unlock; if the loop rests: it rests no more, wake it
-//!   receiver:  wait in epoll ─► woken() ─► work ─► take() ─► work ─► try_rest() ─► wait ...
+//!   receiver:  wait for events ─► woken() ─► work ─► take() ─► work ─► try_rest() ─► wait ...
 //!                                                   ▲ something came │
 //!                                                   └────────────────┘
 //! ```
@@ -41,13 +41,24 @@ mod schedules;
 
 use std::sync::Arc;
 
-use hawser_core::engine::ToLoop;
+use hawser_core::engine::{Socket, ToLoop};
 use hawser_sys::eventfd::EventFd;
+
+use crate::intake::Crossing;
 
 pub use queue::{Mailbox, Wake};
 
+/// What comes to an event loop.
+#[derive(Debug)]
+pub enum Letter<S: Socket> {
+    /// For its engine.
+    Engine(ToLoop<S>),
+    /// For its host, about a connection that changes its loop.
+    Crossing(Crossing),
+}
+
 /// The mailbox of one event loop.
-pub type LoopMailbox<S> = Arc<Mailbox<ToLoop<S>, EventFd>>;
+pub type LoopMailbox<S> = Arc<Mailbox<Letter<S>, EventFd>>;
 
 impl Wake for EventFd {
     fn wake(&self) {

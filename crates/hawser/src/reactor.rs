@@ -1,18 +1,19 @@
-//! The event loops: one thread each, epoll, and an [`Engine`] that decides.
+//! The event loops: one thread each, a [host](host) that waits, and an [`Engine`] that decides.
 //!
 //! # Model
 //! ```text
-//!   a turn:  rest? ─► epoll_wait ─► clock ─► messages ─► up to 256 events ─► tick ─► answers
+//!   a turn:  rest? ─► wait ─► clock ─► messages ─► its events ─► tick ─► answers
 //!              │ messages are there: wait 0
 //!              └ none: wait until the engine's next tick
 //! ```
+//! The host is epoll or io_uring, the same for all loops of a process.
 //!
 //! # Invariants
 //! * a loop that has nothing to do sleeps; whatever gives it something to do wakes it
 //! * a loop sleeps only after it has found its mailbox empty ([`crate::mailbox`])
 //! * a turn is bounded: the events of one wait, each with a bounded number of reads, the messages
 //!   that were there, those that the loop has sent to itself meanwhile, connections that had more
-//!   to say in the turn before; then epoll is asked again, so that none of them starves the others
+//!   to say in the turn before; then the kernel is asked again, so that none of them starves the others
 //! * a message that was sent before something happened on a connection is seen to before that: a
 //!   cancel request never hits a query that its sender sends behind it
 //! * that a server's connection takes bytes is told only once it has not taken some: a unix socket
@@ -34,9 +35,10 @@
 //! A panic is a defect. It ends the connection on which it came ([`Engine::recover`]), is logged
 //! with what it said, and the loop goes on: thousands of others hang on it.
 
+pub mod host;
+
 use std::any::Any;
 use std::io;
-use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -47,24 +49,20 @@ use hawser_core::engine::message::{Event, PoolRef, SERVER_CLOSED};
 use hawser_core::engine::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
 use hawser_core::ids::{ClientId, LoopId};
 use hawser_core::time::Time;
-use hawser_sys::epoll::{Epoll, Events};
 use hawser_sys::eventfd::EventFd;
 
 use crate::admin::pooler::ErrorCounts;
+use crate::config::Io;
+use crate::intake::Watchable;
 use crate::loops::{Control, Loops};
-use crate::mailbox::{LoopMailbox, Mailbox};
+use crate::mailbox::{Letter, LoopMailbox, Mailbox};
 use crate::socket;
 
-/// Events that are taken from the kernel at once.
-const EVENTS_A_TURN: usize = 256;
+use host::{Begin, Poller, Watches};
 
 /// How often a loop tells the control side, at most, that start values may have changed: any client
 /// may change its own role's.
 pub const CHANGES_PERIOD: Duration = Duration::from_millis(50);
-
-/// What the loop's own eventfd is watched with. No connection has it: its index would be the
-/// last of 2^32.
-const WAKE: u64 = u64::MAX;
 
 /// What the loops write to the log; a reload may change it.
 #[derive(Debug)]
@@ -79,8 +77,7 @@ pub struct Logged {
 /// What all threads of the loops share.
 struct Shared<S: Socket> {
     loops: Loops<S>,
-    /// The epoll set of each loop: a loop that takes a backend takes it out of another's set.
-    epolls: Box<[Epoll]>,
+    watches: Watches,
     mailboxes: Box<[LoopMailbox<S>]>,
     /// Turns that each loop has made.
     turns: Box<[AtomicU64]>,
@@ -95,9 +92,10 @@ pub struct Reactors<S: Socket> {
     threads: Vec<JoinHandle<()>>,
 }
 
-impl<S: Socket + AsFd + 'static> Reactors<S> {
-    /// Starts `count` loops; their [`Time`] counts from now. `hash_key` keys their hash maps,
-    /// `processes` says where process ids of clients begin.
+impl<S: Watchable + 'static> Reactors<S> {
+    /// Starts `count` loops on this host, or on epoll if the kernel refuses; their [`Time`] counts
+    /// from now. `hash_key` keys their hash maps, `processes` says where process ids of clients
+    /// begin.
     ///
     /// # Errors
     /// No descriptors or no thread to be had.
@@ -106,22 +104,21 @@ impl<S: Socket + AsFd + 'static> Reactors<S> {
     /// If `count` is 0.
     pub fn start(
         count: u16,
+        io: Io,
         hash_key: u64,
         processes: u32,
         control: Control<S>,
         logged: Arc<Logged>,
     ) -> io::Result<Self> {
-        let mut epolls = Vec::new();
         let mut mailboxes: Vec<LoopMailbox<S>> = Vec::new();
         for _ in 0..count {
-            let (epoll, wake) = (Epoll::new()?, EventFd::new()?);
-            epoll.add_readable(&wake, WAKE)?;
-            epolls.push(epoll);
-            mailboxes.push(Arc::new(Mailbox::new(wake)));
+            mailboxes.push(Arc::new(Mailbox::new(EventFd::new()?)));
         }
+        let wakes: Vec<&EventFd> = mailboxes.iter().map(|mailbox| mailbox.waker()).collect();
+        let (host, watches, begin) = host::choose(io, &wakes)?;
         let shared = Arc::new(Shared {
-            loops: Loops::new(mailboxes.clone(), Instant::now()),
-            epolls: epolls.into(),
+            loops: Loops::new(mailboxes.clone(), Instant::now()).on(host),
+            watches,
             mailboxes: mailboxes.into(),
             turns: (0..count).map(|_| AtomicU64::new(0)).collect(),
             control,
@@ -130,12 +127,12 @@ impl<S: Socket + AsFd + 'static> Reactors<S> {
         });
         // Those that have started already end with it if a later one cannot.
         let mut reactors = Self { shared: shared.clone(), threads: Vec::new() };
-        for id in (0..count).map(LoopId) {
+        for (id, begin) in (0..count).map(LoopId).zip(begin) {
             let shared = shared.clone();
             let thread =
                 std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
                     // Made here, so that its memory lies near the processor that the thread runs on.
-                    Reactor::new(id, shared, hash_key, processes).run();
+                    Reactor::new(id, shared, hash_key, processes).run(begin);
                 })?;
             reactors.threads.push(thread);
         }
@@ -187,38 +184,45 @@ struct Reactor<S: Socket> {
     engine: Engine<S>,
     host: LoopHost<S>,
     mailbox: LoopMailbox<S>,
-    events: Events,
-    /// The next of `events` to be seen to.
-    next: usize,
+    poller: Poller,
+    /// Events seen to in this turn.
+    seen: usize,
     /// Messages to be seen to, the last one first: popped one by one, so that a panic at one does
     /// not lose the others.
-    inbox: Vec<ToLoop<S>>,
+    inbox: Vec<Letter<S>>,
     /// What is being seen to.
     about: Option<Token>,
 }
 
-impl<S: Socket + AsFd> Reactor<S> {
+impl<S: Watchable> Reactor<S> {
     fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64, processes: u32) -> Self {
-        let count = u16::try_from(shared.epolls.len()).unwrap_or(u16::MAX);
+        let count = u16::try_from(shared.mailboxes.len()).unwrap_or(u16::MAX);
         Self {
             engine: Engine::new(id, count, hash_key, processes),
             mailbox: shared.mailboxes[usize::from(id.0)].clone(),
+            poller: Poller::of(&shared.watches),
             host: LoopHost { id, shared, own: Vec::new(), changed: None },
-            events: Events::with_capacity(EVENTS_A_TURN),
-            next: 0,
+            seen: 0,
             inbox: Vec::new(),
             about: None,
         }
     }
 
-    fn run(mut self) {
+    fn run(mut self, begin: Begin) {
         let shared = self.host.shared.clone();
         let at = usize::from(self.host.id.0);
+        if let Err(error) = begin.here(self.host.id, self.mailbox.waker()) {
+            tracing::error!(event_loop = at, %error, "the event loop ends: it has no io_uring");
+            return;
+        }
         while !shared.stop.load(Ordering::Acquire) {
             let timeout = self.timeout();
-            if let Err(error) = shared.epolls[at].wait(&mut self.events, timeout) {
-                // EBADF, EFAULT, EINVAL (epoll_wait(2)): none can be, and none would pass.
-                tracing::error!(event_loop = at, %error, "the event loop ends: epoll_wait failed");
+            let waited =
+                self.poller.wait(&shared.watches, self.host.id, timeout, self.mailbox.waker());
+            if let Err(error) = waited {
+                // EBADF, EFAULT, EINVAL (epoll_wait(2), io_uring_enter(2)): none can be, and none
+                // would pass.
+                tracing::error!(event_loop = at, %error, "the event loop ends: it cannot wait");
                 return;
             }
             self.mailbox.woken();
@@ -243,10 +247,10 @@ impl<S: Socket + AsFd> Reactor<S> {
 
     /// Sees to all that has come, whatever panics on the way.
     fn turn(&mut self, now: Time) {
-        self.next = 0;
+        self.seen = 0;
         loop {
             // Unwind safety: what a panic leaves half done is in the engine, and `recover` makes
-            // that whole; what this loop itself holds (`next`, `inbox`) is moved on before the
+            // that whole; what this loop itself holds (events, `inbox`) is moved on before the
             // engine is called. Locks that other threads share are not held over anything that
             // leaves their content half changed.
             let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.work(now))) else { return };
@@ -266,11 +270,8 @@ impl<S: Socket + AsFd> Reactor<S> {
             self.inbox.reverse();
             self.see_to_messages(now);
         }
-        while let Some(event) = self.events.get(self.next) {
-            self.next += 1;
-            if event.data == WAKE {
-                continue;
-            }
+        while let Some(event) = self.poller.next() {
+            self.seen += 1;
             let token = Token::from_bits(event.data);
             let ready = Readiness {
                 readable: event.readable,
@@ -280,14 +281,14 @@ impl<S: Socket + AsFd> Reactor<S> {
             };
             self.about = Some(token);
             self.engine.on_event(&mut self.host, token, ready, now);
-            if self.next.is_multiple_of(limits::EVENTS_BEHIND_MAX) {
+            self.poller.settle(token);
+            if self.seen.is_multiple_of(limits::EVENTS_BEHIND_MAX) {
                 self.engine.flush(&mut self.host, now);
             }
         }
         // Once: what it sends to itself while it sees to these comes in the next turn.
         if !self.host.own.is_empty() {
-            std::mem::swap(&mut self.inbox, &mut self.host.own);
-            self.inbox.reverse();
+            self.inbox.extend(self.host.own.drain(..).rev().map(Letter::Engine));
             self.see_to_messages(now);
         }
         self.about = None;
@@ -302,9 +303,9 @@ impl<S: Socket + AsFd> Reactor<S> {
     /// A socket has not taken all: of servers' connections that is known from now on.
     #[cold]
     fn watch_for_room(&mut self) {
-        let epoll = &self.host.shared.epolls[usize::from(self.host.id.0)];
+        let (watches, id) = (&self.host.shared.watches, self.host.id);
         self.engine.watch_for_room(|socket, token| {
-            if let Err(error) = epoll.tell_of_room(socket, token.to_bits()) {
+            if let Err(error) = watches.tell_of_room(socket, token, id) {
                 // ENOMEM at most. Its client runs into a limit, or goes.
                 let event_loop = self.host.id.0;
                 tracing::error!(event_loop, %error, "a server's connection cannot be watched");
@@ -313,7 +314,16 @@ impl<S: Socket + AsFd> Reactor<S> {
     }
 
     fn see_to_messages(&mut self, now: Time) {
-        while let Some(message) = self.inbox.pop() {
+        while let Some(letter) = self.inbox.pop() {
+            let message = match letter {
+                Letter::Engine(message) => message,
+                Letter::Crossing(crossing) => {
+                    if let Some((to, crossing)) = crate::intake::cross(crossing) {
+                        self.host.shared.loops.send_crossing(to, crossing);
+                    }
+                    continue;
+                }
+            };
             self.about = match &message {
                 ToLoop::Lend { client, .. } | ToLoop::Kill { client, .. } => {
                     Some(Token::Client(client.slot))
@@ -357,21 +367,14 @@ struct LoopHost<S: Socket> {
     changed: Option<Instant>,
 }
 
-impl<S: Socket + AsFd> Host<S> for LoopHost<S> {
+impl<S: Watchable> Host<S> for LoopHost<S> {
     fn watch(&mut self, socket: &S, token: Token) -> io::Result<()> {
-        let epoll = &self.shared.epolls[usize::from(self.id.0)];
-        match token {
-            Token::Client(_) => epoll.add(socket, token.to_bits()),
-            // Nothing is left to write here, and it is seldom otherwise: see `watch_for_room`.
-            Token::Backend(_) => epoll.add_to_read(socket, token.to_bits()),
-        }
+        self.shared.watches.watch(socket, token, self.id)
     }
 
     fn unwatch(&mut self, socket: &S, home: LoopId) {
-        let Some(epoll) = self.shared.epolls.get(usize::from(home.0)) else { return };
-        if let Err(error) = epoll.delete(socket) {
-            // It is not watched there, which is what was asked for; but it should have been.
-            tracing::warn!(event_loop = home.0, %error, "a connection was not watched");
+        if let Some((to, crossing)) = self.shared.watches.unwatch(socket, home) {
+            self.shared.loops.send_crossing(to, crossing);
         }
     }
 

@@ -126,18 +126,20 @@ pub fn serve_as(
     // Before anything listens: whoever sees it answer may send a signal at once.
     let signals = Signals::catch(manner).map_err(ServeError::Start)?;
 
-    // Files of certificates and rules may be readable by root alone: before the change of user.
+    // Before anything listens, too: the trial of io_uring takes milliseconds.
     let (control, orders) = Control::new();
-    let listeners = listen::open_all(&config.start.listen).map_err(ServeError::Listen)?;
-    let pidfile = start.pidfile.as_deref().map(PidFile::create).transpose();
-    let _pidfile = pidfile.map_err(ServeError::Process)?;
     let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
     let errors: Arc<ErrorCounts> = Arc::default();
     let logged = Arc::new(Logged { disconnections, errors: errors.clone() });
     let (hash_key, processes) = (random_u64(), (random_u64() >> 32) as u32);
     let reactors =
-        Reactors::start(loop_count, hash_key, processes, control.clone(), logged.clone())
+        Reactors::start(loop_count, start.io, hash_key, processes, control.clone(), logged.clone())
             .map_err(ServeError::Start)?;
+
+    // Files of certificates and rules may be readable by root alone: before the change of user.
+    let listeners = listen::open_all(&config.start.listen).map_err(ServeError::Listen)?;
+    let pidfile = start.pidfile.as_deref().map(PidFile::create).transpose();
+    let _pidfile = pidfile.map_err(ServeError::Process)?;
     let user = start.user.clone();
     let loops = reactors.loops().clone();
     let service = Service::new(config, loops, control, admin, errors, runtimes.threads())

@@ -7,7 +7,7 @@
 //!
 //! # Invariants
 //! * nothing read is lost on that way: what TLS has already decrypted comes out as `early` bytes,
-//!   because epoll knows nothing of it
+//!   because neither epoll nor io_uring knows of it
 //! * an idle TLS connection keeps no buffer of ours. rustls keeps one of 4 KiB for ciphertext and
 //!   about as much for keys and state
 //!
@@ -23,9 +23,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
 use hawser_core::engine::{Mptcp, Socket};
-use hawser_sys::mptcp::watch::Watched;
 use hawser_sys::stream as sys;
 
+use crate::intake::{Watchable, Wire};
 use crate::login::Places;
 
 /// Ciphertext that is read at once.
@@ -48,17 +48,15 @@ pub fn take_blocked() -> bool {
 }
 
 /// Notes that a socket takes no more for now.
-pub(crate) fn note_blocked(error: &io::Error) {
-    if error.kind() == io::ErrorKind::WouldBlock {
-        BLOCKED.set(true);
-    }
+pub(crate) fn note_blocked() {
+    BLOCKED.set(true);
 }
 
 /// A connection as the event loops have it.
 #[derive(Debug)]
 pub enum Conn {
     /// TCP or unix socket.
-    Plain(Watched),
+    Plain(Wire),
     /// The same, encrypted.
     Tls(Box<TlsConn>),
 }
@@ -66,27 +64,23 @@ pub enum Conn {
 /// An encrypted connection.
 #[derive(Debug)]
 pub struct TlsConn {
-    fd: Watched,
+    fd: Wire,
     session: rustls::Connection,
     /// Ciphertext that was read and that rustls has not taken, because its plaintext did not fit
     /// into the reader's buffer. Mostly empty.
     untaken: Vec<u8>,
 }
 
-/// Writes to a descriptor without waiting.
-struct Sender<'a>(BorrowedFd<'a>);
+/// Writes to a connection without waiting.
+struct Sender<'a>(&'a Wire);
 
 impl Write for Sender<'_> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        sys::send(self.0, buf).inspect_err(note_blocked)
+        self.0.send(buf)
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        match bufs {
-            [one] => sys::send(self.0, one),
-            _ => sys::send_vectored(self.0, bufs),
-        }
-        .inspect_err(note_blocked)
+        self.0.send_vectored(bufs)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -96,7 +90,7 @@ impl Write for Sender<'_> {
 
 impl TlsConn {
     /// From a session whose handshake is done. The second value is what it has decrypted already.
-    fn new(fd: Watched, session: rustls::Connection) -> (Self, Vec<u8>) {
+    fn new(fd: Wire, session: rustls::Connection) -> (Self, Vec<u8>) {
         let mut conn = Self { fd, session, untaken: Vec::new() };
         conn.session.set_buffer_limit(Some(TLS_BUFFER_BYTES));
         let mut early = Vec::new();
@@ -110,7 +104,7 @@ impl TlsConn {
     /// Sends ciphertext until there is none or the socket is full.
     fn push(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
-            self.session.write_tls(&mut Sender(self.fd.as_fd()))?;
+            self.session.write_tls(&mut Sender(&self.fd))?;
         }
         Ok(())
     }
@@ -186,7 +180,7 @@ impl TlsConn {
         filled: &mut usize,
     ) -> io::Result<()> {
         while *filled < buf.len() {
-            let read = sys::recv(&self.fd, scratch)?;
+            let read = self.fd.recv(scratch)?;
             if read == 0 {
                 // Tells rustls of the end, so that later reads see it too.
                 let _ = self.session.read_tls(&mut io::empty());
@@ -238,7 +232,7 @@ impl Socket for Conn {
     #[inline]
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(fd) => sys::recv(fd, buf),
+            Self::Plain(wire) => wire.recv(buf),
             Self::Tls(tls) => tls.read(buf),
         }
     }
@@ -246,7 +240,7 @@ impl Socket for Conn {
     #[inline]
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Plain(fd) => sys::send(fd, buf).inspect_err(note_blocked),
+            Self::Plain(wire) => wire.send(buf),
             Self::Tls(tls) => tls.write(buf),
         }
     }
@@ -297,7 +291,7 @@ impl Socket for Conn {
             Self::Tls(tls) => &tls.fd,
         };
         // Of others nothing is asked.
-        if !fd.is_watched() {
+        if !fd.is_watched_mptcp() {
             return None;
         }
         let info = hawser_sys::mptcp::socket::info(fd.as_fd());
@@ -312,6 +306,15 @@ impl Socket for Conn {
             // After a fallback the kernel has nothing more to say of it.
             Err(_) => Mptcp { fell_back: true, subflows: 1, token: 0 },
         })
+    }
+}
+
+impl Watchable for Conn {
+    fn wire(&self) -> &Wire {
+        match self {
+            Self::Plain(wire) => wire,
+            Self::Tls(tls) => &tls.fd,
+        }
     }
 }
 

@@ -48,6 +48,9 @@ pub struct Status {
     pub http: Option<String>,
     /// Event loops.
     pub loops: usize,
+    /// What they wait with, and why.
+    #[serde(default)]
+    pub io: String,
     /// Clients that are logged in.
     pub clients: usize,
     /// Clients that there may be.
@@ -142,6 +145,7 @@ impl Status {
                 .address()
                 .map(|address| format!("http://{address}/")),
             loops: pooler.loops().count(),
+            io: pooler.loops().host().to_string(),
             clients: pooler.limits().client_count(),
             clients_max: config.reload.limits.max_client_conn,
             descriptors: figures.descriptors,
@@ -165,6 +169,9 @@ impl Status {
     fn write_text(&self, out: &mut String) -> std::fmt::Result {
         writeln!(out, "hawser {}, process {}: {}", self.version, self.pid, self.state)?;
         writeln!(out, "  serving for  {} s, {} event loops", self.uptime_s, self.loops)?;
+        if !self.io.is_empty() {
+            writeln!(out, "  waits with   {}", self.io)?;
+        }
         for listener in &self.listeners {
             writeln!(out, "  listens on   {listener}")?;
         }

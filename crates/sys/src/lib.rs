@@ -20,6 +20,7 @@ pub mod netlink;
 pub mod packets;
 pub mod precision;
 pub mod process;
+pub mod ring;
 pub mod rtnetlink;
 pub mod seccomp;
 pub mod stream;

@@ -20,7 +20,7 @@ use super::operators::Operator;
 use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::cc::usage::CongestionUsage;
-use crate::config::{Config, OptionalAddress};
+use crate::config::{Config, Io, OptionalAddress};
 use crate::dial::Place;
 use crate::limits::Limits;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
@@ -30,6 +30,7 @@ use crate::metrics::{Pages, http};
 use crate::mptcp::usage::MptcpUsage;
 use crate::pools::upkeep;
 use crate::process::{account_to_become, place};
+use crate::reactor::host::IoHost;
 use crate::resolve::HostRow;
 use crate::service::{Phase, Service};
 use crate::{extension, logging, status};
@@ -341,6 +342,10 @@ impl Pooler for Running {
         let mut all = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.extend(self.service.dialler.mptcp.fallbacks());
         all.extend(self.service.dialler.congestion.fallbacks());
+        let io = self.service.config.load().start.process.io;
+        if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
+            all.push(format!("event loops wait with epoll: {reason}"));
+        }
         all
     }
 

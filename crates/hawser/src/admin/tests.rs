@@ -24,7 +24,7 @@ use crate::dial::Place;
 use crate::limits::Limits;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
-use crate::mailbox::LoopMailbox;
+use crate::mailbox::{Letter, LoopMailbox};
 use crate::resolve::HostRow;
 use crate::socket::Conn;
 
@@ -53,7 +53,8 @@ impl Loop {
         mailbox
     }
 
-    fn receive(&self, message: ToLoop<Conn>) {
+    fn receive(&self, letter: Letter<Conn>) {
+        let Letter::Engine(message) = letter else { return };
         match message {
             ToLoop::Snapshot(_, reply) => reply(Snapshot {
                 clients: self.clients.lock().unwrap().clone(),

@@ -17,7 +17,7 @@ use crate::config::ServerAddress;
 use crate::dial::tests::{Door, Fake};
 use crate::loops::tests::mailboxes;
 use crate::loops::{Control, Loops};
-use crate::mailbox::LoopMailbox;
+use crate::mailbox::{Letter, LoopMailbox};
 use crate::socket::Conn;
 use crate::threads::Threads;
 use crate::tls::connect::{Connecting, server_name};
@@ -72,8 +72,12 @@ impl World {
 
     /// What has been sent to the loop.
     fn kept(&self) -> std::sync::MutexGuard<'_, Vec<ToLoop<Conn>>> {
-        let mut kept = self.kept.lock().unwrap();
-        self.mailbox.take(&mut kept);
+        let (mut kept, mut taken) = (self.kept.lock().unwrap(), Vec::new());
+        self.mailbox.take(&mut taken);
+        kept.extend(taken.into_iter().filter_map(|letter| match letter {
+            Letter::Engine(message) => Some(message),
+            Letter::Crossing(_) => None,
+        }));
         kept
     }
 

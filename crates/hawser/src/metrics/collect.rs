@@ -417,6 +417,8 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     ] {
         gauges(encoder, name, help, [([], value)])?;
     }
+    let help = "What event loops wait with, see the setting io";
+    gauges(encoder, "event_loop_host", help, [([("io", pooler.loops().host().name())], 1)])?;
     if let Some(mptcp) = pooler.mptcp() {
         let manages = matches!(mptcp.manager.standing(), Standing::Manages { .. });
         let help = "1 if the path manager of mptcp_manage runs";

@@ -1,7 +1,7 @@
 //! Loops that run, over real sockets, with a server of a few lines.
 
 use std::io::{Read, Write};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::mpsc;
 
@@ -16,7 +16,39 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::*;
+use crate::intake::Wire;
 use crate::loops::Order;
+
+/// Each test runs on epoll, and on io_uring where the kernel has it.
+macro_rules! on_both_hosts {
+    ($($test:ident)+) => {
+        mod epoll {
+            $( #[test] fn $test() { super::$test(super::Io::Epoll); } )+
+        }
+
+        mod io_uring {
+            $( #[test] fn $test() {
+                match hawser_sys::ring::probe() {
+                    Ok(()) => super::$test(super::Io::IoUring),
+                    Err(refusal) => eprintln!("skipped: {refusal}"),
+                }
+            } )+
+        }
+    };
+}
+
+on_both_hosts! {
+    a_query_goes_to_the_server_and_its_answer_back
+    clients_of_several_loops_share_one_backend
+    what_a_server_does_not_take_at_once_goes_on_when_it_does
+    a_loop_without_work_sleeps
+    a_message_ends_a_sleep
+    a_cancel_that_came_before_a_query_does_not_hit_it
+    a_panic_ends_the_connection_it_came_on_and_no_other
+    a_panic_on_a_backend_frees_its_place_in_the_pool
+    loops_end_with_their_connections
+    a_killed_client_is_told_why
+}
 
 const SOON: Duration = Duration::from_secs(10);
 
@@ -27,7 +59,7 @@ const POISON: &[u8] = b"poison";
 const CURSE: &str = "curse";
 
 /// A unix socket, as the loops have it.
-struct Plain(UnixStream);
+struct Plain(Wire);
 
 impl Plain {
     /// A loop's end and the other, which blocks.
@@ -35,7 +67,7 @@ impl Plain {
         let (near, far) = UnixStream::pair().unwrap();
         near.set_nonblocking(true).unwrap();
         far.set_read_timeout(Some(SOON)).unwrap();
-        (Self(near), far)
+        (Self(OwnedFd::from(near).into()), far)
     }
 }
 
@@ -43,14 +75,20 @@ impl Socket for Plain {
     type Permit = ();
 
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
-        let read = self.0.read(buf)?;
+        let read = self.0.recv(buf)?;
         let poisoned = buf[..read].windows(POISON.len()).any(|bytes| bytes == POISON);
         assert!(!poisoned, "a test's own panic");
         Ok(read)
     }
 
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
-        self.0.write(buf).inspect_err(socket::note_blocked)
+        self.0.send(buf)
+    }
+}
+
+impl Watchable for Plain {
+    fn wire(&self) -> &Wire {
+        &self.0
     }
 }
 
@@ -164,11 +202,11 @@ fn open_backends(
 }
 
 impl World {
-    fn new(loops: u16, pool_size: u32) -> Self {
+    fn new(io: Io, loops: u16, pool_size: u32) -> Self {
         let (control, mut orders) = Control::new();
         let logged =
             Arc::new(Logged { disconnections: AtomicBool::new(true), errors: Arc::default() });
-        let reactors = Reactors::start(loops, 1, 0, control, logged).unwrap();
+        let reactors = Reactors::start(loops, io, 1, 0, control, logged).unwrap();
         let mut settings = PoolSettings::default();
         settings.limits = Limits { size: pool_size, ..settings.limits };
         let pool =
@@ -210,19 +248,17 @@ impl World {
     }
 }
 
-#[test]
-fn a_query_goes_to_the_server_and_its_answer_back() {
-    let world = World::new(1, 1);
+fn a_query_goes_to_the_server_and_its_answer_back(io: Io) {
+    let world = World::new(io, 1, 1);
     let mut client = world.client(0);
     assert_eq!(client.ask("select 'a'").unwrap(), [b"select 'a'"]);
     assert_eq!(client.ask("select 'b'").unwrap(), [b"select 'b'"]);
 }
 
-#[test]
-fn clients_of_several_loops_share_one_backend() {
+fn clients_of_several_loops_share_one_backend(io: Io) {
     const LOOPS: u16 = 3;
     const QUERIES: usize = 300;
-    let world = World::new(LOOPS, 1);
+    let world = World::new(io, LOOPS, 1);
     std::thread::scope(|scope| {
         for number in 0..2 * LOOPS {
             let mut client = world.client(number % LOOPS);
@@ -237,9 +273,8 @@ fn clients_of_several_loops_share_one_backend() {
     assert_eq!(world.pool.lock().total(), 1, "more backends than the pool may have");
 }
 
-#[test]
-fn what_a_server_does_not_take_at_once_goes_on_when_it_does() {
-    let world = World::new(2, 1);
+fn what_a_server_does_not_take_at_once_goes_on_when_it_does(io: Io) {
+    let world = World::new(io, 2, 1);
     let mut clients = [world.client(0), world.client(1)];
     for round in 0..3 {
         for client in &mut clients {
@@ -250,9 +285,8 @@ fn what_a_server_does_not_take_at_once_goes_on_when_it_does() {
     }
 }
 
-#[test]
-fn a_loop_without_work_sleeps() {
-    let world = World::new(2, 1);
+fn a_loop_without_work_sleeps(io: Io) {
+    let world = World::new(io, 2, 1);
     let mut client = world.client(0);
     client.ask("select 1").unwrap();
     // Deadlines that the query has set end within some ticks of 50 ms; then only the second's.
@@ -265,9 +299,8 @@ fn a_loop_without_work_sleeps() {
     assert!(made.iter().all(|made| *made <= 15), "turns in half an idle second: {made:?}");
 }
 
-#[test]
-fn a_message_ends_a_sleep() {
-    let world = World::new(1, 1);
+fn a_message_ends_a_sleep(io: Io) {
+    let world = World::new(io, 1, 1);
     for _ in 0..10 {
         std::thread::sleep(Duration::from_millis(20));
         let before = Instant::now();
@@ -277,9 +310,8 @@ fn a_message_ends_a_sleep() {
     }
 }
 
-#[test]
-fn a_cancel_that_came_before_a_query_does_not_hit_it() {
-    let world = World::new(1, 1);
+fn a_cancel_that_came_before_a_query_does_not_hit_it(io: Io) {
+    let world = World::new(io, 1, 1);
     let mut client = world.client(0);
     for _ in 0..20 {
         // The loop is busy while both come: it finds them together.
@@ -301,9 +333,8 @@ fn a_cancel_that_came_before_a_query_does_not_hit_it() {
     assert_eq!(world.cancels.load(Ordering::Relaxed), 0);
 }
 
-#[test]
-fn a_panic_ends_the_connection_it_came_on_and_no_other() {
-    let world = World::new(1, 2);
+fn a_panic_ends_the_connection_it_came_on_and_no_other(io: Io) {
+    let world = World::new(io, 1, 2);
     let mut good = world.client(0);
     assert_eq!(good.ask("select 1").unwrap().len(), 1);
     let mut bad = world.client(0);
@@ -316,9 +347,8 @@ fn a_panic_ends_the_connection_it_came_on_and_no_other() {
     assert!(world.reactors.all_run());
 }
 
-#[test]
-fn a_panic_on_a_backend_frees_its_place_in_the_pool() {
-    let world = World::new(1, 1);
+fn a_panic_on_a_backend_frees_its_place_in_the_pool(io: Io) {
+    let world = World::new(io, 1, 1);
     let mut bad = world.client(0);
     let mut good = world.client(0);
     bad.0.write_all(&query(CURSE)).unwrap();
@@ -327,9 +357,8 @@ fn a_panic_on_a_backend_frees_its_place_in_the_pool() {
     assert_eq!(world.pool.lock().total(), 1);
 }
 
-#[test]
-fn loops_end_with_their_connections() {
-    let world = World::new(2, 1);
+fn loops_end_with_their_connections(io: Io) {
+    let world = World::new(io, 2, 1);
     let mut clients = [world.client(0), world.client(1)];
     drop(world);
     for client in &mut clients {
@@ -337,9 +366,8 @@ fn loops_end_with_their_connections() {
     }
 }
 
-#[test]
-fn a_killed_client_is_told_why() {
-    let world = World::new(1, 1);
+fn a_killed_client_is_told_why(io: Io) {
+    let world = World::new(io, 1, 1);
     let mut client = world.client(0);
     let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, "enough");
     world.reactors.loops().send(LoopId(0), ToLoop::KillAll { pool: None, error });

@@ -339,7 +339,7 @@ impl Stream {
         let (link, session) = match self {
             Self::Plain(link) => {
                 let (fd, early) = link.into_fd()?;
-                return Ok((Conn::Plain(fd), early));
+                return Ok((Conn::Plain(fd.into()), early));
             }
             Self::FromClient(stream) => {
                 let (link, session) = stream.into_inner();
@@ -356,7 +356,7 @@ impl Stream {
             // so, the loop would begin in the middle of a record.
             return Err(io::Error::other("ciphertext was left behind by the handshake"));
         }
-        let (conn, early) = TlsConn::new(fd, session);
+        let (conn, early) = TlsConn::new(fd.into(), session);
         Ok((Conn::Tls(Box::new(conn)), early))
     }
 }
