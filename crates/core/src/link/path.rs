@@ -29,7 +29,10 @@ const RTT_UNKNOWN_US: u64 = 100_000;
 const FIRST_WINDOW_BYTES: u64 = 10 * 1448;
 /// A path is not dead sooner.
 pub const DEAD_MIN: Duration = Duration::from_secs(2);
-/// A greeting that takes longer has failed.
+/// A Hello that is not answered for so long has failed: it takes a round trip, on a path that has just
+/// carried TLS's. Short, for a greeting that nothing answers holds up what waits for a path.
+pub const HELLO_MAX: Duration = Duration::from_secs(4);
+/// A newcomer's TLS and Hello take no longer.
 pub const GREETING_MAX: Duration = Duration::from_secs(10);
 /// Pings while there are streams, and while there are none: NATs forget after 30 s and more.
 pub const PING_EACH: Duration = Duration::from_secs(1);
@@ -219,7 +222,7 @@ impl Path {
     fn patience(&self) -> Duration {
         match self.stage {
             Stage::Up => DEAD_MIN.max(Duration::from_micros(3 * self.rto_us())),
-            _ => GREETING_MAX,
+            _ => HELLO_MAX,
         }
     }
 
@@ -231,7 +234,7 @@ impl Path {
             // The host bounds a dial; this bounds the host.
             Stage::Dialling => Some(self.since.after(3 * GREETING_MAX)),
             Stage::Ready => None,
-            Stage::Greeting => Some(self.since.after(GREETING_MAX)),
+            Stage::Greeting => Some(self.since.after(HELLO_MAX)),
         }
     }
 

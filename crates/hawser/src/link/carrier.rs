@@ -433,7 +433,7 @@ impl Carrier {
                 }
                 Request::Connect(stream, target) => self.connect(stream, &target, around),
                 Request::Deliver(stream) | Request::Room(stream) => {
-                    self.serve_local(stream, around)
+                    self.serve_local(stream, around);
                 }
                 Request::Finish(stream) => {
                     if let Some(local) = self.locals.get_mut(&stream) {
@@ -473,9 +473,9 @@ impl Carrier {
     fn dial(&mut self, path: PathId, around: &mut Around<'_>) {
         let Some(dialling) = around.dialling else { return };
         let to = &dialling.to[self.dials % dialling.to.len().max(1)];
-        match around.resolving.ask(Mark::Path(self.number, path).number(), to) {
-            Some(found) => self.dial_at(path, &found, around),
-            None => {} // the session bounds how long that may take
+        // Where a lookup takes longer, the session bounds it.
+        if let Some(found) = around.resolving.ask(Mark::Path(self.number, path).number(), to) {
+            self.dial_at(path, &found, around);
         }
     }
 

@@ -403,7 +403,7 @@ impl Worker {
     }
 
     fn end(&mut self, moment: Time) {
-        self.each(moment, |carrier, around| carrier.bye(around));
+        self.each(moment, Carrier::bye);
     }
 
     /// Reads the file of keys again; paths of keys that are no longer in it end.

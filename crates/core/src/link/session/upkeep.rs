@@ -93,10 +93,13 @@ impl Session {
         self.requests.push_back(Request::Notice(Notice::PathLost(id, end, left)));
         if path.is_up() {
             self.counts.paths_lost += 1;
-            self.say_all_again(id);
             if left == 0 {
                 self.down = Some(now);
             }
+        }
+        // The far end sends on a path from its Welcome on, which may be lost with what followed it.
+        if matches!(path.stage, Stage::Up | Stage::Greeting) {
+            self.say_all_again(id);
         }
         self.greet_others(now);
     }
@@ -171,10 +174,9 @@ impl Session {
             let is_over = now.since(down) >= self.config.grace;
             match (self.streams.is_empty(), &self.role) {
                 (true, Role::Near { established: false, .. }) => {}
-                // Nothing is lost, and the peer may have forgotten it.
-                (true, Role::Near { .. }) => self.end(None),
-                // There may be a stream of which the far end does not know yet.
-                (true, Role::Far { .. }) if is_over => self.end(None),
+                // The other end may still wait for the last word of a stream, or, at the far end, there
+                // may be a stream of which it does not know yet.
+                (true, _) if is_over => self.end(None),
                 (false, _) if is_over => self.end(Some(Reason::Grace)),
                 _ => {}
             }
@@ -259,7 +261,6 @@ impl Session {
         let over = |down: Time| down.after(self.config.grace);
         let end = self.down.and_then(|down| match (self.streams.is_empty(), &self.role) {
             (true, Role::Near { established: false, .. }) => None,
-            (true, Role::Near { .. }) => Some(down),
             _ => Some(over(down)),
         });
         let ack = self.acks_late.first().map(|(late, _)| *late);
