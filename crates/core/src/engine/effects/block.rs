@@ -50,9 +50,9 @@ impl Effects {
             return self;
         }
         let others = self.pins.minus(PartSet::ANY_SETTING);
-        let all_known = !(block.vague || found.unsure || found.truncated || found.dynamic)
-            && !findings.unsure
-            && others.minus(block.pins).is_empty();
+        let all_known =
+            !(block.vague || found.unsure || found.truncated || found.dynamic || findings.unsure)
+                && others.minus(block.pins).is_empty();
         if !all_known {
             self.resets = block.resets;
             return self;

@@ -176,7 +176,7 @@ impl<S: Socket> Client<S> {
         }
         backend.replay.forget();
         if !self.is_unsettled() {
-            self.extra().settles_in = backend.pipeline;
+            self.extra().settles_in = backend.requests.pipeline();
         }
         self.extra().resetting.absorb(&Resetting::Names(names));
     }
