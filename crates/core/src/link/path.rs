@@ -17,8 +17,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::PathId;
 use super::frame::Assembly;
+use super::{PathId, StreamId};
 use crate::time::Time;
 
 /// Samples of the delivery rate that count.
@@ -38,6 +38,9 @@ pub const GREETING_MAX: Duration = Duration::from_secs(10);
 pub const PING_EACH: Duration = Duration::from_secs(1);
 /// See [`PING_EACH`].
 pub const PING_EACH_IDLE: Duration = Duration::from_secs(5);
+
+/// Last words that are remembered: more than a path has under way, as a rule.
+const LAST_WORDS_MAX: usize = 1024;
 
 /// What TCP says of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -105,6 +108,8 @@ pub(super) struct Path {
     pub(super) assembly: Assembly,
     /// Frames of the path itself, to be written first.
     pub(super) own: Vec<u8>,
+    /// Streams whose last word went by this path: it is said again when the path dies.
+    pub(super) last_words: Vec<StreamId>,
     /// The socket takes nothing now.
     pub(super) full: bool,
     /// A request to write is on its way to the host.
@@ -132,6 +137,7 @@ impl Path {
             stage,
             assembly: Assembly::default(),
             own: Vec::new(),
+            last_words: Vec::new(),
             full: false,
             asked: false,
             since: now,
@@ -188,6 +194,14 @@ impl Path {
             self.sent_bytes += bytes as u64;
             self.waits.get_or_insert(now);
         }
+    }
+
+    /// The last word of a stream goes by this path.
+    pub(super) fn said_last(&mut self, stream: StreamId) {
+        if self.last_words.len() >= LAST_WORDS_MAX {
+            self.last_words.drain(..LAST_WORDS_MAX / 2);
+        }
+        self.last_words.push(stream);
     }
 
     pub(super) fn came(&mut self, bytes: usize, now: Time) {

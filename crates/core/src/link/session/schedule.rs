@@ -126,6 +126,9 @@ impl Session {
         while is_best && !filling.is_full() {
             if let Some(stream) = self.gone.pop_first() {
                 Frame::Gone { stream }.write(filling.out);
+                if let Some(path) = self.paths.get_mut(&filling.path) {
+                    path.said_last(stream);
+                }
             } else if let Some(stream) = self.resets_due.pop_first() {
                 if let Some((reason, said)) = self.resets.get_mut(&stream) {
                     *said = true;
@@ -182,6 +185,11 @@ impl Session {
         self.control.remove(&id);
         self.enqueue(id);
         self.settle(id);
+        if !self.streams.contains_key(&id)
+            && let Some(path) = self.paths.get_mut(&filling.path)
+        {
+            path.said_last(id);
+        }
     }
 
     fn fill_small(&mut self, filling: &mut Filling<'_>) {

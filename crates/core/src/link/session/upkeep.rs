@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    ACK_DELAY, Confirmation, Frame, Notice, PATHS_MAX, Path, PathEnd, PathId, PathsFull, Reason,
-    Request, Role, Sample, Session, Stage, StreamId, Time, VERSION_MAX, VERSION_MIN,
+    ACK_DELAY, Confirmation, Frame, Notice, PATHS_MAX, Path, PathEnd, PathId, PathsFull,
+    RESETS_MAX, Reason, Request, Role, Sample, Session, Stage, StreamId, Time, VERSION_MAX,
+    VERSION_MIN,
 };
 use crate::link::path::{PING_EACH, PING_EACH_IDLE};
 
@@ -99,6 +100,11 @@ impl Session {
         }
         // The far end sends on a path from its Welcome on, which may be lost with what followed it.
         if matches!(path.stage, Stage::Up | Stage::Greeting) {
+            for stream in path.last_words {
+                if self.gone.len() < RESETS_MAX / 2 {
+                    self.gone.insert(stream);
+                }
+            }
             self.say_all_again(id);
         }
         self.greet_others(now);
