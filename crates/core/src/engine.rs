@@ -32,21 +32,20 @@ mod bind;
 pub mod census;
 mod cleanup;
 pub mod client;
-mod doubt;
+mod client_identity;
 pub mod effects;
 mod events;
-mod exact;
 mod from_client;
 mod from_server;
 pub mod hand_over;
 mod housekeeping;
-mod kept;
 mod listener;
 mod listening;
 pub mod message;
 mod names;
 mod noted;
 mod owed;
+mod pending_bytes;
 mod pinned;
 mod plain;
 mod process_ids;
@@ -55,13 +54,14 @@ mod recover;
 mod replay;
 mod request_queue;
 mod restore;
+mod session_report;
 mod sql_statement;
 pub mod statement;
 mod table;
 mod timeouts;
 mod to_server;
-mod told;
-mod turn;
+mod unverified;
+
 mod vacancy;
 mod within;
 
@@ -69,7 +69,7 @@ use std::io;
 
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::wire::error::{ClientError, SqlState};
-use kept::Kept;
+use pending_bytes::PendingBytes;
 
 pub use backend::{Backend, BackendSeed};
 pub use message::{
@@ -283,7 +283,11 @@ pub use table::Engine;
 
 /// Writes to a connection what it takes, behind what it did not take before; keeps the rest.
 /// Returns how many bytes it took.
-fn write_or_keep<S: Socket>(socket: &mut S, kept: &mut Kept, bytes: &[u8]) -> io::Result<usize> {
+fn write_or_keep<S: Socket>(
+    socket: &mut S,
+    kept: &mut PendingBytes,
+    bytes: &[u8],
+) -> io::Result<usize> {
     let mut written = 0;
     if kept.is_empty() {
         while written < bytes.len() {
@@ -302,7 +306,7 @@ fn write_or_keep<S: Socket>(socket: &mut S, kept: &mut Kept, bytes: &[u8]) -> io
 
 /// Writes to a connection what it did not take before. Returns how many bytes it took; `kept`
 /// gives its memory back once it is empty.
-fn write_kept<S: Socket>(socket: &mut S, kept: &mut Kept) -> io::Result<usize> {
+fn write_kept<S: Socket>(socket: &mut S, kept: &mut PendingBytes) -> io::Result<usize> {
     let pending = kept.take();
     let written = write_or_keep(socket, kept, &pending)?;
     socket.flush().or_else(|error| match error.kind() {

@@ -20,8 +20,8 @@
 use std::io;
 
 use super::client::Client;
-use super::kept::Spare;
 use super::message::ClientState;
+use super::pending_bytes::Spare;
 use super::table::Engine;
 use super::{Host, Socket, limits, write_kept, write_or_keep};
 use crate::ids::Slot;
@@ -54,7 +54,7 @@ impl<S: Socket> Client<S> {
     pub(super) fn waits_to_write(&self) -> bool {
         self.readable
             || self.state == ClientState::Closing
-            || self.extra.is_some()
+            || self.pending_session.is_some()
             || !self.has_taken_all()
             || self.backend.as_ref().is_some_and(|backend| backend.readable)
     }

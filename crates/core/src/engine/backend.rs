@@ -5,20 +5,20 @@ use std::sync::Arc;
 
 use super::at_stake::AtStake;
 use super::census::Functions;
-use super::doubt::Doubt;
+use super::client_identity::ClientIdentity;
 use super::effects::Effects;
-use super::exact::Exact;
+use super::from_client::client_message::OwnNames;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::message::PoolRef;
 use super::replay::Replay;
 use super::request_queue::{Change, Displaced, Request, RequestQueue};
 use super::restore::Longer;
+use super::session_report::SessionReport;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
 use super::timeouts::Lifts;
 use super::to_server::ToServer;
-use super::told::Told;
-use super::turn::OwnNames;
+use super::unverified::Unverified;
 use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket};
 use crate::ids::{BackendId, LoopId, Slot};
@@ -169,7 +169,7 @@ pub struct Backend<S: Socket> {
     pub(super) parked: bool,
     /// What keeps connections from being opened to a database that a statement under way wants for
     /// itself.
-    pub(super) vacancy: Option<super::vacancy::Kept>,
+    pub(super) vacancy: Option<super::vacancy::Hold>,
     /// Its client keeps it between transactions, and is counted for that.
     pub(super) pinned: Option<Box<Pinned>>,
     /// When it became idle in a transaction, or `tidying` began.
@@ -208,12 +208,12 @@ pub struct Backend<S: Socket> {
     pub(super) kept_to_ask: u8,
     /// Settings that may fail are under way, in a transaction block of ours.
     pub(super) applying: bool,
-    /// It may have the empty statement (see [`super::turn::aborted`]).
+    /// It may have the empty statement (see [`super::from_client::client_message::aborted`]).
     pub(super) has_empty: bool,
     /// Custom names that it knows for good.
     pub(super) custom: CustomNames,
     /// What its client's statements may have made or ended.
-    pub(super) doubt: Option<Box<Doubt>>,
+    pub(super) unverified: Option<Box<Unverified>>,
     /// Since it was last at rest, outside of a transaction, a search_path may have been set that ends
     /// with the transaction.
     pub(super) local_path: bool,
@@ -235,13 +235,13 @@ pub struct Backend<S: Socket> {
     /// The Query that waits for them begins with the ROLLBACK that has gone ahead of it.
     pub(super) rolled_back: bool,
     /// What its server reports of the session, if it does.
-    pub(super) exact: Option<Box<Exact>>,
+    pub(super) session_report: Option<Box<SessionReport>>,
     /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
     pub(super) shared: bool,
     /// Whose it is then.
     pub(super) hand_over: Option<Box<HandOver>>,
     /// What its server is told of the clients of its one user, if it is.
-    pub(super) told: Option<Box<Told>>,
+    pub(super) client_identity: Option<Box<ClientIdentity>>,
     _permit: Box<dyn std::any::Any + Send>,
 }
 
@@ -250,7 +250,8 @@ impl<S: Socket> Backend<S> {
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
         let keep = seed.pool.settings().max_prepared_statements;
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
-        let exact = report.map(|report| Box::new(Exact::new(report, seed.pool.reporting.one())));
+        let exact =
+            report.map(|report| Box::new(SessionReport::new(report, seed.pool.reporting.one())));
         let (functions, functions_serial) =
             (Functions::of(&seed.pool), seed.pool.functions_serial());
         let shared = seed.pool.is_shared_by_users();
@@ -259,7 +260,7 @@ impl<S: Socket> Backend<S> {
             Some(key) if shared => {
                 hand_over = Some(Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters)));
             }
-            key => told = key.map(|key| Box::new(Told::new(key))),
+            key => told = key.map(|key| Box::new(ClientIdentity::new(key))),
         }
         let mut backend = Self {
             id: seed.id,
@@ -320,7 +321,7 @@ impl<S: Socket> Backend<S> {
             applying: false,
             has_empty: false,
             custom: CustomNames::NONE,
-            doubt: None,
+            unverified: None,
             local_path: false,
             by_sql: None,
             retries_sql: true,
@@ -331,10 +332,10 @@ impl<S: Socket> Backend<S> {
             within: None,
             own_names: OwnNames::No,
             rolled_back: false,
-            exact,
+            session_report: exact,
             shared,
             hand_over,
-            told,
+            client_identity: told,
             _permit: seed.permit,
         };
         backend.leave_to_nobody(true);
@@ -488,7 +489,7 @@ impl<S: Socket> Backend<S> {
         match &self.functions {
             None => effects,
             // A report has what functions do, and knows what the client could not do itself.
-            Some(functions) => functions.add_to(effects, text, self.exact.is_none()),
+            Some(functions) => functions.add_to(effects, text, self.session_report.is_none()),
         }
     }
 

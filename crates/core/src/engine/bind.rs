@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use super::Socket;
 use super::backend::Backend;
+use super::from_client::client_message::aborted::EMPTY;
 use super::request_queue::{self, Entry, Request};
 use super::statement::{Statement, Unnamed};
 use super::timeouts::with_timeout_of;
-use super::turn::aborted::EMPTY;
 use crate::pool::ServerParameters;
 use crate::session::aside::Aside;
 use crate::session::settings::{self, Change, Settings, is_custom};
@@ -32,7 +32,7 @@ impl<S: Socket> Backend<S> {
     ///
     /// Anything else may fail by now (a role that is gone, a value that is no longer valid), and must
     /// not leave what follows to run without it: it is set in a transaction block, which then stays
-    /// open and fails all that follows. Whether that is so: see `Turn::open`.
+    /// open and fails all that follows. Whether that is so: see `ClientMessage::open`.
     pub(super) fn apply_settings(
         &mut self,
         desired: &Settings,

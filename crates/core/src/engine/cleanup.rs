@@ -71,7 +71,7 @@ impl<S: Socket> Engine<S> {
         backend.drawn_to_ask = None;
         backend.kept_to_ask = 0;
         backend.bringing = false;
-        backend.doubt = None;
+        backend.unverified = None;
         backend.pinned = None;
         if !backend.uncertain {
             backend.statements.settle();
@@ -492,7 +492,7 @@ impl<S: Socket> Engine<S> {
         backend.replay.forget();
         backend.waited_us = 0;
         backend.bringing = false;
-        backend.doubt = None;
+        backend.unverified = None;
         backend.pinned = None;
         backend.reset_due = backend.reset_due.max(reset);
         if exclusive {

@@ -7,11 +7,11 @@ use super::backend::Backend;
 use super::census::Reader;
 use super::effects::Unusual;
 use super::from_client::Halt;
-use super::kept::Kept;
 use super::listening::Listening;
 use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::names::ClientStatements;
 use super::noted::NotedStatement;
+use super::pending_bytes::PendingBytes;
 use super::replay::Seen;
 use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
@@ -105,7 +105,7 @@ pub(super) struct Record<S: Socket> {
 
 /// What is known of a client only while it does something out of the ordinary.
 #[derive(Default)]
-pub(super) struct Extra {
+pub(super) struct PendingSession {
     /// What it is sent ahead of its BackendKeyData; none once it has been greeted.
     pub(super) greeting: Option<Vec<u8>>,
     /// What it was told of its session before there was one: see [`super::hand_over`].
@@ -176,16 +176,16 @@ pub(super) struct Client<S: Socket> {
     pub(super) backend: Option<Box<Backend<S>>>,
     pub(super) record: Box<Record<S>>,
     /// Bytes read from it that could not be passed on yet.
-    pub(super) input: Kept,
+    pub(super) input: PendingBytes,
     /// Bytes for it that its socket did not take, or that wait for the end of the turn.
-    pub(super) output: Kept,
+    pub(super) output: PendingBytes,
     /// The settings that it wants in force, as they differ from the server's own.
     pub(super) desired: Settings,
     pub(super) statements: Option<Box<ClientStatements>>,
     pub(super) unnamed: Option<Arc<Unnamed>>,
     /// What it has been told of the statement that it bound last to the unnamed portal.
     pub(super) bound: Option<Arc<Seen>>,
-    pub(super) extra: Option<Box<Extra>>,
+    pub(super) pending_session: Option<Box<PendingSession>>,
     /// When it began to wait, or when its query began.
     pub(super) since: Time,
     /// When its transaction began.
@@ -223,7 +223,7 @@ pub(super) struct Client<S: Socket> {
 
 impl<S: Socket> Client<S> {
     /// Whether its messages go to the server as they are: one backend serves it for its life.
-    pub(super) fn is_native(&self) -> bool {
+    pub(super) fn is_session_mode(&self) -> bool {
         self.mode == PoolMode::Session
     }
 
@@ -231,14 +231,14 @@ impl<S: Socket> Client<S> {
     pub(super) fn is_pinned(&self) -> bool {
         self.mode == PoolMode::Session
             || !self.pins.is_empty()
-            || self.extra.as_ref().is_some_and(|extra| extra.discarding.is_some())
+            || self.pending_session.as_ref().is_some_and(|extra| extra.discarding.is_some())
             || self.keeps_backend_to_listen()
     }
 
     /// Parts that pin it to this backend whatever it does: by its own start values, or by the
     /// server's where that reports its search_path (PostgreSQL 18).
     pub(super) fn lasting_pins(&self, backend: &Backend<S>) -> PartSet {
-        if self.is_native() {
+        if self.is_session_mode() {
             return PartSet::EMPTY;
         }
         let start = &self.record.start;
@@ -259,12 +259,12 @@ impl<S: Socket> Client<S> {
             Part::UnnamedStatement,
             Part::SessionCatalog,
         ]);
-        self.is_native() || self.pins.intersects(THERE) || !self.sql_statements().is_empty()
+        self.is_session_mode() || self.pins.intersects(THERE) || !self.sql_statements().is_empty()
     }
 
     /// Whether something is under way on whose outcome the reading of later messages depends.
     pub(super) fn is_unsettled(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| {
+        self.pending_session.as_ref().is_some_and(|extra| {
             extra.resetting != Resetting::No
                 || extra.forgetting
                 || extra.discarding.is_some()
@@ -274,7 +274,7 @@ impl<S: Socket> Client<S> {
 
     /// What it is due with the end of its pipeline, where no server sends it.
     pub(super) fn take_untold(&mut self) -> Vec<u8> {
-        let Some(extra) = &mut self.extra else { return Vec::new() };
+        let Some(extra) = &mut self.pending_session else { return Vec::new() };
         let mut told = std::mem::take(&mut extra.untold_reports);
         told.extend(extra.untold.take().into_iter().flat_map(|(_, told)| told));
         told
@@ -282,31 +282,33 @@ impl<S: Socket> Client<S> {
 
     /// Whether what it sends goes nowhere until its Sync.
     pub(super) fn is_skipping(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| extra.skipping)
+        self.pending_session.as_ref().is_some_and(|extra| extra.skipping)
     }
 
     /// Whether it has said goodbye, and only waits for answers.
     pub(super) fn is_leaving(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| extra.leaving)
+        self.pending_session.as_ref().is_some_and(|extra| extra.leaving)
     }
 
     /// Whether it has said goodbye to a running query, and gone.
     pub(super) fn has_given_up(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| extra.leaving && extra.gave_up && extra.gone)
+        self.pending_session
+            .as_ref()
+            .is_some_and(|extra| extra.leaving && extra.gave_up && extra.gone)
     }
 
     /// Whether it waits for a backend to be told that it has logged in.
     pub(super) fn is_to_be_greeted(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| extra.greeting.is_some())
+        self.pending_session.as_ref().is_some_and(|extra| extra.greeting.is_some())
     }
 
-    pub(super) fn extra(&mut self) -> &mut Extra {
-        self.extra.get_or_insert_with(Box::default)
+    pub(super) fn pending_session(&mut self) -> &mut PendingSession {
+        self.pending_session.get_or_insert_with(Box::default)
     }
 
     /// Drops what is out of the ordinary, if nothing of it is under way any more.
     pub(super) fn settle(&mut self) {
-        if let Some(extra) = &self.extra
+        if let Some(extra) = &self.pending_session
             && extra.greeting.is_none()
             && extra.told_early.is_none()
             && extra.resetting == Resetting::No
@@ -327,7 +329,7 @@ impl<S: Socket> Client<S> {
             && !extra.skipping
             && !extra.leaving
         {
-            self.extra = None;
+            self.pending_session = None;
         }
     }
 
@@ -377,7 +379,7 @@ impl<S: Socket> Client<S> {
     /// The description of a portal of this name will be the first that the client is told of the rows of
     /// its statement.
     pub(super) fn note_described(&mut self, portal: &[u8], seen: Arc<Seen>) {
-        let portals = &mut self.extra().portals;
+        let portals = &mut self.pending_session().portals;
         let portal = significant(portal);
         if portals.len() >= limits::UNUSUAL_PORTALS_MAX && !portals.contains_key(portal) {
             seen.rows(u64::MAX); // what it is told then is not known, and nothing is equal to it
@@ -391,7 +393,7 @@ impl<S: Socket> Client<S> {
         if portal.is_empty() {
             return self.bound.clone();
         }
-        self.extra.as_ref()?.portals.get(significant(portal)).cloned()
+        self.pending_session.as_ref()?.portals.get(significant(portal)).cloned()
     }
 
     /// A name stands for another statement from here on.
@@ -443,7 +445,7 @@ impl<S: Socket> Client<S> {
     /// Takes back a name, if it is still what this Parse gave, which has failed.
     pub(super) fn unname_failed(&mut self, name: &[u8], serial: u32) {
         // It may be among those that a DISCARD ALL or DEALLOCATE ALL behind it has taken away.
-        let forgotten = self.extra.as_mut().and_then(|extra| extra.forgotten.as_mut());
+        let forgotten = self.pending_session.as_mut().and_then(|extra| extra.forgotten.as_mut());
         for names in self.statements.as_deref_mut().into_iter().chain(forgotten) {
             if names.get(name).is_some_and(|named| named.serial == serial) {
                 names.remove_entry(name);
@@ -456,7 +458,7 @@ impl<S: Socket> Client<S> {
     /// in a later pipeline waits (see [`Backend::is_in_doubt`]).
     pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
         // What takes all away stands behind the Close, and is ignored as well: all come back.
-        let forgotten = self.extra.as_mut().and_then(|extra| extra.forgotten.as_mut());
+        let forgotten = self.pending_session.as_mut().and_then(|extra| extra.forgotten.as_mut());
         if let Some(names) = self.statements.as_deref_mut().or(forgotten) {
             names.insert(name, statement);
         }
@@ -466,7 +468,7 @@ impl<S: Socket> Client<S> {
     /// statement stays, as on the server (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forget_statements(&mut self) {
         if let Some(names) = self.statements.take() {
-            let forgotten = &mut self.extra().forgotten;
+            let forgotten = &mut self.pending_session().forgotten;
             match forgotten {
                 Some(before) => before.extend(*names),
                 None => *forgotten = Some(*names),
@@ -476,7 +478,7 @@ impl<S: Socket> Client<S> {
 
     /// The names come back: what took them away has failed.
     pub(super) fn remember_statements(&mut self) {
-        let Some(extra) = &mut self.extra else { return };
+        let Some(extra) = &mut self.pending_session else { return };
         let Some(mut names) = extra.forgotten.take() else { return };
         if let Some(since) = self.statements.take() {
             names.extend(*since);

@@ -1,12 +1,12 @@
 //! Entry points of the engine: readiness of connections, and messages.
 
 use super::backend::{Backend, Tidying};
-use super::client::{Client, Extra, Record, parts_of_start};
-use super::kept::Kept;
+use super::client::{Client, PendingSession, Record, parts_of_start};
 use super::message::{
     BackendRow, BackendState, ClientRow, ClientState, Event, NewClient, PoolMode, PoolRef, Scope,
     Snapshot, ToLoop,
 };
+use super::pending_bytes::PendingBytes;
 use super::process_ids::PROCESS_ID_FIRST;
 use super::table::{Engine, Holder};
 use super::timeouts::without_short_timeout;
@@ -39,7 +39,7 @@ impl<S: Socket> Engine<S> {
             && let Some(client) = self.clients.get_mut(slot)
             && client.is_leaving()
         {
-            client.extra().gone = true;
+            client.pending_session().gone = true;
             // It has gone without waiting for its answers, and has said so: what it asked for is
             // carried out. The first answer that cannot be written ends that, as in PostgreSQL.
             return;
@@ -95,7 +95,7 @@ impl<S: Socket> Engine<S> {
             self.read_client(host, slot, now);
             let Some(client) = self.clients.get_mut(slot) else { return };
             if ready.hangup && client.is_leaving() {
-                client.extra().gone = true;
+                client.pending_session().gone = true;
             } else if ready.hangup {
                 // The end of the stream may stand behind bytes that are not read now: a client
                 // that has hung up does not keep its backend.
@@ -335,12 +335,15 @@ impl<S: Socket> Engine<S> {
                 _permit: new.permit,
             }),
             input: new.early.into(),
-            output: Kept::EMPTY,
+            output: PendingBytes::EMPTY,
             desired: new.start,
             statements: None,
             unnamed: None,
             bound: None,
-            extra: Some(Box::new(Extra { greeting: Some(new.greeting), ..Extra::default() })),
+            pending_session: Some(Box::new(PendingSession {
+                greeting: Some(new.greeting),
+                ..PendingSession::default()
+            })),
             since: now,
             transaction_since: now,
             deadline: 0,
@@ -403,7 +406,8 @@ impl<S: Socket> Engine<S> {
 
     pub(super) fn greet<H: Host<S>>(&mut self, host: &mut H, slot: Slot, process: u32, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(mut greeting) = client.extra.as_mut().and_then(|extra| extra.greeting.take())
+        let Some(mut greeting) =
+            client.pending_session.as_mut().and_then(|extra| extra.greeting.take())
         else {
             return;
         };
@@ -436,7 +440,7 @@ impl<S: Socket> Engine<S> {
         let mut out = Vec::new();
         // Clients of transaction mode have had it. What its own messages would have ahead of them goes
         // now: the first may come before this is answered.
-        if backend.told.as_ref().is_some_and(|told| told.is_due()) && !client.exclusive {
+        if backend.client_identity.as_ref().is_some_and(|told| told.is_due()) && !client.exclusive {
             backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
         }
         if backend.has_statements_of_others() || backend.by_sql.is_some() {
@@ -539,7 +543,7 @@ impl<S: Socket> Engine<S> {
                 Holder::Client(slot) => {
                     let client = self.clients.get(slot)?;
                     let backend = client.backend.as_ref()?;
-                    (client.is_native() && backend.process == process).then_some(slot)
+                    (client.is_session_mode() && backend.process == process).then_some(slot)
                 }
                 _ => None,
             })
@@ -573,7 +577,7 @@ impl<S: Socket> Engine<S> {
     fn cancel_waiting<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        if client.is_native() || client.is_to_be_greeted() {
+        if client.is_session_mode() || client.is_to_be_greeted() {
             return; // it waits for its session to begin
         }
         // What it sent up to the end of its query or pipeline is answered by that.
@@ -609,10 +613,10 @@ impl<S: Socket> Engine<S> {
         error.write(&mut answer);
         client.input.forget_first(at);
         if to_come > 0 {
-            client.extra().discard = to_come;
+            client.pending_session().discard = to_come;
         }
         if !ended {
-            client.extra().skipping = true; // its Sync is still to come
+            client.pending_session().skipping = true; // its Sync is still to come
         }
         host.event(Event::Told { error: &error });
         if ended {

@@ -12,8 +12,9 @@
 //! an entry in [`super::expect`], so that answers keep their order.
 
 mod attach;
+pub(super) mod client_message;
 mod kinds;
-mod undergo;
+mod record_effects;
 
 pub(super) use kinds::bad_length;
 
@@ -26,7 +27,6 @@ use super::message::ClientState;
 use super::plain::{Passed, Pipeline};
 use super::table::Engine;
 use super::to_server::WriteError;
-use super::turn::Turn;
 use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::pool::Basis;
@@ -35,6 +35,7 @@ use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::frame::{self, Framed, HEADER_BYTES, Header};
 use crate::wire::{TransactionStatus, build, frontend};
+use client_message::ClientMessage;
 
 /// Bytes from which a run is written from where it was read, not copied first.
 const DIRECT_WRITE_BYTES: usize = 4096;
@@ -170,7 +171,7 @@ impl<S: Socket> Engine<S> {
             if client.is_leaving() {
                 break;
             }
-            if client.output.len() > limits::OUTPUT_HIGH_BYTES && !client.is_native() {
+            if client.output.len() > limits::OUTPUT_HIGH_BYTES && !client.is_session_mode() {
                 // What is answered here goes there: whoever takes no answers asks for none.
                 client.readable = true;
                 break;
@@ -337,7 +338,7 @@ impl<S: Socket> Engine<S> {
                     // leave unanswered.
                     client.input.clear();
                     let gave_up = now.micros_since(client.since) > limits::GOODBYE_BEHIND_QUERY_US;
-                    let extra = client.extra();
+                    let extra = client.pending_session();
                     (extra.leaving, extra.gave_up) = (true, gave_up);
                 } else {
                     self.close_client(host, slot, "client said goodbye", now);
@@ -411,7 +412,7 @@ impl<S: Socket> Engine<S> {
                 let part = backend.to_server.take_part(rest.len());
                 let ended = !backend.to_server.is_open();
                 passage.pass(part);
-                if client.extra.as_ref().is_some_and(|extra| extra.scanner.is_some()) {
+                if client.pending_session.as_ref().is_some_and(|extra| extra.scanner.is_some()) {
                     self.scan_on(slot, &rest[..part], ended);
                 }
                 if ended && let Err(lost) = self.end_failed_pipeline(slot, passage) {
@@ -419,7 +420,7 @@ impl<S: Socket> Engine<S> {
                 }
                 continue;
             }
-            if let Some(extra) = &mut client.extra
+            if let Some(extra) = &mut client.pending_session
                 && extra.discard > 0
             {
                 let part = extra.discard.min(rest.len());
@@ -516,7 +517,7 @@ impl<S: Socket> Engine<S> {
             // The server, too, reads and ignores copy data that it has not asked for.
             frontend::COPY_DATA | frontend::COPY_DONE | frontend::COPY_FAIL => {
                 if header.total() > rest.len() {
-                    client.extra().discard = header.total() - rest.len();
+                    client.pending_session().discard = header.total() - rest.len();
                 }
             }
             frontend::SYNC => {
@@ -561,7 +562,7 @@ impl<S: Socket> Engine<S> {
         let (hash_key, serial) = (self.hash_key, self.next_serial);
         let Some(client) = self.clients.get_mut(slot) else { return false };
         let Some(after) = rest.get(header.total()..) else { return false };
-        if client.is_native()
+        if client.is_session_mode()
             || client.has_no_session_yet()
             || after.first() != Some(&frontend::SYNC)
         {
@@ -644,14 +645,14 @@ impl<S: Socket> Engine<S> {
             return Err(Halt::Full);
         }
         backend.unpark();
-        if let Some(told) = &mut backend.told {
+        if let Some(told) = &mut backend.client_identity {
             told.is_now(id, process);
         }
         let view = &self.pools[client.pool as usize];
         let settings = &view.settings;
         let timeouts_matter =
             !settings.query_timeout.is_zero() || !settings.transaction_timeout.is_zero();
-        let mut turn = Turn {
+        let mut turn = ClientMessage {
             client: &mut *client,
             backend: &mut backend,
             passage,
@@ -667,7 +668,8 @@ impl<S: Socket> Engine<S> {
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
         client.backend = Some(backend);
-        let wants_vacancy = client.extra.as_ref().is_some_and(|extra| extra.vacancy.is_some());
+        let wants_vacancy =
+            client.pending_session.as_ref().is_some_and(|extra| extra.vacancy.is_some());
         if client.listens() {
             self.join_ahead(host, slot);
         }
@@ -692,7 +694,7 @@ impl<S: Socket> Engine<S> {
         passage.cut(backend)?;
         passage.out.extend_from_slice(&build::SYNC);
         backend.requests.push_sync_after_error();
-        client.extra().skipping = true;
+        client.pending_session().skipping = true;
         Ok(())
     }
 
@@ -711,7 +713,7 @@ impl<S: Socket> Engine<S> {
     /// Goes on with the scan of a Query that streams.
     fn scan_on(&mut self, slot: Slot, part: &[u8], ended: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let extra = client.extra();
+        let extra = client.pending_session();
         let Some(scanner) = &mut extra.scanner else { return };
         let read = if ended { &part[..part.len().saturating_sub(1)] } else { part };
         scanner.feed(read);
@@ -729,8 +731,8 @@ impl<S: Socket> Engine<S> {
         if let Some(reached) = reached {
             effects.absorb(&reached);
         }
-        client.undergo(&mut backend, &effects, false);
-        if let Some(extra) = &mut client.extra {
+        client.record_effects(&mut backend, &effects, false);
+        if let Some(extra) = &mut client.pending_session {
             // Its end has been asked for already.
             extra.settles_in = extra.settles_in.min(backend.requests.pipeline().saturating_sub(1));
         }
@@ -752,10 +754,10 @@ fn skip_to_sync<S: Socket>(
     }
     passage.skip(header.total().min(available));
     if header.kind != frontend::SYNC {
-        client.extra().discard = header.total().saturating_sub(available);
+        client.pending_session().discard = header.total().saturating_sub(available);
         return Ok(());
     }
-    client.extra().skipping = false;
+    client.pending_session().skipping = false;
     client.settle();
     // Our own Sync may not have been answered yet: then that answer becomes the client's.
     if let Some(backend) = &mut client.backend
@@ -779,7 +781,7 @@ enum Answered {
 /// What a Query takes away that is nothing but DEALLOCATE of a protocol-level statement of this
 /// client's own, or of all: a client without a backend has none on any server that it could see.
 fn deallocates_own<S: Socket>(client: &Client<S>, body: &[u8]) -> Option<Deallocated> {
-    if client.is_native() {
+    if client.is_session_mode() {
         return None;
     }
     let (text, _) = frame::take_string(body)?;

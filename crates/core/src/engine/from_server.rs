@@ -349,7 +349,7 @@ impl<S: Socket> Relay<'_, S> {
                 self.give_own_answers(run, at);
                 let process = self.backend.process;
                 let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-                if client.is_native() {
+                if client.is_session_mode() {
                     return Ok(Fate::Pass);
                 }
                 if client.overhears(body, process) || !client.pins.contains(Part::Listen) {
@@ -424,7 +424,7 @@ impl<S: Socket> Relay<'_, S> {
                 Request::InjectedPrepare,
                 kind::COMMAND_COMPLETE | kind::PARSE_COMPLETE | kind::ROW_DESCRIPTION,
             ) => (false, Fate::Skip),
-            (Request::Told, kind::FUNCTION_RESULT) => (false, Fate::Skip),
+            (Request::TellIdentity, kind::FUNCTION_RESULT) => (false, Fate::Skip),
             (Request::HandOver, kind::FUNCTION_RESULT) => {
                 self.backend.hand_over_answered();
                 (false, Fate::Skip)

@@ -288,7 +288,7 @@ impl<S: Socket> Backend<S> {
     /// Whether this is the number of the function that only the pooler calls.
     pub(super) fn is_hand_over(&self, function: u32) -> bool {
         self.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
-            || self.told.as_ref().is_some_and(|told| told.is_of(function))
+            || self.client_identity.as_ref().is_some_and(|told| told.is_of(function))
     }
 
     /// Sees to it that the session is this client's. `true` if that is under way: nothing of the
@@ -479,9 +479,11 @@ impl<S: Socket> Client<S> {
         self.record.start = backend.pool.interner().share(start.build());
         self.desired = self.record.start.clone();
         let mut said = Vec::with_capacity(512);
-        let told = self.extra.as_mut().and_then(|extra| extra.told_early.take());
+        let told = self.pending_session.as_mut().and_then(|extra| extra.told_early.take());
         backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());
-        if let Some(greeting) = self.extra.as_mut().and_then(|extra| extra.greeting.as_mut()) {
+        if let Some(greeting) =
+            self.pending_session.as_mut().and_then(|extra| extra.greeting.as_mut())
+        {
             greeting.append(&mut said);
         }
         self.settle();
@@ -504,7 +506,7 @@ impl<S: Socket> Client<S> {
                 (name.clone(), value.into())
             })
             .collect();
-        let extra = self.extra();
+        let extra = self.pending_session();
         if let Some(greeting) = &mut extra.greeting {
             for (name, value) in &told {
                 build::parameter_status(greeting, name, value);
@@ -515,7 +517,7 @@ impl<S: Socket> Client<S> {
 
     /// Whether it has been greeted, and its session has not begun.
     pub(super) fn has_no_session_yet(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| extra.told_early.is_some())
+        self.pending_session.as_ref().is_some_and(|extra| extra.told_early.is_some())
     }
 }
 

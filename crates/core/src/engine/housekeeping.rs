@@ -326,7 +326,7 @@ impl<S: Socket> Engine<S> {
                     ));
                 } else {
                     consider(limit(Overdue::Idle, settings.client_idle_timeout, backend.since));
-                    if !client.is_native() && !client.pins.is_empty() {
+                    if !client.is_session_mode() && !client.pins.is_empty() {
                         consider(limit(Overdue::Pinned, settings.pin_timeout, backend.since));
                     }
                 }
@@ -352,7 +352,7 @@ impl<S: Socket> Engine<S> {
     #[inline]
     pub(super) fn arm_wait(&mut self, slot: Slot, now: Time) {
         let Some(client) = self.clients.get(slot) else { return };
-        if client.extra.is_some() {
+        if client.pending_session.is_some() {
             self.rearm(slot, now); // it may be one that is to be greeted
             return;
         }

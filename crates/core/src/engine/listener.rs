@@ -18,8 +18,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::backend::BackendSeed;
-use super::kept::Kept;
 use super::message::{BackendRow, BackendState, Event, ListenLost, PoolRef, ToLoop};
+use super::pending_bytes::PendingBytes;
 use super::table::{Engine, Holder, Resident};
 use super::{Host, Readiness, Socket, Token, limits, write_kept, write_or_keep};
 use crate::ids::{BackendId, LoopId, PoolId, Slot};
@@ -47,7 +47,7 @@ pub(super) struct Listener<S: Socket> {
     epoch: u32,
     opened: Time,
     input: Vec<u8>,
-    output: Kept,
+    output: PendingBytes,
     /// It listens on the channel of markers: the first query has been answered.
     ready: bool,
     /// When the query under way was sent.
@@ -210,7 +210,7 @@ impl<S: Socket> Engine<S> {
             epoch: seed.epoch,
             opened: seed.opened,
             input: Vec::new(),
-            output: Kept::EMPTY,
+            output: PendingBytes::EMPTY,
             ready: false,
             asked: now,
             error: None,

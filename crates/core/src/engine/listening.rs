@@ -169,25 +169,27 @@ impl Listening {
 
 impl<S: Socket> Client<S> {
     fn listening(&mut self) -> Option<&mut Listening> {
-        self.extra.as_mut()?.listening.as_deref_mut()
+        self.pending_session.as_mut()?.listening.as_deref_mut()
     }
 
     fn stage(&self) -> Stage {
-        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.map_or(Stage::AtRest, |listening| listening.stage)
     }
 
     /// Whether it listens without a backend of its own, or is about to.
     #[inline]
     pub(super) fn listens(&self) -> bool {
-        self.extra.as_ref().is_some_and(|extra| extra.listening.is_some())
+        self.pending_session.as_ref().is_some_and(|extra| extra.listening.is_some())
     }
 
     /// Whether its backend may listen on something on its account.
     pub(super) fn keeps_backend_to_listen(&self) -> bool {
-        self.extra.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(|listening| {
-            listening.stage != Stage::AtRest || !listening.pending.is_empty() || listening.shown
-        })
+        self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(
+            |listening| {
+                listening.stage != Stage::AtRest || !listening.pending.is_empty() || listening.shown
+            },
+        )
     }
 
     /// Whether what it sends must wait for the listening connection.
@@ -197,12 +199,12 @@ impl<S: Socket> Client<S> {
 
     /// How many channels are listened on for it by another connection than its backend.
     pub(super) fn channel_count(&self) -> usize {
-        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.map_or(0, |listening| listening.channels.len())
     }
 
     fn has_channels(&self) -> bool {
-        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.is_some_and(|listening| !listening.channels.is_empty())
     }
 }

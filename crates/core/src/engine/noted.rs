@@ -60,7 +60,7 @@ impl Renoted {
 impl<S: Socket> Client<S> {
     /// What is noted of a statement.
     pub(super) fn noted(&self, name: &[u8]) -> Option<&NotedStatement> {
-        self.extra.as_ref()?.noted.get(significant(name))
+        self.pending_session.as_ref()?.noted.get(significant(name))
     }
 
     /// A Parse or Close of this name is on its way. What was noted before, if that changes.
@@ -71,10 +71,10 @@ impl<S: Socket> Client<S> {
     ) -> Result<Option<Renoted>, TooManyPortals> {
         let name = significant(name);
         if now.is_nothing() {
-            let before = self.extra.as_mut().and_then(|extra| extra.noted.remove(name));
+            let before = self.pending_session.as_mut().and_then(|extra| extra.noted.remove(name));
             return Ok(before.map(|before| Renoted::new(name, Some(before))));
         }
-        let noted = &mut self.extra().noted;
+        let noted = &mut self.pending_session().noted;
         let before = noted.remove(name);
         if noted.len() < limits::UNUSUAL_PORTALS_MAX {
             noted.insert(name.into(), now);
@@ -86,8 +86,8 @@ impl<S: Socket> Client<S> {
 
     fn take_back(&mut self, Renoted { name, before, .. }: Renoted) {
         match before {
-            Some(before) => drop(self.extra().noted.insert(name, before)),
-            None => drop(self.extra.as_mut().map(|extra| extra.noted.remove(&name))),
+            Some(before) => drop(self.pending_session().noted.insert(name, before)),
+            None => drop(self.pending_session.as_mut().map(|extra| extra.noted.remove(&name))),
         }
     }
 }

@@ -31,7 +31,7 @@ impl<S: Socket> Engine<S> {
     /// are too many. Whether it goes.
     pub(super) fn count_pinned<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
-        if client.pins.is_empty() || client.is_native() || client.is_unsettled() {
+        if client.pins.is_empty() || client.is_session_mode() || client.is_unsettled() {
             return false;
         }
         let bounded = client.keeps_to_ask();

@@ -25,13 +25,13 @@ use std::sync::Arc;
 
 use super::backend::Backend;
 use super::client::{Client, ClientStatement, significant};
+use super::from_client::client_message::sequences::draws_nothing;
 use super::from_client::{Halt, Passage};
 use super::from_server::{Relay, Relayed};
 use super::message::PoolMode;
 use super::request_queue::PlainPipeline;
 use super::statement::{Shape, Unnamed};
 use super::table::Engine;
-use super::turn::sequences::draws_nothing;
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::pool::Wish;
@@ -162,7 +162,7 @@ impl<S: Socket> Client<S> {
     /// Whether nothing of its session is unusual.
     #[inline]
     pub(super) fn is_plain(&self) -> bool {
-        self.extra.is_none()
+        self.pending_session.is_none()
             && self.pins.is_empty()
             && self.mode == PoolMode::Transaction
             && !self.exclusive
@@ -181,11 +181,11 @@ impl<S: Socket> Backend<S> {
             && !self.shared
             && !self.applying
             && !self.at_stake.has_parsed()
-            && self.told.is_none()
-            && self.exact.is_none()
+            && self.client_identity.is_none()
+            && self.session_report.is_none()
             && self.within.is_none()
             && self.by_sql.is_none()
-            && self.doubt.is_none()
+            && self.unverified.is_none()
             && self.replay.is_idle()
             && !self.statements.keeps_none()
             && !self.pool.asking.has_asked()
@@ -367,9 +367,9 @@ impl<S: Socket> Relay<'_, S> {
             || !backend.longer.is_empty()
             || client.failed
             || !client.is_plain()
-            || backend.exact.is_some()
+            || backend.session_report.is_some()
             || backend.within.is_some()
-            || backend.doubt.is_some()
+            || backend.unverified.is_some()
             || backend.vacancy.is_some()
             || backend.drawn_to_ask.is_some()
             || !backend.replay.is_idle()

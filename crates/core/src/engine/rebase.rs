@@ -61,7 +61,9 @@ impl<S: Socket> Client<S> {
         let moved = |settings: &Settings| pool.interner().share(rebased(settings, &old, &new));
         self.desired = moved(&self.desired);
         self.record.start = moved(&self.record.start);
-        if let Some((believed, _)) = self.extra.as_mut().and_then(|extra| extra.untold.as_mut()) {
+        if let Some((believed, _)) =
+            self.pending_session.as_mut().and_then(|extra| extra.untold.as_mut())
+        {
             *believed = moved(believed);
         }
         for named in self.statements.iter_mut().flat_map(|names| names.values_mut()) {

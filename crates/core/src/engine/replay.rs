@@ -64,7 +64,7 @@ impl Seen {
     pub(super) fn parameters(&self, body: &[u8]) {
         self.parameters.store(hash_of_parameters(body), Ordering::Relaxed);
         if body.len() > 2 {
-            // (Told again, they are the same: see [`super::turn::fit`].)
+            // (Told again, they are the same: see [`super::from_client::client_message::fit`].)
             self.types.get_or_init(|| body.into());
         }
     }

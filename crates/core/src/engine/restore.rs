@@ -20,7 +20,7 @@
 //!
 //! # Limits
 //! set_config() of a literal name with NULL is a RESET: the client's value is written in place of the
-//! NULL, in a Parse as well, and in a Bind (`turn::written`). In a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has
+//! NULL, in a Parse as well, and in a Bind (`from_client::client_message::written`). In a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has
 //! more statements of note than are listed, into which more than [`INSERTED_BYTES_MAX`] would be put,
 //! or that cannot be read for certain, nothing is put: the start values are back when it has ended
 //! (not behind set_config()). A message's length goes ahead of its text, so what is to be put must be
@@ -314,7 +314,7 @@ impl<S: Socket> Client<S> {
         unusual: Option<&Unusual>,
     ) -> Result<(), TooManyPortals> {
         let portal = significant(portal);
-        if let Some(extra) = &mut self.extra {
+        if let Some(extra) = &mut self.pending_session {
             extra.unusual_portals.remove(portal);
         }
         let restores = self.has_start_values();
@@ -323,14 +323,14 @@ impl<S: Socket> Client<S> {
                 || (restores && unusual.takes_start_values())
                 || unusual.unlistens()
         }) {
-            Some(unusual) => note(&mut self.extra().unusual_portals, portal, unusual),
+            Some(unusual) => note(&mut self.pending_session().unusual_portals, portal, unusual),
             None => Ok(()),
         }
     }
 
     /// What was noted of a portal.
     pub(super) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
-        let known = &self.extra.as_ref()?.unusual_portals;
+        let known = &self.pending_session.as_ref()?.unusual_portals;
         known.get(significant(portal)).cloned()
     }
 

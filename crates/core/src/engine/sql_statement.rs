@@ -32,13 +32,13 @@ use std::sync::Arc;
 use super::Socket;
 use super::backend::Backend;
 use super::client::Client;
-use super::doubt::Noted;
 use super::effects::Effects;
 use super::from_client::Halt;
+use super::from_client::client_message::ClientMessage;
 use super::request_queue::{Change, Request};
 use super::statement::{Statement, StatementMemory, same_parse_settings};
 use super::timeouts::with_timeout_of;
-use super::turn::Turn;
+use super::unverified::Noted;
 use crate::session::canonical::is_unsafe_encoding;
 use crate::session::part::{Part, PartSet};
 use crate::session::question::Shown;
@@ -225,7 +225,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn has_parsed_statements(&self) -> bool {
         let there = self.by_sql.as_ref();
         there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
-            || self.doubt.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
+            || self.unverified.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.
@@ -378,7 +378,7 @@ impl<S: Socket> Client<S> {
     /// Its statements.
     #[inline]
     pub(super) fn sql_statements(&self) -> &[Arc<SqlStatement>] {
-        let kept = self.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        let kept = self.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
         kept.map_or(&[], |kept| &kept.all)
     }
 
@@ -395,14 +395,15 @@ impl<S: Socket> Client<S> {
 
     /// It has none any more.
     pub(super) fn forget_sql_statements(&mut self) {
-        if let Some(extra) = &mut self.extra {
+        if let Some(extra) = &mut self.pending_session {
             extra.by_sql = None;
         }
     }
 
     /// It has not that one any more; its backend finds out ahead of its next transaction.
     pub(super) fn forget_sql_statement(&mut self, name: &[u8]) {
-        let Some(kept) = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut()) else {
+        let Some(kept) = self.pending_session.as_mut().and_then(|extra| extra.by_sql.as_mut())
+        else {
             return;
         };
         kept.all.retain(|known| *known.name != *name);
@@ -413,7 +414,8 @@ impl<S: Socket> Client<S> {
 
     /// Their settings are reckoned anew.
     pub(super) fn rebase_sql_statements(&mut self, moved: impl Fn(&Settings) -> Settings) {
-        let Some(kept) = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut()) else {
+        let Some(kept) = self.pending_session.as_mut().and_then(|extra| extra.by_sql.as_mut())
+        else {
             return;
         };
         for known in &mut kept.all {
@@ -435,13 +437,15 @@ impl<S: Socket> Client<S> {
     pub(super) fn watch_sql_statements(&mut self) {
         if !self.sql_statements().is_empty() || self.pins.contains(Part::SqlStatement) {
             self.pins.insert(Part::SqlStatement);
-            self.extra().by_sql.get_or_insert_default().watched = true;
+            self.pending_session().by_sql.get_or_insert_default().watched = true;
         }
     }
 
     /// An error has come: it may be about one that was not brought, or was not there under this name.
     pub(super) fn note_missed_sql(&mut self, error: &[u8]) {
-        if field(error, b'C') != Some(&SqlState::INVALID_STATEMENT_NAME.0[..]) || self.is_native() {
+        if field(error, b'C') != Some(&SqlState::INVALID_STATEMENT_NAME.0[..])
+            || self.is_session_mode()
+        {
             return;
         }
         let message = field(error, b'M').unwrap_or_default();
@@ -458,26 +462,26 @@ impl<S: Socket> Client<S> {
         if self.sql_statements().is_empty() && missed.is_none() {
             return;
         }
-        let kept = self.extra().by_sql.get_or_insert_default();
+        let kept = self.pending_session().by_sql.get_or_insert_default();
         kept.missed = true;
         kept.missed_names.extend(missed);
     }
 
     /// Whether statements of the protocol have been missed, and not been brought since.
     pub(super) fn has_missed_names(&self) -> bool {
-        let kept = self.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        let kept = self.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
         kept.is_some_and(|kept| !kept.missed_names.is_empty())
     }
 
     /// Their names.
     pub(super) fn take_missed_names(&mut self) -> Vec<Box<[u8]>> {
-        let kept = self.extra.as_mut().and_then(|extra| extra.by_sql.as_mut());
+        let kept = self.pending_session.as_mut().and_then(|extra| extra.by_sql.as_mut());
         kept.map(|kept| std::mem::take(&mut kept.missed_names)).unwrap_or_default()
     }
 
     /// Whether it keeps its backend for those that it is known to have.
     pub(super) fn keeps_sql_statements(&self) -> bool {
-        let kept = self.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        let kept = self.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
         kept.is_some_and(|kept| {
             !kept.all.is_empty() && (kept.watched || kept.all.iter().any(|known| !known.moves))
         })
@@ -491,7 +495,8 @@ impl<S: Socket> Client<S> {
         noted: &Noted,
     ) -> bool {
         let there = backend.by_sql.take();
-        let kept = self.extra.as_mut().and_then(|extra| extra.by_sql.take()).unwrap_or_default();
+        let kept =
+            self.pending_session.as_mut().and_then(|extra| extra.by_sql.take()).unwrap_or_default();
         let was_parsed = |shown: &Shown| {
             let known = kept.all.iter().find(|known| known.name == shown.name);
             let known = known.and_then(|known| known.parsed.as_ref());
@@ -502,7 +507,8 @@ impl<S: Socket> Client<S> {
         if shown.is_empty() {
             // Those that a function has missed are still to be brought.
             if !kept.missed_names.is_empty() {
-                self.extra().by_sql = Some(Box::new(ClientSql { all: Vec::new(), ..*kept }));
+                self.pending_session().by_sql =
+                    Some(Box::new(ClientSql { all: Vec::new(), ..*kept }));
             }
             return false;
         }
@@ -547,7 +553,7 @@ impl<S: Socket> Client<S> {
             all.push(statement);
         }
         backend.by_sql = Some(Box::new(now));
-        self.extra().by_sql = Some(Box::new(ClientSql { all, ..*kept }));
+        self.pending_session().by_sql = Some(Box::new(ClientSql { all, ..*kept }));
         self.keeps_sql_statements()
     }
 
@@ -622,7 +628,7 @@ impl<S: Socket> Client<S> {
     }
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Makes the backend's statements of SQL's PREPARE the client's, ahead of its transaction.
     #[inline]
     pub(super) fn open_sql_statements(&mut self) -> Result<(), Halt> {
@@ -685,7 +691,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                 }
             };
         }
-        let kept = self.client.extra.as_ref().and_then(|extra| extra.by_sql.as_ref());
+        let kept = self.client.pending_session.as_ref().and_then(|extra| extra.by_sql.as_ref());
         let Some((text, [])) = frame::take_string(self.body) else { return false };
         self.scan_options() == ScanOptions::default()
             && kept.is_none_or(|kept| !kept.missed)

@@ -31,8 +31,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use siphasher::sip::SipHasher13;
 
+use super::from_client::client_message::sequences::draws_nothing;
 use super::replay::Seen;
-use super::turn::sequences::draws_nothing;
 use crate::pool::{Basis, SchemaEpoch};
 use crate::session::settings::{Settings, is_custom, is_parsed};
 use crate::wire::frame;
@@ -302,7 +302,7 @@ fn have_same_key(one: &Settings, other: &Settings, custom: bool) -> bool {
 }
 
 #[derive(Debug)]
-struct Kept {
+struct CachedStatement {
     statement: Arc<Statement>,
     used: u64,
 }
@@ -310,7 +310,7 @@ struct Kept {
 #[derive(Debug)]
 struct Inner {
     /// By hash of body and settings; equal hashes are told apart by comparing.
-    by_hash: HashMap<u64, Vec<Kept>, BuildHasherDefault<IdHasher>>,
+    by_hash: HashMap<u64, Vec<CachedStatement>, BuildHasherDefault<IdHasher>>,
     next_id: u64,
     clock: u64,
     bytes: usize,
@@ -396,7 +396,7 @@ impl Drop for StatementTable {
 /// What a statement costs beside its text: itself with the two counts of its [`Arc`], its name, the
 /// smallest list that its place in the table has, that place, and what the allocator adds to four blocks.
 const STATEMENT_OVERHEAD_BYTES: usize =
-    size_of::<Statement>() + 16 + 32 + 4 * size_of::<Kept>() + 64 + 4 * 16;
+    size_of::<Statement>() + 16 + 32 + 4 * size_of::<CachedStatement>() + 64 + 4 * 16;
 /// A table with room for fewer is never made smaller.
 const SPARE_PLACES: usize = 1024;
 
@@ -551,7 +551,11 @@ impl StatementTable {
     ) -> Arc<Statement> {
         let statement = self.new_statement(inner, body, basis, settings, effects);
         let (used, bytes) = (inner.clock, statement.bytes());
-        inner.by_hash.entry(hash).or_default().push(Kept { statement: statement.clone(), used });
+        inner
+            .by_hash
+            .entry(hash)
+            .or_default()
+            .push(CachedStatement { statement: statement.clone(), used });
         inner.bytes += bytes;
         self.memory.changed(0, bytes);
         statement
@@ -668,7 +672,7 @@ impl Inner {
     }
 
     /// Takes out what is held by the table alone and was not used after this time.
-    fn forget_idle(&mut self, since: u64) -> Vec<Kept> {
+    fn forget_idle(&mut self, since: u64) -> Vec<CachedStatement> {
         let mut forgotten = Vec::new();
         self.by_hash.retain(|_, bucket| {
             forgotten.extend(bucket.extract_if(.., |kept| {

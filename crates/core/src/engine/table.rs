@@ -7,9 +7,9 @@ use super::again::Again;
 use super::backend::Backend;
 use super::client::Client;
 use super::housekeeping::Wheel;
-use super::kept::Spare;
 use super::listener::{Listener, PoolHub};
 use super::message::PoolRef;
+use super::pending_bytes::Spare;
 use super::process_ids::ProcessIds;
 use super::statement::{IdHasher, Keyed};
 use super::{Socket, limits};
@@ -293,13 +293,13 @@ impl<S: Socket> Engine<S> {
     /// servers have these, and no others.
     pub fn resting_books(&self) -> impl Iterator<Item = (BackendId, &Settings)> {
         self.clients.iter().filter_map(|(_, client)| {
-            let known = !client.is_native()
+            let known = !client.is_session_mode()
                 && !client.exclusive
-                && client.extra.is_none()
+                && client.pending_session.is_none()
                 && client.pins.intersection(PartSet::ANY_SETTING).is_empty();
             let backend = client.backend.as_deref().filter(|_| known)?;
             let rests = backend.is_at_rest()
-                && backend.doubt.is_none()
+                && backend.unverified.is_none()
                 && !backend.is_handing_over()
                 && !backend.is_classic();
             rests.then(|| (backend.id(), backend.applied()))

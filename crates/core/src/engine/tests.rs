@@ -6,7 +6,6 @@
 mod census;
 mod channels;
 mod direct;
-mod exact;
 mod faults;
 mod floods;
 mod handing_over;
@@ -22,6 +21,7 @@ mod rebasing;
 mod replay;
 mod restoring;
 mod schema;
+mod session_report;
 mod sessions;
 mod simulated;
 mod splitting;

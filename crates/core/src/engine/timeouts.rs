@@ -28,9 +28,9 @@
 
 use super::backend::Backend;
 use super::from_client::Halt;
+use super::from_client::client_message::ClientMessage;
 use super::request_queue::Request;
 use super::table::Engine;
-use super::turn::Turn;
 use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::session::settings::{Settings, SettingsBuilder, write_set_query};
@@ -177,10 +177,10 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// A query of ours goes ahead of a client's transaction: not under a short timeout.
     pub(super) fn lift_first(&mut self) -> Result<(), Halt> {
-        if self.backend.status != TransactionStatus::Idle || self.client.is_native() {
+        if self.backend.status != TransactionStatus::Idle || self.client.is_session_mode() {
             return Ok(());
         }
         self.passage.cut(self.backend)?;

@@ -19,7 +19,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::kept::Kept;
+use super::pending_bytes::PendingBytes;
 use super::{Socket, limits, write_kept, write_or_keep};
 use crate::time::Time;
 
@@ -60,7 +60,7 @@ struct Open {
 #[derive(Debug, Default)]
 pub(super) struct ToServer {
     /// Bytes that the socket did not take.
-    pending: Kept,
+    pending: PendingBytes,
     open: Open,
     broken_off: Option<&'static str>,
     #[cfg(debug_assertions)]

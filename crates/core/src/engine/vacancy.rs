@@ -19,15 +19,15 @@ use std::sync::Arc;
 
 use super::effects::Unusual;
 use super::from_client::Halt;
+use super::from_client::client_message::ClientMessage;
 use super::table::Engine;
-use super::turn::Turn;
 use super::{Host, Socket};
 use crate::ids::{ClientId, Slot};
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 
 /// What keeps connections from being opened.
-pub(super) type Kept = Arc<dyn Any + Send + Sync>;
+pub(super) type Hold = Arc<dyn Any + Send + Sync>;
 
 /// How far a database has been emptied of connections.
 pub(super) enum Vacancy {
@@ -36,14 +36,14 @@ pub(super) enum Vacancy {
     /// The host sees to it.
     Asked,
     /// It is, as long as this is kept.
-    Given(Kept),
+    Given(Hold),
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Makes a statement wait until nobody is connected to the database that it wants for itself.
     pub(super) fn hold_for_vacancy(&mut self, unusual: &Unusual) -> Result<(), Halt> {
         let Some(database) = &unusual.vacates else { return Ok(()) };
-        match self.client.extra().vacancy.take() {
+        match self.client.pending_session().vacancy.take() {
             Some(Vacancy::Given(kept)) => {
                 self.backend.vacancy = Some(kept);
                 self.client.settle();
@@ -54,8 +54,8 @@ impl<S: Socket> Turn<'_, '_, S> {
                 self.client.settle();
                 return Ok(());
             }
-            None => self.client.extra().vacancy = Some(Vacancy::Wanted(database.clone())),
-            under_way => self.client.extra().vacancy = under_way,
+            None => self.client.pending_session().vacancy = Some(Vacancy::Wanted(database.clone())),
+            under_way => self.client.pending_session().vacancy = under_way,
         }
         self.backend.replay.forget(); // it has the message already, which comes again
         self.wait()
@@ -82,7 +82,7 @@ impl<S: Socket> Engine<S> {
     pub(super) fn ask_for_vacancy<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
         let id = self.client_id(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(extra) = &mut client.extra else { return };
+        let Some(extra) = &mut client.pending_session else { return };
         if let Some(Vacancy::Wanted(database)) = &extra.vacancy {
             let pool = &self.pools[client.pool as usize].pool;
             host.vacate(pool, database, id);
@@ -95,11 +95,11 @@ impl<S: Socket> Engine<S> {
         &mut self,
         host: &mut H,
         id: ClientId,
-        kept: Kept,
+        kept: Hold,
         now: Time,
     ) {
         let Some(client) = self.clients.get_mut(id.slot) else { return };
-        let Some(extra) = &mut client.extra else { return };
+        let Some(extra) = &mut client.pending_session else { return };
         if matches!(extra.vacancy, Some(Vacancy::Asked)) {
             extra.vacancy = Some(Vacancy::Given(kept));
             client.held = false;

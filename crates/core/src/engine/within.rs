@@ -23,7 +23,7 @@
 //! What else goes ahead of a transaction (names that a function has missed, statements of PREPARE,
 //! sequences, channels) are queries, and a query ends the implicit transaction that a pipeline has begun:
 //! between the settings and the pipeline it would commit them, and the books would take them back with the
-//! pipeline's error. So they are the last that is written ahead of a pipeline (`Turn::open`), and
+//! pipeline's error. So they are the last that is written ahead of a pipeline (`ClientMessage::open`), and
 //! [`Backend::expect`] refuses anything that would end their transaction (see [`super::owed`]).
 //!
 //! # Which
@@ -34,9 +34,9 @@
 use super::backend::Backend;
 use super::client::{Client, significant};
 use super::from_client::Halt;
+use super::from_client::client_message::ClientMessage;
 use super::request_queue::Request;
 use super::statement::begins_with_any;
-use super::turn::Turn;
 use super::{Socket, limits};
 use crate::session::scan::{ScanOptions, is_plain};
 use crate::session::settings::{Change, Settings, SettingsBuilder, is_custom};
@@ -129,13 +129,13 @@ impl<S: Socket> Client<S> {
     }
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the backend lacks settings of the client's that can go with its pipeline.
     pub(super) fn settings_fit_within(&self) -> bool {
         let (backend, client) = (&*self.backend, &*self.client);
         backend.applied != client.desired
-            && !client.is_native()
-            && client.extra.is_none()
+            && !client.is_session_mode()
+            && client.pending_session.is_none()
             && !backend.shares_nothing()
             && backend.status == TransactionStatus::Idle
             && matches!(self.header.kind, frontend::BIND | frontend::PARSE)

@@ -5,13 +5,13 @@ use std::collections::BTreeSet;
 use super::super::Socket;
 use super::super::backend::Backend;
 use super::super::client::significant;
+use super::super::from_client::client_message::OwnNames;
 use super::super::names::ClientStatements;
 use super::super::noted::Renoted;
 use super::super::replay::is_stale_or_lost;
 use super::super::request_queue::{Change, Closed, Displaced, Entry, Request};
 use super::super::restore::{Longer, count_back};
 use super::super::timeouts::is_cut_off;
-use super::super::turn::OwnNames;
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
@@ -53,7 +53,7 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.hand_over_refused(body);
             return Ok(Fate::Skip);
         }
-        if owed == Request::Told {
+        if owed == Request::TellIdentity {
             // The function is gone, or may not be called any more.
             self.backend.spoiled.get_or_insert("it could not be told whose it is");
             return Ok(Fate::Skip);
@@ -172,7 +172,7 @@ impl<S: Socket> Relay<'_, S> {
             Some(Request::InjectedSync) if !healing => {
                 if let Some(client) = &mut self.client {
                     // The client's own Sync is still to come.
-                    client.extra().skipping = true;
+                    client.pending_session().skipping = true;
                 }
             }
             Some(_) => {}
@@ -286,7 +286,7 @@ impl<S: Socket> Relay<'_, S> {
             return Fate::Pass;
         }
         let Some(client) = &self.client else { return Fate::Pass };
-        let forgotten = client.extra.as_ref().and_then(|extra| extra.forgotten.as_ref());
+        let forgotten = client.pending_session.as_ref().and_then(|extra| extra.forgotten.as_ref());
         let names = client
             .statements
             .as_deref()
@@ -371,7 +371,7 @@ impl<S: Socket> Relay<'_, S> {
             && self.backend.send(&build::SYNC).is_ok()
         {
             self.backend.requests.push_sync_after_error();
-            client.extra().skipping = true;
+            client.pending_session().skipping = true;
         }
     }
 }

@@ -98,7 +98,7 @@ impl<S: Socket> Relay<'_, S> {
             // In which encoding the server told it is not known before the last report of this end of a
             // transaction has come; then it is asked what it has.
             match &mut self.client {
-                Some(client) if !client.is_native() && !client.exclusive => {
+                Some(client) if !client.is_session_mode() && !client.exclusive => {
                     client.pins.insert(Part::Setting);
                     backend.doubt_told(name);
                 }
@@ -127,7 +127,7 @@ impl<S: Socket> Relay<'_, S> {
         let waits = match backend.requests.front() {
             Some(Request::InjectedRollback) => true,
             Some(Request::InjectedSync) if fixed => {
-                let extra = self.client.as_ref().and_then(|client| client.extra.as_ref());
+                let extra = self.client.as_ref().and_then(|client| client.pending_session.as_ref());
                 extra.is_some_and(|extra| {
                     extra.discarding.is_some() && backend.requests.has_come_to(extra.settles_in)
                 })
@@ -136,17 +136,19 @@ impl<S: Socket> Relay<'_, S> {
         };
         if waits && let Some(client) = &mut self.client {
             // The query, or pipeline, ends here for the server alone.
-            build::parameter_status(&mut client.extra().untold_reports, name, value);
+            build::parameter_status(&mut client.pending_session().untold_reports, name, value);
             return Ok(Fate::Skip);
         }
         let ours = backend.requests.front().is_some_and(Request::is_injected)
             || backend.has_set_within(name, value);
         let resetting =
-            self.client.as_ref().and_then(|client| client.extra.as_ref()).is_some_and(|extra| {
-                extra.untold.is_some()
-                    || (extra.resetting != Resetting::No
-                        && backend.requests.has_come_to(extra.settles_in))
-            });
+            self.client.as_ref().and_then(|client| client.pending_session.as_ref()).is_some_and(
+                |extra| {
+                    extra.untold.is_some()
+                        || (extra.resetting != Resetting::No
+                            && backend.requests.has_come_to(extra.settles_in))
+                },
+            );
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
 

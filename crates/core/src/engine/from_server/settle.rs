@@ -36,7 +36,7 @@ impl<S: Socket> Relay<'_, S> {
             return Err("the server was ready before it had answered everything");
         }
         let later = self.client.as_ref().is_some_and(|client| {
-            let extra = client.extra.as_ref().filter(|_| client.is_unsettled());
+            let extra = client.pending_session.as_ref().filter(|_| client.is_unsettled());
             extra.is_some_and(|extra| !self.backend.requests.has_come_to(extra.settles_in))
         });
         self.backend.requests.complete_with_ready();
@@ -61,7 +61,7 @@ impl<S: Socket> Relay<'_, S> {
                 relayed.lifted = self.backend.lift_ended();
                 return Ok(Fate::Skip);
             }
-            Request::Told => return Ok(Fate::Skip),
+            Request::TellIdentity => return Ok(Fate::Skip),
             Request::HandOver => {
                 relayed.handed_over = Some(Box::new(self.backend.hand_over_ended()?));
                 return Ok(Fate::Skip);
@@ -73,7 +73,7 @@ impl<S: Socket> Relay<'_, S> {
             Request::InjectedQuestion => {
                 match &mut self.client {
                     Some(client) => client.conclude(self.backend),
-                    None => self.backend.doubt = None,
+                    None => self.backend.unverified = None,
                 }
                 return Ok(Fate::Skip);
             }
@@ -88,8 +88,8 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.transactions += 1;
             if let Some(client) = &mut self.client {
                 client.desired = self.backend.applied.clone();
-                client.extra().unusual_portals.clear();
-                client.extra().portals.clear();
+                client.pending_session().unusual_portals.clear();
+                client.pending_session().portals.clear();
             }
             return Ok(Fate::Skip);
         }
@@ -125,7 +125,7 @@ impl<S: Socket> Relay<'_, S> {
         if status == TransactionStatus::Idle
             && self.backend.requests.is_empty()
             && !self.backend.requests.is_in_pipeline()
-            && let Some(extra) = &mut client.extra
+            && let Some(extra) = &mut client.pending_session
         {
             // Portals end with their transaction.
             extra.unusual_portals.clear();
@@ -133,12 +133,12 @@ impl<S: Socket> Relay<'_, S> {
         }
         // What was taken back with the pipeline is wanted all the same.
         let wanted = reverted.then(|| client.desired.clone());
-        if !client.is_native() && !reverted && !self.backend.depend_alike(&client.desired) {
+        if !client.is_session_mode() && !reverted && !self.backend.depend_alike(&client.desired) {
             settings_changed(client, self.backend);
         }
-        if client.extra.is_some() && !later {
+        if client.pending_session.is_some() && !later {
             let own = !matches!(owed, Request::InjectedSync);
-            let reports = client.extra.as_mut().filter(|_| own);
+            let reports = client.pending_session.as_mut().filter(|_| own);
             let mut told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
             told.extend(settle_extra(client, self.backend, own));
             if !told.is_empty() {
@@ -155,7 +155,7 @@ impl<S: Socket> Relay<'_, S> {
             client.desired = wanted;
         }
         if client.failed
-            && let Some(doubt) = &mut self.backend.doubt
+            && let Some(doubt) = &mut self.backend.unverified
         {
             doubt.undone();
         }
@@ -166,7 +166,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             client.keep_to_ask(self.backend, failed);
             // (A client that has its backend to itself sets what the books do not have.)
-            let alone = client.is_native() || client.exclusive;
+            let alone = client.is_session_mode() || client.exclusive;
             if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees()
             {
                 relayed.settings_mismatch = true;
@@ -208,7 +208,9 @@ impl<S: Socket> Relay<'_, S> {
     /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
     /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forgotten_for_good(&mut self, tag: &[u8]) {
-        let Some(extra) = self.client.as_mut().and_then(|c| c.extra.as_mut()) else { return };
+        let Some(extra) = self.client.as_mut().and_then(|c| c.pending_session.as_mut()) else {
+            return;
+        };
         if !self.backend.requests.has_come_to(extra.settles_in) {
             return;
         }
@@ -305,13 +307,13 @@ fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name:
 /// the client is due.
 /// `own`: a pipeline of the client's has ended, not one that a Sync of ours has.
 fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own: bool) -> Vec<u8> {
-    let discarded = client.extra.as_ref().is_some_and(|extra| extra.discarded);
+    let discarded = client.pending_session.as_ref().is_some_and(|extra| extra.discarded);
     let failed = client.failed && !discarded;
     let mut told = Vec::new();
     if failed {
         client.remember_statements();
     }
-    let Some(extra) = &mut client.extra else { return told };
+    let Some(extra) = &mut client.pending_session else { return told };
     extra.forgotten = None;
     let forgetting = std::mem::take(&mut extra.forgetting);
     let resetting = std::mem::take(&mut extra.resetting);
@@ -333,7 +335,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     } else if discarding.is_some() {
         extra.by_sql = None;
         backend.by_sql = None;
-        if let Some(doubt) = &mut backend.doubt {
+        if let Some(doubt) = &mut backend.unverified {
             doubt.discarded();
         }
     }
@@ -419,7 +421,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     }
     if !own && !told.is_empty() {
         // With the end of its own pipeline, as the server would tell it.
-        client.extra().untold = Some((believed, told));
+        client.pending_session().untold = Some((believed, told));
         return Vec::new();
     }
     client.settle();

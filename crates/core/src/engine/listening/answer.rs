@@ -29,7 +29,7 @@ impl<S: Socket> Client<S> {
 
     /// Whether the end of its transaction is to be held back.
     pub(in crate::engine) fn holds_ready(&self) -> bool {
-        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.is_some_and(|listening| !listening.is_nothing())
     }
 }
@@ -60,7 +60,7 @@ impl<S: Socket> Engine<S> {
         listening.queued_bytes = 0;
         build::ready_for_query(&mut answer, TransactionStatus::Idle);
         let ends = listening.is_nothing();
-        if ends && let Some(extra) = &mut client.extra {
+        if ends && let Some(extra) = &mut client.pending_session {
             extra.listening = None;
         }
         client.settle();

@@ -62,7 +62,7 @@ impl<S: Socket> Client<S> {
 
     /// Whether notifications wait for it that it could be given.
     pub(in crate::engine) fn neglects_notifications(&self) -> bool {
-        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.is_some_and(|listening| !listening.queue.is_empty()) && self.may_be_notified()
     }
 }

@@ -41,10 +41,10 @@ fn taken(what: &OneOrAll) -> Taken {
 
 impl<S: Socket> Client<S> {
     /// A statement that listens, or ends it, is on its way to the server.
-    pub(in crate::engine) fn undergo_listening(&mut self, unusual: &Unusual) {
+    pub(in crate::engine) fn record_listening(&mut self, unusual: &Unusual) {
         let Some(named) = &unusual.named_channels else { return };
         if !named.listens.is_empty()
-            && let Some(extra) = &mut self.extra
+            && let Some(extra) = &mut self.pending_session
         {
             extra.unlistening = false; // that is not all any more
         }
@@ -61,7 +61,7 @@ impl<S: Socket> Client<S> {
         if named.listens.is_empty() {
             return; // counted where the mark is made
         }
-        let pending = &mut self.extra().listening.get_or_insert_default().pending;
+        let pending = &mut self.pending_session().listening.get_or_insert_default().pending;
         for name in &named.listens {
             pending.listen(name);
         }

@@ -34,7 +34,7 @@ impl<S: Socket> Client<S> {
         let by_name = [Part::UnnamedStatement, Part::ProtocolStatement];
         let by_name = by_name.iter().any(|part| self.pins.contains(*part));
         let other_encoding = self.desired.get(b"client_encoding").is_some();
-        let extra = self.extra.as_ref();
+        let extra = self.pending_session.as_ref();
         let Some(listening) = extra.and_then(|extra| extra.listening.as_ref()) else {
             return false;
         };

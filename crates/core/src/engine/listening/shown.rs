@@ -73,7 +73,7 @@ impl<S: Socket> Client<S> {
     /// Whether it has looked at what it listens on before.
     #[inline]
     pub(in crate::engine) fn has_looked_at_channels(&self) -> bool {
-        let listening = self.extra.as_ref().and_then(|extra| extra.listening.as_ref());
+        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
         listening.is_some_and(|listening| {
             listening.looks && !listening.shown && listening.channels.len() <= CHANNELS_A_QUERY_MAX
         })
@@ -120,7 +120,7 @@ impl<S: Socket> Client<S> {
         text: &[u8],
         options: ScanOptions,
     ) -> Option<(&Listening, usize)> {
-        let listening = self.extra.as_ref()?.listening.as_deref()?;
+        let listening = self.pending_session.as_ref()?.listening.as_deref()?;
         if listening.shown || listening.channels.is_empty() || self.pins.contains(Part::Listen) {
             return None;
         }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use super::super::client::{ClientStatement, significant};
+use super::super::from_client::client_message::Comparing;
 use super::super::noted::Renoted;
 use super::super::replay::Seen;
 use super::super::sql_statement::SqlStatement;
 use super::super::statement::Unnamed;
-use super::super::turn::Comparing;
 use super::{Request, RequestQueue};
 use crate::wire::error::SqlState;
 

@@ -79,8 +79,8 @@ pub(in crate::engine) enum Request {
     /// [`super::super::hand_over`]).
     HandOver,
     /// Injected: the call that tells whose the session is, swallowed up to ReadyForQuery (see
-    /// [`super::super::told`]).
-    Told,
+    /// [`super::super::client_identity`]).
+    TellIdentity,
     /// Injected: a simple query that prepares a statement of SQL's PREPARE or takes one away,
     /// which the server may refuse (see [`super::super::sql_statement`]).
     InjectedPrepare,
@@ -139,7 +139,7 @@ impl Request {
                 | Self::InjectedPrepare
                 | Self::InjectedRollback
                 | Self::HandOver
-                | Self::Told
+                | Self::TellIdentity
         )
     }
 
@@ -160,7 +160,7 @@ impl Request {
                 | Self::InjectedQuestion
                 | Self::InjectedLift
                 | Self::HandOver
-                | Self::Told
+                | Self::TellIdentity
                 | Self::InjectedPrepare
                 | Self::InjectedRollback
                 | Self::InjectedSettings { .. }

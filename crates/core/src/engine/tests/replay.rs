@@ -12,7 +12,7 @@ fn refusal() -> Vec<u8> {
 
 /// The same, in the server's place.
 pub(super) fn refusal_of_ours() -> Vec<u8> {
-    message(b'E', crate::engine::turn::fit::CHANGED)
+    message(b'E', crate::engine::from_client::client_message::fit::CHANGED)
 }
 
 /// RowDescription of one column.

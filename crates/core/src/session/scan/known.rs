@@ -20,7 +20,7 @@ const START_BYTES: usize = 24;
 
 /// What is kept of a text.
 #[derive(Debug, Default)]
-struct Kept {
+struct KnownText {
     text: Vec<u8>,
     /// It is all of it. Otherwise it ends between two words, in the midst of a statement.
     whole: bool,
@@ -30,14 +30,14 @@ struct Kept {
 #[derive(Debug, Default)]
 pub struct KnownTexts {
     /// None until the first text comes.
-    places: Vec<Kept>,
+    places: Vec<KnownText>,
 }
 
 impl KnownTexts {
     /// Whether a text certainly does nothing to the session: see [`super::is_plain`].
     pub fn is_plain(&mut self, text: &[u8]) -> bool {
         if self.places.is_empty() {
-            self.places.resize_with(PLACES, Kept::default);
+            self.places.resize_with(PLACES, KnownText::default);
         }
         let own = place_of(text);
         let kept = &self.places[own];

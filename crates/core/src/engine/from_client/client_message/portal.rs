@@ -2,20 +2,20 @@
 //!
 //! # Model
 //! A Bind notes what its statement does; the Execute of that portal does it (see
-//! [`super::super::restore`]). A DEALLOCATE of a name that the server has under another gets a
+//! [`crate::engine::restore`]). A DEALLOCATE of a name that the server has under another gets a
 //! stand-in.
 
-use super::super::effects::{Effects, Unusual};
-use super::super::from_client::Halt;
-use super::super::request_queue::{Closed, Request};
-use super::Turn;
+use super::ClientMessage;
 use crate::engine::Socket;
+use crate::engine::effects::{Effects, Unusual};
+use crate::engine::from_client::Halt;
+use crate::engine::request_queue::{Closed, Request};
 use crate::wire::{build, frame, frontend};
 
 /// Name of the statement that is bound in place of a DEALLOCATE.
 const STAND_IN: &[u8] = b"hawser_deallocate";
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// What the Execute at hand does to the pooler's books, and what must follow it.
     pub(super) fn behind_execute(&mut self) -> Result<(), Halt> {
         self.client.note_executing(true);
@@ -59,7 +59,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.is_being_noted(name) {
             self.hold()?;
         }
-        if self.client.extra.is_none() {
+        if self.client.pending_session.is_none() {
             return Ok(());
         }
         let unusual = self.client.noted(name).and_then(|noted| noted.unusual.clone());

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! A statement whose text may have made state that does not move pins its client, and leaves a
-//! [`Doubt`]: whether there is any is for the server to say. So does one that may have ended what
+//! [`Unverified`]: whether there is any is for the server to say. So does one that may have ended what
 //! pins. When the transaction is over, and the backend would be given back but for the pin, the
 //! server is asked ([`crate::session::question`]); what it says is gone pins no more.
 //!
@@ -42,7 +42,7 @@ pub(super) const PASSING: PartSet = PartSet::of(&[Part::SessionCatalog]);
 
 /// What is to be found out of a backend's session.
 #[derive(Debug, Default)]
-pub(super) struct Doubt {
+pub(super) struct Unverified {
     parts: PartSet,
     /// Settings that may have other values than is known.
     names: Vec<Box<[u8]>>,
@@ -143,7 +143,7 @@ impl Noted {
     }
 }
 
-impl Doubt {
+impl Unverified {
     /// What is noted of statements of PREPARE.
     pub(super) fn noted(&self) -> &Noted {
         &self.noted
@@ -196,9 +196,9 @@ impl Doubt {
 
 impl<S: Socket> Backend<S> {
     /// These parts may have come or gone.
-    pub(super) fn doubt(&mut self, parts: PartSet) {
+    pub(super) fn mark_unverified(&mut self, parts: PartSet) {
         if !parts.is_empty() {
-            let doubt = self.doubt.get_or_insert_default();
+            let doubt = self.unverified.get_or_insert_default();
             doubt.parts = doubt.parts.union(parts);
         }
     }
@@ -208,7 +208,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn doubt_settings(&mut self, effects: &Effects) {
         let within = self.status != TransactionStatus::Idle;
         let pipeline = self.requests.pipeline();
-        let doubt = self.doubt.get_or_insert_default();
+        let doubt = self.unverified.get_or_insert_default();
         doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = pipeline;
@@ -227,7 +227,7 @@ impl<S: Socket> Backend<S> {
     #[cold]
     pub(super) fn doubt_told(&mut self, name: &[u8]) {
         let since = self.requests.answered_pipeline();
-        let doubt = self.doubt.get_or_insert_default();
+        let doubt = self.unverified.get_or_insert_default();
         doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = since;
@@ -238,7 +238,7 @@ impl<S: Socket> Backend<S> {
 
     /// What the session holds is not known, and no question would tell.
     pub(super) fn doubt_all(&mut self) {
-        self.doubt.get_or_insert_default().vague = true;
+        self.unverified.get_or_insert_default().vague = true;
     }
 
     /// The server has reported all but this: parts of which it tells nothing, or not all, and the
@@ -251,7 +251,8 @@ impl<S: Socket> Backend<S> {
         noted: Noted,
     ) {
         if !parts.is_empty() || !names.is_empty() {
-            self.doubt = Some(Box::new(Doubt { parts, names, since, noted, ..Doubt::default() }));
+            self.unverified =
+                Some(Box::new(Unverified { parts, names, since, noted, ..Unverified::default() }));
         }
     }
 
@@ -267,7 +268,7 @@ impl<S: Socket> Backend<S> {
         let doubtful = self.status != TransactionStatus::Idle || self.settings_in_doubt();
         // What was executed ahead of it in its pipeline is not answered yet.
         let unknown = sets || self.local_path || self.requests.contains(Request::Execute);
-        let noted = &mut self.doubt.get_or_insert_default().noted;
+        let noted = &mut self.unverified.get_or_insert_default().noted;
         noted.ended |= ended;
         for name in prepared {
             let (name, settings) = (name.clone(), settings.clone());
@@ -286,18 +287,18 @@ impl<S: Socket> Backend<S> {
             unknown: false,
             parsed: vec![statement.clone()],
         };
-        self.doubt(PartSet::of(&[Part::SqlStatement]));
-        self.doubt.get_or_insert_default().noted.add(noted);
+        self.mark_unverified(PartSet::of(&[Part::SqlStatement]));
+        self.unverified.get_or_insert_default().noted.add(noted);
     }
 
     /// What the protocol may have prepared under this name, while it is not known whether it has.
     pub(super) fn noted_as_parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
-        self.doubt.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
+        self.unverified.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
     }
 
     /// Whether a text or a Parse that is not known to have failed gives a statement this name there.
     pub(super) fn may_have_named(&self, name: &[u8]) -> bool {
-        self.doubt.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
+        self.unverified.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
     }
 
     /// The server knows custom names for good, whatever becomes of the statement.
@@ -319,7 +320,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a statement that is parsed now may be parsed under other settings than is known.
     pub(super) fn settings_in_doubt(&self) -> bool {
-        self.doubt.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+        self.unverified.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
     }
 
     /// Whether the server's word is awaited.
@@ -329,7 +330,7 @@ impl<S: Socket> Backend<S> {
 
     /// A row has come for the question under way.
     pub(super) fn take_answer(&mut self, row: &[u8]) {
-        if let Some(doubt) = &mut self.doubt {
+        if let Some(doubt) = &mut self.unverified {
             doubt.answer = doubt.question.as_ref().and_then(|question| question.read(row));
         }
     }
@@ -337,7 +338,7 @@ impl<S: Socket> Backend<S> {
     /// The question has failed: nothing is known. One that was cut off, by a timeout of its client's, is
     /// asked again at once.
     pub(super) fn question_failed(&mut self, error: &[u8]) {
-        if let Some(doubt) = &mut self.doubt {
+        if let Some(doubt) = &mut self.unverified {
             doubt.answer = None;
             if is_cut_off(error) && doubt.cut_off < limits::LIFTS_MAX {
                 doubt.cut_off += 1;
@@ -380,7 +381,7 @@ impl<S: Socket> Client<S> {
     /// client's own start values, or to the server's.
     #[cold]
     pub(super) fn doubt_resetting(&mut self, backend: &mut Backend<S>, resetting: &Resetting) {
-        let known = backend.doubt.as_ref().map_or(&[][..], |doubt| &doubt.names);
+        let known = backend.unverified.as_ref().map_or(&[][..], |doubt| &doubt.names);
         let moved = |name: &[u8]| {
             backend.parameters.get(name).is_none()
                 && (backend.applied.get(name).is_some()
@@ -421,7 +422,7 @@ impl<S: Socket> Client<S> {
         if !self.is_pinned() {
             return Ok(true);
         }
-        if backend.doubt.is_some() { self.ask(backend) } else { Ok(false) }
+        if backend.unverified.is_some() { self.ask(backend) } else { Ok(false) }
     }
 
     /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if asking may
@@ -432,7 +433,7 @@ impl<S: Socket> Client<S> {
         let apart = ASKED.union(PASSING).union(IN_DOUBT).union(PartSet::of(&[Part::SequenceValue]));
         let others = self.pins.minus(apart);
         let unsettled = self.is_unsettled();
-        if self.is_native()
+        if self.is_session_mode()
             || !others.is_empty()
             || unsettled
             || backend.requests.has_syncs_in_doubt()
@@ -444,7 +445,7 @@ impl<S: Socket> Client<S> {
         let lasting = self.lasting_pins(backend);
         let transactions = backend.transactions;
         let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
-        let Some(doubt) = &mut backend.doubt else { return Ok(false) };
+        let Some(doubt) = &mut backend.unverified else { return Ok(false) };
         if doubt.vague || doubt.tried == Some(transactions) {
             return Ok(false);
         }
@@ -475,12 +476,12 @@ impl<S: Socket> Client<S> {
     /// The server has said what there is.
     #[cold]
     pub(super) fn conclude(&mut self, backend: &mut Backend<S>) {
-        let Some(mut doubt) = backend.doubt.take() else { return };
+        let Some(mut doubt) = backend.unverified.take() else { return };
         let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
         if let Some(question) = doubt.question.take() {
             let Some(answer) = doubt.answer.take() else {
                 // Asked again behind the next transaction.
-                backend.doubt = Some(doubt);
+                backend.unverified = Some(doubt);
                 return;
             };
             gone = gone.union(question.parts().minus(answer.present));
@@ -525,7 +526,7 @@ impl<S: Socket> Client<S> {
         names: &[Box<[u8]>],
         values: &[Option<Box<[u8]>>],
         since: u64,
-        doubt: &Doubt,
+        doubt: &Unverified,
     ) {
         let empty = |name: &[u8], value: Option<&[u8]>| {
             value == Some(b"") && doubt.resets.iter().any(|reset| reset.eq_ignore_ascii_case(name))

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! * of a statement that looks at channels which its backend does not show, another one is bound, that
-//!   has them in its text (see [`super::super::listening`])
+//!   has them in its text (see [`crate::engine::listening`])
 //! * a NULL that is the value of a set_config() is a RESET: the client's start value is sent in its place
 //!   (see [`restore`])
 //!
@@ -13,13 +13,13 @@
 
 use std::sync::Arc;
 
-use super::super::effects::Effects;
-use super::super::from_client::Halt;
-use super::super::noted::{NotedStatement, Renoted};
-use super::super::request_queue::Request;
-use super::super::statement::Statement;
-use super::super::{Socket, restore};
-use super::Turn;
+use super::ClientMessage;
+use crate::engine::effects::Effects;
+use crate::engine::from_client::Halt;
+use crate::engine::noted::{NotedStatement, Renoted};
+use crate::engine::request_queue::Request;
+use crate::engine::statement::Statement;
+use crate::engine::{Socket, restore};
 use crate::pool::Basis;
 use crate::session::calls::{self, Given, Setting};
 use crate::session::settings::Settings;
@@ -103,7 +103,7 @@ impl<'a> Parameters<'a> {
     }
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Notes what a statement does that goes to the server under its client's name. `text`: `None` if it
     /// is not known. What was noted before, if that changes.
     pub(super) fn note_native(

@@ -5,27 +5,27 @@
 //! cannot be read are passed on: the server knows what to say of them, and their length keeps
 //! the framing.
 
-pub(super) mod aborted;
-pub(super) mod fit;
+pub(in crate::engine) mod aborted;
+pub(in crate::engine) mod fit;
 mod own_names;
 mod portal;
 mod prepared;
-pub(super) mod sequences;
+pub(in crate::engine) mod sequences;
 mod written;
 
-pub(super) use fit::Comparing;
-pub(super) use own_names::OwnNames;
+pub(in crate::engine) use fit::Comparing;
+pub(in crate::engine) use own_names::OwnNames;
 use sequences::draws_nothing;
 
-use super::backend::Backend;
-use super::census::Functions;
-use super::client::{Client, Deallocated};
-use super::effects::{Effects, Unusual};
-use super::from_client::{Halt, Passage, bad_length};
-use super::request_queue::Request;
-use super::statement::begins_with_any;
-use super::timeouts::without_short_timeout;
-use super::{Socket, restore};
+use crate::engine::backend::Backend;
+use crate::engine::census::Functions;
+use crate::engine::client::{Client, Deallocated};
+use crate::engine::effects::{Effects, Unusual};
+use crate::engine::from_client::{Halt, Passage, bad_length};
+use crate::engine::request_queue::Request;
+use crate::engine::statement::begins_with_any;
+use crate::engine::timeouts::without_short_timeout;
+use crate::engine::{Socket, restore};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
 use crate::time::Time;
@@ -53,20 +53,20 @@ fn sets_a_local_default(findings: &Findings) -> bool {
 }
 
 /// One message of a client that has a backend.
-pub(super) struct Turn<'a, 'b, S: Socket> {
-    pub(super) client: &'a mut Client<S>,
-    pub(super) backend: &'a mut Backend<S>,
-    pub(super) passage: &'a mut Passage<'b>,
-    pub(super) header: Header,
-    pub(super) body: &'a [u8],
-    pub(super) hash_key: super::statement::Keyed,
-    pub(super) serial: u32,
-    pub(super) stats: &'a crate::pool::LoopStats,
-    pub(super) known: &'a mut KnownTexts,
-    pub(super) now: Time,
+pub(in crate::engine) struct ClientMessage<'a, 'b, S: Socket> {
+    pub(in crate::engine) client: &'a mut Client<S>,
+    pub(in crate::engine) backend: &'a mut Backend<S>,
+    pub(in crate::engine) passage: &'a mut Passage<'b>,
+    pub(in crate::engine) header: Header,
+    pub(in crate::engine) body: &'a [u8],
+    pub(in crate::engine) hash_key: crate::engine::statement::Keyed,
+    pub(in crate::engine) serial: u32,
+    pub(in crate::engine) stats: &'a crate::pool::LoopStats,
+    pub(in crate::engine) known: &'a mut KnownTexts,
+    pub(in crate::engine) now: Time,
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether all of the message is here.
     fn is_whole(&self) -> bool {
         self.body.len() == self.header.body
@@ -105,7 +105,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// Sends what must go ahead of the first message of a query.
-    pub(super) fn open(&mut self, now: Time) -> Result<(), Halt> {
+    pub(in crate::engine) fn open(&mut self, now: Time) -> Result<(), Halt> {
         if !self.backend.requests.is_empty() {
             return if self.backend.bringing {
                 self.wait()
@@ -124,10 +124,10 @@ impl<S: Socket> Turn<'_, '_, S> {
         if self.backend.status == TransactionStatus::Failed || self.client.exclusive {
             return Ok(());
         }
-        if self.backend.must_lift_for(&self.client.desired) && !self.client.is_native() {
+        if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
             self.lift_first()?;
         }
-        if self.backend.told.as_ref().is_some_and(|told| told.is_due()) {
+        if self.backend.client_identity.as_ref().is_some_and(|told| told.is_due()) {
             self.passage.cut(self.backend)?;
             let mptcp = self.client.socket.mptcp();
             self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
@@ -148,7 +148,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if go_within && !self.settings_go_within()? {
             self.open_settings()?;
         }
-        if !self.client.is_native() && self.backend.applied != self.client.desired {
+        if !self.client.is_session_mode() && self.backend.applied != self.client.desired {
             self.passage.cut(self.backend)?;
             self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
         }
@@ -162,7 +162,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
-        if self.client.is_native() {
+        if self.client.is_session_mode() {
             self.backend.apply_beside_unnamed(&self.client.desired, &mut self.passage.out);
             return Ok(());
         }
@@ -202,7 +202,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// Deals with the message.
-    pub(super) fn message(&mut self) -> Result<(), Halt> {
+    pub(in crate::engine) fn message(&mut self) -> Result<(), Halt> {
         if self.backend.replay.is_healing() {
             return self.wait();
         }
@@ -246,7 +246,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             frontend::EXECUTE => {
                 self.pass();
                 self.backend.request(Request::Execute);
-                if self.client.extra.is_some() {
+                if self.client.pending_session.is_some() {
                     self.behind_execute()?;
                 }
             }
@@ -297,7 +297,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     ///
     /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
     /// the server to judge. Once it has been sent something else, it has refused the copy, or says so.
-    pub(super) fn hold(&mut self) -> Result<(), Halt> {
+    pub(in crate::engine) fn hold(&mut self) -> Result<(), Halt> {
         let comes = self.backend.requests.ends_by_itself() && !self.client.exclusive;
         if comes {
             return self.wait();
@@ -306,7 +306,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// Makes the message at hand wait for an answer that is still to come.
-    pub(super) fn wait(&mut self) -> Result<(), Halt> {
+    pub(in crate::engine) fn wait(&mut self) -> Result<(), Halt> {
         self.client.held = true;
         // Were the backend given back meanwhile, another client could take away what is brought here.
         self.backend.bringing |=
@@ -315,7 +315,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// Makes a LISTEN wait until the listening connection is on its channels, too (see
-    /// [`super::listening`]).
+    /// [`crate::engine::listening`]).
     fn hold_for_listener(&mut self, unusual: &Unusual) -> Result<(), Halt> {
         if !self.client.joins_ahead(unusual, self.backend) {
             return Ok(());
@@ -346,7 +346,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         self.passage.skip(HEADER_BYTES + self.body.len());
         let rest = self.header.body - self.body.len();
         if rest > 0 {
-            self.client.extra().discard = rest;
+            self.client.pending_session().discard = rest;
         }
         Ok(())
     }
@@ -382,7 +382,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         Ok(())
     }
 
-    pub(super) fn scan_options(&self) -> ScanOptions {
+    pub(in crate::engine) fn scan_options(&self) -> ScanOptions {
         self.client.scan_options(self.backend.reading)
     }
 
@@ -465,7 +465,7 @@ impl<S: Socket> Turn<'_, '_, S> {
                     self.hold_for_listener(unusual)?;
                     self.hold_for_vacancy(unusual)?;
                     if let Some(name) = &unusual.deallocates
-                        && !self.client.is_native()
+                        && !self.client.is_session_mode()
                         && self.client.statement(name).is_some()
                         && self.answer_deallocate(&Deallocated::One(name.clone()))?
                     {
@@ -522,13 +522,13 @@ impl<S: Socket> Turn<'_, '_, S> {
             if in_doubt || functions.is_some_and(Functions::are_named) {
                 scanner.doubt();
             }
-            let told = self.backend.exact.is_some();
+            let told = self.backend.session_report.is_some();
             let mut reader = functions.filter(|_| !told).and_then(Functions::reader);
             if let Some(reader) = &mut reader {
                 reader.feed(self.body);
             }
             scanner.feed(self.body);
-            let extra = self.client.extra();
+            let extra = self.client.pending_session();
             (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
         }
         let unsynced = self.backend.requests.is_in_pipeline();
@@ -576,7 +576,7 @@ impl<S: Socket> Turn<'_, '_, S> {
 
     /// A text with these effects goes to the server: what it makes may be called by what comes next.
     fn foresee(&mut self, text: &[u8], effects: &Effects) {
-        if !effects.changes_catalog || self.backend.exact.is_some() {
+        if !effects.changes_catalog || self.backend.session_report.is_some() {
             return;
         }
         let Some(census) = self.backend.pool.census() else { return };
@@ -593,7 +593,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         if effects.reads_sequences {
             self.before_sequences()?;
         }
-        self.client.undergo(self.backend, effects, restored);
+        self.client.record_effects(self.backend, effects, restored);
         Ok(())
     }
 
@@ -607,7 +607,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         if looks && !looked && !self.backend.is_classic() {
             self.client.pins.insert(Part::SessionCatalog);
-            self.backend.doubt(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
+            self.backend.mark_unverified(PartSet::of(&[Part::SessionCatalog])); // it ends by itself
         }
         if looks {
             self.before_channels()?;
@@ -635,14 +635,14 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     fn clear_catalog(&mut self) -> Result<(), Halt> {
-        if self.client.is_native() || !self.backend.has_statements_of_others() {
+        if self.client.is_session_mode() || !self.backend.has_statements_of_others() {
             return Ok(());
         }
         self.hold()?;
         self.passage.cut(self.backend)?;
         let own = [Part::SqlStatement, Part::ProtocolStatement, Part::UnnamedStatement];
         // A DISCARD ALL under way may fail, or not be run at all.
-        let discarding = self.client.extra.as_ref().and_then(|extra| extra.discarding);
+        let discarding = self.client.pending_session.as_ref().and_then(|extra| extra.discarding);
         let pins = self.client.pins.union(discarding.unwrap_or(PartSet::EMPTY));
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();

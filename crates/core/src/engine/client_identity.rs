@@ -22,7 +22,7 @@ use crate::session::settings::SettingsBuilder;
 
 /// What a backend's server has been told, or is to be.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct ClientIdentity {
     key: HandOverKey,
     /// Whose it is by what was sent last.
     client: Option<ClientId>,
@@ -30,7 +30,7 @@ pub(super) struct Told {
     due: Option<u32>,
 }
 
-impl Told {
+impl ClientIdentity {
     pub(super) fn new(key: HandOverKey) -> Self {
         Self { key, client: None, due: None }
     }
@@ -57,10 +57,10 @@ impl Told {
 impl<S: Socket> Backend<S> {
     /// Appends what tells the server of the client whose message follows.
     pub(super) fn tell(&mut self, about: &ClientAbout, mptcp: Option<Mptcp>, out: &mut Vec<u8>) {
-        let Some(told) = &mut self.told else { return };
+        let Some(told) = &mut self.client_identity else { return };
         let Some(process) = told.due.take() else { return };
         told.key.write_to(process, None, about, mptcp, out);
-        self.request(Request::Told);
+        self.request(Request::TellIdentity);
         if self.applied.get(b"role").is_some()
             || self.applied.get(b"session_authorization").is_some()
         {

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use super::super::client::{ClientStatement, significant};
-use super::super::effects::Effects;
-use super::super::from_client::Halt;
-use super::super::noted::NotedStatement;
-use super::super::request_queue::{Change, Closed, Naming, Refusal, Request};
-use super::super::statement::{Statement, Unnamed, begins_with_any};
-use super::super::{Socket, limits, restore};
 use super::fit::Use;
 use super::own_names::shows_statements;
-use super::{Turn, aborted};
+use super::{ClientMessage, aborted};
+use crate::engine::client::{ClientStatement, significant};
+use crate::engine::effects::Effects;
+use crate::engine::from_client::Halt;
+use crate::engine::noted::NotedStatement;
+use crate::engine::request_queue::{Change, Closed, Naming, Refusal, Request};
+use crate::engine::statement::{Statement, Unnamed, begins_with_any};
+use crate::engine::{Socket, limits, restore};
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, SchemaChange, is_plain, scan};
 use crate::wire::error::{ClientError, SqlState};
@@ -25,17 +25,17 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
     Some((what, frame::take_string(name)?.0))
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn parse(&mut self) -> Result<(), Halt> {
         self.stats.client_parses.add(1);
-        if self.client.is_native() || self.backend.shares_nothing() {
+        if self.client.is_session_mode() || self.backend.shares_nothing() {
             let name_and_rest = frame::take_string(self.body);
             let text = name_and_rest.and_then(|(_, rest)| frame::take_string(rest));
             let effects = text.map(|(text, _)| self.effects_of_unshared(text));
             if let Some(unusual) = effects.as_ref().and_then(|effects| effects.unusual.as_ref()) {
                 self.hold_for_vacancy(unusual)?;
             }
-            if let Some(effects) = effects.as_ref().filter(|_| !self.client.is_native()) {
+            if let Some(effects) = effects.as_ref().filter(|_| !self.client.is_session_mode()) {
                 self.before_unshared(effects)?;
             }
             self.note_parsed_change(effects.as_ref().map_or(SchemaChange::All, |one| one.schema));
@@ -57,7 +57,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             }
             // It is not looked at again when it is executed.
             self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
-            if self.client.is_native() {
+            if self.client.is_session_mode() {
                 // What no command can undo must not be left to the next session.
                 if effects.is_none_or(|effects| effects.leaves_what_stays()) {
                     self.backend.spoil_for_good();
@@ -321,7 +321,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             let existing = named.statement.clone();
             self.refuse_parse(name, &existing, b"\0\0\0")?;
             let rest = self.header.body - self.body.len();
-            self.client.extra().discard = rest;
+            self.client.pending_session().discard = rest;
             return Ok(());
         }
         if looks {
@@ -392,7 +392,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         }
         let names = frame::take_string(self.body)
             .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
-        if self.client.is_native() {
+        if self.client.is_session_mode() {
             if let Some((portal, name)) = names {
                 self.bind_native(portal, name)?;
                 return self.pass_bind_native(portal, name, None);
@@ -638,7 +638,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.backend.request_with(Request::DescribePortal, bound);
             return Ok(());
         }
-        if !self.client.is_native() {
+        if !self.client.is_session_mode() {
             self.hold_for_name(name)?;
             if name.is_empty() {
                 if self.bring_unnamed()? {
@@ -683,7 +683,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             self.malformed(Request::Close);
             return Ok(());
         };
-        if what == b'S' && !self.client.is_native() {
+        if what == b'S' && !self.client.is_session_mode() {
             self.hold_for_name(name)?;
             if let Some(taken) = self.client.take_statement(name) {
                 let closed = Closed::in_pipeline(taken, self.backend.requests.pipeline());

@@ -37,12 +37,12 @@ impl Spare {
 
 /// Bytes that wait. Holds no memory when there are none.
 #[derive(Default, Debug)]
-pub(super) struct Kept(
+pub(super) struct PendingBytes(
     #[expect(clippy::box_collection, reason = "one pointer where there are no bytes")]
     Option<Box<Vec<u8>>>,
 );
 
-impl Kept {
+impl PendingBytes {
     /// None.
     pub(super) const EMPTY: Self = Self(None);
 
@@ -98,13 +98,13 @@ impl Kept {
     }
 }
 
-impl From<Vec<u8>> for Kept {
+impl From<Vec<u8>> for PendingBytes {
     fn from(bytes: Vec<u8>) -> Self {
         Self((!bytes.is_empty()).then(|| Box::new(bytes)))
     }
 }
 
-impl Deref for Kept {
+impl Deref for PendingBytes {
     type Target = [u8];
 
     #[inline]
@@ -119,10 +119,10 @@ mod tests {
 
     #[test]
     fn nothing_costs_a_pointer() {
-        assert_eq!(size_of::<Kept>(), size_of::<usize>());
-        let mut kept = Kept::from(b"abc".to_vec());
+        assert_eq!(size_of::<PendingBytes>(), size_of::<usize>());
+        let mut kept = PendingBytes::from(b"abc".to_vec());
         kept.forget_first(3);
-        assert!(kept.0.is_none() && Kept::from(Vec::new()).0.is_none());
+        assert!(kept.0.is_none() && PendingBytes::from(Vec::new()).0.is_none());
         kept.extend_from_slice(b"");
         assert!(kept.0.is_none());
     }
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn memory_that_was_used_is_used_again_and_not_hoarded() {
         let mut spare = Spare::for_answers();
-        let mut kept = Kept::EMPTY;
+        let mut kept = PendingBytes::EMPTY;
         kept.extend_in(b"abc", &mut spare);
         let memory = kept.as_ptr();
         kept.clear_into(&mut spare);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn bytes_come_out_in_the_order_in_which_they_were_added() {
-        let mut kept = Kept::EMPTY;
+        let mut kept = PendingBytes::EMPTY;
         kept.extend_from_slice(b"abc");
         kept.extend_from_slice(b"de");
         kept.forget_first(2);

@@ -27,14 +27,14 @@
 
 use std::sync::Arc;
 
-use super::super::client::ClientStatement;
-use super::super::from_client::Halt;
-use super::super::replay::Seen;
-use super::super::request_queue::{Change, Refusal, Request};
-use super::super::statement::{Prepared, Shape, Statement, Unnamed};
-use super::Turn;
+use super::ClientMessage;
 use super::aborted::EMPTY;
 use crate::engine::Socket;
+use crate::engine::client::ClientStatement;
+use crate::engine::from_client::Halt;
+use crate::engine::replay::Seen;
+use crate::engine::request_queue::{Change, Refusal, Request};
+use crate::engine::statement::{Prepared, Shape, Statement, Unnamed};
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, backend, build, frontend};
 
@@ -73,7 +73,7 @@ enum Lack {
     HasChanged,
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Sees to it that the statement of this name is on the server as the client knows it, or is not there.
     /// `None`: it is another now, and the message at hand is to be refused.
     pub(super) fn fit(
@@ -296,7 +296,7 @@ mod tests {
 
     #[test]
     fn the_error_is_the_servers_own() {
-        assert!(super::super::super::replay::is_stale_or_lost(CHANGED));
+        assert!(crate::engine::replay::is_stale_or_lost(CHANGED));
         assert_eq!(field(CHANGED, b'M'), Some(&b"cached plan must not change result type"[..]));
     }
 }

@@ -4,7 +4,7 @@
 //! Clients share statements of the protocol under names of ours, by which no SQL finds them. Ahead of a
 //! text that may name some of the client's (EXECUTE, DEALLOCATE among others, a PREPARE that would find
 //! the name taken), or that looks at the list of all, these are prepared under the client's own names.
-//! From then on they are statements as those of SQL's PREPARE ([`super::super::sql_statement`]): they
+//! From then on they are statements as those of SQL's PREPARE ([`crate::engine::sql_statement`]): they
 //! move as these do, SQL and the protocol find them by the same name, and the server is asked behind the
 //! transaction which are left.
 //!
@@ -27,14 +27,14 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::super::Socket;
-use super::super::client::{ClientStatement, significant};
-use super::super::effects::Effects;
-use super::super::from_client::Halt;
-use super::super::request_queue::{Change, Closed, Request};
-use super::super::restore::Replacement;
-use super::super::statement::Statement;
-use super::Turn;
+use super::ClientMessage;
+use crate::engine::Socket;
+use crate::engine::client::{ClientStatement, significant};
+use crate::engine::effects::Effects;
+use crate::engine::from_client::Halt;
+use crate::engine::request_queue::{Change, Closed, Request};
+use crate::engine::restore::Replacement;
+use crate::engine::statement::Statement;
 use crate::session::part::{Part, PartSet};
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{TransactionStatus, backend as kind, build, frontend};
@@ -107,7 +107,7 @@ fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: im
     known.iter().for_each(|name| each(name));
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's own names of statements of the protocol that a text may mean, in the order in which
     /// they were given.
     fn own_names_in(&self, text: &[u8], effects: &Effects) -> Vec<Box<[u8]>> {
@@ -148,7 +148,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     }
 
     /// What the message at hand executes by name has effects of its own.
-    fn undergo_executed(&mut self, text: &[u8], effects: &Effects) -> Result<(), Halt> {
+    fn record_executed_effects(&mut self, text: &[u8], effects: &Effects) -> Result<(), Halt> {
         let mut executed = Vec::new();
         for_each_of(text, effects, &effects.executes, |name| {
             let own = self.own_statements(name).into_iter().map(|own| own.effects.clone());
@@ -170,7 +170,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// Sees to it that the server knows statements of the protocol by the names by which this text, of
     /// the message at hand, may mean them. Whether the message is answered with that.
     pub(super) fn bring_own_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
-        if !effects.may_name_statements() || self.client.is_native() {
+        if !effects.may_name_statements() || self.client.is_session_mode() {
             return Ok(false);
         }
         if let OwnNames::Refused(error) = std::mem::take(&mut self.backend.own_names) {
@@ -262,9 +262,9 @@ impl<S: Socket> Turn<'_, '_, S> {
     /// All is there by its name. (What a Parse executes it executes behind its Bind.)
     fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         let executes = self.header.kind != frontend::PARSE;
-        let has_any = self.backend.doubt.is_some() || !self.client.sql_statements().is_empty();
+        let has_any = self.backend.unverified.is_some() || !self.client.sql_statements().is_empty();
         if executes && has_any {
-            self.undergo_executed(text, effects)?;
+            self.record_executed_effects(text, effects)?;
         }
         Ok(false)
     }
@@ -352,7 +352,7 @@ impl<S: Socket> Turn<'_, '_, S> {
     pub(super) fn close_own(&mut self, name: &[u8]) {
         if self.may_be_own(name) {
             self.client.pins.insert(Part::SqlStatement);
-            self.backend.doubt(PartSet::of(&[Part::SqlStatement]));
+            self.backend.mark_unverified(PartSet::of(&[Part::SqlStatement]));
             self.backend.note_sql(&[], &self.client.desired, true, false);
         }
     }

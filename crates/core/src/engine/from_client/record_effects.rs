@@ -31,7 +31,7 @@ impl<S: Socket> Client<S> {
 
     /// A statement with these effects is on its way to the server.
     /// `restored`: what it resets is SET again behind it (see [`super::restore`]).
-    pub(in crate::engine) fn undergo(
+    pub(in crate::engine) fn record_effects(
         &mut self,
         backend: &mut Backend<S>,
         effects: &Effects,
@@ -48,7 +48,7 @@ impl<S: Socket> Client<S> {
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
-        if self.is_native() {
+        if self.is_session_mode() {
             if effects.leaves_what_stays() {
                 backend.spoil_for_good();
             }
@@ -57,7 +57,7 @@ impl<S: Socket> Client<S> {
             {
                 self.note_resetting(backend, unusual, restored);
                 if unusual.discards_all && self.is_unsettled() {
-                    self.extra().discarding = Some(PartSet::EMPTY);
+                    self.pending_session().discarding = Some(PartSet::EMPTY);
                 }
             }
             return;
@@ -65,7 +65,7 @@ impl<S: Socket> Client<S> {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
             backend.reset_due = Reset::All;
-            if backend.exact.is_none() && effects.leaves_what_stays() {
+            if backend.session_report.is_none() && effects.leaves_what_stays() {
                 backend.spoil_for_good();
             }
         } else {
@@ -80,7 +80,7 @@ impl<S: Socket> Client<S> {
                 new.insert(Part::SqlStatement);
             }
             self.pins = self.pins.union(pins);
-            backend.doubt(new.union(effects.ends.intersection(self.pins)));
+            backend.mark_unverified(new.union(effects.ends.intersection(self.pins)));
             if pins.contains(Part::SqlStatement) {
                 let beside = effects.several && effects.sets_beside;
                 backend.note_sql(&effects.prepares, &self.desired, ends_sql, beside);
@@ -93,12 +93,12 @@ impl<S: Socket> Client<S> {
             }
         }
         if effects.pins.contains(Part::Listen)
-            && let Some(extra) = &mut self.extra
+            && let Some(extra) = &mut self.pending_session
         {
             extra.unlistening = false;
         }
         // What a server reports is known from it.
-        if if backend.exact.is_some() { effects.spoils_unseen } else { effects.spoils } {
+        if if backend.session_report.is_some() { effects.spoils_unseen } else { effects.spoils } {
             backend.spoil_for_good();
         }
         if effects.reads_sequences && !self.reads_sequences {
@@ -121,7 +121,7 @@ impl<S: Socket> Client<S> {
         }
         if unusual.forgets_statements {
             self.forget_statements();
-            self.extra().forgetting = true;
+            self.pending_session().forgetting = true;
             backend.statements.clear_in_doubt();
             backend.uncertain = true;
         }
@@ -134,12 +134,12 @@ impl<S: Socket> Client<S> {
             };
             let stays = self.pins.iter().filter(stays).collect();
             let ends = std::mem::replace(&mut self.pins, stays);
-            let extra = self.extra();
+            let extra = self.pending_session();
             extra.discarding = Some(extra.discarding.take().unwrap_or(PartSet::EMPTY).union(ends));
         }
-        self.undergo_listening(unusual);
+        self.record_listening(unusual);
         if unusual.unlistens_all {
-            self.extra().unlistening = true;
+            self.pending_session().unlistening = true;
         }
     }
 
@@ -147,11 +147,11 @@ impl<S: Socket> Client<S> {
     /// unless the client's are SET behind it at once.
     fn note_resetting(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
         if !self.is_unsettled() {
-            self.extra().settles_in = backend.requests.pipeline();
+            self.pending_session().settles_in = backend.requests.pipeline();
         }
         if unusual.resetting != Resetting::No && (!restored || unusual.discards_all) {
-            self.extra().resetting.absorb(&unusual.resetting);
-            self.extra().set_again.extend_from_slice(&unusual.set_again);
+            self.pending_session().resetting.absorb(&unusual.resetting);
+            self.pending_session().set_again.extend_from_slice(&unusual.set_again);
         }
     }
 
@@ -159,7 +159,8 @@ impl<S: Socket> Client<S> {
     /// to the server connection's own value, the client's start value is in force. (A server with the
     /// extension tells of a RESET itself; of the settings that no server reports, it is asked.)
     fn note_resets_within(&mut self, backend: &mut Backend<S>, resets: &Resetting) {
-        if *resets == Resetting::No || !self.has_start_values() || backend.exact.is_some() {
+        if *resets == Resetting::No || !self.has_start_values() || backend.session_report.is_some()
+        {
             return;
         }
         // One that the client has set to the server's own value may not have been reset at all.
@@ -176,8 +177,8 @@ impl<S: Socket> Client<S> {
         }
         backend.replay.forget();
         if !self.is_unsettled() {
-            self.extra().settles_in = backend.requests.pipeline();
+            self.pending_session().settles_in = backend.requests.pipeline();
         }
-        self.extra().resetting.absorb(&Resetting::Names(names));
+        self.pending_session().resetting.absorb(&Resetting::Names(names));
     }
 }

@@ -35,8 +35,8 @@
 use super::Socket;
 use super::backend::{Backend, Reset};
 use super::client::Client;
-use super::doubt::PASSING;
-use super::turn::OwnNames;
+use super::from_client::client_message::OwnNames;
+use super::unverified::PASSING;
 use crate::ids::ClientId;
 use crate::pool::Reporting;
 use crate::session::canonical::is_unsafe_encoding;
@@ -50,7 +50,7 @@ use crate::wire::build;
 
 /// What a server has reported of a session.
 #[derive(Debug)]
-pub(super) struct Exact {
+pub(super) struct SessionReport {
     /// The last report that has come.
     report: Report,
     /// It has come since it was last looked at.
@@ -100,7 +100,7 @@ impl Changed {
     }
 }
 
-impl Exact {
+impl SessionReport {
     /// Of a server connection that reports this before its first client.
     pub(super) fn new(report: Report, counted: Reporting) -> Self {
         Self {
@@ -137,7 +137,7 @@ const TOLD_TO_END: PartSet = PartSet::of(&[Part::BackupInProgress, Part::Replica
 
 /// What has become of settings that a report tells of.
 #[derive(Default)]
-struct Told {
+struct ReportedSettings {
     /// Those whose values are to be asked for.
     names: Vec<Box<[u8]>>,
     /// Of some of these another value would give the same report.
@@ -175,7 +175,7 @@ impl<S: Socket> Backend<S> {
     /// may have changed any since the report.
     #[inline]
     pub(super) fn disagrees(&mut self) -> bool {
-        let Some(exact) = &self.exact else { return false };
+        let Some(exact) = &self.session_report else { return false };
         if !exact.fresh && exact.compared.is_shared_with(&self.applied) {
             return false;
         }
@@ -184,9 +184,9 @@ impl<S: Socket> Backend<S> {
 
     #[cold]
     fn compare_with_report(&mut self) -> bool {
-        let Some(exact) = &self.exact else { return false };
+        let Some(exact) = &self.session_report else { return false };
         let in_doubt = self.shared
-            || self.doubt.is_some()
+            || self.unverified.is_some()
             || exact.stays
             || exact.untold
             || exact.report.is_cut
@@ -211,7 +211,7 @@ impl<S: Socket> Backend<S> {
                     && !reported(&set.name, b"")
             });
         let applied = self.applied.clone();
-        if let Some(exact) = self.exact.as_mut().filter(|_| !differs) {
+        if let Some(exact) = self.session_report.as_mut().filter(|_| !differs) {
             exact.compared = applied;
         }
         differs
@@ -219,12 +219,12 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a report has come that has not been looked at.
     pub(super) fn has_fresh_report(&self) -> bool {
-        self.exact.as_ref().is_some_and(|exact| exact.fresh)
+        self.session_report.as_ref().is_some_and(|exact| exact.fresh)
     }
 
     /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
     pub(super) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        let Some(exact) = &mut self.exact else { return Ok(()) };
+        let Some(exact) = &mut self.session_report else { return Ok(()) };
         match Report::read(text) {
             Ok(report) => {
                 exact.report = report;
@@ -232,7 +232,7 @@ impl<S: Socket> Backend<S> {
                 Ok(())
             }
             Err(error) => {
-                self.exact = None;
+                self.session_report = None;
                 self.spoiled.get_or_insert("its server reported what cannot be read");
                 Err(error)
             }
@@ -242,7 +242,7 @@ impl<S: Socket> Backend<S> {
     /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
     /// What no command undoes, a client has left that was gone before the report came.
     pub(super) fn leave_to_nobody(&mut self, to_its_first: bool) {
-        let Some(mut exact) = self.exact.take_if(|exact| exact.fresh) else { return };
+        let Some(mut exact) = self.session_report.take_if(|exact| exact.fresh) else { return };
         let left = exact.report.parts.minus(exact.nobodys.parts);
         if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
             self.spoil_for_good();
@@ -255,13 +255,13 @@ impl<S: Socket> Backend<S> {
         if self.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
             exact.nobodys.parts.remove(Part::SqlStatement);
         }
-        self.exact = Some(exact);
+        self.session_report = Some(exact);
     }
 
     /// It has been handed over: what it has by now is its user's own. (Custom names of a user's own
     /// settings stay behind with an empty value, and are not reckoned with.)
     pub(super) fn begin_reports(&mut self) {
-        let Some(exact) = &mut self.exact else { return };
+        let Some(exact) = &mut self.session_report else { return };
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
@@ -270,14 +270,16 @@ impl<S: Socket> Backend<S> {
 
     /// Whether all settings certainly have the values that they have by themselves.
     pub(super) fn has_own_settings_only(&self) -> bool {
-        let report = self.exact.as_ref().map(|exact| &exact.report);
+        let report = self.session_report.as_ref().map(|exact| &exact.report);
         self.applied.is_empty()
             && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
     }
 
     /// A client that was gone before the report came has left something that a reset takes off.
     pub(super) fn has_left_overs(&self) -> bool {
-        let Some(exact) = self.exact.as_ref().filter(|exact| exact.fresh) else { return false };
+        let Some(exact) = self.session_report.as_ref().filter(|exact| exact.fresh) else {
+            return false;
+        };
         let mut left = exact.report.parts.minus(exact.nobodys.parts);
         if self.has_sql_statements(&exact.report.statements) {
             left.remove(Part::SqlStatement); // who is next has them taken away
@@ -297,7 +299,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether its server's word on statements of PREPARE is about its client's alone.
     pub(super) fn tells_all_statements(&self) -> bool {
-        let exact = self.exact.as_ref();
+        let exact = self.session_report.as_ref();
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
@@ -305,7 +307,7 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_lent_to(&mut self, client: ClientId) {
         self.own_names = OwnNames::No;
         self.rolled_back = false;
-        if let Some(exact) = &mut self.exact {
+        if let Some(exact) = &mut self.session_report {
             exact.holder = Some(client);
             exact.asks = false;
             exact.changed.clear();
@@ -314,7 +316,7 @@ impl<S: Socket> Backend<S> {
 
     /// A client's transaction has given a setting the server's own value, or another.
     pub(super) fn note_reported_value(&mut self, name: &[u8], was_own: bool, is_own: bool) {
-        let Some(exact) = &mut self.exact else { return };
+        let Some(exact) = &mut self.session_report else { return };
         match exact.changed.iter_mut().find(|changed| *changed.name == *name) {
             Some(changed) => changed.is_own = is_own,
             None => exact.changed.push(Changed { name: name.into(), was_own, is_own }),
@@ -322,7 +324,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Custom names stay with the connection, whoever has made them.
-    fn note_reported_names(&mut self, exact: &mut Exact) {
+    fn note_reported_names(&mut self, exact: &mut SessionReport) {
         if exact.noted == exact.report.names {
             return;
         }
@@ -338,7 +340,7 @@ impl<S: Socket> Backend<S> {
     /// value is another's, or one that it has asked for already and that would hide what it draws
     /// now. `None`: the server reports nothing.
     pub(super) fn must_discard_sequences(&self, asks: impl FnOnce() -> bool) -> Option<bool> {
-        let exact = self.exact.as_ref()?;
+        let exact = self.session_report.as_ref()?;
         let own = exact.drawn_by.is_some() && exact.drawn_by == exact.holder;
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
@@ -346,7 +348,7 @@ impl<S: Socket> Backend<S> {
     /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
     /// sees to the rest.
     pub(super) fn asks_for_sequences(&mut self) -> bool {
-        let Some(exact) = &mut self.exact else { return false };
+        let Some(exact) = &mut self.session_report else { return false };
         exact.asks = true;
         true
     }
@@ -354,14 +356,14 @@ impl<S: Socket> Backend<S> {
     /// Its client has kept it to ask for what it drew, and has not asked.
     pub(super) fn note_unasked(&mut self) {
         self.pool.asking.note_waste(self.drawn_by_text);
-        if let Some(exact) = &mut self.exact {
+        if let Some(exact) = &mut self.session_report {
             exact.unasked = true;
         }
     }
 
     /// Whether it has settings that do not move.
     pub(super) fn keeps_settings(&self) -> bool {
-        self.exact.as_ref().is_some_and(|exact| exact.stays)
+        self.session_report.as_ref().is_some_and(|exact| exact.stays)
     }
 
     /// Whether text under its `client_encoding` is what the server has, byte by byte.
@@ -393,16 +395,16 @@ impl<S: Socket> Client<S> {
     /// it is to be told of its settings.
     #[inline]
     pub(super) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
-        if let Some(exact) = &backend.exact
+        if let Some(exact) = &backend.session_report
             && (exact.fresh
                 || exact.asks
                 || exact.untold
-                || backend.doubt.is_some()
+                || backend.unverified.is_some()
                 || !self.pins.is_empty())
         {
             return self.settle_report(backend);
         }
-        if let Some(exact) = &mut backend.exact {
+        if let Some(exact) = &mut backend.session_report {
             exact.changed.clear();
         }
         Vec::new()
@@ -411,14 +413,14 @@ impl<S: Socket> Client<S> {
     #[cold]
     fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
         let mut told = Vec::new();
-        let Some(mut exact) = backend.exact.take() else { return told };
+        let Some(mut exact) = backend.session_report.take() else { return told };
         backend.note_reported_names(&mut exact);
         let held = exact.report.parts.minus(exact.nobodys.parts);
         let mut pinning = Policy::pooler().pinning(held);
         if held.contains(Part::Listen) {
             pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
         }
-        let one_keeps_it = self.is_native() || self.exclusive || backend.is_classic();
+        let one_keeps_it = self.is_session_mode() || self.exclusive || backend.is_classic();
         let lasting = match one_keeps_it {
             true => Policy::pooler().must_close_with(pinning),
             false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
@@ -436,7 +438,7 @@ impl<S: Socket> Client<S> {
             backend.spoiled.get_or_insert("its session held more than its server could report");
             self.pins.insert(Part::Setting);
             backend.doubt_all();
-        } else if self.is_native() || self.exclusive {
+        } else if self.is_session_mode() || self.exclusive {
             // One client has it for all its life.
         } else if backend.is_classic() {
             let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
@@ -450,12 +452,12 @@ impl<S: Socket> Client<S> {
         exact.fresh = false;
         exact.since = backend.requests.pipeline();
         exact.changed.clear();
-        backend.exact = Some(exact);
+        backend.session_report = Some(exact);
         told
     }
 
     /// What pins is lost, and no other client finds it.
-    fn lose(&mut self, backend: &mut Backend<S>, exact: &Exact, pinning: PartSet) {
+    fn lose(&mut self, backend: &mut Backend<S>, exact: &SessionReport, pinning: PartSet) {
         let mut lost = pinning.minus(PartSet::of(&[Part::SequenceValue]));
         if self.keeps_backend_to_listen() {
             lost.remove(Part::Listen);
@@ -475,13 +477,13 @@ impl<S: Socket> Client<S> {
     fn hold_what_is_reported(
         &mut self,
         backend: &mut Backend<S>,
-        exact: &mut Exact,
+        exact: &mut SessionReport,
         pinning: PartSet,
     ) -> Vec<u8> {
-        let mut doubt = backend.doubt.take();
+        let mut doubt = backend.unverified.take();
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
-        let mut told = Told::default();
+        let mut told = ReportedSettings::default();
         if exact.fresh || exact.untold {
             told = self.read_settings(backend, exact, named);
             exact.stays = !told.stays.is_empty();
@@ -533,7 +535,7 @@ impl<S: Socket> Client<S> {
     fn is_to_ask_for_sql(
         &mut self,
         backend: &mut Backend<S>,
-        exact: &Exact,
+        exact: &SessionReport,
         left: PartSet,
         parsed: bool,
     ) -> bool {
@@ -559,10 +561,15 @@ impl<S: Socket> Client<S> {
 
     /// Compares the settings of the report with what the backend is known to have. What differs, the
     /// client has done.
-    fn read_settings(&self, backend: &Backend<S>, exact: &Exact, named: &[Box<[u8]>]) -> Told {
+    fn read_settings(
+        &self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        named: &[Box<[u8]>],
+    ) -> ReportedSettings {
         let report = &exact.report;
         let start = &self.record.start;
-        let mut told = Told::default();
+        let mut told = ReportedSettings::default();
         let mut applied = SettingsBuilder::from(&backend.applied);
         let mut desired = SettingsBuilder::from(&self.desired);
         let mut changed = false;

@@ -9,12 +9,12 @@
 //! Bind that it refuses, and whose error is replaced. (Behind what may have ended that transaction
 //! in the same pipeline, too: the answers are the same there.)
 
-use super::super::from_client::Halt;
-use super::super::request_queue::{Refusal, Request};
-use super::super::statement::{Statement, begins_with_any};
-use super::Turn;
+use super::ClientMessage;
 use crate::engine::Socket;
 use crate::engine::client::significant;
+use crate::engine::from_client::Halt;
+use crate::engine::request_queue::{Refusal, Request};
+use crate::engine::statement::{Statement, begins_with_any};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frame};
 
@@ -57,7 +57,7 @@ fn is_bare(body: &[u8]) -> bool {
     types == [0, 0] && begins_with_any(text, &ROWLESS)
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the server lacks a statement, and is in no state to prepare it.
     pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
         self.backend.status == TransactionStatus::Failed

@@ -17,15 +17,15 @@
 //!
 //! # Limits
 //! Which functions and defaults draw is not known from a text: for what functions draw no backend is
-//! kept. (Where the server reports it, it is known who has drawn: see [`super::super::exact`].)
+//! kept. (Where the server reports it, it is known who has drawn: see [`crate::engine::exact`].)
 
 mod own_alone;
 
-use super::super::from_client::Halt;
-use super::Turn;
+use super::ClientMessage;
 use super::written::Parameters;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
+use crate::engine::from_client::Halt;
 use crate::engine::statement::begins_with_any;
 use crate::engine::table::Engine;
 use crate::engine::{Host, Socket};
@@ -103,12 +103,12 @@ enum Asked {
     AtBind,
 }
 
-impl<S: Socket> Turn<'_, '_, S> {
+impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Sees to it that currval and lastval do not answer with another client's value. It waits for
     /// what stands ahead: only then is it known whether a transaction is open, in which an earlier
     /// statement of the client's own may have given the value.
     pub(super) fn before_sequences(&mut self) -> Result<(), Halt> {
-        if self.client.is_native() || self.client.pins.contains(Part::SequenceValue) {
+        if self.client.is_session_mode() || self.client.pins.contains(Part::SequenceValue) {
             return Ok(()); // it is its own
         }
         if self.backend.asks_for_sequences() {
@@ -205,7 +205,7 @@ impl<S: Socket> Turn<'_, '_, S> {
         match self.backend.must_discard_sequences(asks) {
             // What others had drawn has been discarded at its start. (By a query of ours, later on, its
             // unnamed statement would be lost.)
-            None if self.client.is_native() => return Ok(()),
+            None if self.client.is_session_mode() => return Ok(()),
             None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
             None if self.client.reads_sequences => {}
             None if self.backend.drawn_before
@@ -278,7 +278,7 @@ impl<S: Socket> Turn<'_, '_, S> {
             Some(_) => return,
         };
         self.backend.drawn_by_text = class;
-        if self.backend.exact.is_none() {
+        if self.backend.session_report.is_none() {
             self.backend.drawn_to_ask = has_drawn;
         }
     }
@@ -303,11 +303,11 @@ impl<S: Socket> Client<S> {
             }
             Some(true) => {
                 let all_its_own = backend.sequences_discarded || !backend.drawn_before;
-                if all_its_own && !failed && !self.is_native() && !backend.is_classic() {
+                if all_its_own && !failed && !self.is_session_mode() && !backend.is_classic() {
                     self.keep_what_it_drew(backend);
                 }
             }
-            None if backend.exact.is_none() => self.keep_what_it_drew(backend),
+            None if backend.session_report.is_none() => self.keep_what_it_drew(backend),
             None => {} // the report says whether it has drawn anything
         }
     }
