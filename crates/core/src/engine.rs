@@ -127,7 +127,7 @@ pub mod limits {
     /// Prepared statements that one client may name.
     pub const CLIENT_STATEMENTS_MAX: usize = 64 * 1024;
     /// Bytes of a name by which PostgreSQL tells statements and portals apart (`NAMEDATALEN` - 1,
-    /// prepare.c and portalmem.c): what stands behind them is not kept here either.
+    /// prepare.c and portalmem.c): what stands after them is not kept here either.
     pub const NAME_BYTES_MAX: usize = 63;
     /// Portals of a RESET, DISCARD or DEALLOCATE that one client may make in a transaction, and
     /// statements of these that it may name to a server connection of its own.
@@ -281,7 +281,7 @@ pub trait Host<S: Socket> {
 
 pub use table::Engine;
 
-/// Writes to a connection what it takes, behind what it did not take before; keeps the rest.
+/// Writes to a connection what it takes, after what it did not take before; keeps the rest.
 /// Returns how many bytes it took.
 fn write_or_keep<S: Socket>(
     socket: &mut S,

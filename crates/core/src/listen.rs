@@ -11,13 +11,13 @@
 //! ```
 //! A LISTEN is carried out twice: on the client's own backend, where it commits or is rolled back
 //! with the client's transaction, and, once it has committed there, on the listening connection,
-//! ahead of the answer to the client's COMMIT. A marker notification, sent by the client's backend
+//! before the answer to the client's COMMIT. A marker notification, sent by the client's backend
 //! and heard by both, says from where on the listening connection has everything: what comes
-//! before it is taken from the one, what comes behind it from the other.
+//! before it is taken from the one, what comes after it from the other.
 //!
 //! # Invariants
 //! * a loop asks for a channel when its first client wants it, and lets go of it when none does
-//! * a ticket passes only when all that its loop asked for ahead of it is in force on the server, and
+//! * a ticket passes only when all that its loop asked for before it is in force on the server, and
 //!   every notification that was committed before it was handed in has been given to that loop
 //! * at most one query is under way on the listening connection
 //!
@@ -25,8 +25,8 @@
 //! src/backend/commands/async.c: `PreCommit_Notify` holds a lock from the queueing of notifications
 //! to the end of the transaction, so their order is that of the commits; `SignalBackends` comes
 //! before the sender's ReadyForQuery, and a listener reads the queue before its own
-//! (`ProcessNotifyInterrupt`, postgres.c): what answers a query that was sent behind a commit stands
-//! behind that commit's notifications.
+//! (`ProcessNotifyInterrupt`, postgres.c): what answers a query that was sent after a commit stands
+//! after that commit's notifications.
 
 pub mod board;
 pub mod change;

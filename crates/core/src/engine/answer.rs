@@ -12,7 +12,7 @@
 //! clients: up to a seventh more transactions a second, and never fewer.
 //!
 //! # Invariants
-//! * a client's bytes keep their order: whatever is written goes behind what waits
+//! * a client's bytes keep their order: whatever is written goes after what waits
 //! * while an answer waits the host does not sleep, whatever the answer came of: a message, time
 //! * an answer waits for at most [`limits::EVENTS_BEHIND_MAX`] further events of its turn
 //! * at most [`limits::LATE_BYTES_MAX`] of a client's bytes wait that have not been tried
@@ -85,7 +85,7 @@ impl<S: Socket> Client<S> {
 
 impl<S: Socket> Engine<S> {
     /// Sends a client what came for it, at the end of the turn if it is small: `ahead`, and `run`
-    /// behind it.
+    /// after it.
     pub(super) fn answer<H: Host<S>>(
         &mut self,
         host: &mut H,

@@ -80,7 +80,7 @@ pub(super) enum Tidying {
     RollingBack,
     /// The reset query is under way.
     Resetting,
-    /// A query of ours is under way behind answers that may come or not: when it is answered,
+    /// A query of ours is under way after answers that may come or not: when it is answered,
     /// they have come.
     Fencing,
     /// Only cancel requests are still under way.
@@ -124,7 +124,7 @@ pub struct Backend<S: Socket> {
     pub(super) gone: bool,
     /// How long its client waited for it before this transaction, in microseconds.
     pub(super) waited_us: u64,
-    /// The end of its stream stands behind what is still to be read, and no other event comes of it.
+    /// The end of its stream stands after what is still to be read, and no other event comes of it.
     pub(super) hung_up: bool,
     /// Settings reported since the last ReadyForQuery that it had not reported before.
     pub(super) new_reports: u32,
@@ -164,7 +164,7 @@ pub struct Backend<S: Socket> {
     /// It served a client with state of its own: that is discarded before it serves another.
     pub(super) reset_due: Reset,
     pub(super) cancels_in_flight: u32,
-    /// A cancel request goes out once no query of ours is ahead of the client's.
+    /// A cancel request goes out once no query of ours is before the client's.
     pub(super) cancel_due: bool,
     pub(super) parked: bool,
     /// What keeps connections from being opened to a database that a statement under way wants for
@@ -221,7 +221,7 @@ pub struct Backend<S: Socket> {
     pub(super) by_sql: Option<Box<BackendSql>>,
     /// Since its client's last transaction, those that could not be prepared have not been tried.
     pub(super) retries_sql: bool,
-    /// Its client's message waits for what was sent ahead of it.
+    /// Its client's message waits for what was sent before it.
     pub(super) bringing: bool,
     /// What has become of tries to take a short timeout off.
     pub(super) lifts: Lifts,
@@ -232,7 +232,7 @@ pub struct Backend<S: Socket> {
     pub(super) within: Option<Box<Within>>,
     /// And that is statements of the protocol under its own names.
     pub(super) own_names: OwnNames,
-    /// The Query that waits for them begins with the ROLLBACK that has gone ahead of it.
+    /// The Query that waits for them begins with the ROLLBACK that has gone before it.
     pub(super) rolled_back: bool,
     /// What its server reports of the session, if it does.
     pub(super) session_report: Option<Box<SessionReport>>,
@@ -415,7 +415,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
-    /// behind a copy goes to a server that has refused the data.
+    /// after a copy goes to a server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
         self.status == TransactionStatus::Failed || self.requests.is_copying_in()
     }

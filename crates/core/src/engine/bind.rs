@@ -1,6 +1,6 @@
 //! Binding a client to a backend: the difference between what the one wants and the other has.
 //!
-//! The difference goes ahead of the client's first message, in the same write: no round trip.
+//! The difference goes before the client's first message, in the same write: no round trip.
 //! It is a simple query of its own (one implicit transaction: all of it or nothing), because
 //! messages of the extended protocol without a Sync would be part of the client's own first
 //! transaction, and undone with it. Where that can be borne, they are ([`super::within`]).
@@ -105,7 +105,7 @@ impl<S: Socket> Backend<S> {
 
     /// Appends what keeps currval and lastval from answering with another client's values: they
     /// give the server's own error instead. About 1 us on the server. Once for each lending, or once
-    /// more behind an error in a pipeline, which the server may have ignored it for. `beside`: the
+    /// more after an error in a pipeline, which the server may have ignored it for. `beside`: the
     /// server alone knows its client's unnamed statement, which a query of ours would take away.
     pub(super) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
@@ -147,7 +147,7 @@ impl<S: Socket> Backend<S> {
         let names = self.statements.names();
         // Where not all names are known, others' texts come before the client's own.
         if failed || (keeps && names.is_some()) {
-            // No command is carried out in a failed transaction but ROLLBACK, behind which the
+            // No command is carried out in a failed transaction but ROLLBACK, after which the
             // client's may stand. Close is.
             let all_known = names.is_some();
             let mut names = names.unwrap_or_default();
@@ -214,7 +214,7 @@ impl<S: Socket> Backend<S> {
     ///
     /// In a transaction block, and behind anything else in its pipeline, where a BEGIN may stand, the
     /// client may have set what is not known yet, and with LOCAL: see [`Aside`]. Nor is it where the server
-    /// could not be asked behind an earlier transaction.
+    /// could not be asked after an earlier transaction.
     fn prepare_under(
         &mut self,
         settings: &Settings,
@@ -244,7 +244,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// The texts that put these settings in force for a Parse within a transaction, and what was in
-    /// force back behind it. (What the backend has is the same then as before.)
+    /// force back after it. (What the backend has is the same then as before.)
     fn set_aside(&mut self, settings: &Settings) -> (Vec<u8>, Vec<u8>) {
         let before = self.applied.clone();
         let reads = |change: &Change<'_>| self.pool.statements.may_depend_on(change.name());
@@ -274,7 +274,7 @@ impl<S: Socket> Backend<S> {
         });
     }
 
-    /// The same ahead of a Query, which has to wait for the outcome. `closed`: the name, which is no longer
+    /// The same before a Query, which has to wait for the outcome. `closed`: the name, which is no longer
     /// ours to translate if that works.
     pub(super) fn prepare_own_ahead(
         &mut self,

@@ -87,7 +87,7 @@ pub struct Census {
     plans_read_settings: bool,
 }
 
-/// Words behind which a text writes, whatever else it says.
+/// Words after which a text writes, whatever else it says.
 const WRITING: [&[u8]; 6] = [b"copy", b"delete", b"insert", b"merge", b"truncate", b"update"];
 
 /// Words by which a source reads settings.

@@ -31,7 +31,7 @@ const ABANDONED: &[u8] =
 
 impl<S: Socket> Engine<S> {
     /// Gives answers of ours that nothing outstanding precedes: a Parse that was not sent, with a
-    /// Flush behind it, would otherwise wait for ever.
+    /// Flush after it, would otherwise wait for ever.
     pub(super) fn emit_own_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };

@@ -106,7 +106,7 @@ pub(super) struct Record<S: Socket> {
 /// What is known of a client only while it does something out of the ordinary.
 #[derive(Default)]
 pub(super) struct PendingSession {
-    /// What it is sent ahead of its BackendKeyData; none once it has been greeted.
+    /// What it is sent before its BackendKeyData; none once it has been greeted.
     pub(super) greeting: Option<Vec<u8>>,
     /// What it was told of its session before there was one: see [`super::hand_over`].
     pub(super) told_early: Option<Vec<Parameter>>,
@@ -116,17 +116,17 @@ pub(super) struct PendingSession {
     pub(super) forgotten: Option<ClientStatements>,
     /// A DISCARD ALL or DEALLOCATE ALL is under way, whether or not it takes names away.
     pub(super) forgetting: bool,
-    /// Settings that are SET behind such a RESET, in the same text.
+    /// Settings that are SET after such a RESET, in the same text.
     pub(super) set_again: Vec<Box<[u8]>>,
-    /// A DISCARD ALL is under way, which ends these pins; those that came behind it stay.
+    /// A DISCARD ALL is under way, which ends these pins; those that came after it stay.
     pub(super) discarding: Option<PartSet>,
-    /// That DISCARD ALL has worked, whatever fails behind it.
+    /// That DISCARD ALL has worked, whatever fails after it.
     pub(super) discarded: bool,
     /// A pipeline that a Sync of ours has ended changed what the server reports: what the client
     /// has been told before, and what it is due with the end of its own.
     pub(super) untold: Option<(Settings, Vec<u8>)>,
-    /// What the server has reported behind a ROLLBACK that went ahead of its Query, or, of who the
-    /// session is, behind a DISCARD ALL in such a pipeline: the client is due it with the end of its own.
+    /// What the server has reported after a ROLLBACK that went before its Query, or, of who the
+    /// session is, after a DISCARD ALL in such a pipeline: the client is due it with the end of its own.
     pub(super) untold_reports: Vec<u8>,
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
@@ -136,7 +136,7 @@ pub(super) struct PendingSession {
     pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// Portals whose statements the client has not been told the rows of.
     pub(super) portals: BTreeMap<Box<[u8]>, Arc<Seen>>,
-    /// An UNLISTEN * is under way, with no LISTEN behind it.
+    /// An UNLISTEN * is under way, with no LISTEN after it.
     pub(super) unlistening: bool,
     /// Its statements of SQL's PREPARE.
     pub(super) by_sql: Option<Box<ClientSql>>,
@@ -208,7 +208,7 @@ pub(super) struct Client<S: Socket> {
     pub(super) exclusive: bool,
     /// There may be something to read that has not been read.
     pub(super) readable: bool,
-    /// It has closed its side: the end stands behind what has not been read, and no event tells of
+    /// It has closed its side: the end stands after what has not been read, and no event tells of
     /// it again.
     pub(super) hung_up: bool,
     /// `output` has not been tried yet: see [`super::answer`].
@@ -444,7 +444,7 @@ impl<S: Socket> Client<S> {
 
     /// Takes back a name, if it is still what this Parse gave, which has failed.
     pub(super) fn unname_failed(&mut self, name: &[u8], serial: u32) {
-        // It may be among those that a DISCARD ALL or DEALLOCATE ALL behind it has taken away.
+        // It may be among those that a DISCARD ALL or DEALLOCATE ALL after it has taken away.
         let forgotten = self.pending_session.as_mut().and_then(|extra| extra.forgotten.as_mut());
         for names in self.statements.as_deref_mut().into_iter().chain(forgotten) {
             if names.get(name).is_some_and(|named| named.serial == serial) {
@@ -454,10 +454,10 @@ impl<S: Socket> Client<S> {
     }
 
     /// Gives a name back that a Close has taken away which the server would have ignored. If it
-    /// stands for something by now, that came behind the Close, and is ignored, too: what comes
+    /// stands for something by now, that came after the Close, and is ignored, too: what comes
     /// in a later pipeline waits (see [`Backend::is_in_doubt`]).
     pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
-        // What takes all away stands behind the Close, and is ignored as well: all come back.
+        // What takes all away stands after the Close, and is ignored as well: all come back.
         let forgotten = self.pending_session.as_mut().and_then(|extra| extra.forgotten.as_mut());
         if let Some(names) = self.statements.as_deref_mut().or(forgotten) {
             names.insert(name, statement);

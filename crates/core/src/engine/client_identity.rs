@@ -3,14 +3,14 @@
 //!
 //! # Model
 //! The same message as in [`super::hand_over`], without a user: the session stays that of the role
-//! that has logged in. It goes ahead of the first message of a client that is not the one told last,
+//! that has logged in. It goes before the first message of a client that is not the one told last,
 //! in the same write, and its answer is not waited for. A message that the extension does not take
-//! ends the session before what stands behind it. Where there is no such function any more the server
+//! ends the session before what stands after it. Where there is no such function any more the server
 //! goes on, as the user that it was: then it knows the last address only, and the connection is
 //! replaced when its client is through.
 //!
 //! # Limits
-//! SET ROLE and SET SESSION AUTHORIZATION end with it: they are set anew behind it.
+//! SET ROLE and SET SESSION AUTHORIZATION end with it: they are set anew after it.
 
 use super::Socket;
 use super::backend::Backend;
@@ -43,7 +43,7 @@ impl ClientIdentity {
         }
     }
 
-    /// Whether the next message has something ahead of it.
+    /// Whether the next message has something before it.
     pub(super) fn is_due(&self) -> bool {
         self.due.is_some()
     }

@@ -38,9 +38,9 @@ const CHARACTERISTICS: [&[u8]; 3] = [
 pub struct Effects {
     /// Parts that pin the client.
     pub pins: PartSet,
-    /// Parts that may be gone behind it.
+    /// Parts that may be gone after it.
     pub ends: PartSet,
-    /// Settings whose values are the server's to tell behind it.
+    /// Settings whose values are the server's to tell after it.
     pub names: Vec<Box<[u8]>>,
     /// Custom names that it may define, and sets up to the end of the transaction at most.
     pub local_names: Vec<Box<[u8]>>,
@@ -54,7 +54,7 @@ pub struct Effects {
     pub spoils_unseen: bool,
     /// Asks for currval or lastval.
     pub reads_sequences: bool,
-    /// How texts behind it are to be read is known once it is answered.
+    /// How texts after it are to be read is known once it is answered.
     pub rereads: bool,
     /// It gives settings the server's own start values by set_config() with NULL.
     pub resets_by_null: bool,
@@ -75,9 +75,9 @@ pub struct Effects {
     /// It may show what is known of statements of PREPARE on that server connection alone: how often
     /// each was planned, and how.
     pub watches: bool,
-    /// What functions do may be something else behind it.
+    /// What functions do may be something else after it.
     pub changes_catalog: bool,
-    /// What statements mean may be something else behind it.
+    /// What statements mean may be something else after it.
     pub schema: SchemaChange,
     /// Settings that functions and blocks of code take back to start values: nothing can be put behind
     /// that, so they are the server connection's.
@@ -91,7 +91,7 @@ pub struct Effects {
 pub struct Unusual {
     /// Settings that go back to their start values.
     pub(super) resetting: Resetting,
-    /// Settings that are set behind a RESET of them.
+    /// Settings that are set after a RESET of them.
     pub(super) set_again: Vec<Box<[u8]>>,
     /// Settings that go back to their start values up to the end of the transaction.
     pub(super) local_defaults: Vec<Box<[u8]>>,
@@ -161,12 +161,12 @@ impl Effects {
         self.may_mention || !self.mentions.is_empty() || self.pins.contains(Part::SessionCatalog)
     }
 
-    /// Whether there may be something behind it that only the end of the server connection takes off.
+    /// Whether there may be something after it that only the end of the server connection takes off.
     pub(super) fn leaves_what_stays(&self) -> bool {
         self.spoils || Policy::pooler().must_close_with(self.pins)
     }
 
-    /// Whether the server may listen behind it.
+    /// Whether the server may listen after it.
     pub(super) fn listens(&self) -> bool {
         let named = self.unusual.as_ref().and_then(|unusual| unusual.named_channels.as_ref());
         self.pins.contains(Part::Listen) || named.is_some_and(|named| !named.listens.is_empty())

@@ -118,7 +118,7 @@ impl<S: Socket> Engine<S> {
         }
     }
 
-    /// Whether a client that waits, and has closed its side, has said goodbye behind what it waits
+    /// Whether a client that waits, and has closed its side, has said goodbye after what it waits
     /// with: that is carried out in its turn, as it is where a backend is free.
     fn waits_with_goodbye(&mut self, slot: Slot) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
@@ -438,7 +438,7 @@ impl<S: Socket> Engine<S> {
         }
         let process = backend.process;
         let mut out = Vec::new();
-        // Clients of transaction mode have had it. What its own messages would have ahead of them goes
+        // Clients of transaction mode have had it. What its own messages would have before them goes
         // now: the first may come before this is answered.
         if backend.client_identity.as_ref().is_some_and(|told| told.is_due()) && !client.exclusive {
             backend.tell(&client.record.about, client.socket.mptcp(), &mut out);

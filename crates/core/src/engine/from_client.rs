@@ -64,7 +64,7 @@ pub(super) struct Passage<'a> {
     run: usize,
     /// What has been dealt with.
     at: usize,
-    /// Bytes ahead of the run.
+    /// Bytes before the run.
     pub(super) out: Vec<u8>,
 }
 
@@ -81,7 +81,7 @@ impl<'a> Passage<'a> {
         &self.input[self.at..self.at + bytes]
     }
 
-    /// The message at hand, and what is here behind it.
+    /// The message at hand, and what is here after it.
     #[inline]
     pub(super) fn rest(&self) -> &'a [u8] {
         &self.input[self.at..]
@@ -212,7 +212,7 @@ impl<S: Socket> Engine<S> {
                 }
             };
             client.input.clear();
-            // A short read says that there are no more bytes, not that the end is not behind them.
+            // A short read says that there are no more bytes, not that the end is not after them.
             let drained = kept + read < room && !client.hung_up;
             client.readable = !drained;
             if let Some(backend) = &mut client.backend {
@@ -556,7 +556,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Prepares a statement without a server: another client of the pool has had it prepared, and
-    /// nothing but a Sync follows. A client that prepares ahead of its transactions then waits for
+    /// nothing but a Sync follows. A client that prepares before its transactions then waits for
     /// nobody (pgbench with many clients in one thread would wait for itself).
     fn prepare_here(&mut self, slot: Slot, header: Header, rest: &[u8], now: Time) -> bool {
         let (hash_key, serial) = (self.hash_key, self.next_serial);

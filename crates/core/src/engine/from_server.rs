@@ -84,7 +84,7 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) backend: &'a mut Backend<S>,
     pub(super) client: Option<&'a mut Client<S>>,
     pub(super) bytes: &'a [u8],
-    /// What goes to the client ahead of the run.
+    /// What goes to the client before the run.
     pub(super) out: &'a mut Vec<u8>,
     /// The longest message that is let through.
     pub(super) message_bytes_max: usize,
@@ -261,7 +261,7 @@ impl<S: Socket> Relay<'_, S> {
         relayed
     }
 
-    /// Ends the run before `at`, so that something can be put behind it.
+    /// Ends the run before `at`, so that something can be put after it.
     fn cut(&mut self, run: &mut usize, at: usize) {
         if self.client.is_some() {
             self.out.extend_from_slice(&self.bytes[*run..at]);
@@ -563,7 +563,7 @@ impl<S: Socket> Relay<'_, S> {
     }
 }
 
-/// Whether this is the tag of a statement behind which new sessions may start with other values.
+/// Whether this is the tag of a statement after which new sessions may start with other values.
 fn changes_start_values(tag: &[u8]) -> bool {
     let tag = tag.strip_suffix(b"\0").unwrap_or(tag);
     let mut words = tag.split(|byte| *byte == b' ');
@@ -571,7 +571,7 @@ fn changes_start_values(tag: &[u8]) -> bool {
         && matches!(words.next(), Some(b"ROLE" | b"DATABASE"))
 }
 
-/// Whether the server closes the connection behind this error.
+/// Whether the server closes the connection after this error.
 fn is_fatal(body: &[u8]) -> bool {
     crate::wire::error::field(body, b'V').is_some_and(|severity| severity != b"ERROR")
 }

@@ -24,7 +24,7 @@
 //! * whoever cannot be told apart is sent away
 //!
 //! # Why the answer is waited for
-//! The extension ends the session where a hand-over fails, so that what stands behind the message in
+//! The extension ends the session where a hand-over fails, so that what stands after the message in
 //! the same write would not run. But where the function is no longer there (DROP EXTENSION), or may
 //! not be called, it is not the extension that fails: the server goes on with an ERROR, and would run
 //! what follows as the client before. A round trip between here and the server is the price; it is
@@ -103,7 +103,7 @@ fn text(out: &mut Vec<u8>, text: &str) {
 }
 
 impl HandOverKey {
-    /// By what stands behind a message the server knows that it is the pooler's.
+    /// By what stands after a message the server knows that it is the pooler's.
     pub fn sign(&self, message: &[u8]) -> [u8; 8] {
         let mut hash = SipHasher24::new_with_key(&self.key);
         hash.write(message);
@@ -155,7 +155,7 @@ impl HandOverKey {
         });
     }
 
-    /// Appends the message that hands the session over to a client: as `user`, with nothing behind it
+    /// Appends the message that hands the session over to a client: as `user`, with nothing after it
     /// before the answer; or as who has logged in.
     pub(super) fn write_to(
         &mut self,
@@ -613,7 +613,7 @@ impl<S: Socket> Engine<S> {
         client.backend = Some(backend);
         let mode = client.mode;
         match mode {
-            _ if !begins => self.answer(host, slot, &said, &[], now), // ahead of its first answer
+            _ if !begins => self.answer(host, slot, &said, &[], now), // before its first answer
             PoolMode::Session => self.greet_late(host, slot, now),
             _ => self.greet(host, slot, process, now),
         }

@@ -384,7 +384,7 @@ impl<S: Socket> Engine<S> {
                 let waited = settings.query_wait_timeout;
                 match view.pool.last_error() {
                     Some(why) => ClientError::fatal(
-                        // A limit that is reached is one, whatever stands behind it.
+                        // A limit that is reached is one, whatever stands after it.
                         match why.code {
                             SqlState::TOO_MANY_CONNECTIONS if !why.of_server => why.code,
                             _ => SqlState::CONNECTION_FAILURE,
@@ -433,7 +433,7 @@ impl<S: Socket> Engine<S> {
                 ),
             ),
             Overdue::Write => {
-                // It reads nothing: an error behind the unread bytes would not reach it.
+                // It reads nothing: an error after the unread bytes would not reach it.
                 let reason =
                     "client_write_timeout: it took nothing of its result while others waited";
                 self.close_client(host, slot, reason, now);
@@ -502,7 +502,7 @@ impl<S: Socket> Client<S> {
         }
         let is_over = |timeout: Duration, since| !timeout.is_zero() && now.since(since) >= timeout;
         let (write, read) = (settings.client_write_timeout, settings.client_read_timeout);
-        // A query with a goodbye behind it is carried out, as by PostgreSQL, which reads the goodbye
+        // A query with a goodbye after it is carried out, as by PostgreSQL, which reads the goodbye
         // when it is done.
         let leaving = self.is_leaving();
         let pools = self.mode != PoolMode::Session;

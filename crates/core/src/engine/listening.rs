@@ -12,11 +12,11 @@
 //! * Ahead: see [`ahead`]; then there is no Joining
 //! * Cleaning: notifications that the backend's client before has sent may still be under way; they
 //!   would be taken for this client's own
-//! * Fencing: what this transaction has notified comes ahead of its ReadyForQuery
+//! * Fencing: what this transaction has notified comes before its ReadyForQuery
 //! * Asking: the backend says what it listens on (see [`crate::listen::change`])
 //! * Joining: the listening connection is to listen, too, while the backend still does
 //! * Leaving: the backend sends the marker and ends listening; up to the marker what it has heard
-//!   counts, behind it what the listening connection hears
+//!   counts, after it what the listening connection hears
 //! * TakingOver, Returning: the other way round, see [`returning`]
 //!
 //! # Invariants
@@ -65,7 +65,7 @@ enum Stage {
         marked: bool,
     },
     Fencing,
-    /// As Fencing, ahead of Returning.
+    /// As Fencing, before Returning.
     TakingOver,
     /// Its own backend is to listen on all of its channels.
     Returning {
@@ -92,18 +92,18 @@ pub(super) struct Listening {
     serial: u32,
     /// The answer that is held back.
     held: Vec<u8>,
-    /// What the server reports behind it, and behind the notifications.
+    /// What the server reports after it, and after the notifications.
     held_reports: Vec<u8>,
-    /// Reports behind which nothing has come yet.
+    /// Reports after which nothing has come yet.
     reports: Vec<u8>,
     /// Notifications that wait for it.
     queue: VecDeque<Waiting>,
     queued_bytes: usize,
     /// What its own backend has heard since the transaction that listened.
     overheard: Vec<Notification>,
-    /// It has heard its own marker: what comes behind that is heard otherwise.
+    /// It has heard its own marker: what comes after that is heard otherwise.
     overheard_all: bool,
-    /// What the listening connection has heard behind the marker, while the backend has not answered.
+    /// What the listening connection has heard after the marker, while the backend has not answered.
     later: Vec<Waiting>,
     /// What its own backend listens on.
     on_backend: Vec<Box<[u8]>>,
@@ -161,7 +161,7 @@ impl Listening {
     }
 
     /// A DISCARD ALL has worked: of all channels and marks up to there, none is left on the backend. What
-    /// is pending stays: its pipeline may have listened behind it, and the backend says on what.
+    /// is pending stays: its pipeline may have listened after it, and the backend says on what.
     pub(super) fn discard(&mut self) {
         self.left.extend(self.channels.iter().cloned());
     }

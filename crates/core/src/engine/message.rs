@@ -192,7 +192,7 @@ pub struct NewClient<S: Socket> {
     pub about: Box<ClientAbout>,
     /// Frees its place under the limits when it is dropped.
     pub permit: S::Permit,
-    /// Bytes that came behind the login.
+    /// Bytes that came after the login.
     pub early: Vec<u8>,
     /// A replication connection: its backend was opened for it alone and serves nobody else.
     pub exclusive: bool,
@@ -453,7 +453,7 @@ pub struct BackendRow {
     pub local: Option<(String, u16)>,
     /// Cancel requests for it that are under way to its server.
     pub cancels: u32,
-    /// A cancel request for it waits until no query of ours is ahead of its client's.
+    /// A cancel request for it waits until no query of ours is before its client's.
     pub cancel_waits: bool,
     /// The epoch of its pool in which its opening began.
     pub epoch: u32,
@@ -511,7 +511,7 @@ pub enum Event<'a> {
         /// Which.
         error: &'a ClientError,
     },
-    /// A statement has worked, and been committed, behind which new sessions may start with other
+    /// A statement has worked, and been committed, after which new sessions may start with other
     /// values (ALTER ROLE and the like): whether they do is for the server to say.
     StartValuesChanged {
         /// The pool on one of whose servers.

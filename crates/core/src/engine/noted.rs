@@ -5,7 +5,7 @@
 //! [`super::restore`]).
 //!
 //! # Invariants
-//! A Parse that fails, or that the server ignores behind an error, leaves the name as it was, and so
+//! A Parse that fails, or that the server ignores after an error, leaves the name as it was, and so
 //! does a Close that is ignored: each that changes what is noted of a name has an entry in
 //! the queue of requests with [`Change::Notes`], by which that is taken back. (Where the Parse of an unnamed statement fails
 //! itself there is none any more, and nothing to be bound.)
@@ -80,7 +80,7 @@ impl<S: Socket> Client<S> {
             noted.insert(name.into(), now);
         } else if now.unusual.is_some() {
             return Err(TooManyPortals);
-        } // (What more of them give to set_config() is settled behind the transaction.)
+        } // (What more of them give to set_config() is settled after the transaction.)
         Ok(Some(Renoted::new(name, before)))
     }
 
@@ -102,7 +102,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Whether it is still open what is noted of a name, for a message of the pipeline under way. (Where
-    /// a Parse of its own is ignored, so is what stands behind that.)
+    /// a Parse of its own is ignored, so is what stands after that.)
     pub(super) fn is_being_noted(&self, name: &[u8]) -> bool {
         let name = significant(name);
         let last = self.requests.renoted().rfind(|renoted| *renoted.name == *name);

@@ -5,10 +5,10 @@
 //! ```text
 //!   Sync ──► Bind Execute Bind Execute ──► Sync      one implicit transaction of the client's
 //!                        ▲
-//!                        └── a Query of ours, or a Sync of ours behind an Execute, would commit the first half
+//!                        └── a Query of ours, or a Sync of ours after an Execute, would commit the first half
 //! ```
 //! # Invariants
-//! * no query of ours, and behind an Execute no Sync of ours, goes into a pipeline that a client has begun
+//! * no query of ours, and after an Execute no Sync of ours, goes into a pipeline that a client has begun
 //! * nothing but a Sync ends a pipeline in which settings travel ([`super::within`])
 //!
 //! Code that would break one of these is wrong. In debug builds, and so in the simulation, it panics.

@@ -1,4 +1,4 @@
-//! Puts a client's start values back behind a statement that takes the server's.
+//! Puts a client's start values back after a statement that takes the server's.
 //!
 //! # The trap
 //! RESET, RESET ALL, SET ... TO DEFAULT and DISCARD ALL give a setting the value with which the
@@ -6,13 +6,13 @@
 //! with values of its own, and means those.
 //!
 //! # Model
-//! * extended protocol: the client's values are SET in the same pipeline, behind the Execute
-//! * a simple query: they are SET in its text, behind the statement that takes them; answers
+//! * extended protocol: the client's values are SET in the same pipeline, after the Execute
+//! * a simple query: they are SET in its text, after the statement that takes them; answers
 //!   to what was put in are swallowed, and positions of errors counted back
-//! * DISCARD ALL stands alone in a text, and commits by itself in a pipeline. What is SET behind it
+//! * DISCARD ALL stands alone in a text, and commits by itself in a pipeline. What is SET after it
 //!   there would be undone by an error of what follows: a Sync of ours, which commits no more than
 //!   DISCARD ALL has, ends the pipeline; what follows waits for the outcome; and the start values
-//!   go ahead of it, as ahead of any first message.
+//!   go before it, as before any first message.
 //!
 //! # Invariants
 //! The values are SET in the same transaction and savepoint as they were taken in: what undoes the
@@ -23,7 +23,7 @@
 //! NULL, in a Parse as well, and in a Bind (`from_client::client_message::written`). In a text that streams ([`super::limits::WHOLE_TEXT_BYTES`]), that has
 //! more statements of note than are listed, into which more than [`INSERTED_BYTES_MAX`] would be put,
 //! or that cannot be read for certain, nothing is put: the start values are back when it has ended
-//! (not behind set_config()). A message's length goes ahead of its text, so what is to be put must be
+//! (not behind set_config()). A message's length goes before its text, so what is to be put must be
 //! known before the first byte goes: such a text has to be kept, and no client may keep more than a
 //! loop's buffer holds. What functions and DO blocks reset: `Effects::resets`.
 
@@ -44,7 +44,7 @@ use crate::wire::error::with_position;
 pub(super) const KEPT_BY_RESET_ALL: [&[u8]; 2] = [b"role", b"session_authorization"];
 
 /// Bytes that are put into one text: as many RESET ALL as fit there, each with all start values
-/// behind it, would make much of little.
+/// after it, would make much of little.
 const INSERTED_BYTES_MAX: usize = 256 * 1024;
 
 /// Statements that are put into a text.
@@ -66,7 +66,7 @@ pub(super) struct Replacement {
 }
 
 impl Replacement {
-    /// With spaces behind it where it has fewer characters.
+    /// With spaces after it where it has fewer characters.
     pub(super) fn new(range: Range<usize>, mut literal: Vec<u8>) -> Self {
         let missing = range.len().saturating_sub(characters(&literal, true));
         literal.resize(literal.len() + missing, b' ');
@@ -195,7 +195,7 @@ pub(super) fn merged(one: Vec<Insertion>, other: Vec<Insertion>) -> Vec<Insertio
     if one.is_empty() || other.is_empty() {
         return if one.is_empty() { other } else { one };
     }
-    // As the numbers of the statements behind which they stand.
+    // As the numbers of the statements after which they stand.
     let mut all: Vec<(u32, Insertion)> = Vec::new();
     for set in [one, other] {
         let mut number = 0;
@@ -334,7 +334,7 @@ impl<S: Socket> Client<S> {
         known.get(significant(portal)).cloned()
     }
 
-    /// Appends what puts the start values back behind an Execute.
+    /// Appends what puts the start values back after an Execute.
     pub(super) fn restore_behind(
         &self,
         unusual: &Unusual,

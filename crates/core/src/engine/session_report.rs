@@ -1,8 +1,8 @@
 //! Servers that report what their sessions hold: the report, and what follows from it.
 //!
 //! # Model
-//! A server with the extension sends `hawser.state` ahead of the ReadyForQuery of a transaction that
-//! has changed it ([`crate::session::report`]). When the backend has come to rest behind its client's
+//! A server with the extension sends `hawser.state` before the ReadyForQuery of a transaction that
+//! has changed it ([`crate::session::report`]). When the backend has come to rest after its client's
 //! transaction, the last report is the truth about all parts that it covers: what it does not name
 //! pins no more, what it names pins or moves, whatever the texts have shown. Only values that it
 //! leaves out are asked for (see [`super::doubt`]).
@@ -27,7 +27,7 @@
 //! compared with what the backend is known to have.
 //!
 //! # currval and lastval
-//! `drawn_by` says whose value they would give. Anybody else's is discarded ahead of a client's first
+//! `drawn_by` says whose value they would give. Anybody else's is discarded before a client's first
 //! message. A client that draws keeps its backend until it asks: for as long as it likes if it has
 //! asked before, else within the bounds of [`crate::pool::Asking`], also in a pool that has never
 //! asked.
@@ -336,7 +336,7 @@ impl<S: Socket> Backend<S> {
         exact.noted.clone_from(&exact.report.names);
     }
 
-    /// Whether currval and lastval must be discarded ahead of what its client sends first: their
+    /// Whether currval and lastval must be discarded before what its client sends first: their
     /// value is another's, or one that it has asked for already and that would hide what it draws
     /// now. `None`: the server reports nothing.
     pub(super) fn must_discard_sequences(&self, asks: impl FnOnce() -> bool) -> Option<bool> {

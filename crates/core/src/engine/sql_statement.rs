@@ -16,7 +16,7 @@
 //! # Where one cannot be prepared (its table is gone, its role has no rights any more)
 //! A *stand-in* takes its name, so that DEALLOCATE and another PREPARE find what they would find. It
 //! fails when it is executed, and the error is replaced by the one of the PREPARE, which is about what
-//! the client would be told without a pooler. It is tried again ahead of a later transaction.
+//! the client would be told without a pooler. It is tried again before a later transaction.
 //!
 //! # Invariants
 //! * whoever gets a backend never finds another client's statements there
@@ -47,7 +47,7 @@ use crate::session::settings::{Settings, write_string};
 use crate::wire::error::{SqlState, field};
 use crate::wire::{TransactionStatus, build, frame, frontend};
 
-/// What a stand-in says when it is executed, ahead of its number.
+/// What a stand-in says when it is executed, before its number.
 const STANDS_IN: &str = "hawser stands in for a statement that could not be prepared: ";
 
 /// The longest error that is kept.
@@ -400,7 +400,7 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// It has not that one any more; its backend finds out ahead of its next transaction.
+    /// It has not that one any more; its backend finds out before its next transaction.
     pub(super) fn forget_sql_statement(&mut self, name: &[u8]) {
         let Some(kept) = self.pending_session.as_mut().and_then(|extra| extra.by_sql.as_mut())
         else {
@@ -629,7 +629,7 @@ impl<S: Socket> Client<S> {
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// Makes the backend's statements of SQL's PREPARE the client's, ahead of its transaction.
+    /// Makes the backend's statements of SQL's PREPARE the client's, before its transaction.
     #[inline]
     pub(super) fn open_sql_statements(&mut self) -> Result<(), Halt> {
         if self.backend.by_sql.is_none() && self.client.sql_statements().is_empty() {
@@ -683,7 +683,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// tells of prepared statements.
     fn does_without_sql_statements(&self) -> bool {
         if self.header.kind != frontend::QUERY {
-            // An Execute, too, has others behind it in its pipeline, though it only fails there.
+            // An Execute, too, has others after it in its pipeline, though it only fails there.
             return match self.header.kind {
                 frontend::SYNC | frontend::FLUSH => self.header.body == 0,
                 kind => {

@@ -5,7 +5,7 @@
 //! when the client prepared it, as far as parse analysis reads them. Clients for which all of
 //! that is equal share one statement on each backend; the pool is the role's, so the role is
 //! equal too. (Where users share a pool, the number of a session's own values tells them apart.) A
-//! backend that lacks it gets it ahead of the Bind that needs it.
+//! backend that lacks it gets it before the Bind that needs it.
 //!
 //! # Bounds
 //! On a backend by [`BackendStatements`] (least recently used goes first), in all by the
@@ -76,7 +76,7 @@ pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 /// The unnamed statement as a client prepared it.
 #[derive(Debug)]
 pub struct Unnamed {
-    /// Text, NUL, parameter types: the body of Parse behind the name.
+    /// Text, NUL, parameter types: the body of Parse after the name.
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
@@ -156,7 +156,7 @@ pub struct Statement {
     pub id: u64,
     /// Its name on servers. Clients cannot guess it.
     pub name: Box<[u8]>,
-    /// Text, NUL, parameter types: the body of Parse behind the name.
+    /// Text, NUL, parameter types: the body of Parse after the name.
     pub body: Box<[u8]>,
     /// Settings in force at the Parse.
     pub settings: Settings,
@@ -258,7 +258,7 @@ const COMMANDS: [&[u8]; 26] = [
     b"vacuum",
 ];
 
-/// The text in the body of a Parse, behind the name.
+/// The text in the body of a Parse, after the name.
 pub(super) fn text_of(body: &[u8]) -> &[u8] {
     frame::take_string(body).map_or(body, |(text, _)| text)
 }
@@ -458,7 +458,7 @@ impl StatementTable {
             let custom = self.by_custom.load(Ordering::Relaxed);
             let hash = self.hash(body, settings, custom);
             let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-            // What is entered behind a change must not be as before it.
+            // What is entered after a change must not be as before it.
             if self.by_custom.load(Ordering::Relaxed) == custom {
                 return (inner, hash, custom);
             }
@@ -743,7 +743,7 @@ impl Shape {
 pub(super) struct Prepared {
     statement: Arc<Statement>,
     used: u64,
-    /// The backend's pipeline that prepared it: ignored if something failed ahead of it.
+    /// The backend's pipeline that prepared it: ignored if something failed before it.
     pub(super) pipeline: u64,
     /// It is there, and of no use: to be closed before it is prepared again.
     stale: bool,

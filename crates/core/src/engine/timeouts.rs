@@ -5,18 +5,18 @@
 //! settings are not there, and it has nothing to do with it.
 //!
 //! # Model
-//! A timeout below [`limits::TIMEOUT_MS_MIN`] is the last that goes ahead of its client's message, by
-//! itself, and the first that is taken off ahead of another's. To take it off is a statement under it: of
+//! A timeout below [`limits::TIMEOUT_MS_MIN`] is the last that goes before its client's message, by
+//! itself, and the first that is taken off before another's. To take it off is a statement under it: of
 //! a server that gets no time of its processor for as long as it lasts that is cut off. Then nothing has
-//! changed, and it is tried again; so the client's message, and all else that goes ahead of it, wait for
+//! changed, and it is tried again; so the client's message, and all else that goes before it, wait for
 //! the outcome. (A round trip between here and the server.)
 //!
 //! A timer that runs out just as its statement ends cuts off the next message, whatever it is: a cancel is
-//! then pending that is only looked for behind that (`finish_xact_command`, `PostgresMain`, postgres.c).
+//! then pending that is only looked for after that (`finish_xact_command`, `PostgresMain`, postgres.c).
 //! So the same goes twice, in one write. Where the first is carried out, the second finds no timer, and
 //! takes what the first one's has left.
 //!
-//! A client that finds its own timeout there waits for nothing, unless something goes ahead of its first
+//! A client that finds its own timeout there waits for nothing, unless something goes before its first
 //! message in a query of ours. So is a question about a session asked again that is cut off
 //! ([`super::doubt`]); settings that are brought within the client's pipeline ([`super::within`]) fail
 //! with it.
@@ -74,7 +74,7 @@ pub(super) fn without_short_timeout(settings: &Settings) -> Settings {
 }
 
 /// The settings for a Parse of ours, with the timeout that is in force: it reads none, and another's
-/// could cut off what stands behind it.
+/// could cut off what stands after it.
 pub(super) fn with_timeout_of(settings: &Settings, in_force: &Settings) -> Settings {
     if settings.get(NAME) == in_force.get(NAME) {
         return settings.clone();
@@ -178,7 +178,7 @@ impl<S: Socket> Backend<S> {
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// A query of ours goes ahead of a client's transaction: not under a short timeout.
+    /// A query of ours goes before a client's transaction: not under a short timeout.
     pub(super) fn lift_first(&mut self) -> Result<(), Halt> {
         if self.backend.status != TransactionStatus::Idle || self.client.is_session_mode() {
             return Ok(());

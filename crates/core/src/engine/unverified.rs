@@ -15,7 +15,7 @@
 //! * a client whose statements neither made nor ended anything since is not asked for again
 //! * who is pinned to the end, or by what nobody can ask for, is not asked for
 //! * a question is not under way while a cancel may hit it: it is asked, then, when that has been sent,
-//!   and ahead of what the client sends next
+//!   and before what the client sends next
 
 use std::sync::Arc;
 
@@ -78,11 +78,11 @@ pub(super) struct Noted {
 #[derive(Debug)]
 struct NotedPrepare {
     name: Box<[u8]>,
-    /// What is known of the settings in force ahead of its text.
+    /// What is known of the settings in force before its text.
     settings: Settings,
     /// They may have been others.
     doubtful: bool,
-    /// And may be so although they are the same behind the transaction.
+    /// And may be so although they are the same after the transaction.
     unknown: bool,
     /// What Parses give this name; of several, one has it at most.
     parsed: Vec<Arc<Statement>>,
@@ -266,7 +266,7 @@ impl<S: Socket> Backend<S> {
         sets: bool,
     ) {
         let doubtful = self.status != TransactionStatus::Idle || self.settings_in_doubt();
-        // What was executed ahead of it in its pipeline is not answered yet.
+        // What was executed before it in its pipeline is not answered yet.
         let unknown = sets || self.local_path || self.requests.contains(Request::Execute);
         let noted = &mut self.unverified.get_or_insert_default().noted;
         noted.ended |= ended;
@@ -480,7 +480,7 @@ impl<S: Socket> Client<S> {
         let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
         if let Some(question) = doubt.question.take() {
             let Some(answer) = doubt.answer.take() else {
-                // Asked again behind the next transaction.
+                // Asked again after the next transaction.
                 backend.unverified = Some(doubt);
                 return;
             };
@@ -536,7 +536,7 @@ impl<S: Socket> Client<S> {
             for (name, value) in names.iter().zip(values) {
                 let login = **name == *b"session_authorization";
                 let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
-                // What has been reset where no SET could be put behind it: within a function.
+                // What has been reset where no SET could be put after it: within a function.
                 let reset = doubt.discarded
                     || if is_custom(name) {
                         empty(name, value.as_deref())

@@ -7,23 +7,23 @@
 //!
 //! # The trap
 //! They are part of the client's transaction then: an error in its pipeline takes them back, and so
-//! does a ROLLBACK behind a BEGIN. A command that runs only outside of a transaction block fails
+//! does a ROLLBACK after a BEGIN. A command that runs only outside of a transaction block fails
 //! behind anything else in its pipeline.
 //!
 //! # Model
 //! So only a pipeline goes with them that is here to its Sync, and has nothing but statements that
 //! read and write rows ([`reads_or_writes_rows`]) without an effect on the session. If it fails, the
-//! settings are as before. What comes behind it waits until that is known.
+//! settings are as before. What comes after it waits until that is known.
 //!
 //! A server reports at the end of a transaction what has another value than it has last reported
 //! (`ReportChangedGUCOptions`, since PostgreSQL 14). A setting that was brought so, and of which it then
 //! says nothing, has the value from before again: the client's own statements have set that.
 //!
 //! # The last
-//! What else goes ahead of a transaction (names that a function has missed, statements of PREPARE,
+//! What else goes before a transaction (names that a function has missed, statements of PREPARE,
 //! sequences, channels) are queries, and a query ends the implicit transaction that a pipeline has begun:
 //! between the settings and the pipeline it would commit them, and the books would take them back with the
-//! pipeline's error. So they are the last that is written ahead of a pipeline (`ClientMessage::open`), and
+//! pipeline's error. So they are the last that is written before a pipeline (`ClientMessage::open`), and
 //! [`Backend::expect`] refuses anything that would end their transaction (see [`super::owed`]).
 //!
 //! # Which
@@ -48,7 +48,7 @@ use crate::wire::{TransactionStatus, build, frontend};
 pub(super) struct Within {
     before: Settings,
     after: Settings,
-    /// Answers owed up to them: if it is all that is owed, nothing has been sent behind them.
+    /// Answers owed up to them: if it is all that is owed, nothing has been sent after them.
     ahead: usize,
     /// The pipeline has failed, and they with it.
     failed: bool,

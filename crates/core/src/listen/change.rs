@@ -5,7 +5,7 @@
 //! is. Behind an UNLISTEN stands a LISTEN of ours on a channel that stands for it (its *mark*), in the
 //! same transaction and savepoint. When the transaction has ended, the server itself says what
 //! has come of all that: the channels that it then listens on are those of LISTENs that have taken
-//! effect, with no UNLISTEN behind them, and the marks of UNLISTENs that have. Rollbacks, savepoints,
+//! effect, with no UNLISTEN after them, and the marks of UNLISTENs that have. Rollbacks, savepoints,
 //! errors and exception blocks are the server's to reckon with.
 //!
 //! # Why not frames of our own

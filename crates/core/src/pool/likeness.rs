@@ -6,7 +6,7 @@
 //!
 //! | the backend | saves |
 //! |---|---|
-//! | has the settings that the client wants | 4 us for two that go within its pipeline, 6 with a `search_path`; 6 and 13 ahead of it |
+//! | has the settings that the client wants | 4 us for two that go within its pipeline, 6 with a `search_path`; 6 and 13 before it |
 //! | has the statement that the client's first message names | 14 us, and 9 for each of the first plans |
 //! | has the `search_path` that the client wants | 7 us |
 //! | is on the client's loop | 1 us, in Hawser |

@@ -33,7 +33,7 @@ use crate::time::Time;
 /// Who came within this time on different loops came at the same time.
 pub const SAME_MOMENT: Duration = Duration::from_millis(2);
 
-/// How far behind the head of a line a backend's next client is looked for.
+/// How far after the head of a line a backend's next client is looked for.
 const WINDOW: usize = 32;
 
 /// A line is cleared of those who have left when they are so many, and more than the others.

@@ -393,7 +393,7 @@ impl<B> SharedPool<B> {
         }
     }
 
-    /// A statement has worked behind which functions may do something else.
+    /// A statement has worked after which functions may do something else.
     pub fn expect_other_functions(&self) {
         self.census_is_due.store(true, Ordering::Relaxed);
     }

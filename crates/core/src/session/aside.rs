@@ -7,7 +7,7 @@
 //!           for its session comes out again at COMMIT (`AtEOXact_GUC`, guc.c: SET LOCAL behind SET
 //!           masks it), what it has set with LOCAL ends where it would have.
 //! # Why not SAVEPOINT and ROLLBACK TO: they need a transaction block, and whether there is one is not
-//!           known behind other messages of a pipeline.
+//!           known after other messages of a pipeline.
 //! # Limits  the columns of a row are computed from left to right (`ExecProject`). No value comes back as
 //!           a result (IS NULL): it might have no equivalent in the client_encoding of that moment.
 

@@ -93,7 +93,7 @@ impl Tokens {
         self.all.push(Token { kind, start });
     }
 
-    /// The one that is this far behind that at `at`.
+    /// The one that is this far after that at `at`.
     fn ahead(&self, at: usize, by: usize) -> Option<&Token> {
         self.all.get(at.checked_sub(by)?)
     }
@@ -206,7 +206,7 @@ const END_FROM: [&str; 20] = [
     "using",
     "where",
 ];
-/// Words that make another expression, or another function scan, of what stands ahead of them.
+/// Words that make another expression, or another function scan, of what stands before them.
 const GO_ON: [&str; 21] = [
     "and",
     "at",
@@ -359,7 +359,7 @@ impl Tokens {
         usize::from(number).checked_sub(1)
     }
 
-    /// What stands behind the argument at `at`, of one token and, perhaps, a cast to text, if that is a
+    /// What stands after the argument at `at`, of one token and, perhaps, a cast to text, if that is a
     /// comma.
     fn behind_argument(&self, at: usize) -> Option<usize> {
         let mut next = at + 1;

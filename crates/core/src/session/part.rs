@@ -82,11 +82,11 @@ pub enum Source {
 /// How a part is brought to another backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Apply {
-    /// By `SET` or `set_config()` ahead of the client's first message.
+    /// By `SET` or `set_config()` before the client's first message.
     Set,
-    /// By a Parse ahead of the client's first message.
+    /// By a Parse before the client's first message.
     Parse,
-    /// By `PREPARE` ahead of the client's first message.
+    /// By `PREPARE` before the client's first message.
     Prepare,
     /// By a `LISTEN` on the backend that listens for all clients of the database.
     Listener,
@@ -170,7 +170,7 @@ use Source::{Extension, Question, Text, Wire};
 
 /// What a session is made of. `docs/session-state-details.md` is the same table for readers.
 ///
-/// Sources in the order in which they are tried. Facts behind it were tried on PostgreSQL 15 and
+/// Sources in the order in which they are tried. Facts after it were tried on PostgreSQL 15 and
 /// 18: a custom name stays defined after RESET and DISCARD ALL; `random()` goes on after DISCARD
 /// ALL; PREPARE and advisory locks survive a rollback.
 pub const TABLE: [Row; 23] = [

@@ -50,7 +50,7 @@ pub const PARTS: [(Part, &str); 5] = [
 /// Told in place of the statements of PREPARE, where these are too many or too long.
 pub const MORE: &[u8] = b"more";
 
-/// What ends the part about statements of PREPARE, and what stands ahead of that, around names, where
+/// What ends the part about statements of PREPARE, and what stands before that, around names, where
 /// statements of the protocol are asked for as well.
 pub const PARSED: (&str, &str, &str) = (
     " WHERE from_sql)",

@@ -5,7 +5,7 @@
 //! state = "1" *( " " item )
 //! item  = word [ "=" value *( "," value ) ]
 //! ```
-//! It comes as a ParameterStatus ahead of the ReadyForQuery of a transaction's end, if it is another
+//! It comes as a ParameterStatus before the ReadyForQuery of a transaction's end, if it is another
 //! than the one before. It is exact there (extension/README.md, "The text of hawser.state"): what is
 //! not in it, the session does not hold.
 //!
@@ -156,7 +156,7 @@ impl Report {
                 None => (item, None),
             };
             if seen.contains(&word) || report.is_cut {
-                return Err(ReportError::Unreadable); // twice, or behind the end
+                return Err(ReportError::Unreadable); // twice, or after the end
             }
             seen.push(word);
             report.take(word, values)?;

@@ -8,7 +8,7 @@
 //!           `unsure`. That holds for the [`ScanOptions`] under which the server reads it, which
 //!           are the caller's to know. A false positive costs a pin; a column that is called `temp` is none.
 //!           The findings do not depend on where the chunks end.
-//! # Limits  [`STATEMENTS_MAX`] statements are listed, and behind them up to [`OF_NOTE_MAX`] that
+//! # Limits  [`STATEMENTS_MAX`] statements are listed, and after them up to [`OF_NOTE_MAX`] that
 //!           count by themselves; the flags are of all. What functions,
 //!           triggers and procedures do inside is not in the text. A text that the server would
 //!           refuse (it then runs nothing of it) may give anything.
@@ -37,7 +37,7 @@ use super::token::{Lexer, NAME_BYTES_MAX, PARAMETER, Sink};
 
 /// Statements of one text that are listed, whatever they do.
 pub const STATEMENTS_MAX: usize = 64;
-/// Statements that are listed in all: behind the first ones only those of which something depends on
+/// Statements that are listed in all: after the first ones only those of which something depends on
 /// where they stand, or on what they name ([`Verb::is_of_note`]).
 pub const OF_NOTE_MAX: usize = 256;
 
@@ -127,7 +127,7 @@ pub struct Findings {
     pub ends: PartSet,
     /// The text cannot be read, or runs what cannot be seen: anything may happen.
     pub unsure: bool,
-    /// It may set what decides how the texts behind it are read, be it up to the end of the
+    /// It may set what decides how the texts after it are read, be it up to the end of the
     /// transaction only: its [`ScanOptions`] may not be theirs.
     pub rereads: bool,
     /// It sets a `search_path` up to the end of the transaction.

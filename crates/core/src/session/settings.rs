@@ -10,7 +10,7 @@
 //!           `SET search_path TO 'a, b'` makes it ONE name, and a list taken apart and quoted anew
 //!           may come out spelt differently (key words are quoted, spaces change), which the
 //!           client can see. `set_config()` takes the value as it is; but it is a query, which takes
-//!           a snapshot (a SET TRANSACTION ISOLATION LEVEL behind it fails) and costs a plan: so
+//!           a snapshot (a SET TRANSACTION ISOLATION LEVEL after it fails) and costs a plan: so
 //!           what certainly comes out as it was goes by SET ([`list::write_names`]).
 //! # Encodings  names and values are the server's own bytes, in the encoding of its database, whatever
 //!           `client_encoding` they were set or told under ([`is_raw`]). They are written in ASCII only:
@@ -465,7 +465,7 @@ pub fn write_set_query<'a>(
 }
 
 /// Writes the text of one statement that makes the change up to the end of the transaction, and
-/// leaves alone what is in force behind that: whatever was set in the transaction before, with
+/// leaves alone what is in force after that: whatever was set in the transaction before, with
 /// LOCAL or without, lasts as long as it would have.
 pub fn write_set_local(change: Change<'_>, out: &mut Vec<u8>) {
     match change {

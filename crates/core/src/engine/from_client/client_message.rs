@@ -104,7 +104,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Sends what must go ahead of the first message of a query.
+    /// Sends what must go before the first message of a query.
     pub(in crate::engine) fn open(&mut self, now: Time) -> Result<(), Halt> {
         if !self.backend.requests.is_empty() {
             return if self.backend.bringing {
@@ -292,7 +292,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// Makes the message at hand wait until the queries and pipelines ahead of its own are
+    /// Makes the message at hand wait until the queries and pipelines before its own are
     /// answered: how they end decides what it means.
     ///
     /// That comes by itself, but for a copy that wants data: whatever the client sends then is for
@@ -460,7 +460,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.hold()?; // under what settings depends on what is ahead
                 }
                 if let Some(unusual) = &effects.unusual {
-                    // What it does to the books depends on how what is ahead of it ends.
+                    // What it does to the books depends on how what is before it ends.
                     self.hold()?;
                     self.hold_for_listener(unusual)?;
                     self.hold_for_vacancy(unusual)?;
@@ -484,7 +484,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
                 if effects.unusual.is_some() {
                     let start = &self.client.record.start;
-                    // By itself, it only warns: with more behind it, it would not.
+                    // By itself, it only warns: with more after it, it would not.
                     let warns = findings.as_ref().is_some_and(sets_a_local_default)
                         && self.backend.status == TransactionStatus::Idle
                         && !self.backend.requests.is_in_pipeline();
@@ -532,7 +532,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
         }
         let unsynced = self.backend.requests.is_in_pipeline();
-        // (A Sync ahead of it may be one that a copy ignores.)
+        // (A Sync before it may be one that a copy ignores.)
         let mut unnaming = 0;
         if !self.backend.requests.is_empty() && !self.backend.requests.is_skipping_to_sync() {
             if self.client.unnamed.is_some() {
@@ -541,7 +541,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.backend.request_with(Request::Unnaming { serial: self.serial }, displaced);
                 unnaming = self.serial;
             } else if self.client.unnamed_serial != 0 {
-                // It is ignored with another one ahead of it that has taken the statement away.
+                // It is ignored with another one before it that has taken the statement away.
                 let serial = self.client.unnamed_serial;
                 let mut of_pipeline = self.backend.requests.since_sync();
                 let is_ahead = of_pipeline.any(|owed| owed == Request::Unnaming { serial });
@@ -587,7 +587,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
     }
 
-    /// What a statement with effects needs ahead of it; and takes note of them.
+    /// What a statement with effects needs before it; and takes note of them.
     fn before(&mut self, effects: &Effects, restored: bool) -> Result<(), Halt> {
         self.before_catalog(effects)?;
         if effects.reads_sequences {

@@ -30,7 +30,7 @@ impl<S: Socket> Client<S> {
     }
 
     /// A statement with these effects is on its way to the server.
-    /// `restored`: what it resets is SET again behind it (see [`super::restore`]).
+    /// `restored`: what it resets is SET again after it (see [`super::restore`]).
     pub(in crate::engine) fn record_effects(
         &mut self,
         backend: &mut Backend<S>,
@@ -144,7 +144,7 @@ impl<S: Socket> Client<S> {
     }
 
     /// Settings go back to start values: whose is settled when it is known what has come of it,
-    /// unless the client's are SET behind it at once.
+    /// unless the client's are SET after it at once.
     fn note_resetting(&mut self, backend: &Backend<S>, unusual: &Unusual, restored: bool) {
         if !self.is_unsettled() {
             self.pending_session().settles_in = backend.requests.pipeline();

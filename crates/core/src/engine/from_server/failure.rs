@@ -1,4 +1,4 @@
-//! An error: what the server ignores behind it, and what that undoes in the books.
+//! An error: what the server ignores after it, and what that undoes in the books.
 
 use std::collections::BTreeSet;
 
@@ -156,7 +156,7 @@ impl<S: Socket> Relay<'_, S> {
             self.ignore(ignored, &mut undone);
         }
         if !undone.named.is_empty() {
-            // Nor is any of them given back by a Close behind it.
+            // Nor is any of them given back by a Close after it.
             for Closed { statement, .. } in self.backend.requests.closed_mut() {
                 if undone.named.contains(&statement.serial) {
                     statement.serial = 0;

@@ -45,7 +45,7 @@ impl<S: Socket> Engine<S> {
         self.to_client = out;
     }
 
-    /// A buffer with room behind so many bytes: the loop's own, or for a message that is looked at
+    /// A buffer with room after so many bytes: the loop's own, or for a message that is looked at
     /// whole a longer one.
     fn take_buffer(&mut self, kept: usize) -> Box<[u8]> {
         if kept + READ_ROOM_BYTES > limits::READ_BYTES {
@@ -94,7 +94,7 @@ impl<S: Socket> Engine<S> {
         };
         let read = filled - backend.input.len();
         backend.input.clear();
-        // A short read says that there are no more bytes, not that the end is not behind them.
+        // A short read says that there are no more bytes, not that the end is not after them.
         let drained = filled < buffer.len() && !backend.hung_up;
         backend.readable = !drained;
         out.clear();
@@ -136,7 +136,7 @@ impl<S: Socket> Engine<S> {
                     });
                 }
             }
-            // What is outstanding behind it begins now, if anything is.
+            // What is outstanding after it begins now, if anything is.
             client.since = now;
         }
         if relayed.start_values_changed {
@@ -187,7 +187,7 @@ impl<S: Socket> Engine<S> {
             return !drained;
         }
         if listened && out.len() + passed.len() > 0 {
-            // Last words, or a warning: behind what it has answered before, which may begin within a
+            // Last words, or a warning: after what it has answered before, which may begin within a
             // message.
             self.give_held_answer(slot);
         }
@@ -371,7 +371,7 @@ enum Read {
     Ended,
 }
 
-/// Puts what was kept of a backend's bytes into a buffer, and reads more behind it.
+/// Puts what was kept of a backend's bytes into a buffer, and reads more after it.
 fn read_into<S: Socket>(backend: &mut Backend<S>, buffer: &mut [u8]) -> Read {
     let kept = backend.input.len();
     buffer[..kept].copy_from_slice(&backend.input);

@@ -18,7 +18,7 @@ use crate::wire::frame::{self, HEADER_BYTES};
 const NEW_REPORTS_MAX: u32 = 100;
 
 /// Reports that are the last that has come, for a client that listens: the server puts notifications
-/// ahead of the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later), and
+/// before the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later), and
 /// those of the listening connection come yet.
 #[derive(Debug, Default)]
 pub(super) struct Last {
@@ -152,7 +152,7 @@ impl<S: Socket> Relay<'_, S> {
         Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
     }
 
-    /// A report that is for the client waits until it is known whether a transaction ends behind it.
+    /// A report that is for the client waits until it is known whether a transaction ends after it.
     pub(super) fn place_report(
         &mut self,
         fate: Fate,
@@ -163,7 +163,7 @@ impl<S: Socket> Relay<'_, S> {
     ) -> Fate {
         let listens = self.client.as_ref().is_some_and(|client| client.listens());
         if !listens || self.backend.requests.is_empty() {
-            return fate; // nothing need come behind it
+            return fate; // nothing need come after it
         }
         let end = at + HEADER_BYTES + body.len();
         if relayed.last.end != at {
@@ -178,7 +178,7 @@ impl<S: Socket> Relay<'_, S> {
         Fate::Skip
     }
 
-    /// Reports something to the client, ahead of what is at `at`.
+    /// Reports something to the client, before what is at `at`.
     pub(super) fn report(
         &mut self,
         message: &[u8],

@@ -204,7 +204,7 @@ impl<S: Socket> Relay<'_, S> {
         Ok(Fate::Pass)
     }
 
-    /// A DISCARD ALL or DEALLOCATE ALL has worked. An error behind it in the same text or pipeline
+    /// A DISCARD ALL or DEALLOCATE ALL has worked. An error after it in the same text or pipeline
     /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
     /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forgotten_for_good(&mut self, tag: &[u8]) {
@@ -224,10 +224,10 @@ impl<S: Socket> Relay<'_, S> {
 }
 
 /// The pipeline that has just ended has changed settings that parse analysis reads: what was parsed
-/// behind the change, and before it was known, is noted under the settings before it.
+/// after the change, and before it was known, is noted under the settings before it.
 fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
     let ended = backend.requests.answered_pipeline() - 1;
-    // Which of its Parses came behind the change is not known: other clients get none of them.
+    // Which of its Parses came after the change is not known: other clients get none of them.
     backend.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     for named in names.filter(|named| named.behind && named.pipeline == ended) {
@@ -296,7 +296,7 @@ impl<S: Socket> Backend<S> {
     }
 }
 
-/// Whether a setting was set behind its RESET: the text says so, or the server has it at another
+/// Whether a setting was set after its RESET: the text says so, or the server has it at another
 /// value than the one that a RESET gives.
 fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
     set_again.iter().any(|again| again.eq_ignore_ascii_case(name))

@@ -1,4 +1,4 @@
-//! The listening connection listens ahead of a client that listens already.
+//! The listening connection listens before a client that listens already.
 //!
 //! # Model
 //! ```text
@@ -8,7 +8,7 @@
 //! What a client hears by two connections has no order between them. So a LISTEN of a client that has
 //! channels waits until the listening connection is on the new ones, too: then that hears all there is
 //! to hear, in its order, and the client's own backend says from where on the new channels
-//! count. What the backend has heard on a channel are the last notifications on it ahead of the
+//! count. What the backend has heard on a channel are the last notifications on it before the
 //! marker: as many as these are kept of what the listening connection has heard, and none before.
 //!
 //! # Why not
@@ -37,7 +37,7 @@ use crate::time::Time;
 /// (`NAMEDATALEN`, less the longest character).
 const UNCUT_BYTES_MAX: usize = 59;
 
-/// What the listening connection is on ahead of the LISTENs of a transaction.
+/// What the listening connection is on before the LISTENs of a transaction.
 #[derive(Debug, Default)]
 pub(super) struct Ahead {
     /// Channels that it has been asked for.
@@ -148,7 +148,7 @@ impl<S: Socket> Engine<S> {
 
 impl Listening {
     /// Whether a notification of the listening connection is not for the client: its own
-    /// backend hears it, or it comes ahead of its LISTEN.
+    /// backend hears it, or it comes before its LISTEN.
     pub(super) fn ignores(&self, channel: &Channel) -> bool {
         if self.joining.contains(channel) {
             return !self.joining_ahead;

@@ -99,7 +99,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// A client is about to be told goodbye, or something else: what has been carried out for it, and
-    /// was held back, it is told before; but nothing that stands behind its notifications: these may
+    /// was held back, it is told before; but nothing that stands after its notifications: these may
     /// be missing.
     pub(in crate::engine) fn give_held_answer(&mut self, slot: Slot) {
         let Some(client) = self.clients.get_mut(slot) else { return };

@@ -88,7 +88,7 @@ impl<S: Socket> Client<S> {
         Some(listening.pending.unlisten(what))
     }
 
-    /// What must be put behind the UNLISTENs of a text.
+    /// What must be put after the UNLISTENs of a text.
     pub(in crate::engine) fn marks(
         &mut self,
         findings: &Findings,

@@ -8,7 +8,7 @@
 //! Where a LISTEN keeps its client's backend, that hears the channel, and the listening connection
 //! those that the client had before: there is no order between the two. So at the end of that
 //! transaction the backend is sent a LISTEN for the others, too, and then the marker: up to the marker
-//! counts what the listening connection has heard of them, behind it what the backend hears.
+//! counts what the listening connection has heard of them, after it what the backend hears.
 //!
 //! # Limits
 //! * between the client's COMMIT and the marker, before it is answered, there is no such order

@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! ```text
-//!   sent ahead, in the same write   the client's transaction                   behind it
+//!   sent ahead, in the same write   the client's transaction                   after it
 //!   LISTEN a; LISTEN b          ──► SELECT pg_listening_channels() ... COMMIT ──► UNLISTEN *
 //! ```
 //! The function gives what its own server process listens on, as of the last COMMIT there
@@ -16,7 +16,7 @@
 //!   SELECT pg_listening_channels()
 //!   SELECT pg_catalog.unnest(ARRAY['a','b']::pg_catalog.text[]) AS pg_listening_channels
 //! ```
-//! In place of a prepared statement one of such a text is bound. From then on they go ahead of each of the
+//! In place of a prepared statement one of such a text is bound. From then on they go before each of the
 //! client's transactions, up to [`CHANNELS_A_QUERY_MAX`] channels.
 //!
 //! # Limits

@@ -10,7 +10,7 @@ pub(in crate::engine) enum Request {
     /// [`super::super::restore`].
     Statements(u32),
     /// A statement of ours in the text of the client's Query: one completion to be swallowed, with
-    /// the rows ahead of it.
+    /// the rows before it.
     InjectedStatement,
     /// The client's FunctionCall: FunctionCallResponse or ErrorResponse, then ReadyForQuery.
     Call,
@@ -48,10 +48,10 @@ pub(in crate::engine) enum Request {
         /// CloseComplete is ours to give.
         told: bool,
     },
-    /// A Query behind what is not answered yet takes the unnamed statement away, if it is not skipped: no
+    /// A Query after what is not answered yet takes the unnamed statement away, if it is not skipped: no
     /// answer of its own.
     Unnaming {
-        /// Finds out whether anything came behind it.
+        /// Finds out whether anything came after it.
         serial: u32,
     },
     /// CopyData, CopyDone or CopyFail in an extended-protocol copy: no answer of its own, but it
@@ -98,7 +98,7 @@ pub(in crate::engine) enum Request {
         /// Id of the shared statement; 0 for the unnamed one.
         statement: u64,
     },
-    /// Injected: a Sync, e.g. after an error, ahead of the client's own.
+    /// Injected: a Sync, e.g. after an error, before the client's own.
     InjectedSync,
 }
 
@@ -124,7 +124,7 @@ impl Request {
             || matches!(self, Self::Query | Self::Call | Self::Sync | Self::InjectedSync)
     }
 
-    /// Whether the server reads on behind it what it would have ignored behind an error.
+    /// Whether the server reads on after it what it would have ignored after an error.
     pub(in crate::engine) fn ends_ignoring(self) -> bool {
         matches!(self, Self::Sync | Self::InjectedSync)
     }

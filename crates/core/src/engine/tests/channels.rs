@@ -118,7 +118,7 @@ fn in_place_of_a_prepared_statement_that_looks_one_with_the_channels_is_bound() 
             world.send(&client, &[parse(name, LOOK), look].concat());
         }
         let sent = server.received();
-        // What is shared is taken off the server ahead of a look at its lists.
+        // What is shared is taken off the server before a look at its lists.
         let (clearing, answer) = match (name, alone) {
             ("", _) => ("", answers("12CT")),
             (_, true) => ("Q", answers("CT12CT")),

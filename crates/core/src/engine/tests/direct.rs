@@ -267,7 +267,7 @@ fn deed(random: &mut Random, client: usize) -> Vec<u8> {
     let name = random.of(&NAMES);
     let text = random.of(&TEXTS);
     let own = format!("SELECT own{client}");
-    // Which unnamed statement a client has behind an aborted pipeline that would have replaced it
+    // Which unnamed statement a client has after an aborted pipeline that would have replaced it
     // is not kept (it gets an error where it would have had the old one): so none is used there.
     let fresh = if name.is_empty() { parse("", &own) } else { Vec::new() };
     let close = |name: &str| message(b'C', &[b"S", name.as_bytes(), b"\0"].concat());

@@ -74,7 +74,7 @@ fn a_close_behind_an_error_that_is_still_under_way_takes_nothing_away() {
 #[test]
 fn trap_14_an_unnamed_statement_of_another_client_is_not_run_after_an_error() {
     // The second client's Parse or Close of the unnamed statement is ignored by the server
-    // because of an error ahead of it: the server still has the first client's.
+    // because of an error before it: the server still has the first client's.
     for pipeline in [
         [bind("nonesuch"), parse("", "SELECT 'two'"), sync()].concat(),
         [bind("nonesuch"), close(""), sync()].concat(),
@@ -367,7 +367,7 @@ fn copy_done() -> Vec<u8> {
 
 #[test]
 fn trap_15_a_copy_sent_whole_with_its_query_leaves_no_answer_behind() {
-    // The Sync stands behind the end of the copy: it is answered.
+    // The Sync stands after the end of the copy: it is answered.
     let mut world = World::new(1);
     let client = world.client();
     let copy = [query("COPY t FROM STDIN"), copy_data(), copy_done(), sync()].concat();
@@ -427,7 +427,7 @@ fn copy_data_that_no_copy_takes_keeps_no_backend() {
 
 #[test]
 fn trap_15_a_copy_that_failed_is_fenced_off_from_the_next_client() {
-    // Whether the copy had read the Sync behind Execute when it failed cannot be seen: the
+    // Whether the copy had read the Sync after Execute when it failed cannot be seen: the
     // server answers one Sync or two.
     for stray in ["", "I"] {
         let mut world = World::new(1);

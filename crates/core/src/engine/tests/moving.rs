@@ -195,7 +195,7 @@ fn a_client_that_leaves_while_the_server_is_asked_leaves_nothing() {
     assert_eq!(server.received(), query("SELECT 1"));
 }
 
-/// A statement was prepared under the settings known before, and these were put back behind it.
+/// A statement was prepared under the settings known before, and these were put back after it.
 #[test]
 fn what_a_cancel_has_put_off_is_asked_ahead_of_what_comes_next() {
     for comes_early in [true, false] {

@@ -220,7 +220,7 @@ fn trap_15_a_copy_behind_refused_copy_data_has_data_of_its_own() {
     assert_eq!(world.idle_backends(), 1);
 }
 
-/// Of the simulation, seed 366: what came behind it was believed to be in force.
+/// Of the simulation, seed 366: what came after it was believed to be in force.
 #[test]
 fn trap_15_a_discard_all_behind_refused_copy_data_is_settled_before_more_follows() {
     let mut world = World::new(1);
@@ -287,7 +287,7 @@ fn trap_15_a_sync_and_a_pipeline_behind_refused_copy_data_are_answered() {
 
 #[test]
 fn trap_15_syncs_between_copy_data_are_answered_or_not() {
-    // The data ahead of the first Sync were refused, or those behind it.
+    // The data before the first Sync were refused, or those after it.
     for early in [true, false] {
         let mut world = World::new(1);
         let client = world.client();

@@ -1,5 +1,5 @@
 //! Statement texts are read as the server will read them: under its own settings, and under those
-//! that something ahead of them in the same write may set.
+//! that something before them in the same write may set.
 
 use super::harness::*;
 use crate::engine::message::PoolMode;

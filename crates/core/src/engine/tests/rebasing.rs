@@ -32,7 +32,7 @@ fn client_of_utc(start: &[(&str, &str)]) -> (World, Peer) {
     (world, client)
 }
 
-/// What is sent ahead of a client's query.
+/// What is sent before a client's query.
 fn ahead_of_query(world: &mut World, client: &Peer) -> String {
     world.send(client, &query("SELECT 2"));
     let server = world.servers.last().unwrap().clone();

@@ -73,7 +73,7 @@ fn a_named_statement_that_resets_does_so_each_time_that_it_is_run() {
             assert_eq!(server.kinds(), "BEPBECCS");
             world.send(&server, &answers("2C12C33I"));
         }
-        // Bound and not run: nothing is put behind another statement's Execute.
+        // Bound and not run: nothing is put after another statement's Execute.
         world.send(&client, &[bind("r"), parse("", "SELECT 1"), bind(""), execute()].concat());
         assert_eq!(server.kinds(), "BPBE");
     }
@@ -178,7 +178,7 @@ fn a_text_that_streams_has_the_start_values_back_when_it_has_ended() {
 }
 
 /// Runs `statement` of a client of session mode whose server has answered everything. Whether its start
-/// values are set again behind it.
+/// values are set again after it.
 fn is_restored(world: &mut World, client: &Peer, server: &Peer, statement: &str) -> bool {
     world.send(client, &[bind(statement), execute(), sync()].concat());
     let sent = server.kinds();
@@ -195,7 +195,7 @@ fn in_session_mode_a_parse_that_fails_leaves_what_its_name_resets() {
     for name in ["", "r"] {
         world.send(&client, &[parse(name, "RESET TimeZone"), sync()].concat());
         world.send(&server, &answers("1I"));
-        // Ignored behind an error, with one more of the same name.
+        // Ignored after an error, with one more of the same name.
         let plain = parse(name, "SELECT 1");
         world.send(&client, &[&bind("none"), &plain, &plain, &sync()[..]].concat());
         world.send(&server, &answers("EI"));
@@ -216,7 +216,7 @@ fn in_session_mode_a_parse_that_fails_leaves_what_its_name_resets() {
         client.received();
         assert!(!is_restored(&mut world, &client, &server, name), "{name:?}");
     }
-    // The name is taken; and the pipeline behind that does not wait for what has come of it.
+    // The name is taken; and the pipeline after that does not wait for what has come of it.
     world.send(&client, &[parse("s", "RESET TimeZone"), sync()].concat());
     world.send(&server, &answers("1I"));
     server.received();
@@ -356,7 +356,7 @@ fn set_config_to_null_in_a_parse_means_the_clients_start_value() {
         assert_eq!(kinds(&sent), "PBES");
         assert!(String::from_utf8_lossy(&sent).contains(OWN));
         if mode == PoolMode::Transaction {
-            // The error is about what stands behind the value.
+            // The error is about what stands after the value.
             let at = |text: &str| text.find("oops").unwrap() + 1;
             let error = |position: usize| {
                 message(b'E', format!("SERROR\0C42703\0Mno oops\0P{position}\0\0").as_bytes())

@@ -16,7 +16,7 @@ fn report(text: &str) -> Vec<u8> {
     parameter("hawser.state", text)
 }
 
-/// The end of a query behind which this is reported.
+/// The end of a query after which this is reported.
 fn reported(text: &str) -> Vec<u8> {
     [answers("C"), report(text), answers("I")].concat()
 }
@@ -25,7 +25,7 @@ fn text(server: &Peer) -> String {
     String::from_utf8_lossy(&server.received()).into_owned()
 }
 
-/// A query, its answer and the report behind it; the client has its answer, and no report.
+/// A query, its answer and the report after it; the client has its answer, and no report.
 fn run(world: &mut World, client: &Peer, server: &Peer, sql: &str, state: &str) {
     client.received();
     world.send(client, &query(sql));
@@ -190,7 +190,7 @@ fn what_a_client_has_set_to_the_servers_own_value_stays_on_every_server_connecti
         assert!(!told.contains("Asia/Tokyo"), "{told:?}");
         server.received();
     }
-    // Nor where it is in force again behind another value (of the simulation, seed 766).
+    // Nor where it is in force again after another value (of the simulation, seed 766).
     world.send(&client, &query("BEGIN; SET LOCAL TimeZone TO 'Europe/Rome'"));
     let local = [answers("CC"), parameter("TimeZone", "Europe/Rome"), answers("T")].concat();
     world.send(&server, &local);

@@ -303,7 +303,7 @@ fn currval_never_answers_with_anothers_value_in_the_midst_of_a_pipeline() {
     };
     let ask =
         |name: &str| [parse(name, "SELECT lastval()"), bind(name), execute(), sync()].concat();
-    // A named one goes ahead of its Bind, which is where it is known that it is carried out.
+    // A named one goes before its Bind, which is where it is known that it is carried out.
     let (mut world, server, two) = within(Vec::new(), ask("s"), 1);
     assert_eq!(server.kinds(), "");
     world.send(&server, &answers("112C33"));

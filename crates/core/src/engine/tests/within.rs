@@ -255,7 +255,7 @@ fn what_a_client_sets_back_to_what_the_server_had_is_its_own_although_nothing_is
 }
 
 /// As `two_clients`, and the second has something that goes with no other client: a query of ours takes it
-/// away ahead of the first client's pipeline.
+/// away before the first client's pipeline.
 #[test]
 fn what_takes_anothers_statements_away_goes_ahead_of_them_and_not_between() {
     let (mut world, one, two, server) = two_clients();

@@ -11,7 +11,7 @@ use super::verb::Kind;
 use super::{Finder, Findings, ScanOptions, Scanner, Watch};
 use crate::session::token::Sink;
 
-/// Scans the source of a function: SQL, or PL/pgSQL if `procedural`. Statements stand behind the words
+/// Scans the source of a function: SQL, or PL/pgSQL if `procedural`. Statements stand after the words
 /// that begin a block or a branch, too, and strings count where the function executes what it puts
 /// together.
 pub fn scan_body(source: &[u8], procedural: bool) -> Findings {
@@ -81,7 +81,7 @@ impl Body {
         (self.at_start, self.creates) = (true, false);
     }
 
-    /// What stands behind a word, in a string or in a language that is not read, where quotes of
+    /// What stands after a word, in a string or in a language that is not read, where quotes of
     /// either kind begin a text.
     pub(super) fn ends_word(&mut self, byte: u8) {
         self.at_start |= matches!(byte, b';' | b'\'' | b'"' | b'`' | b'{');

@@ -4,7 +4,7 @@
 //! # Model   a small table that forgets: a text has one place, by some of its bytes, and what came
 //!           last has it. What is kept is the text itself, and found is only what is equal to it byte
 //!           by byte. Of a text with a number or a string in it, which will be another the next time,
-//!           what stands ahead of that is kept, and reading goes on behind it.
+//!           what stands before that is kept, and reading goes on after it.
 //! # Invariant  the answer is [`super::is_plain`]'s, whatever was asked before; a test compares them.
 //! # Limits  [`PLACES`] texts of up to [`KEPT_BYTES_MAX`] each.
 

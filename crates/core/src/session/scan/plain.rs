@@ -72,7 +72,7 @@ pub(super) enum Start {
 pub(super) struct Seen {
     /// See [`is_plain`].
     pub(super) plain: bool,
-    /// The bytes ahead of its first number or string: whatever stands behind them, they have been
+    /// The bytes before its first number or string: whatever stands after them, they have been
     /// read in the same way, and leave a statement open. `None`: there is no such place.
     pub(super) constant: Option<usize>,
 }
@@ -91,7 +91,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
         Start::Within(from) => (from, false),
     };
     let mut inserts = false; // INTO says where, and makes no table
-    let mut commits = false; // with a string behind it, a transaction that was prepared
+    let mut commits = false; // with a string after it, a transaction that was prepared
     let mut alone = false; // nothing but a semicolon may follow in this statement
     let mut literal = false; // a number or string has been read
     let mut constant = None;
@@ -183,7 +183,7 @@ fn behind_name(text: &[u8], i: usize) -> Option<usize> {
     (is_word && row.is_none_or(|row| means_nothing_inside(row.word))).then_some(end + 1)
 }
 
-/// The index behind the number at `i`. `None` for `1e5`, `0x1F` and what older servers read as two
+/// The index after the number at `i`. `None` for `1e5`, `0x1F` and what older servers read as two
 /// tokens.
 #[inline]
 fn behind_number(text: &[u8], mut i: usize) -> Option<usize> {
@@ -194,7 +194,7 @@ fn behind_number(text: &[u8], mut i: usize) -> Option<usize> {
     ends.then_some(i)
 }
 
-/// The bytes of what stands ahead of a number or string, without its sign, if they are read in the
+/// The bytes of what stands before a number or string, without its sign, if they are read in the
 /// same way whatever follows them: the last of them means nothing by itself or with others.
 fn end_between_words(ahead: &[u8]) -> Option<usize> {
     let ahead = ahead.strip_suffix(b"-").unwrap_or(ahead);

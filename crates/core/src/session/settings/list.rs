@@ -40,7 +40,7 @@ fn is_plain(name: &[u8]) -> bool {
         && name.iter().all(inner)
 }
 
-/// The next name of a list, as it stands between double quotes, and what is behind it.
+/// The next name of a list, as it stands between double quotes, and what is after it.
 fn next(list: &[u8]) -> Option<(&[u8], &[u8])> {
     let (name, rest) = match list.strip_prefix(b"\"") {
         None => {
@@ -77,7 +77,7 @@ fn unquoted(name: &[u8]) -> Vec<u8> {
 
 /// Writes the names of a list, each in double quotes, or as a literal where it is not ASCII: so it does
 /// not matter which are key words of a later version, nor in which `client_encoding` it is read. `None`, and a part of them, if the list is not written exactly as the server would
-/// write them behind a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the spaces
+/// write them after a SET (`flatten_set_variable_args`, guc_funcs.c), or may not be: where the spaces
 /// differ, or quotes are missing.
 pub(super) fn write_names(list: &[u8], out: &mut Vec<u8>) -> Option<()> {
     let mut rest = list;

@@ -4,7 +4,7 @@
 //! There a server prepares nothing but an empty text, and what ends the transaction. But it goes on
 //! to describe statements that give no rows (`exec_describe_statement_message`, postgres.c), and to
 //! say that a name is taken (`StorePreparedStatement`, prepare.c), and that a Bind has another number of
-//! parameters than its statement (`exec_bind_message`, which looks at the transaction behind that): of
+//! parameters than its statement (`exec_bind_message`, which looks at the transaction after that): of
 //! statements that it has. A backend that lacks one gets an empty text in its place, or, for the last, a
 //! Bind that it refuses, and whose error is replaced. (Behind what may have ended that transaction
 //! in the same pipeline, too: the answers are the same there.)

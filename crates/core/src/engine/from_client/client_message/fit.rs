@@ -199,7 +199,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     /// The message at hand is refused with the server's own error for a statement that has changed:
-    /// `start` is what of its body comes ahead of the statement's name. Of a Describe the server answers the
+    /// `start` is what of its body comes before the statement's name. Of a Describe the server answers the
     /// first half (`exec_describe_statement_message`, postgres.c): what the client has been told of the
     /// parameters, in `described`.
     pub(super) fn refuse_changed(

@@ -5,7 +5,7 @@
 //! text that may name some of the client's (EXECUTE, DEALLOCATE among others, a PREPARE that would find
 //! the name taken), or that looks at the list of all, these are prepared under the client's own names.
 //! From then on they are statements as those of SQL's PREPARE ([`crate::engine::sql_statement`]): they
-//! move as these do, SQL and the protocol find them by the same name, and the server is asked behind the
+//! move as these do, SQL and the protocol find them by the same name, and the server is asked after the
 //! transaction which are left.
 //!
 //! # Order
@@ -14,7 +14,7 @@
 //! answer.
 //!
 //! A Query that begins with the ROLLBACK (or COMMIT) of a transaction that has failed, in which nothing can be
-//! prepared, has that ROLLBACK sent ahead, and then, right ahead of itself, a BEGIN for its own.
+//! prepared, has that ROLLBACK sent ahead, and then, right before itself, a BEGIN for its own.
 //!
 //! # Limits
 //! * what a function executes is not known: the first time it fails, and from then on the statement
@@ -59,7 +59,7 @@ pub(super) fn shows_statements(text: &[u8], effects: &Effects) -> bool {
 }
 
 /// The first word of a text that begins with a plain ROLLBACK or COMMIT, either of which takes back a
-/// transaction that has failed, and has more behind it.
+/// transaction that has failed, and has more after it.
 fn rolls_back_first(text: &[u8]) -> Option<Range<usize>> {
     plain_rollback(&text[..memchr::memchr(b';', text)?])
 }
@@ -183,7 +183,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.hold()?;
         // Behind other messages of its pipeline, which may end that, it fails as they would. (A Query is
-        // answered there: behind a Parse that fails it would not be.)
+        // answered there: after a Parse that fails it would not be.)
         let is_query = self.header.kind == frontend::QUERY;
         let has_failed =
             self.backend.status == TransactionStatus::Failed && !self.rolls_back_in_pipeline();
@@ -228,7 +228,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
     }
 
-    /// Ends the transaction that has failed, ahead of the Query that would.
+    /// Ends the transaction that has failed, before the Query that would.
     fn roll_back_ahead(&mut self) -> Result<bool, Halt> {
         self.passage.cut(self.backend)?;
         build::query(&mut self.passage.out, b"ROLLBACK");
@@ -259,7 +259,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// All is there by its name. (What a Parse executes it executes behind its Bind.)
+    /// All is there by its name. (What a Parse executes it executes after its Bind.)
     fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         let executes = self.header.kind != frontend::PARSE;
         let has_any = self.backend.unverified.is_some() || !self.client.sql_statements().is_empty();
@@ -269,7 +269,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(false)
     }
 
-    /// The same of those that a function has missed, ahead of a transaction.
+    /// The same of those that a function has missed, before a transaction.
     pub(super) fn bring_missed_names(&mut self) -> Result<(), Halt> {
         if self.backend.status != TransactionStatus::Idle || self.backend.is_classic() {
             return Ok(());
@@ -323,7 +323,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
         if self.client.listens() {
-            // What its transaction has done to its channels is settled behind the server's word.
+            // What its transaction has done to its channels is settled after the server's word.
             self.passage.out.extend_from_slice(&build::SYNC);
             self.backend.request(Request::Sync);
         } else {

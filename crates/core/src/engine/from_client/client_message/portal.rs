@@ -45,7 +45,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended. (Behind
-    /// settings of ours that go ahead of a pipeline it is one of its own: what the server reports with
+    /// settings of ours that go before a pipeline it is one of its own: what the server reports with
     /// the first is not for the client.)
     pub(super) fn becomes_ours(&self) -> bool {
         self.header.kind == frontend::SYNC

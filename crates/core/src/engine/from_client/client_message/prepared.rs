@@ -245,7 +245,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// The body of a Parse, behind the name, in which the client's start values stand in place of
+    /// The body of a Parse, after the name, in which the client's start values stand in place of
     /// the NULLs of set_config(). `None` if it stays as it is.
     fn in_place_of_nulls(&mut self, rest: &[u8]) -> Option<Vec<u8>> {
         if !self.client.has_start_values() || !self.is_whole() {
@@ -270,7 +270,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Some(body)
     }
 
-    /// Passes a Parse on with another body behind the name.
+    /// Passes a Parse on with another body after the name.
     fn pass_parse(&mut self, name: &[u8], body: &[u8]) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
         build::parse(&mut self.passage.out, name, body);
@@ -565,7 +565,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.wait();
         }
         if !self.backend.statements.touch(statement.id) {
-            // The settings around its Parse are put back behind it.
+            // The settings around its Parse are put back after it.
             self.hold()?;
         }
         self.passage.cut(self.backend)?;

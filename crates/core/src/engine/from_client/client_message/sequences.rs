@@ -51,7 +51,7 @@ const DRAW_NOTHING: [&[u8]; 10] = [
     b"unlisten",
 ];
 
-/// Whether a text is commands that certainly draw from no sequence. What stands behind a semicolon
+/// Whether a text is commands that certainly draw from no sequence. What stands after a semicolon
 /// of a quoted text is taken for one more.
 pub(in crate::engine) fn draws_nothing(text: &[u8]) -> bool {
     if let Some(word) = text.first_chunk::<6>()
@@ -112,7 +112,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(()); // it is its own
         }
         if self.backend.asks_for_sequences() {
-            return Ok(()); // others' values went ahead of its first message
+            return Ok(()); // others' values went before its first message
         }
         if self.backend.sequences_discarded {
             return Ok(());
@@ -227,7 +227,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// What stands behind the name in the Parse of a statement, if that is known.
+    /// What stands after the name in the Parse of a statement, if that is known.
     fn body_of(&self, name: &[u8]) -> Option<&[u8]> {
         match name.is_empty() {
             true => self.client.unnamed.as_ref().map(|known| &*known.body),

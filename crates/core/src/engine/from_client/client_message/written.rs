@@ -28,15 +28,15 @@ use crate::wire::{build, frame, frontend};
 /// Parameters of a Bind.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Parameters<'a> {
-    /// What stands ahead of them, behind the names.
+    /// What stands before them, after the names.
     formats: &'a [u8],
     pub(super) values: Vec<Option<&'a [u8]>>,
-    /// What stands behind them.
+    /// What stands after them.
     results: &'a [u8],
 }
 
 impl<'a> Parameters<'a> {
-    /// From a Bind's body, behind the names; `None` if that is malformed.
+    /// From a Bind's body, after the names; `None` if that is malformed.
     pub(super) fn read(body: &'a [u8]) -> Option<Self> {
         let (count, rest) = frame::take_u16(body)?;
         let formats = body.get(..2 + 2 * usize::from(count))?;
@@ -124,7 +124,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(self.client.note(name, now)?)
     }
 
-    /// What stands behind the names in the Bind at hand, of a statement with this text and these effects,
+    /// What stands after the names in the Bind at hand, of a statement with this text and these effects,
     /// with the client's start values in place of NULLs. `None` if it stays as it is.
     fn with_start_values(&self, text: &[u8], effects: &Effects) -> Option<Vec<u8>> {
         if !effects.resets_by_parameter || !self.client.has_start_values() {
@@ -201,7 +201,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// How many parameters a statement has, of whose Parse this is what stands behind the name. `None` if
+    /// How many parameters a statement has, of whose Parse this is what stands after the name. `None` if
     /// that is not certain.
     pub(super) fn parameters_of(&self, body: &[u8]) -> Option<usize> {
         let (text, types) = frame::take_string(body)?;
