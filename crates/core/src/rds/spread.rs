@@ -25,8 +25,8 @@
 //! # Why not
 //! * [`crate::paths::chooser`], which pauses flows to learn who shares with whom: what waits for a lane
 //!   can go by no other, so a lane cannot be paused
-//! * one judgement after 1 s to settle and 1.5 s, half of the slow ones: 85 s of simulated time until
-//!   eight lanes had found eight limits, in the median; now 13
+//! * one judgement after 1 s to settle and 1.5 s, half of the slow ones: each round of dials took some
+//!   3 s, as looks came on whole seconds
 //!
 //! # Limits
 //! Lanes that all share limits in the same way at first are taken for equal: of eight lanes and eight
