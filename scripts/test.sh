@@ -16,6 +16,9 @@ passed=0
 failed=0
 skipped=0
 faults=()
+# Modules of Python tests that run at the same time. Most wait more than they compute.
+jobs=$(nproc)
+[ "$jobs" -le 4 ] || jobs=4
 
 # A fault is a failure that no test counted.
 fault() {
@@ -117,7 +120,7 @@ second_server() { # second_server LOG
     if bin=$(scripts/postgres18.sh "$directory" 2> >(tee "$reason" >&2) | tail -n 1) && [ -n "$bin" ]; then
         # The drivers have had their turn.
         run_counted "python tests with PostgreSQL 18" "$log" \
-            env -u ALL HAWSER="$target/release/hawser" PG_BIN="$bin" python3 tests/run.py --another-server
+            env -u ALL HAWSER="$target/release/hawser" PG_BIN="$bin" python3 tests/run.py --another-server --jobs "$jobs"
     else
         skipped=$((skipped + 1))
         say "skipped: the tests with PostgreSQL 18: $(tail -n 1 "$reason")"
@@ -188,11 +191,11 @@ main() {
     run_cargo_tests "$logs/cargo-test.log"
     check "release build" cargo build --release --locked -p hawser
     run_counted "python tests" "$logs/python-test.log" \
-        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py
+        env HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" python3 tests/run.py --jobs "$jobs"
     # What depends on the host of the event loops, on the one that is not the default.
     run_counted "python tests on io_uring" "$logs/python-test-io-uring.log" \
         env -u ALL HAWSER="$target/release/hawser" PG_BIN="$(postgres_bin)" HAWSER_IO=io_uring \
-        python3 tests/run.py -k test_client_death -k test_slow_readers -k test_serving \
+        python3 tests/run.py --jobs "$jobs" -k test_client_death -k test_slow_readers -k test_serving \
         -k test_server_death -k test_switch -k test_faults
     if [ "$purpose" = all ]; then
         driver_suites "$logs/suites-test.log"

@@ -18,6 +18,7 @@ from harness.suite import Skip, limit, pooler_only, until
 from integration.test_lab import lab, network
 
 SAME_FOR_ALL_SERVERS = True
+ALONE = True  # it measures, or changes what the machine has once
 
 TOKEN = "a token for these tests"
 ABSENT, INCOMPLETE, DENIED, NOT_THERE = 69, 74, 77, 78

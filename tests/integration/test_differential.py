@@ -12,6 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "differenti
 from cases import APPEND, POOLER, POOLER_HBA, STEPS_A_CASE, Arena, Shrink, explained, features, kept, known, written  # noqa: E402  (after the path is set)
 from harness.suite import Skip, limit  # noqa: E402
 
+ALONE = True  # random sessions for minutes
+
 STEPS_A_TEST = 2_000
 SEED_SPACE = 1_000
 

@@ -142,6 +142,8 @@ def test_a_query_of_a_transaction_that_took_long_is_answered_though_others_wait(
 
 RELAY = """
 import socket, sys, threading
+
+ALONE = True  # it measures, or changes what the machine has once
 def copy(source, sink):
     try:
         while piece := source.recv(65536):

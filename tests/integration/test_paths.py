@@ -37,6 +37,7 @@ print(digest.hexdigest(), flush=True)
 """
 
 SAME_FOR_ALL_SERVERS = True
+ALONE = True  # it measures, or changes what the machine has once
 SINK = """
 import hashlib, socket, sys, time
 connection = socket.socket(int(sys.argv[1]), socket.SOCK_STREAM, 262)
