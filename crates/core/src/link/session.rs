@@ -131,6 +131,8 @@ struct Stream {
     ack_due: bool,
     /// ... and at the latest then.
     ack_late: Option<Time>,
+    /// The path of the last acknowledgement: the peer's end of the stream depends on its arrival.
+    acked_on: Option<PathId>,
     /// It is in the queue of what can be sent.
     queued: bool,
 }
@@ -351,6 +353,7 @@ impl Session {
                 incoming: Incoming::new(),
                 ack_due: false,
                 ack_late: None,
+                acked_on: None,
                 queued: false,
             },
         );
@@ -464,9 +467,14 @@ impl Session {
     fn settle(&mut self, id: StreamId) {
         let Some(stream) = self.streams.get(&id) else { return };
         let done = stream.out.ending == Ending::Done && stream.incoming.finished;
-        if done && !stream.ack_due && stream.ack_late.is_none() {
-            self.remove(id, None);
+        if !done || stream.ack_due || stream.ack_late.is_some() {
+            return;
         }
+        // The last acknowledgement may still be lost, also when a frame of the peer ends the stream here.
+        if let Some(path) = stream.acked_on.and_then(|path| self.paths.get_mut(&path)) {
+            path.said_last(id);
+        }
+        self.remove(id, None);
     }
 
     /// What has happened.

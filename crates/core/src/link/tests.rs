@@ -193,6 +193,26 @@ fn an_end_that_moves_and_acknowledgements_of_what_was_not_sent_are_lies() {
 }
 
 #[test]
+fn the_last_acknowledgement_is_made_up_for_when_its_path_dies_after_the_stream_has_ended() {
+    let (mut far, first) = far();
+    filled(&mut far, first);
+    far.ended(S);
+    tell(&mut far, first, &[Frame::Finish { stream: S, offset: 0 }]);
+    far.finished(S, Time::ZERO);
+    let finished =
+        Frame::Ack { stream: S, delivered: 0, received: 0, limit: INITIAL_CREDIT, finished: true };
+    let said = filled(&mut far, first);
+    assert!(said.windows(34).any(|part| part == written(&[finished])), "{said:?}");
+    // The peer's frame ends the stream here; what went by the first path has not arrived.
+    let second = far.join(Time::ZERO).unwrap();
+    let done = tell(&mut far, second, &[finished]);
+    assert!(done.contains(&Request::Close(S, None)), "{done:?}");
+    filled(&mut far, second);
+    far.lost(first, PathEnd::Silent, Time::ZERO);
+    assert_eq!(filled(&mut far, second), written(&[Frame::Gone { stream: S }]));
+}
+
+#[test]
 fn frames_out_of_place_end_their_path_and_no_stream() {
     for frame in [
         Frame::Welcome { version: 1 },

@@ -172,6 +172,7 @@ impl Session {
         }
         if stream.ack_due {
             stream.ack_due = false;
+            stream.acked_on = Some(filling.path);
             let (delivered, received, limit) = stream.incoming.acknowledge();
             let finished = stream.incoming.finished;
             Frame::Ack { stream: id, delivered, received, limit, finished }.write(filling.out);
@@ -185,11 +186,6 @@ impl Session {
         self.control.remove(&id);
         self.enqueue(id);
         self.settle(id);
-        if !self.streams.contains_key(&id)
-            && let Some(path) = self.paths.get_mut(&filling.path)
-        {
-            path.said_last(id);
-        }
     }
 
     fn fill_small(&mut self, filling: &mut Filling<'_>) {

@@ -484,9 +484,10 @@ impl World {
     }
 }
 
-fn play(default: std::ops::Range<u64>, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
-    let one = std::env::var("LINK_SEED").ok().and_then(|text| text.parse().ok());
-    for seed in one.map_or(default, |seed: u64| seed..seed + 1) {
+fn play(default: impl IntoIterator<Item = u64>, run: impl Fn(u64) + std::panic::RefUnwindSafe) {
+    let one: Option<u64> = std::env::var("LINK_SEED").ok().and_then(|text| text.parse().ok());
+    let seeds = one.map_or_else(|| default.into_iter().collect(), |seed| vec![seed]);
+    for seed in seeds {
         if let Err(error) = std::panic::catch_unwind(|| run(seed)) {
             eprintln!("LINK_SEED={seed} repeats it");
             std::panic::resume_unwind(error);
@@ -509,7 +510,8 @@ fn chaos(world: &mut World, steps: usize, cuts: usize) {
 #[test]
 fn all_bytes_arrive_once_and_in_order_whichever_paths_are_cut() {
     let again = std::sync::atomic::AtomicU64::new(0);
-    play(0..16, |seed| {
+    // 1082, 1088: an end's last acknowledgement is on a dead path when a frame of the peer ends the stream.
+    play((0..16).chain([1082, 1088]), |seed| {
         let mut world = World::new(seed);
         chaos(&mut world, 600, 60);
         world.settle(Duration::from_secs(120));
