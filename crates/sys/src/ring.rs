@@ -95,6 +95,8 @@ impl Ring {
     /// # Errors
     /// Why the kernel refuses.
     pub fn new() -> Result<Self, Refusal> {
+        // Before the ring: what is declared first is dropped last, should this function end early.
+        let buffers = Buffers::new();
         let mut builder = IoUring::builder();
         builder
             .setup_cqsize(COMPLETIONS)
@@ -110,7 +112,6 @@ impl Ring {
         {
             return Err(Refusal::Old);
         }
-        let buffers = Buffers::new();
         // SAFETY: `buffers` lives as long as `io`: they are fields of one value from here on (or the
         // ring is dropped at the end of this function, before them).
         let registered = unsafe {
