@@ -21,6 +21,8 @@ pub mod listen;
 pub mod paths;
 pub mod pool;
 pub mod rds;
+#[cfg(test)]
+mod seeded;
 pub mod session;
 pub mod time;
 pub mod tuner;

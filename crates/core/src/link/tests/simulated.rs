@@ -21,23 +21,8 @@ use crate::link::greeting::{Greeting, refusal};
 use crate::link::incoming::WINDOW_MAX;
 use crate::link::path::Sample;
 use crate::link::session::{Config, Request, Session};
+use crate::seeded::Random;
 use crate::time::Time;
-
-/// Marsaglia's xorshift, so that a seed is a run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % most.max(1)
-    }
-
-    fn one_in(&mut self, count: usize) -> bool {
-        self.below(count) == 0
-    }
-}
 
 const NEAR: usize = 0;
 const FAR: usize = 1;
@@ -109,7 +94,7 @@ fn config(paths: usize) -> Config {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::of_seed(seed);
         random.below(9);
         let paths = 1 + random.below(4);
         Self {

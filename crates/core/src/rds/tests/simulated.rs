@@ -15,19 +15,8 @@ use std::time::Duration;
 
 use super::{Config, Connection, LARGE, Node, Request, SMALL, address};
 use crate::rds::node::{NotTaken, Progress};
+use crate::seeded::Random;
 use crate::time::Time;
-
-/// Marsaglia's xorshift, so that a seed is a run.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, most: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 >> 16) as usize % most.max(1)
-    }
-}
 
 #[derive(Default)]
 struct End {
@@ -90,7 +79,7 @@ fn fresh(host: usize, start: u32, lanes: usize, seed: u64) -> Node {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::of_seed(seed);
         random.below(9);
         let lanes = [1, 2, 4, 8][random.below(4)];
         let host = |host| Host {

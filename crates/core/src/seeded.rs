@@ -1,0 +1,24 @@
+//! Numbers for seeded simulations in unit tests.
+
+/// Marsaglia's xorshift, so that a seed is a run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    /// From any seed, also 0.
+    pub(crate) fn of_seed(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    /// A number below `most`; 0 if that is 0.
+    pub(crate) fn below(&mut self, most: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 16) as usize % most.max(1)
+    }
+
+    /// Whether one case of `count` has come up.
+    pub(crate) fn one_in(&mut self, count: usize) -> bool {
+        self.below(count) == 0
+    }
+}
