@@ -18,9 +18,10 @@ from harness.suite import Skip, equal, pooler_only, until
 SAME_FOR_ALL_SERVERS = True
 ALONE = True  # processes that systemd would start, by its environment
 ACTIVATE = """
-import os, sys
+import fcntl, os, sys
 count = int(sys.argv[1])
-kept = [os.dup(int(number)) for number in sys.argv[2:2 + count]]
+# Copied above all numbers in use first: a copy that lay at its place already would stay closed on exec, as dup2 then does nothing.
+kept = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 512) for number in sys.argv[2:2 + count]]
 for place, number in enumerate(kept):
     os.dup2(number, 3 + place, inheritable=True)
 os.environ.update(LISTEN_FDS=str(count), LISTEN_PID=str(os.getpid() + int(os.environ.get("SUITE_PID_OFF", 0))))
