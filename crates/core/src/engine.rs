@@ -20,6 +20,8 @@
 //! * buffers are bounded: see [`limits`]
 //! * what one event may lead to is bounded, however much a connection has to say: see `again`
 //!
+//! * work on one client never serves another: what it leads to elsewhere waits in a queue, see `work`
+//!
 //! # Order of work when a transaction ends
 //! The next waiter's first message is sent to the server before the finished client is answered:
 //! the server, which is the slowest, starts soonest.
@@ -64,6 +66,7 @@ mod unverified;
 
 mod vacancy;
 mod within;
+mod work;
 
 use std::io;
 

@@ -15,7 +15,8 @@
 //! * a client's bytes keep their order: whatever is written goes after what waits
 //! * while an answer waits the host does not sleep, whatever the answer came of: a message, time
 //! * an answer waits for at most [`limits::EVENTS_BEHIND_MAX`] further events of its turn
-//! * at most [`limits::LATE_BYTES_MAX`] of a client's bytes wait that have not been tried
+//! * at most [`limits::LATE_BYTES_MAX`] of a client's bytes wait that have not been tried; of one whose
+//!   backend goes to a waiter, [`limits::READ_BYTES`]
 
 use std::io;
 
@@ -100,7 +101,9 @@ impl<S: Socket> Engine<S> {
             return;
         }
         let untried = client.late || client.output.is_empty();
-        if untried && client.output.len() + bytes <= limits::LATE_BYTES_MAX {
+        // The next waiter, if there is one, has its message written first: the server is the slowest.
+        let most = if self.work.is_empty() { limits::LATE_BYTES_MAX } else { limits::READ_BYTES };
+        if untried && client.output.len() + bytes <= most {
             client.output.extend_in(ahead, &mut self.spare);
             client.output.extend_in(run, &mut self.spare);
             if !std::mem::replace(&mut client.late, true) {
@@ -132,6 +135,7 @@ impl<S: Socket> Engine<S> {
             }
         }
         self.late.clear();
+        self.work_off(host, now); // a connection that broke leaves a backend to the next
     }
 
     /// A client has been written to. `untried`: nothing of its answers was left from before, so that

@@ -102,7 +102,7 @@ impl<S: Socket> Engine<S> {
             backend.since = now;
             let place = backend.place;
             self.keep(backend);
-            self.read_tidied(host, place, now);
+            self.tidy_later(place);
             return;
         }
         if backend.cancels_in_flight > 0 {
@@ -150,7 +150,7 @@ impl<S: Socket> Engine<S> {
             }
             Released::Next { waiter, backend } => {
                 if waiter.client.home == self.id {
-                    self.lend(host, waiter.client.slot, backend, now);
+                    self.lend_later(waiter.client.slot, backend);
                 } else {
                     host.unwatch(&backend.socket, self.id);
                     self.resident.remove(place);
@@ -294,43 +294,14 @@ impl<S: Socket> Engine<S> {
         });
     }
 
-    /// Writes to a client's backend. `false`: it could not be, and both are gone.
-    pub(super) fn write_to_backend<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        bytes: &[u8],
-        now: Time,
-    ) -> bool {
+    /// Writes to a client's backend. `false`: it could not be, and both will be closed.
+    pub(super) fn write_to_backend(&mut self, slot: Slot, bytes: &[u8]) -> bool {
         let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
         if backend.is_some_and(|backend| backend.send(bytes).is_err()) {
-            self.hear_last_words(host, slot, "server closed the connection", now);
+            self.backend_lost(slot, "server closed the connection");
             return false;
         }
         true
-    }
-
-    /// A client's backend cannot be written to: what the server said before it went, mostly why, is
-    /// still to be read.
-    pub(super) fn hear_last_words<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        reason: &'static str,
-        now: Time,
-    ) {
-        let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
-        if let Some(backend) = backend {
-            let id = backend.id;
-            (backend.hung_up, backend.readable) = (true, true);
-            backend.spoiled.get_or_insert(reason);
-            self.read_backend(host, slot, now);
-            let left = self.clients.get(slot).and_then(|client| client.backend.as_ref());
-            if left.is_none_or(|backend| backend.id != id) {
-                return;
-            }
-        }
-        self.backend_failed(host, slot, reason, now);
     }
 
     /// A client's backend has failed: the client is told what the server managed to say, and
@@ -523,7 +494,7 @@ impl<S: Socket> Engine<S> {
             let place = backend.place;
             self.keep(backend);
             if unread {
-                self.read_tidied(host, place, now);
+                self.tidy_later(place);
             }
             return;
         }

@@ -32,6 +32,7 @@ impl<S: Socket> Engine<S> {
             Token::Client(slot) => self.client_event(host, slot, ready, now),
             Token::Backend(slot) => self.backend_event(host, slot, ready, now),
         }
+        self.work_off(host, now);
     }
 
     fn client_event<H: Host<S>>(&mut self, host: &mut H, slot: Slot, ready: Readiness, now: Time) {
@@ -93,16 +94,10 @@ impl<S: Socket> Engine<S> {
                 return;
             }
             self.read_client(host, slot, now);
-            let Some(client) = self.clients.get_mut(slot) else { return };
-            if ready.hangup && client.is_leaving() {
-                client.pending_session().gone = true;
-            } else if ready.hangup {
-                // The end of the stream may stand behind bytes that are not read now: a client
+            if ready.hangup {
+                // The end of the stream may come after bytes that are not read now: a client
                 // that has hung up does not keep its backend.
-                if !self.again.hangs_up(Token::Client(slot)) {
-                    self.client_hung_up(host, slot, now);
-                    self.again.hangs_up(Token::Client(slot));
-                }
+                self.hang_up_later(slot);
             }
         }
     }
@@ -114,7 +109,7 @@ impl<S: Socket> Engine<S> {
             && client.readable
             && matches!(client.state, ClientState::Idle | ClientState::Active)
         {
-            self.resume_client(host, slot, now);
+            self.resume_later(slot);
         }
     }
 
@@ -146,8 +141,12 @@ impl<S: Socket> Engine<S> {
 
     /// A client has closed its side. What it sent before is still carried out if it can be read
     /// now; but nobody waits for an answer.
-    fn client_hung_up<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+    pub(super) fn client_hung_up<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.is_leaving() {
+            client.pending_session().gone = true;
+            return;
+        }
         if client.state == ClientState::Waiting {
             self.close_client(host, slot, "client closed its connection", now);
             return;
@@ -158,7 +157,7 @@ impl<S: Socket> Engine<S> {
             Ok(_) => {
                 client.input.extend_from_slice(&probe);
                 client.readable = true;
-                self.resume_client(host, slot, now);
+                self.resume_later(slot);
             }
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(_) => self.close_client(host, slot, "client's connection broke", now),
@@ -181,18 +180,16 @@ impl<S: Socket> Engine<S> {
                     let Some(backend) = &mut client.backend else { return };
                     if !backend.to_server.is_empty() {
                         if backend.to_server.flush(&mut backend.socket).is_err() {
-                            self.hear_last_words(host, slot, "server closed the connection", now);
+                            self.backend_lost(slot, "server closed the connection");
                             return;
                         }
-                        if backend.to_server.len() < limits::OUTPUT_HIGH_BYTES
-                            && (client.readable || !client.input.is_empty())
-                        {
-                            self.resume_client(host, slot, now);
-                        }
+                        let took = backend.to_server.len() < limits::OUTPUT_HIGH_BYTES;
                         // Its answer may have come before its last bytes were out.
-                        self.give_back_if_unused(host, slot, now);
+                        if !(took && self.resume_later(slot)) {
+                            self.give_back_if_unused(host, slot, now);
+                        }
                     } else if backend.socket.flush().is_err_and(|error| broken(&error)) {
-                        self.hear_last_words(host, slot, "server closed the connection", now);
+                        self.backend_lost(slot, "server closed the connection");
                         return;
                     }
                 }
@@ -248,6 +245,11 @@ impl<S: Socket> Engine<S> {
     /// A message has come.
     pub fn on_message<H: Host<S>>(&mut self, host: &mut H, message: ToLoop<S>, now: Time) {
         self.again.begin();
+        self.message(host, message, now);
+        self.work_off(host, now);
+    }
+
+    fn message<H: Host<S>>(&mut self, host: &mut H, message: ToLoop<S>, now: Time) {
         match message {
             ToLoop::Adopt(client) => self.adopt(host, *client, now),
             ToLoop::Lend { client, mut backend } => {
@@ -259,11 +261,7 @@ impl<S: Socket> Engine<S> {
                     }
                     Err(reason) => {
                         self.close_backend(host, backend, reason, now);
-                        if let Some(waiting) = self.clients.get_mut(client.slot)
-                            && waiting.state == ClientState::Waiting
-                        {
-                            self.wait_again(host, client.slot, now);
-                        }
+                        self.wait_again(host, client.slot, reason, now);
                     }
                 }
             }
@@ -296,7 +294,7 @@ impl<S: Socket> Engine<S> {
                 self.resident.remove(place);
             }
             ToLoop::Cancel { process, key } => self.cancel(host, process, &key, now),
-            ToLoop::Vacated { client, kept } => self.vacated(host, client, kept, now),
+            ToLoop::Vacated { client, kept } => self.vacated(client, kept),
             ToLoop::EndUnusedListener(pool) => self.end_unused_listener(host, pool.id, now),
             ToLoop::CancelClient(client) => self.cancel_query(host, client.slot, now),
             ToLoop::CancelDone(place) => self.cancel_done(host, place, now),
@@ -392,7 +390,7 @@ impl<S: Socket> Engine<S> {
         }
         self.rearm(slot, now);
         if early {
-            self.resume_client(host, slot, now);
+            self.resume_later(slot);
         }
     }
 
@@ -428,7 +426,7 @@ impl<S: Socket> Engine<S> {
             client.held = match backend.lift_alone() {
                 Ok(under_way) => under_way,
                 Err(_) => {
-                    self.hear_last_words(host, slot, "server closed the connection", now);
+                    self.backend_lost(slot, "server closed the connection");
                     return;
                 }
             };
@@ -454,18 +452,31 @@ impl<S: Socket> Engine<S> {
             backend.apply_settings(&first, &client.record.start, &mut out);
             backend.apply_timeout(&client.desired, &mut out);
         }
-        if !self.write_to_backend(host, slot, &out, now) {
+        if !self.write_to_backend(slot, &out) {
             return;
         }
         self.greet(host, slot, process, now);
         self.rearm_if_limited(slot, now);
     }
 
-    /// A backend was to come to a waiting client and broke on the way: the client waits on.
-    fn wait_again<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
-        if let Some(client) = self.clients.get_mut(slot) {
-            client.state = ClientState::Idle;
-            self.resume_client(host, slot, now);
+    /// A backend was to come to a waiting client and broke on the way: the client waits on; one that
+    /// waits for its session to begin has sent nothing to wait with.
+    fn wait_again<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        reason: &'static str,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if client.state != ClientState::Waiting {
+            return;
+        }
+        client.state = ClientState::Idle;
+        if client.is_to_be_greeted() {
+            self.backend_failed(host, slot, reason, now);
+        } else {
+            self.resume_later(slot);
         }
     }
 
@@ -624,7 +635,7 @@ impl<S: Socket> Engine<S> {
         }
         self.answer(host, slot, &answer, &[], now);
         self.drain_if_idle(host, slot, now);
-        self.resume_client(host, slot, now);
+        self.resume_later(slot);
     }
 
     fn cancel_done<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
@@ -640,7 +651,7 @@ impl<S: Socket> Engine<S> {
                         let held = client.held;
                         self.ask_behind_cancel(host, slot, now);
                         if held {
-                            self.resume_client(host, slot, now);
+                            self.resume_later(slot);
                         }
                     }
                 }

@@ -159,10 +159,7 @@ impl<S: Socket> Engine<S> {
     /// Reads from a client as long as it has something and it can be passed on.
     pub(super) fn read_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let mut buffer = std::mem::take(&mut self.client_input);
-        if buffer.is_empty() {
-            // Taken already: a waiter is served in the middle of another's turn.
-            buffer = vec![0; limits::READ_BYTES].into_boxed_slice();
-        }
+        debug_assert!(!buffer.is_empty(), "one client is read at a time");
         while let Some(client) = self.clients.get_mut(slot) {
             if client.state == ClientState::Waiting || client.state == ClientState::Closing {
                 client.readable = true;
@@ -186,6 +183,9 @@ impl<S: Socket> Engine<S> {
             }
             if !self.again.may_read(Token::Client(slot)) {
                 client.readable = true;
+                if client.hung_up {
+                    self.again.hangs_up(Token::Client(slot));
+                }
                 break;
             }
             let kept = client.input.len();
@@ -319,7 +319,7 @@ impl<S: Socket> Engine<S> {
                 if client.is_some_and(|c| {
                     !c.held && c.backend.as_ref().is_some_and(|b| !b.requests.is_full())
                 }) {
-                    self.resume_client(host, slot, now);
+                    self.resume_later(slot);
                 }
                 false
             }
@@ -350,7 +350,7 @@ impl<S: Socket> Engine<S> {
                 false
             }
             Halt::BackendLost(reason) => {
-                self.hear_last_words(host, slot, reason, now);
+                self.backend_lost(slot, reason);
                 false
             }
         }
@@ -372,7 +372,7 @@ impl<S: Socket> Engine<S> {
         };
         self.keep_memory(passage.out);
         if let Err(Halt::BackendLost(reason)) = written {
-            self.hear_last_words(host, slot, reason, now);
+            self.backend_lost(slot, reason);
             return false;
         }
         if self.draining.is_some() {

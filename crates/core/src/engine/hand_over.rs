@@ -548,7 +548,7 @@ impl<S: Socket> Engine<S> {
             Ok(true) => {}
             Ok(false) => self.handed_over(host, slot, Ok(()), now),
             Err(Halt::Refused(error)) => self.say_goodbye(host, slot, &error, now),
-            Err(Halt::BackendLost(reason)) => self.hear_last_words(host, slot, reason, now),
+            Err(Halt::BackendLost(reason)) => self.backend_lost(slot, reason),
             Err(_) => self.backend_failed(host, slot, "it could not be handed over", now),
         }
         true
@@ -584,8 +584,9 @@ impl<S: Socket> Engine<S> {
         client.since = now;
         self.greet(host, slot, process, now);
         self.rearm(slot, now);
-        self.resume_client(host, slot, now);
-        self.drain_if_idle(host, slot, now);
+        if !self.resume_later(slot) {
+            self.drain_if_idle(host, slot, now);
+        }
     }
 
     /// A hand-over to this client has come to its end.
@@ -620,10 +621,11 @@ impl<S: Socket> Engine<S> {
         if begins {
             self.rearm(slot, now);
         }
-        self.after_answer(host, slot, now);
-        if self.clients.get(slot).is_some_and(|c| !c.held && c.input.is_empty()) {
-            self.give_back_if_unused(host, slot, now);
+        if !self.resume_later(slot) {
+            if self.clients.get(slot).is_some_and(|client| !client.held) {
+                self.give_back_if_unused(host, slot, now);
+            }
+            self.drain_if_idle(host, slot, now);
         }
-        self.drain_if_idle(host, slot, now);
     }
 }

@@ -155,9 +155,13 @@ impl<S: Socket> Engine<S> {
         self.see_again(host, now);
         self.again.begin();
         let tick = Wheel::tick(now);
-        if tick <= self.wheel.done {
-            return;
+        if tick > self.wheel.done {
+            self.look_after_all(host, tick, now);
+            self.work_off(host, now);
         }
+    }
+
+    fn look_after_all<H: Host<S>>(&mut self, host: &mut H, tick: u32, now: Time) {
         for view in &mut self.pools {
             view.look();
         }

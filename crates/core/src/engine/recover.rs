@@ -2,7 +2,8 @@
 //!
 //! # Model
 //! A panic is a defect of ours. It ends the connections on whose account it came, and no others:
-//! their state is not believed, so a client's backend is closed with it, not tidied.
+//! their state is not believed, so a client's backend is closed with it, not tidied. The steps that the
+//! event leads to for others ([`super::work`]) are gone on with.
 //!
 //! # Limits
 //! A backend that was being moved when the panic came (taken out of the pool, or on its way back)
@@ -27,7 +28,15 @@ impl<S: Socket> Engine<S> {
         }
         self.to_server.clear();
         self.to_client.clear();
-        match about.or(self.again.take_at()) {
+        let seen_again = self.again.take_at();
+        let about = self.work.take_at().or(about).or(seen_again);
+        self.end_all_about(host, about, now);
+        self.work_off(host, now);
+    }
+
+    /// Ends what an event, or a step that it led to, was about.
+    fn end_all_about<H: Host<S>>(&mut self, host: &mut H, about: Option<Token>, now: Time) {
+        match about {
             None => {}
             Some(Token::Client(slot)) => self.end_client(host, slot, now),
             Some(Token::Backend(place)) => {

@@ -317,7 +317,7 @@ impl<S: Socket> Engine<S> {
                 out.extend_from_slice(&build::SYNC);
                 backend.request(Request::InjectedDescribe { statement: statement.id });
                 backend.request(Request::InjectedSync);
-                self.write_to_backend(host, slot, &out, now);
+                self.write_to_backend(slot, &out);
             }
             (Healing::Checking, Some(named)) if backend.replay.is_as_seen(&named.seen) => {
                 let bytes = std::mem::take(&mut backend.replay.bytes);

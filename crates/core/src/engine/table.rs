@@ -12,6 +12,7 @@ use super::message::PoolRef;
 use super::pending_bytes::Spare;
 use super::process_ids::ProcessIds;
 use super::statement::{IdHasher, Keyed};
+use super::work::WorkQueue;
 use super::{Socket, limits};
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::listen::Board;
@@ -195,6 +196,7 @@ pub struct Engine<S: Socket> {
     pool_index: HashMap<PoolId, u32, std::hash::BuildHasherDefault<IdHasher>>,
     pub(super) wheel: Wheel,
     pub(super) again: Again,
+    pub(super) work: WorkQueue<S>,
     /// Who listens on what, by pool.
     pub(super) boards: BTreeMap<PoolId, Board>,
     /// Hubs of pools whose listening connection is here.
@@ -209,8 +211,7 @@ pub struct Engine<S: Socket> {
     /// Texts that clients have sent.
     pub(super) known: KnownTexts,
     /// What is read from servers; what is read from clients; what goes to each that is not passed
-    /// straight from where it was read. Taken while in use, so that the next waiter can be
-    /// served before the finished client is answered.
+    /// straight from where it was read. Taken while in use.
     pub(super) server_input: Box<[u8]>,
     /// Clients whose answers wait for the end of the turn.
     pub(super) late: Vec<Slot>,
@@ -238,6 +239,7 @@ impl<S: Socket> Engine<S> {
             pool_index: HashMap::default(),
             wheel: Wheel::new(),
             again: Again::default(),
+            work: WorkQueue::new(),
             boards: BTreeMap::new(),
             hubs: BTreeMap::new(),
             draining: None,

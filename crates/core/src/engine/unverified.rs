@@ -369,7 +369,7 @@ impl<S: Socket> Engine<S> {
         }
         client.backend = Some(backend);
         if done.is_err() {
-            self.hear_last_words(host, slot, "server closed the connection", now);
+            self.backend_lost(slot, "server closed the connection");
         } else {
             self.count_pinned(host, slot, now);
         }

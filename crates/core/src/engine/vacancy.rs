@@ -23,7 +23,6 @@ use super::from_client::client_message::ClientMessage;
 use super::table::Engine;
 use super::{Host, Socket};
 use crate::ids::{ClientId, Slot};
-use crate::time::Time;
 use crate::wire::TransactionStatus;
 
 /// What keeps connections from being opened.
@@ -91,19 +90,13 @@ impl<S: Socket> Engine<S> {
     }
 
     /// A database has been emptied for a client's statement.
-    pub(super) fn vacated<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        id: ClientId,
-        kept: Hold,
-        now: Time,
-    ) {
+    pub(super) fn vacated(&mut self, id: ClientId, kept: Hold) {
         let Some(client) = self.clients.get_mut(id.slot) else { return };
         let Some(extra) = &mut client.pending_session else { return };
         if matches!(extra.vacancy, Some(Vacancy::Asked)) {
             extra.vacancy = Some(Vacancy::Given(kept));
             client.held = false;
-            self.resume_client(host, id.slot, now);
+            self.resume_later(id.slot);
         }
     }
 }

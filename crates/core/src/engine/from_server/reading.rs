@@ -51,9 +51,8 @@ impl<S: Socket> Engine<S> {
         if kept + READ_ROOM_BYTES > limits::READ_BYTES {
             return vec![0; LOOKED_AT_BYTES_MAX + 2 * limits::READ_BYTES].into_boxed_slice();
         }
-        let buffer = std::mem::take(&mut self.server_input);
-        // Taken already: a waiter is served in the middle of another's turn.
-        if buffer.is_empty() { super::super::table::buffer() } else { buffer }
+        debug_assert!(!self.server_input.is_empty(), "one backend is read at a time");
+        std::mem::take(&mut self.server_input)
     }
 
     fn put_buffer(&mut self, buffer: Box<[u8]>) {
@@ -193,7 +192,7 @@ impl<S: Socket> Engine<S> {
         }
         self.answer(host, slot, out, passed, now);
         if lost {
-            self.hear_last_words(host, slot, "server closed the connection", now);
+            self.backend_lost(slot, "server closed the connection");
             return false;
         }
         if listened && relayed.broken.is_none() && relayed.goodbye.is_none() {
@@ -240,7 +239,7 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         if done || was_full {
-            self.after_answer(host, slot, now);
+            self.resume_later(slot);
         }
         if quiet || relayed.queries > 0 {
             self.rearm_if_limited(slot, now);
@@ -274,25 +273,10 @@ impl<S: Socket> Engine<S> {
             self.drain_if_idle(host, slot, now);
         }
         if done || answered.was_full {
-            self.after_answer(host, slot, now);
+            self.resume_later(slot);
         }
         self.rearm_if_limited(slot, now);
         !done && !answered.drained
-    }
-
-    /// Goes on with a client whose answers have come.
-    pub(in crate::engine) fn after_answer<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        now: Time,
-    ) {
-        if let Some(client) = self.clients.get(slot)
-            && client.state != ClientState::Closing
-            && (client.readable || !client.input.is_empty())
-        {
-            self.resume_client(host, slot, now);
-        }
     }
 
     /// Reads from a backend that has no client.

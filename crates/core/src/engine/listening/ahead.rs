@@ -142,7 +142,7 @@ impl<S: Socket> Engine<S> {
             listening.give_up_ahead();
         }
         self.give_notifications(host, slot, now);
-        self.resume_client(host, slot, now);
+        self.resume_later(slot);
     }
 }
 

@@ -48,7 +48,7 @@ impl<S: Socket> Engine<S> {
         listening.overheard_all = false;
         if !answers {
             self.give_notifications(host, slot, now);
-            self.resume_client(host, slot, now);
+            self.resume_later(slot);
             return;
         }
         let mut answer = std::mem::take(&mut listening.held);
@@ -82,7 +82,7 @@ impl<S: Socket> Engine<S> {
         }
         self.answer(host, slot, &answer, &[], now);
         if lost {
-            self.hear_last_words(host, slot, "server closed the connection", now);
+            self.backend_lost(slot, "server closed the connection");
             return;
         }
         let Some(client) = self.clients.get(slot) else { return };
@@ -95,7 +95,7 @@ impl<S: Socket> Engine<S> {
             return;
         }
         self.rearm_if_limited(slot, now);
-        self.after_answer(host, slot, now);
+        self.resume_later(slot);
     }
 
     /// A client is about to be told goodbye, or something else: what has been carried out for it, and

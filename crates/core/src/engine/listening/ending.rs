@@ -98,11 +98,11 @@ impl<S: Socket> Engine<S> {
             }
             let pool = self.pools[pool as usize].pool.clone();
             self.ask_hub(host, &pool, ask);
-            self.send_made(host, slot, &[CHANNELS_QUERY], now);
+            self.send_made(slot, &[CHANNELS_QUERY]);
         } else if leaves_shown {
             let pool = self.pools[pool as usize].pool.clone();
             self.ask_hub(host, &pool, ask);
-            self.leave(host, slot, &[UNLISTEN_ALL], true, now);
+            self.leave(slot, &[UNLISTEN_ALL], true);
         } else if after.is_empty() {
             let pool = self.pools[pool as usize].pool.clone();
             self.ask_hub(host, &pool, ask);
@@ -169,20 +169,14 @@ impl<S: Socket> Engine<S> {
     }
 
     /// Sends queries of ours to a client's backend.
-    pub(super) fn send_made<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        texts: &[&[u8]],
-        now: Time,
-    ) {
+    pub(super) fn send_made(&mut self, slot: Slot, texts: &[&[u8]]) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
         let mut out = Vec::new();
         for text in texts {
             backend.inject_query(text, &mut out);
         }
-        self.write_to_backend(host, slot, &out, now);
+        self.write_to_backend(slot, &out);
     }
 
     /// A client's backend has answered what it was sent for the sake of listening.
@@ -251,7 +245,7 @@ impl<S: Socket> Engine<S> {
         let mut after = pending.settle(&listening.channels, &on_backend);
         if keeps_natively {
             after.retain(|channel| listening.channels.contains(channel));
-            self.left_natively(host, slot, &after, &on_backend, now);
+            self.left_natively(host, slot, &after, &on_backend);
             return;
         }
         let joined: BTreeSet<Channel> = after.difference(&listening.channels).cloned().collect();
@@ -269,7 +263,7 @@ impl<S: Socket> Engine<S> {
                 self.release_answer(host, slot, now);
                 return;
             }
-            self.leave(host, slot, &[UNLISTEN_ALL], true, now);
+            self.leave(slot, &[UNLISTEN_ALL], true);
             return;
         }
         if other_encoding || after.len() > CHANNELS_A_CLIENT_MAX {
@@ -289,7 +283,7 @@ impl<S: Socket> Engine<S> {
         let pool = self.pools[client.pool as usize].pool.clone();
         let Some(ticket) = client.next_ticket(slot) else { return };
         self.ask_hub(host, &pool, ask);
-        self.mark_and_leave(host, ticket, &marker, now);
+        self.mark_and_leave(ticket, &marker);
     }
 
     /// A client whose own backend listens has left channels on which the listening connection
@@ -300,7 +294,6 @@ impl<S: Socket> Engine<S> {
         slot: Slot,
         after: &BTreeSet<Channel>,
         on_backend: &[Box<[u8]>],
-        now: Time,
     ) {
         let ask = self.change_channels(slot, after);
         let Some(client) = self.clients.get(slot) else { return };
@@ -312,40 +305,27 @@ impl<S: Socket> Engine<S> {
             Channel::new(mark).write_quoted(&mut text);
             text.push(b';');
         }
-        self.leave(host, slot, &[&text], true, now);
+        self.leave(slot, &[&text], true);
     }
 
     /// The listening connection is on the new channels: the backend may leave them.
-    pub(super) fn mark_and_leave<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        ticket: Ticket,
-        marker: &Channel,
-        now: Time,
-    ) {
+    pub(super) fn mark_and_leave(&mut self, ticket: Ticket, marker: &Channel) {
         let mut text = b"LISTEN ".to_vec();
         marker.write_quoted(&mut text);
         text.extend_from_slice(b";NOTIFY ");
         marker.write_quoted(&mut text);
         text.extend_from_slice(format!(",'{}'", ticket.write(self.id)).as_bytes());
-        self.leave(host, ticket.slot, &[&text, UNLISTEN_ALL], false, now);
+        self.leave(ticket.slot, &[&text, UNLISTEN_ALL], false);
     }
 
-    pub(super) fn leave<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        slot: Slot,
-        texts: &[&[u8]],
-        marked: bool,
-        now: Time,
-    ) {
+    pub(super) fn leave(&mut self, slot: Slot, texts: &[&[u8]], marked: bool) {
         let Some(client) = self.clients.get_mut(slot) else { return };
         client.held = true;
         if let Some(listening) = client.listening() {
             listening.stage = Stage::Leaving { answered: false, marked };
             listening.shown &= texts.last() != Some(&UNLISTEN_ALL);
         }
-        self.send_made(host, slot, texts, now);
+        self.send_made(slot, texts);
     }
 
     /// The client listens on its own backend, and keeps it; on the channels `after` the listening

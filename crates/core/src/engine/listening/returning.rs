@@ -60,13 +60,7 @@ impl<S: Socket> Engine<S> {
     }
 
     /// The listening connection has come up to the end of the transaction: the backend listens.
-    pub(super) fn return_to_backend<H: Host<S>>(
-        &mut self,
-        host: &mut H,
-        ticket: Ticket,
-        marker: &Channel,
-        now: Time,
-    ) {
+    pub(super) fn return_to_backend(&mut self, ticket: Ticket, marker: &Channel) {
         let Some(listening) = self.clients.get_mut(ticket.slot).and_then(Client::listening) else {
             return;
         };
@@ -83,7 +77,7 @@ impl<S: Socket> Engine<S> {
         mark.extend_from_slice(format!(",'{}'", ticket.write(self.id)).as_bytes());
         let mut end = b"UNLISTEN ".to_vec();
         marker.write_quoted(&mut end);
-        self.send_made(host, ticket.slot, &[&listens, &mark, &end], now);
+        self.send_made(ticket.slot, &[&listens, &mark, &end]);
     }
 
     /// The backend listens on all, and the listening connection has come to the marker.

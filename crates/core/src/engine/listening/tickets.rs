@@ -114,9 +114,9 @@ impl<S: Socket> Engine<S> {
                 }
                 self.release_answer(host, ticket.slot, now);
             }
-            Stage::Joining => self.mark_and_leave(host, ticket, marker, now),
+            Stage::Joining => self.mark_and_leave(ticket, marker),
             Stage::Ahead => self.joined_ahead(host, ticket.slot, Some(marker.clone()), now),
-            Stage::TakingOver => self.return_to_backend(host, ticket, marker, now),
+            Stage::TakingOver => self.return_to_backend(ticket, marker),
             Stage::AtRest | Stage::Asking | Stage::Leaving { .. } | Stage::Returning { .. } => {}
         }
     }
