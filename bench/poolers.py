@@ -58,6 +58,9 @@ name = "{database}"
 servers = ["{directory}:{server_port}"]
 pool_size = {pool_size}
 {extra}
+[process]
+io = "{io}"
+
 [pool]
 {pool}
 max_client_conn = {max_clients}
@@ -289,7 +292,8 @@ def _pgbouncer(processes):
     return layout
 
 
-def _hawser(program, values, tls, pool=""):
+def _hawser(program, values, tls, pool="", io="epoll"):
+    values["io"] = io
     values["tls"] = HAWSER_TLS.format(**values) if tls else ""
     values["pool"] = pool or values["pool"]
     files = {
@@ -303,6 +307,11 @@ def _hawser(program, values, tls, pool=""):
 def _hawser_plans(program, values, tls):
     """With the promise that no plan depends on what clients differ in."""
     return _hawser(program, values, tls, "custom_settings_in_plans = false")
+
+
+def _hawser_ring(program, values, tls):
+    """Loops that wait by io_uring."""
+    return _hawser(program, values, tls, io="io_uring")
 
 
 def _odyssey(program, values, tls):
@@ -348,6 +357,7 @@ def _shared_by_users(program, values, tls):
 LAYOUTS = {
     "hawser": _hawser,
     "hawser_plans": _hawser_plans,
+    "hawser_ring": _hawser_ring,
     "hawser_shared": _shared_by_users,
     "hawser_pools": _pools_by_user(_hawser),
     "pgbouncer_pools": _pools_by_user(_pgbouncer(1)),
@@ -382,6 +392,7 @@ def find_all(built_hawser):
         ("pgbouncer2", "PgBouncer {}, two processes", bouncer, "PGBOUNCER"),
         ("hawser", "Hawser {}", hawser, "HAWSER"),
         ("hawser_plans", "Hawser {}, custom_settings_in_plans = false", hawser, "HAWSER"),
+        ("hawser_ring", "Hawser {}, io_uring", hawser, "HAWSER"),
         ("odyssey", "Odyssey {}", os.environ.get("ODYSSEY"), "ODYSSEY"),
         ("pgdog", "PgDog {}", os.environ.get("PGDOG"), "PGDOG"),
         ("pgagroal", "pgagroal {}", os.environ.get("PGAGROAL"), "PGAGROAL"),

@@ -142,21 +142,25 @@ impl<S: Socket> Engine<S> {
     /// Does what is due, and what that leads to.
     #[inline]
     pub(super) fn work_off<H: Host<S>>(&mut self, host: &mut H, now: Time) {
-        while let Some(work) = self.work.take() {
-            self.work_on(host, work, now);
+        if !self.work.is_empty() {
+            self.work_on(host, now);
         }
     }
 
-    fn work_on<H: Host<S>>(&mut self, host: &mut H, work: Work<S>, now: Time) {
-        match work {
-            Work::Lend { client, backend } => self.lend(host, client, backend, now),
-            Work::Resume(slot) => self.resume(host, slot, now),
-            Work::LastWords { client, reason } => self.read_last_words(host, client, reason, now),
-            Work::Tidy(place) => self.read_tidied(host, place, now),
-            Work::HungUp(slot) if self.work.resumes(slot) => self.hang_up_later(slot),
-            Work::HungUp(slot) => {
-                if !self.again.hangs_up(Token::Client(slot)) {
-                    self.client_hung_up(host, slot, now);
+    fn work_on<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        while let Some(work) = self.work.take() {
+            match work {
+                Work::Lend { client, backend } => self.lend(host, client, backend, now),
+                Work::Resume(slot) => self.resume(host, slot, now),
+                Work::LastWords { client, reason } => {
+                    self.read_last_words(host, client, reason, now);
+                }
+                Work::Tidy(place) => self.read_tidied(host, place, now),
+                Work::HungUp(slot) if self.work.resumes(slot) => self.hang_up_later(slot),
+                Work::HungUp(slot) => {
+                    if !self.again.hangs_up(Token::Client(slot)) {
+                        self.client_hung_up(host, slot, now);
+                    }
                 }
             }
         }
