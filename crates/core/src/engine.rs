@@ -35,6 +35,7 @@ pub mod census;
 mod cleanup;
 pub mod client;
 mod client_identity;
+mod drawn;
 pub mod effects;
 mod events;
 mod from_client;

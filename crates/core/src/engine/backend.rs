@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::at_stake::AtStake;
 use super::census::Functions;
 use super::client_identity::ClientIdentity;
+use super::drawn::Drawn;
 use super::effects::Effects;
 use super::from_client::client_message::OwnNames;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
@@ -22,7 +23,7 @@ use super::unverified::Unverified;
 use super::within::Within;
 use super::{CancelRequest, Host, ServerAddressId, Socket};
 use crate::ids::{BackendId, LoopId, Slot};
-use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters, TextClass};
+use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
 use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
@@ -194,18 +195,7 @@ pub struct Backend<S: Socket> {
     /// A transaction has ended on it since all that was notified before had been heard: what comes
     /// from it may be another client's.
     pub(super) notifies_unheard: bool,
-    /// Since it was lent, its client has sent something that may have drawn from a sequence.
-    pub(super) drawn: bool,
-    /// Before it was lent, others have, and that has not been discarded since.
-    pub(super) drawn_before: bool,
-    /// Since it was lent, what currval and lastval would answer has been discarded.
-    pub(super) sequences_discarded: bool,
-    /// In this transaction its client, whose pool asks for such values, has last drawn one (`true`), or
-    /// asked.
-    pub(super) drawn_to_ask: Option<bool>,
-    /// The text that has drawn last, and transactions since that its client has kept this for.
-    pub(super) drawn_by_text: TextClass,
-    pub(super) kept_to_ask: u8,
+    pub(super) drawn: Drawn,
     /// Settings that may fail are under way, in a transaction block of ours.
     pub(super) applying: bool,
     /// It may have the empty statement (see [`super::from_client::client_message::aborted`]).
@@ -312,12 +302,7 @@ impl<S: Socket> Backend<S> {
             uncertain: false,
             at_stake: AtStake::default(),
             notifies_unheard: false,
-            drawn: false,
-            drawn_before: false,
-            sequences_discarded: false,
-            drawn_to_ask: None,
-            drawn_by_text: TextClass::default(),
-            kept_to_ask: 0,
+            drawn: Drawn::default(),
             applying: false,
             has_empty: false,
             custom: CustomNames::NONE,

@@ -109,13 +109,12 @@ impl<S: Socket> Backend<S> {
     /// server alone knows its client's unnamed statement, which a query of ours would take away.
     pub(super) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
-        if self.sequences_discarded {
+        if self.drawn.is_discarded() {
             return;
         }
         let alone = !self.requests.is_in_pipeline() && !beside;
         self.inject_command(DISCARD_SEQUENCES.to_vec(), beside, out);
-        self.drawn_before &= !alone;
-        self.sequences_discarded = true;
+        self.drawn.discard(alone);
     }
 
     /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as

@@ -65,18 +65,15 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
-        backend.sequences_discarded = false;
         backend.unnamed_changed = false;
         backend.at_stake.forget_parsed();
-        backend.drawn_to_ask = None;
-        backend.kept_to_ask = 0;
         backend.bringing = false;
         backend.unverified = None;
         backend.pinned = None;
         if !backend.uncertain {
             backend.statements.settle();
         }
-        backend.drawn_before |= std::mem::take(&mut backend.drawn);
+        backend.drawn.give_back();
         backend.rereading = false;
         backend.local_path = false;
         backend.requests.break_run();
@@ -597,7 +594,9 @@ impl<S: Socket> Backend<S> {
         let reported = |name: &[u8]| self.parameters.get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };
-        self.drawn_before &= !unusual.discards_all; // and what was drawn from sequences
+        if unusual.discards_all {
+            self.drawn.forget_others();
+        }
         if unusual.forgets_statements {
             self.statements.clear();
             self.by_sql = None;

@@ -270,7 +270,7 @@ impl<S: Socket> Backend<S> {
             }
             Runs::Query { text } => {
                 self.begin_plain(client, now);
-                self.drawn |= !draws_nothing(text);
+                self.drawn.note(!draws_nothing(text));
                 (self.unnamed, client.unnamed, client.unnamed_serial) = (None, None, 0);
                 self.requests.push_plain(PlainPipeline::Query);
             }
@@ -308,7 +308,7 @@ impl<S: Socket> Backend<S> {
             self.replay.begin_whole(pipeline.bytes, *serial, describes);
         }
         seen.binds(statement.id, since);
-        self.drawn |= !statement.draws_nothing;
+        self.drawn.note(!statement.draws_nothing);
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
@@ -329,7 +329,7 @@ impl<S: Socket> Backend<S> {
     ) {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
-        self.drawn |= !unnamed.draws_nothing;
+        self.drawn.note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
         client.unnamed_serial = serial;
@@ -371,7 +371,7 @@ impl<S: Socket> Relay<'_, S> {
             || backend.within.is_some()
             || backend.unverified.is_some()
             || backend.vacancy.is_some()
-            || backend.drawn_to_ask.is_some()
+            || backend.drawn.has_last()
             || !backend.replay.is_idle()
             || !backend.at_stake.is_nothing()
             || !client.desired.is_shared_with(&backend.applied)

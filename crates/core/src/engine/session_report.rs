@@ -355,7 +355,7 @@ impl<S: Socket> Backend<S> {
 
     /// Its client has kept it to ask for what it drew, and has not asked.
     pub(super) fn note_unasked(&mut self) {
-        self.pool.asking.note_waste(self.drawn_by_text);
+        self.pool.asking.note_waste(self.drawn.text());
         if let Some(exact) = &mut self.session_report {
             exact.unasked = true;
         }

@@ -441,10 +441,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Request::Query);
-                self.backend.drawn = true;
+                self.backend.drawn.note(true);
                 return Ok(());
             };
-            draws = self.backend.drawn || !draws_nothing(text);
+            draws = self.backend.drawn.by_client() || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
                 && !findings.nulls.is_empty()
@@ -570,7 +570,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.unnamed = None;
         self.client.unnamed = None;
         self.client.unnamed_serial = unnaming;
-        self.backend.drawn |= draws;
+        self.backend.drawn.note(draws);
         Ok(())
     }
 

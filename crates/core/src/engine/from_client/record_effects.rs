@@ -3,6 +3,7 @@
 use super::super::Socket;
 use super::super::backend::{Backend, Reset};
 use super::super::client::{Client, Resetting};
+use super::super::drawn::Last;
 use super::super::effects::{Effects, IN_DOUBT, Unusual};
 use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, SchemaChange};
@@ -106,8 +107,8 @@ impl<S: Socket> Client<S> {
             backend.pool.asking.note_question();
         }
         if effects.reads_sequences {
-            backend.drawn_to_ask = Some(false);
-            backend.pool.asking.note_use(backend.drawn_by_text);
+            backend.drawn.note_last(Last::Asked);
+            backend.pool.asking.note_use(backend.drawn.text());
         }
         let Some(unusual) = &effects.unusual else { return };
         backend.replay.forget();

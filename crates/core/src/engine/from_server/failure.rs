@@ -177,7 +177,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             Some(_) => {}
         }
-        self.backend.sequences_discarded = false; // what was to do that may be ignored
+        self.backend.drawn.discard_again(); // what was to do that may be ignored
         if undone.touches_unnamed && self.backend.unnamed_since <= erring {
             self.backend.forget_unnamed();
         }

@@ -424,7 +424,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                         return self.bind_instead(portal, name);
                     }
                     self.client.note_portal(portal, None)?;
-                    self.backend.drawn |= draws;
+                    self.backend.drawn.note(draws);
                     self.pass();
                     self.backend.request(Request::Bind { statement: 0 });
                     return Ok(());
@@ -436,7 +436,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     return self.bind_instead(portal, name);
                 }
                 self.client.note_portal(portal, unusual)?;
-                self.backend.drawn |= draws;
+                self.backend.drawn.note(draws);
                 if let Some(written) =
                     self.with_channels(body, self.client.basis, &unnamed.settings, effects)
                 {
@@ -516,7 +516,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.drawn |= !statement.draws_nothing;
+        self.backend.drawn.note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
     }
 

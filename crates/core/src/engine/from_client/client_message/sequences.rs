@@ -25,6 +25,7 @@ use super::ClientMessage;
 use super::written::Parameters;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
+use crate::engine::drawn::Last;
 use crate::engine::from_client::Halt;
 use crate::engine::statement::begins_with_any;
 use crate::engine::table::Engine;
@@ -114,13 +115,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.asks_for_sequences() {
             return Ok(()); // others' values went before its first message
         }
-        if self.backend.sequences_discarded {
+        if self.backend.drawn.is_discarded() {
             return Ok(());
         }
         if self.backend.requests.is_in_pipeline() {
             if self.backend.status != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
-                if self.backend.drawn {
+                if self.backend.drawn.by_client() {
                     self.keep_own_alone();
                 } else {
                     self.discard_sequences();
@@ -132,7 +133,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.hold()?;
         if !self.backend.may_have_failed() && !self.backend.requests.owes_client() {
             self.passage.cut(self.backend)?;
-            if self.backend.status == TransactionStatus::Idle || !self.backend.drawn {
+            if self.backend.status == TransactionStatus::Idle || !self.backend.drawn.by_client() {
                 self.discard_sequences();
             } else {
                 self.keep_own_alone();
@@ -208,15 +209,15 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None if self.client.is_session_mode() => return Ok(()),
             None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
             None if self.client.reads_sequences => {}
-            None if self.backend.drawn_before
+            None if self.backend.drawn.by_others()
                 && self.backend.pool.asking.has_asked()
                 && (self.header.kind != frontend::QUERY
                     || self.text_at_hand().is_none_or(may_draw_or_ask)) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
-            Some(true) => self.backend.sequences_discarded = false,
+            Some(true) => self.backend.drawn.discard_again(),
         }
-        if !self.backend.sequences_discarded {
+        if !self.backend.drawn.is_discarded() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
@@ -255,9 +256,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[inline]
     pub(super) fn note_drawing(&mut self) {
         if matches!(self.header.kind, frontend::BIND | frontend::FUNCTION_CALL)
-            && !self.backend.drawn
+            && !self.backend.drawn.by_client()
         {
-            self.backend.drawn = !self.text_at_hand().is_some_and(draws_nothing);
+            let draws = !self.text_at_hand().is_some_and(draws_nothing);
+            self.backend.drawn.note(draws);
         }
         if self.backend.pool.asking.has_asked()
             && matches!(self.header.kind, frontend::QUERY | frontend::BIND)
@@ -268,18 +270,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// The same, where clients ask for what they draw.
     fn note_drawing_to_ask(&mut self) {
-        let (has_drawn, class) = match self.text_at_hand() {
-            None => (Some(true), TextClass::default()), // too long to be looked at, or the server's alone
-            Some(text) if has_question(text) => (Some(false), self.backend.drawn_by_text),
-            Some(text) if begins_with_any(text.trim_ascii_start(), &[b"discard"]) => {
-                (Some(false), self.backend.drawn_by_text)
+        let discards = |text: &[u8]| begins_with_any(text.trim_ascii_start(), &[b"discard"]);
+        let (last, class) = match self.text_at_hand() {
+            None => (Last::Drew, TextClass::default()), // too long to be looked at, or the server's alone
+            Some(text) if has_question(text) || discards(text) => {
+                (Last::Asked, self.backend.drawn.text())
             }
-            Some(text) if draws(text) => (Some(true), TextClass::of(text)),
+            Some(text) if draws(text) => (Last::Drew, TextClass::of(text)),
             Some(_) => return,
         };
-        self.backend.drawn_by_text = class;
+        self.backend.drawn.note_text(class);
         if self.backend.session_report.is_none() {
-            self.backend.drawn_to_ask = has_drawn;
+            self.backend.drawn.note_last(last);
         }
     }
 }
@@ -289,21 +291,24 @@ impl<S: Socket> Client<S> {
     /// backend until it has asked, unless what it drew is beside what others have drawn.
     #[inline]
     pub(in crate::engine) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
-        if backend.drawn_to_ask.is_some() || self.pins.contains(Part::SequenceValue) {
+        if backend.drawn.has_last() || self.pins.contains(Part::SequenceValue) {
             self.settle_keeping(backend, failed);
         }
     }
 
     #[cold]
     fn settle_keeping(&mut self, backend: &mut Backend<S>, failed: bool) {
-        match backend.drawn_to_ask.take() {
-            Some(false) => {
+        match backend.drawn.take_last() {
+            Some(Last::Asked) => {
                 self.pins.remove(Part::SequenceValue);
-                backend.kept_to_ask = 0;
+                backend.drawn.asked();
             }
-            Some(true) => {
-                let all_its_own = backend.sequences_discarded || !backend.drawn_before;
-                if all_its_own && !failed && !self.is_session_mode() && !backend.is_classic() {
+            Some(Last::Drew) => {
+                if backend.drawn.is_all_its_own()
+                    && !failed
+                    && !self.is_session_mode()
+                    && !backend.is_classic()
+                {
                     self.keep_what_it_drew(backend);
                 }
             }
@@ -321,9 +326,9 @@ impl<S: Socket> Client<S> {
         }
         let asking = &backend.pool.asking;
         let others_wait = backend.pool.anybody_waits();
-        backend.kept_to_ask = backend.kept_to_ask.saturating_add(1);
-        let expected = asking.is_expected_after(backend.drawn_by_text);
-        if (others_wait && (backend.kept_to_ask > KEPT_TRANSACTIONS_MAX || !expected))
+        let kept = backend.drawn.keep();
+        let expected = asking.is_expected_after(backend.drawn.text());
+        if (others_wait && (kept > KEPT_TRANSACTIONS_MAX || !expected))
             || (!asking.has_asked() && !expected)
         {
             self.pins.remove(Part::SequenceValue); // nothing was kept in vain: it was busy

@@ -1,0 +1,144 @@
+//! Whose values of sequences a server connection answers currval and lastval with.
+//!
+//! # Model
+//! ```text
+//!   lent ──► the client draws ──► given back: what it drew is another's for the next client
+//!                                       │
+//!   before the next may ask ◄── discarded (DISCARD SEQUENCES), or the pool keeps those who ask
+//! ```
+//! What is discarded and when is for [`super::from_client::client_message::sequences`] to decide.
+
+use crate::pool::TextClass;
+
+/// What has been drawn from sequences on a server connection.
+#[derive(Default, Debug)]
+pub(super) struct Drawn {
+    /// Since it was lent, its client has sent something that may have drawn.
+    by_client: bool,
+    /// Before it was lent, others have, and that has not been discarded since.
+    by_others: bool,
+    /// Since it was lent, what currval and lastval would answer has been discarded.
+    discarded: bool,
+    last: Option<Last>,
+    /// The text that has drawn last.
+    text: TextClass,
+    /// Transactions since that its client has kept the connection for, to ask.
+    kept: u8,
+}
+
+/// What its client, whose pool asks for such values, has done last in this transaction.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Last {
+    Drew,
+    Asked,
+}
+
+impl Drawn {
+    /// Its client sends something that may draw, or may not.
+    #[inline]
+    pub(super) fn note(&mut self, may_draw: bool) {
+        self.by_client |= may_draw;
+    }
+
+    /// Whether its client may have drawn since it was lent.
+    #[inline]
+    pub(super) fn by_client(&self) -> bool {
+        self.by_client
+    }
+
+    /// Whether others may have drawn before, and currval and lastval answer with that.
+    pub(super) fn by_others(&self) -> bool {
+        self.by_others
+    }
+
+    /// Whether what there is is its client's alone.
+    pub(super) fn is_all_its_own(&self) -> bool {
+        self.discarded || !self.by_others
+    }
+
+    pub(super) fn is_discarded(&self) -> bool {
+        self.discarded
+    }
+
+    /// What has been drawn is discarded; `alone`: by a command that no failing pipeline takes back.
+    pub(super) fn discard(&mut self, alone: bool) {
+        self.by_others &= !alone;
+        self.discarded = true;
+    }
+
+    /// What was to discard it may not have: it is discarded once more before it is asked for.
+    pub(super) fn discard_again(&mut self) {
+        self.discarded = false;
+    }
+
+    /// A reset has taken away all that others drew.
+    pub(super) fn forget_others(&mut self) {
+        self.by_others = false;
+    }
+
+    /// It goes back to its pool.
+    pub(super) fn give_back(&mut self) {
+        self.by_others |= std::mem::take(&mut self.by_client);
+        self.discarded = false;
+        self.last = None;
+        self.kept = 0;
+    }
+
+    /// The text that has drawn last.
+    pub(super) fn text(&self) -> TextClass {
+        self.text
+    }
+
+    pub(super) fn note_text(&mut self, text: TextClass) {
+        self.text = text;
+    }
+
+    pub(super) fn note_last(&mut self, last: Last) {
+        self.last = Some(last);
+    }
+
+    /// Whether the end of the transaction is to be looked at for this.
+    #[inline]
+    pub(super) fn has_last(&self) -> bool {
+        self.last.is_some()
+    }
+
+    pub(super) fn take_last(&mut self) -> Option<Last> {
+        self.last.take()
+    }
+
+    /// Its client has asked: it does not keep the connection for that any more.
+    pub(super) fn asked(&mut self) {
+        self.kept = 0;
+    }
+
+    /// Its client keeps the connection to ask. For how many transactions it has done so.
+    pub(super) fn keep(&mut self) -> u8 {
+        self.kept = self.kept.saturating_add(1);
+        self.kept
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_client_drew_is_another_s_after_it() {
+        let mut drawn = Drawn::default();
+        drawn.note(false);
+        assert!(drawn.is_all_its_own());
+        drawn.note(true);
+        assert!(drawn.by_client() && drawn.is_all_its_own());
+        drawn.give_back();
+        assert!(!drawn.by_client() && drawn.by_others() && !drawn.is_all_its_own());
+        // Within a pipeline that may fail, it stays others' until that is known.
+        drawn.discard(false);
+        assert!(drawn.is_all_its_own() && drawn.by_others());
+        drawn.discard_again();
+        assert!(!drawn.is_all_its_own());
+        drawn.discard(true);
+        drawn.give_back();
+        assert!(drawn.is_all_its_own() && !drawn.is_discarded());
+    }
+}
