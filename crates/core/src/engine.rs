@@ -57,6 +57,7 @@ mod recover;
 mod replay;
 mod request_queue;
 mod restore;
+mod server_unnamed;
 mod session_report;
 mod sql_statement;
 pub mod statement;

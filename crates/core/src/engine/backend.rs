@@ -14,6 +14,7 @@ use super::message::PoolRef;
 use super::replay::Replay;
 use super::request_queue::{Change, Displaced, Request, RequestQueue};
 use super::restore::Longer;
+use super::server_unnamed::ServerUnnamed;
 use super::session_report::SessionReport;
 use super::sql_statement::BackendSql;
 use super::statement::{BackendStatements, Unnamed};
@@ -116,11 +117,6 @@ pub struct Backend<S: Socket> {
 
     /// What it has not answered yet.
     pub(super) requests: RequestQueue,
-    /// The pipeline that last changed the unnamed statement.
-    pub(super) unnamed_since: u64,
-    /// The settings at the end of any earlier pipeline than this are those under which the unnamed
-    /// statement was parsed.
-    pub(super) unnamed_follows: u64,
     /// The server has said goodbye (FATAL, PANIC), or its connection has ended.
     pub(super) gone: bool,
     /// How long its client waited for it before this transaction, in microseconds.
@@ -158,7 +154,7 @@ pub struct Backend<S: Socket> {
     /// Shared prepared statements that the server has.
     pub(super) statements: BackendStatements,
     /// The unnamed statement that the server has.
-    pub(super) unnamed: Option<Arc<Unnamed>>,
+    pub(super) unnamed: ServerUnnamed,
     /// What cannot be undone has happened to it: it is closed, not given back.
     pub(super) spoiled: Option<&'static str>,
     pub(super) tidying: Tidying,
@@ -178,9 +174,6 @@ pub struct Backend<S: Socket> {
     /// When its client last took or sent a byte.
     pub(super) progress: Time,
     pub(super) transactions: u64,
-    /// The unnamed statement, prepared anew, is another than its client has been told, whose message has
-    /// waited for that.
-    pub(super) unnamed_changed: bool,
     /// The pipeline under way, in case it must be sent again.
     pub(super) replay: Replay,
     /// Where the text of the Query that is being answered is longer than its client's own.
@@ -263,8 +256,6 @@ impl<S: Socket> Backend<S> {
             place,
             home,
             requests: RequestQueue::default(),
-            unnamed_since: 0,
-            unnamed_follows: 0,
             gone: false,
             waited_us: 0,
             hung_up: false,
@@ -283,7 +274,7 @@ impl<S: Socket> Backend<S> {
             parameters: seed.parameters,
             pool: seed.pool,
             statements: BackendStatements::new(keep as usize),
-            unnamed: None,
+            unnamed: ServerUnnamed::default(),
             spoiled: None,
             tidying: Tidying::No,
             reset_due: Reset::No,
@@ -295,7 +286,6 @@ impl<S: Socket> Backend<S> {
             since: seed.opened,
             progress: seed.opened,
             transactions: 0,
-            unnamed_changed: false,
             replay: Replay::default(),
             longer: Vec::new(),
             longer_parse: None,
@@ -445,7 +435,7 @@ impl<S: Socket> Backend<S> {
     /// statement. (What nothing precedes is not ignored.)
     #[inline]
     pub(super) fn displaced(&self, unnamed: Option<Arc<Unnamed>>, serial: u32) -> Option<Change> {
-        let follows = self.unnamed_follows;
+        let follows = self.unnamed.follows();
         let displaced = || Box::new(Displaced { unnamed, serial, follows });
         (!self.requests.is_empty()).then(|| Change::Displaces(displaced()))
     }
@@ -453,12 +443,6 @@ impl<S: Socket> Backend<S> {
     /// A client may leave what only the end of the connection takes off.
     pub(super) fn spoil_for_good(&mut self) {
         self.spoiled.get_or_insert("a client changed what cannot be undone");
-    }
-
-    /// What the server has as unnamed statement is not known any more: whoever uses it next
-    /// prepares or closes it first.
-    pub(super) fn forget_unnamed(&mut self) {
-        self.unnamed = Some(Unnamed::unknown());
     }
 
     /// Whether a simple query in a pipeline that a Sync ends later leaves the server in a state in

@@ -93,14 +93,14 @@ impl<S: Socket> Backend<S> {
         build::query(out, text);
         self.request(Request::InjectedQuery);
         // A simple query takes the unnamed statement away.
-        self.unnamed = None;
+        self.unnamed.taken_by_query();
     }
 
     /// Appends a question of ours about the session.
     pub(super) fn inject_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
         self.request(Request::InjectedQuestion);
-        self.unnamed = None;
+        self.unnamed.taken_by_query();
     }
 
     /// Appends what keeps currval and lastval from answering with another client's values: they

@@ -65,7 +65,7 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
-        backend.unnamed_changed = false;
+        backend.unnamed.note_change(false);
         backend.at_stake.forget_parsed();
         backend.bringing = false;
         backend.unverified = None;
@@ -590,7 +590,7 @@ impl<S: Socket> Backend<S> {
     /// client of session mode: it is asked for.
     fn was_reset(&mut self, query: &[u8]) {
         self.reset_due = Reset::No;
-        self.unnamed = None;
+        self.unnamed.taken_by_query();
         let reported = |name: &[u8]| self.parameters.get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };

@@ -552,7 +552,7 @@ impl<S: Socket> Relay<'_, S> {
         if fits || self.client.is_none() {
             return None;
         }
-        self.backend.unnamed_changed = waits;
+        self.backend.unnamed.note_change(waits);
         (!waits).then(|| {
             let error = ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,

@@ -260,7 +260,7 @@ impl<S: Socket> Backend<S> {
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
-                if self.unnamed_changed || !self.takes_as_plain(client, text) =>
+                if self.unnamed.has_changed() || !self.takes_as_plain(client, text) =>
             {
                 return Ok(Passed::Unusual);
             }
@@ -271,7 +271,8 @@ impl<S: Socket> Backend<S> {
             Runs::Query { text } => {
                 self.begin_plain(client, now);
                 self.drawn.note(!draws_nothing(text));
-                (self.unnamed, client.unnamed, client.unnamed_serial) = (None, None, 0);
+                self.unnamed.taken_by_query();
+                (client.unnamed, client.unnamed_serial) = (None, 0);
                 self.requests.push_plain(PlainPipeline::Query);
             }
         }
@@ -333,9 +334,8 @@ impl<S: Socket> Backend<S> {
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
         client.unnamed_serial = serial;
-        self.unnamed = Some(unnamed);
-        (self.unnamed_since, self.unnamed_follows) =
-            (self.requests.pipeline(), self.requests.pipeline());
+        let pipeline = self.requests.pipeline();
+        self.unnamed.parsed(unnamed, pipeline, pipeline);
         client.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }

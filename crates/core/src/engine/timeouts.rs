@@ -114,7 +114,7 @@ impl<S: Socket> Backend<S> {
             build::query(out, b"SET statement_timeout TO 0");
             self.request(Request::InjectedLift);
         }
-        self.unnamed = None;
+        self.unnamed.taken_by_query();
         self.bringing = true;
         true
     }

@@ -578,7 +578,7 @@ impl<S: Socket> Client<S> {
             let before = named.statement.clone();
             named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
         }
-        if backend.unnamed_since >= since
+        if backend.unnamed.since() >= since
             && let Some(unnamed) = &self.unnamed
         {
             let effects = backend.effects_of_body(&unnamed.body, &backend.applied);

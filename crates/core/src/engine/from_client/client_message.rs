@@ -330,7 +330,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         let since = match self.client.statement(name) {
-            _ if name.is_empty() => Some(self.backend.unnamed_since),
+            _ if name.is_empty() => Some(self.backend.unnamed.since()),
             Some(named) => Some(named.pipeline),
             None => self.backend.requests.closing_since(name),
         };
@@ -562,12 +562,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if unsynced {
             // It may be ignored, and then takes nothing away.
-            self.backend.unnamed_since = self.backend.requests.pipeline() - 1;
+            self.backend.unnamed.changes_in(self.backend.requests.pipeline() - 1);
             if self.backend.is_left_started_by_mixed_pipelines() {
                 self.backend.spoiled.get_or_insert("a simple query stood in its client's pipeline");
             }
         }
-        self.backend.unnamed = None;
+        self.backend.unnamed.taken_by_query();
         self.client.unnamed = None;
         self.client.unnamed_serial = unnaming;
         self.backend.drawn.note(draws);

@@ -178,8 +178,8 @@ impl<S: Socket> Relay<'_, S> {
             Some(_) => {}
         }
         self.backend.drawn.discard_again(); // what was to do that may be ignored
-        if undone.touches_unnamed && self.backend.unnamed_since <= erring {
-            self.backend.forget_unnamed();
+        if undone.touches_unnamed && self.backend.unnamed.since() <= erring {
+            self.backend.unnamed.forget();
         }
         // The unnamed statement that the server still has is the one before those it ignored.
         if let (Some(client), Some(before)) = (&mut self.client, undone.unnamed) {

@@ -234,14 +234,14 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
         let before = named.statement.clone();
         named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
     }
-    if ended < backend.unnamed_follows
+    if ended < backend.unnamed.follows()
         && let Some(unnamed) = &client.unnamed
-        && backend.unnamed.as_ref().is_some_and(|other| Arc::ptr_eq(unnamed, other))
+        && backend.unnamed.is(Some(unnamed))
     {
         let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
         let again = unnamed.under(backend.applied.clone(), effects);
         client.unnamed = Some(again.clone());
-        backend.unnamed = Some(again);
+        backend.unnamed.restate(again);
     }
     // The same for those that come back if what has taken their place fails.
     let mut requests = std::mem::take(&mut backend.requests);

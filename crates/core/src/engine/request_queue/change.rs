@@ -70,7 +70,7 @@ pub(in crate::engine) struct Displaced {
     pub(in crate::engine) unnamed: Option<Arc<Unnamed>>,
     /// Of its Parse.
     pub(in crate::engine) serial: u32,
-    /// See [`super::super::backend::Backend::unnamed_follows`].
+    /// See [`super::super::server_unnamed::ServerUnnamed`].
     pub(in crate::engine) follows: u64,
 }
 

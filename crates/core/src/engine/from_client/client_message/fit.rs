@@ -245,10 +245,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's unnamed statement is another now than the one that the client has been told of. Whether
     /// the message at hand is to be refused.
     pub(super) fn unnamed_has_changed(&mut self) -> bool {
-        if !std::mem::take(&mut self.backend.unnamed_changed) {
+        if !self.backend.unnamed.take_changed() {
             return false;
         }
-        self.backend.forget_unnamed();
+        self.backend.unnamed.forget();
         let Some(unnamed) = self.client.unnamed.clone() else { return false };
         let Some(seen) = unnamed.told() else { return false };
         match self.typed(&unnamed.body, seen) {

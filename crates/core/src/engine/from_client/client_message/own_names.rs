@@ -233,7 +233,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         build::query(&mut self.passage.out, b"ROLLBACK");
         self.backend.request(Request::InjectedRollback);
-        self.backend.unnamed = None;
+        self.backend.unnamed.taken_by_query();
         self.backend.replay.forget();
         (self.backend.bringing, self.backend.rolled_back) = (true, true);
         self.wait().map(|()| false)

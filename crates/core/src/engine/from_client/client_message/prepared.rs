@@ -119,10 +119,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let before = self.client.unnamed.replace(unnamed.clone());
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
             let displaced = self.backend.displaced(before, serial);
-            self.backend.unnamed = Some(unnamed);
-            self.backend.unnamed_since = self.backend.requests.pipeline();
-            self.backend.unnamed_follows = self.backend.requests.pipeline()
-                + u64::from(self.backend.requests.is_behind_execute());
+            let pipeline = self.backend.requests.pipeline();
+            let follows = pipeline + u64::from(self.backend.requests.is_behind_execute());
+            self.backend.unnamed.parsed(unnamed, pipeline, follows);
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
@@ -345,8 +344,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if name.is_empty() {
             self.client.unnamed = None;
             self.client.unnamed_serial = 0;
-            self.backend.unnamed = None;
-            self.backend.unnamed_since = self.backend.requests.pipeline();
+            self.backend.unnamed.closed(self.backend.requests.pipeline());
         }
         self.pass();
         self.backend.request_noted(renoted, Request::Parse { serial: 0, statement: 0 });
@@ -593,11 +591,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             self.before_catalog(effects)?; // it may take the server's away
         }
-        let same = match (&self.client.unnamed, &self.backend.unnamed) {
-            (None, None) => true,
-            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
-            _ => false,
-        };
+        let same = self.backend.unnamed.is(self.client.unnamed.as_ref());
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;
@@ -611,10 +605,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.backend.request(Request::Injected);
                 }
             }
-            self.backend.unnamed = self.client.unnamed.clone();
-            self.backend.unnamed_since = self.backend.requests.pipeline();
-            self.backend.unnamed_follows = 0;
-            if let Some(unnamed) = &self.backend.unnamed.clone() {
+            let pipeline = self.backend.requests.pipeline();
+            self.backend.unnamed.brought(self.client.unnamed.clone(), pipeline);
+            if let Some(unnamed) = &self.client.unnamed.clone() {
                 self.compare_unnamed(unnamed)?;
             }
         }
@@ -695,8 +688,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             if name.is_empty() {
                 self.client.unnamed = None;
                 self.client.unnamed_serial = 0;
-                self.backend.unnamed = None;
-                self.backend.unnamed_since = self.backend.requests.pipeline();
+                self.backend.unnamed.closed(self.backend.requests.pipeline());
             } else {
                 self.close_own(name);
             }
