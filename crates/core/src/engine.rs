@@ -27,6 +27,7 @@
 //! the server, which is the slowest, starts soonest.
 
 mod again;
+mod ahead;
 mod answer;
 mod at_stake;
 pub mod backend;

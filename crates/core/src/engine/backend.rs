@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::ahead::Ahead;
 use super::at_stake::AtStake;
 use super::census::Functions;
 use super::client_identity::ClientIdentity;
 use super::drawn::Drawn;
 use super::effects::Effects;
-use super::from_client::client_message::OwnNames;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
 use super::message::PoolRef;
 use super::replay::Replay;
@@ -189,6 +189,8 @@ pub struct Backend<S: Socket> {
     /// from it may be another client's.
     pub(super) notifies_unheard: bool,
     pub(super) drawn: Drawn,
+    /// What has been sent for the message at hand, which waits.
+    pub(super) ahead: Ahead,
     /// Settings that may fail are under way, in a transaction block of ours.
     pub(super) applying: bool,
     /// It may have the empty statement (see [`super::from_client::client_message::aborted`]).
@@ -204,8 +206,6 @@ pub struct Backend<S: Socket> {
     pub(super) by_sql: Option<Box<BackendSql>>,
     /// Since its client's last transaction, those that could not be prepared have not been tried.
     pub(super) retries_sql: bool,
-    /// Its client's message waits for what was sent before it.
-    pub(super) bringing: bool,
     /// What has become of tries to take a short timeout off.
     pub(super) lifts: Lifts,
     /// Functions that do something to sessions, if there are any, and which version of these.
@@ -213,10 +213,6 @@ pub struct Backend<S: Socket> {
     pub(super) functions_serial: u32,
     /// Settings under way within its client's pipeline.
     pub(super) within: Option<Box<Within>>,
-    /// And that is statements of the protocol under its own names.
-    pub(super) own_names: OwnNames,
-    /// The Query that waits for them begins with the ROLLBACK that has gone before it.
-    pub(super) rolled_back: bool,
     /// What its server reports of the session, if it does.
     pub(super) session_report: Option<Box<SessionReport>>,
     /// Its pool is one that users share: nothing is sent to it for a client whose it is not.
@@ -300,13 +296,11 @@ impl<S: Socket> Backend<S> {
             local_path: false,
             by_sql: None,
             retries_sql: true,
-            bringing: false,
             lifts: Lifts::default(),
             functions,
             functions_serial,
             within: None,
-            own_names: OwnNames::No,
-            rolled_back: false,
+            ahead: Ahead::default(),
             session_report: exact,
             shared,
             hand_over,
@@ -379,7 +373,7 @@ impl<S: Socket> Backend<S> {
     /// anything brought to it for a message that is still to come.
     pub(super) fn is_at_rest(&self) -> bool {
         !self.gone
-            && !self.bringing
+            && !self.ahead.waits()
             && !self.replay.is_healing()
             && self.requests.is_at_rest()
             && self.status == TransactionStatus::Idle

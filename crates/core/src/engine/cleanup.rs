@@ -67,7 +67,7 @@ impl<S: Socket> Engine<S> {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.unnamed.note_change(false);
         backend.at_stake.forget_parsed();
-        backend.bringing = false;
+        backend.ahead.end();
         backend.unverified = None;
         backend.pinned = None;
         if !backend.uncertain {
@@ -459,7 +459,7 @@ impl<S: Socket> Engine<S> {
         }
         backend.replay.forget();
         backend.waited_us = 0;
-        backend.bringing = false;
+        backend.ahead.end();
         backend.unverified = None;
         backend.pinned = None;
         backend.reset_due = backend.reset_due.max(reset);

@@ -285,7 +285,7 @@ impl<S: Socket> Backend<S> {
         client.held = false;
         client.since = now;
         self.unpark();
-        self.bringing = false;
+        self.ahead.end();
         if self.status == TransactionStatus::Idle {
             client.transaction_since = now;
         }

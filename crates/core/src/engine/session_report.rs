@@ -35,7 +35,6 @@
 use super::Socket;
 use super::backend::{Backend, Reset};
 use super::client::Client;
-use super::from_client::client_message::OwnNames;
 use super::unverified::PASSING;
 use crate::ids::ClientId;
 use crate::pool::Reporting;
@@ -305,8 +304,7 @@ impl<S: Socket> Backend<S> {
 
     /// This client has it from now on.
     pub(super) fn is_lent_to(&mut self, client: ClientId) {
-        self.own_names = OwnNames::No;
-        self.rolled_back = false;
+        self.ahead.forget_outcome();
         if let Some(exact) = &mut self.session_report {
             exact.holder = Some(client);
             exact.asks = false;

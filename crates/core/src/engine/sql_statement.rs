@@ -652,7 +652,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         let settings = (&self.client.desired, &self.client.record.start);
         if self.backend.bring_sql(&wanted, settings, brings, &mut self.passage.out) {
-            self.backend.bringing = true;
+            self.backend.ahead.begin();
             return self.wait();
         }
         Ok(())

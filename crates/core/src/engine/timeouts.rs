@@ -115,7 +115,7 @@ impl<S: Socket> Backend<S> {
             self.request(Request::InjectedLift);
         }
         self.unnamed.taken_by_query();
-        self.bringing = true;
+        self.ahead.begin();
         true
     }
 
@@ -129,7 +129,9 @@ impl<S: Socket> Backend<S> {
         if self.is_lifting() {
             return Ok(true);
         }
-        self.bringing &= !self.requests.is_empty();
+        if self.requests.is_empty() {
+            self.ahead.end();
+        }
         let mut out = Vec::new();
         if !self.is_at_rest() || !self.lift_timeout(&mut out) {
             return Ok(false);

@@ -14,7 +14,6 @@ pub(in crate::engine) mod sequences;
 mod written;
 
 pub(in crate::engine) use fit::Comparing;
-pub(in crate::engine) use own_names::OwnNames;
 use sequences::draws_nothing;
 
 use crate::engine::backend::Backend;
@@ -107,13 +106,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Sends what must go before the first message of a query.
     pub(in crate::engine) fn open(&mut self, now: Time) -> Result<(), Halt> {
         if !self.backend.requests.is_empty() {
-            return if self.backend.bringing {
+            return if self.backend.ahead.waits() {
                 self.wait()
             } else {
                 self.hold_for_sql_statements()
             };
         }
-        self.backend.bringing = false;
+        self.backend.ahead.end();
         self.client.since = now;
         if self.backend.requests.is_in_pipeline() {
             return Ok(());
@@ -172,7 +171,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.apply_settings(&first, start, &mut self.passage.out);
         if self.backend.applying && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
-            self.backend.bringing = true;
+            self.backend.ahead.begin();
             return self.wait();
         }
         Ok(())
@@ -309,8 +308,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(in crate::engine) fn wait(&mut self) -> Result<(), Halt> {
         self.client.held = true;
         // Were the backend given back meanwhile, another client could take away what is brought here.
-        self.backend.bringing |=
-            !self.backend.requests.is_empty() && !self.backend.requests.owes_client();
+        let requests = &self.backend.requests;
+        self.backend.ahead.wait(!requests.is_empty() && !requests.owes_client());
         Err(Halt::Full)
     }
 

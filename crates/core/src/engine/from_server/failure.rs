@@ -5,7 +5,6 @@ use std::collections::BTreeSet;
 use super::super::Socket;
 use super::super::backend::Backend;
 use super::super::client::significant;
-use super::super::from_client::client_message::OwnNames;
 use super::super::names::ClientStatements;
 use super::super::noted::Renoted;
 use super::super::replay::is_stale_or_lost;
@@ -319,9 +318,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             client.rename_closed(closed.name, closed.statement);
         }
-        if matches!(self.backend.own_names, OwnNames::UnderWay) {
-            self.backend.own_names = OwnNames::Refused(error.into());
-        }
+        self.backend.ahead.own_name_refused(error);
     }
 
     /// Where a stand-in has been executed, the error of the statement in whose place it stands.

@@ -39,18 +39,6 @@ use crate::session::part::{Part, PartSet};
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{TransactionStatus, backend as kind, build, frontend};
 
-/// What has come of names that a Query waits for.
-#[derive(Debug, Default)]
-pub(in crate::engine) enum OwnNames {
-    /// It waits for none.
-    #[default]
-    No,
-    /// They are under way.
-    UnderWay,
-    /// The server has refused one, with this error.
-    Refused(Box<[u8]>),
-}
-
 /// Whether a text may show the list of prepared statements.
 pub(super) fn shows_statements(text: &[u8], effects: &Effects) -> bool {
     const LIST: &[u8] = b"pg_prepared_statement";
@@ -173,7 +161,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !effects.may_name_statements() || self.client.is_session_mode() {
             return Ok(false);
         }
-        if let OwnNames::Refused(error) = std::mem::take(&mut self.backend.own_names) {
+        if let Some(error) = self.backend.ahead.take_refused() {
             self.answer_refused(&error)?;
             return Ok(true);
         }
@@ -200,7 +188,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         if self.header.kind == frontend::QUERY && !self.backend.requests.is_in_pipeline() {
             self.bring_ahead(&names);
-            self.backend.own_names = OwnNames::UnderWay;
+            self.backend.ahead.bring_own_names();
             return self.wait().map(|()| false);
         }
         for name in names {
@@ -235,7 +223,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.backend.request(Request::InjectedRollback);
         self.backend.unnamed.taken_by_query();
         self.backend.replay.forget();
-        (self.backend.bringing, self.backend.rolled_back) = (true, true);
+        self.backend.ahead.roll_back();
         self.wait().map(|()| false)
     }
 
@@ -246,7 +234,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         text: &[u8],
         replacements: &mut Vec<Replacement>,
     ) -> Result<(), Halt> {
-        if !std::mem::take(&mut self.backend.rolled_back) {
+        if !self.backend.ahead.take_rolled_back() {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
@@ -294,7 +282,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let out = &mut self.passage.out;
             self.backend.prepare_own_ahead(name, &statement, closed, start, out);
         }
-        self.backend.bringing = true;
+        self.backend.ahead.begin();
     }
 
     /// The server is to know a statement by its client's own name, and it is no longer ours to translate.
@@ -315,7 +303,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The server could not prepare what the Query at hand names.
     fn answer_refused(&mut self, error: &[u8]) -> Result<(), Halt> {
         let mut answer = Vec::with_capacity(error.len() + 32);
-        if std::mem::take(&mut self.backend.rolled_back) {
+        if self.backend.ahead.take_rolled_back() {
             build::command_complete(&mut answer, b"ROLLBACK");
         }
         build::message(&mut answer, kind::ERROR, |out| out.extend_from_slice(error));
