@@ -307,8 +307,11 @@ fn seeds_that_once_failed() {
     }
     let run = sessions_alone(185).run();
     run.unwrap_or_else(|failure| panic!("sessions alone, seed 185, {failure}"));
-    let run = with_deaths(691).run();
-    run.unwrap_or_else(|failure| panic!("deaths, seed 691, {failure}"));
+    // 500132: a Parse between an Execute and a SET of its pipeline.
+    for seed in [691, 500_132] {
+        let run = with_deaths(seed).run();
+        run.unwrap_or_else(|failure| panic!("deaths, seed {seed}, {failure}"));
+    }
     // 809: a text that may be anything names a statement of DISCARD ALL.
     for seed in [158, 190, 809] {
         let run = with_openings_that_fail(seed).run();

@@ -429,8 +429,8 @@ impl<S: Socket> Backend<S> {
     /// statement. (What nothing precedes is not ignored.)
     #[inline]
     pub(super) fn displaced(&self, unnamed: Option<Arc<Unnamed>>, serial: u32) -> Option<Change> {
-        let follows = self.unnamed.follows();
-        let displaced = || Box::new(Displaced { unnamed, serial, follows });
+        let parsed = self.unnamed.parsed_in();
+        let displaced = || Box::new(Displaced { unnamed, serial, parsed });
         (!self.requests.is_empty()).then(|| Change::Displaces(displaced()))
     }
 

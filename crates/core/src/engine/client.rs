@@ -13,6 +13,7 @@ use super::names::ClientStatements;
 use super::noted::NotedStatement;
 use super::pending_bytes::PendingBytes;
 use super::replay::Seen;
+use super::request_queue::Behind;
 use super::sql_statement::ClientSql;
 use super::statement::{Keyed, Statement, StatementMemory, Unnamed};
 use super::vacancy::Vacancy;
@@ -77,8 +78,8 @@ pub(super) struct ClientStatement {
     pub(super) serial: u32,
     /// The backend's pipeline that prepared it, or closed it.
     pub(super) pipeline: u64,
-    /// Something of that pipeline was executed ahead, and may have changed the settings.
-    pub(super) behind: bool,
+    /// What that pipeline had executed before it, which may have changed the settings.
+    pub(super) behind: Behind,
     /// What the client has been told of it.
     pub(super) seen: Arc<Seen>,
     /// The epoch of the schema when the client parsed it.

@@ -25,6 +25,7 @@ use super::client::{Client, Deallocated, significant};
 use super::effects::Effects;
 use super::message::ClientState;
 use super::plain::{Passed, Pipeline};
+use super::request_queue::Behind;
 use super::table::Engine;
 use super::to_server::WriteError;
 use super::{Host, Socket, Token, limits};
@@ -597,7 +598,7 @@ impl<S: Socket> Engine<S> {
             statement,
             serial,
             pipeline: 0,
-            behind: false,
+            behind: Behind::Nothing,
             seen: std::sync::Arc::default(),
             epoch,
         };

@@ -29,7 +29,7 @@ use super::from_client::client_message::sequences::draws_nothing;
 use super::from_client::{Halt, Passage};
 use super::from_server::{Relay, Relayed};
 use super::message::PoolMode;
-use super::request_queue::PlainPipeline;
+use super::request_queue::{Behind, PlainPipeline};
 use super::statement::{Shape, Unnamed};
 use super::table::Engine;
 use super::{Host, Socket, limits};
@@ -335,7 +335,7 @@ impl<S: Socket> Backend<S> {
         client.unnamed = Some(unnamed.clone());
         client.unnamed_serial = serial;
         let pipeline = self.requests.pipeline();
-        self.unnamed.parsed(unnamed, pipeline, pipeline);
+        self.unnamed.parsed(unnamed, pipeline, Behind::Nothing);
         client.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }

@@ -62,7 +62,7 @@ use super::replay::Seen;
 use crate::wire::build;
 pub(super) use change::{Change, Closed, Displaced, Naming, Refusal};
 use copy_in::CopyIn;
-pub(super) use request::Request;
+pub(super) use request::{Behind, Request};
 
 /// What is sent whole while nothing is outstanding: see [`super::plain`].
 #[derive(Debug)]
@@ -138,6 +138,10 @@ pub(super) struct RequestQueue {
     position: Position,
     /// The pipeline in which its client has executed something last.
     executed_in: Option<u64>,
+    /// Something is bound that may change settings.
+    binds_setter: bool,
+    /// The last pipeline in which that may have been executed.
+    set_in: Option<u64>,
     /// Queries and pipelines since nothing was outstanding.
     unbroken: u32,
     copy_in: CopyIn,
@@ -152,6 +156,8 @@ impl Default for RequestQueue {
             pipeline: 0,
             position: Position::Between,
             executed_in: None,
+            binds_setter: false,
+            set_in: None,
             unbroken: 0,
             copy_in: CopyIn::No,
             in_doubt: InDoubt::No,
@@ -329,6 +335,35 @@ impl RequestQueue {
         self.is_in_pipeline() && self.executed_in == Some(self.pipeline)
     }
 
+    /// What is sent before this message in its pipeline.
+    pub(super) fn behind(&self) -> Behind {
+        if !self.is_behind_execute() {
+            Behind::Nothing
+        } else if self.set_in == Some(self.pipeline) {
+            Behind::Setter
+        } else {
+            Behind::Execute
+        }
+    }
+
+    /// Something is bound that may change settings when it is executed.
+    pub(super) fn bind_setter(&mut self) {
+        self.binds_setter = true;
+    }
+
+    /// The transaction has ended, and its portals with it.
+    pub(super) fn forget_portals(&mut self) {
+        if self.entries.is_empty() {
+            self.binds_setter = false;
+        }
+    }
+
+    /// Whether something that may change settings has been executed in this pipeline, which has ended. (Of
+    /// one that others have followed it is not known any more: then it may.)
+    pub(super) fn has_set_in(&self, pipeline: u64) -> bool {
+        self.set_in >= Some(pipeline)
+    }
+
     /// The pipeline under way has failed, or the server has committed it by itself: a Sync of ours
     /// commits nothing.
     pub(super) fn let_sync_end_pipeline(&mut self) {
@@ -362,6 +397,9 @@ impl RequestQueue {
         } else {
             if entry.owed == Request::Execute {
                 self.executed_in = Some(self.pipeline);
+                if self.binds_setter {
+                    self.set_in = Some(self.pipeline);
+                }
             }
             self.position = Position::InPipeline;
         }

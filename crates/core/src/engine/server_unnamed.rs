@@ -2,7 +2,24 @@
 
 use std::sync::Arc;
 
+use super::request_queue::Behind;
 use super::statement::Unnamed;
+
+/// The place of a Parse.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parsed {
+    pipeline: u64,
+    behind: Behind,
+}
+
+impl Parsed {
+    /// Whether the settings at the end of this pipeline, which has changed them, may be those under which it
+    /// was parsed. `has_setter`: see [`Behind::may_follow_change`].
+    pub(super) fn may_follow(self, ended: u64, has_setter: bool) -> bool {
+        ended < self.pipeline
+            || (ended == self.pipeline && self.behind.may_follow_change(has_setter))
+    }
+}
 
 /// The unnamed statement of a server connection, and since when it is that.
 #[derive(Default, Debug)]
@@ -11,23 +28,24 @@ pub(super) struct ServerUnnamed {
     statement: Option<Arc<Unnamed>>,
     /// The pipeline that last changed it.
     since: u64,
-    /// The settings at the end of any earlier pipeline than this are those under which it was parsed.
-    follows: u64,
+    /// Where it was parsed; `None` if it was brought.
+    parsed: Option<Parsed>,
     /// Prepared anew, it is another than its client has been told, whose message has waited for that.
     has_changed: bool,
 }
 
 impl ServerUnnamed {
     /// Its client parses one, in this pipeline.
-    pub(super) fn parsed(&mut self, statement: Arc<Unnamed>, pipeline: u64, follows: u64) {
+    pub(super) fn parsed(&mut self, statement: Arc<Unnamed>, pipeline: u64, behind: Behind) {
         self.statement = Some(statement);
-        (self.since, self.follows) = (pipeline, follows);
+        self.since = pipeline;
+        self.parsed = Some(Parsed { pipeline, behind });
     }
 
     /// Its client's own is brought, or taken away where that has none, in this pipeline.
     pub(super) fn brought(&mut self, statement: Option<Arc<Unnamed>>, pipeline: u64) {
         self.statement = statement;
-        (self.since, self.follows) = (pipeline, 0);
+        (self.since, self.parsed) = (pipeline, None);
     }
 
     /// Something else takes its place in this pipeline: a Close, or a statement that is not looked at.
@@ -71,10 +89,10 @@ impl ServerUnnamed {
         self.since
     }
 
-    /// See the field.
+    /// Where its client parsed it.
     #[inline]
-    pub(super) fn follows(&self) -> u64 {
-        self.follows
+    pub(super) fn parsed_in(&self) -> Option<Parsed> {
+        self.parsed
     }
 
     /// It has been prepared anew, and is another than its client has been told.

@@ -145,6 +145,32 @@ impl Unnamed {
     pub(super) fn has_no_effects(&self) -> bool {
         self.effects.is_none()
     }
+
+    /// Whether executing it changes no setting, as far as its text shows.
+    pub(super) fn sets_nothing(&self) -> bool {
+        self.has_no_effects() && changes_no_setting(text_of(&self.body))
+    }
+}
+
+/// Whether a statement without effects begins as one that changes no setting does. (The end of a transaction,
+/// or of a part of it, takes settings back.)
+fn changes_no_setting(text: &[u8]) -> bool {
+    const CHANGE_NONE: [&[u8]; 13] = [
+        b"begin",
+        b"delete",
+        b"insert",
+        b"listen",
+        b"merge",
+        b"notify",
+        b"savepoint",
+        b"select",
+        b"show",
+        b"start",
+        b"unlisten",
+        b"update",
+        b"values",
+    ];
+    begins_with_any(text.trim_ascii_start(), &CHANGE_NONE)
 }
 
 static NO_EFFECTS: super::effects::Effects = super::effects::Effects::NONE;
@@ -197,6 +223,11 @@ impl Statement {
     /// Its text.
     pub(crate) fn text(&self) -> &[u8] {
         text_of(&self.body)
+    }
+
+    /// Whether executing it changes no setting, as far as its text shows.
+    pub(super) fn sets_nothing(&self) -> bool {
+        self.effects.is_none() && changes_no_setting(self.text())
     }
 
     /// What it takes, as far as it is known: see [`StatementMemory`].

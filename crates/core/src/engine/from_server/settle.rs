@@ -9,6 +9,7 @@ use super::super::effects::Effects;
 use super::super::message::PoolMode;
 use super::super::request_queue::Request;
 use super::super::restore::KEPT_BY_RESET_ALL;
+use super::super::server_unnamed::Parsed;
 use super::super::statement::{Statement, text_of};
 use super::{Fate, Relay, Relayed};
 use crate::pool::{Basis, ServerParameters};
@@ -131,6 +132,9 @@ impl<S: Socket> Relay<'_, S> {
             extra.unusual_portals.clear();
             extra.portals.clear();
         }
+        if status == TransactionStatus::Idle && !self.backend.requests.is_in_pipeline() {
+            self.backend.requests.forget_portals();
+        }
         // What was taken back with the pipeline is wanted all the same.
         let wanted = reverted.then(|| client.desired.clone());
         if !client.is_session_mode() && !reverted && !self.backend.depend_alike(&client.desired) {
@@ -230,11 +234,16 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     // Which of its Parses came after the change is not known: other clients get none of them.
     backend.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
-    for named in names.filter(|named| named.behind && named.pipeline == ended) {
+    let has_setter = backend.requests.has_set_in(ended);
+    let may_follow =
+        |parsed: Option<Parsed>| parsed.is_some_and(|parsed| parsed.may_follow(ended, has_setter));
+    for named in
+        names.filter(|named| named.pipeline == ended && named.behind.may_follow_change(has_setter))
+    {
         let before = named.statement.clone();
         named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
     }
-    if ended < backend.unnamed.follows()
+    if may_follow(backend.unnamed.parsed_in())
         && let Some(unnamed) = &client.unnamed
         && backend.unnamed.is(Some(unnamed))
     {
@@ -245,7 +254,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     }
     // The same for those that come back if what has taken their place fails.
     let mut requests = std::mem::take(&mut backend.requests);
-    for before in requests.displaced_mut().filter(|before| ended < before.follows) {
+    for before in requests.displaced_mut().filter(|before| may_follow(before.parsed)) {
         if let Some(unnamed) = &before.unnamed {
             let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
             let again = unnamed.under(backend.applied.clone(), effects);

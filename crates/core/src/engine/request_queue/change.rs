@@ -6,6 +6,7 @@ use super::super::client::{ClientStatement, significant};
 use super::super::from_client::client_message::Comparing;
 use super::super::noted::Renoted;
 use super::super::replay::Seen;
+use super::super::server_unnamed::Parsed;
 use super::super::sql_statement::SqlStatement;
 use super::super::statement::Unnamed;
 use super::{Request, RequestQueue};
@@ -70,8 +71,8 @@ pub(in crate::engine) struct Displaced {
     pub(in crate::engine) unnamed: Option<Arc<Unnamed>>,
     /// Of its Parse.
     pub(in crate::engine) serial: u32,
-    /// See [`super::super::server_unnamed::ServerUnnamed`].
-    pub(in crate::engine) follows: u64,
+    /// Where it was parsed.
+    pub(in crate::engine) parsed: Option<Parsed>,
 }
 
 /// An error that a client is due for a message that is made to fail.

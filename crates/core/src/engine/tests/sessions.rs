@@ -870,6 +870,27 @@ fn trap_06_what_is_parsed_behind_a_set_in_its_own_pipeline_is_not_shared_as_if_b
     assert_eq!(server.kinds(), "QCPBES", "prepared again, under its own settings");
 }
 
+/// What has been executed before it shows by its text that it sets nothing.
+#[test]
+fn trap_06_what_is_parsed_before_a_set_in_its_pipeline_is_not_taken_for_parsed_after_it() {
+    for (first, parsed_after) in [("SELECT 1", false), ("BEGIN", false), ("COMMIT", true)] {
+        let mut world = World::new(1);
+        let client = world.client();
+        let run = |text: &str| [parse("", text), bind(""), execute()].concat();
+        let statement = parse("s", "SELECT '2024-06-01'::timestamptz");
+        let set = run("SET TimeZone TO 'Asia/Tokyo'");
+        world.send(&client, &[run(first), statement, set, sync()].concat());
+        let server = world.servers[0].clone();
+        assert_eq!(server.kinds(), "PBEPPBES");
+        let told = parameter("TimeZone", "Asia/Tokyo");
+        world.send(&server, &[answers("12C112C"), told, answers("I")].concat());
+        world.send(&client, &[bind("s"), execute(), sync()].concat());
+        let sent = String::from_utf8_lossy(&server.received()).into_owned();
+        let under_the_old = sent.contains("timezone");
+        assert_eq!(under_the_old, !parsed_after, "{first}: {sent:?}");
+    }
+}
+
 #[test]
 fn trap_06_a_parse_waits_for_a_query_that_may_set_what_it_reads() {
     let mut world = World::new(1);

@@ -120,8 +120,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
             let displaced = self.backend.displaced(before, serial);
             let pipeline = self.backend.requests.pipeline();
-            let follows = pipeline + u64::from(self.backend.requests.is_behind_execute());
-            self.backend.unnamed.parsed(unnamed, pipeline, follows);
+            let behind = self.backend.requests.behind();
+            self.backend.unnamed.parsed(unnamed, pipeline, behind);
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
@@ -199,7 +199,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             statement: statement.clone(),
             serial: self.serial,
             pipeline: self.backend.requests.pipeline(),
-            behind: self.backend.requests.is_behind_execute(),
+            behind: self.backend.requests.behind(),
             seen: Arc::default(),
             epoch,
         };
@@ -404,6 +404,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         };
         self.hold_for_name(name)?;
         self.hold_bind_for_vacancy(name)?;
+        self.note_setter(name);
         self.client.bound = None;
         if name.is_empty() {
             if let Some(unnamed) = &self.client.unnamed
@@ -516,6 +517,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.note_portal(portal, unusual)?;
         self.backend.drawn.note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
+    }
+
+    /// A statement is bound: notes if it may change settings when it is executed.
+    fn note_setter(&mut self, name: &[u8]) {
+        let sets_nothing = match name.is_empty() {
+            true => self.client.unnamed.as_ref().is_some_and(|unnamed| unnamed.sets_nothing()),
+            false => self.client.statement(name).is_some_and(|one| one.statement.sets_nothing()),
+        };
+        if !sets_nothing {
+            self.backend.requests.bind_setter();
+        }
     }
 
     /// The server knows the statement by its client's own name.
