@@ -15,7 +15,7 @@ use crate::tree::Tree;
 const CRATE: &str = "crates/core/src/";
 
 /// Where there is a circle still, and how many modules it may have: the number only falls.
-const STILL: [(&str, usize); 2] = [("engine", 63), ("rds", 4)];
+const STILL: [(&str, usize); 3] = [("engine", 46), ("rds", 4), ("session", 2)];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
@@ -72,6 +72,9 @@ fn paths(code: &str) -> Vec<String> {
     for root in ["crate::", "super::"] {
         for (at, _) in code.match_indices(root) {
             let before = code[..at].chars().next_back();
+            if code[..at].ends_with("(in ") {
+                continue; // a visibility names no item
+            }
             if !before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == ':') {
                 let path = |c: char| c.is_alphanumeric() || c == '_' || c == ':';
                 let end = code[at..].find(|c| !path(c)).unwrap_or(code.len() - at);
@@ -194,7 +197,10 @@ mod tests {
             ("lib", "pub mod a;\npub mod b;"),
             ("a", "mod c;\nuse crate::b::{B, x::Y};\n// use c::C;"),
             ("a/c", "use super::super::b::B;\nuse super::A;"),
-            ("b", "use std::a;\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}"),
+            (
+                "b",
+                "use std::a;\npub(in crate::a) fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::a::A;\n}",
+            ),
         ];
         assert_eq!(found(&files), Vec::<String>::new());
     }

@@ -15,6 +15,7 @@
 //! * [`rds`] reliable datagrams over TCP connections
 
 pub mod engine;
+pub mod hash;
 pub mod ids;
 pub mod link;
 pub mod listen;

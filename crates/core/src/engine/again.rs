@@ -14,8 +14,10 @@
 
 use std::collections::VecDeque;
 
+use super::host::Host;
+use super::limits;
+use super::socket::{Readiness, Socket, Token};
 use super::table::Engine;
-use super::{Host, Readiness, Socket, Token, limits};
 use crate::time::Time;
 
 /// Connections to be seen to again.

@@ -21,10 +21,12 @@
 use std::io;
 
 use super::client::Client;
+use super::host::Host;
+use super::limits;
 use super::message::ClientState;
 use super::pending_bytes::Spare;
+use super::socket::{Socket, write_kept, write_or_keep};
 use super::table::Engine;
-use super::{Host, Socket, limits, write_kept, write_or_keep};
 use crate::ids::Slot;
 use crate::time::Time;
 

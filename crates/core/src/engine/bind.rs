@@ -12,10 +12,10 @@
 
 use std::sync::Arc;
 
-use super::Socket;
 use super::backend::Backend;
 use super::from_client::client_message::aborted::EMPTY;
 use super::request_queue::{self, Entry, Request};
+use super::socket::Socket;
 use super::statement::{Statement, Unnamed};
 use super::timeouts::with_timeout_of;
 use crate::pool::ServerParameters;

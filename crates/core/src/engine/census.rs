@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 
 use super::effects::Effects;
-use super::statement::Keyed;
+use crate::hash::Keyed;
 use crate::pool::SharedPool;
 use crate::session::functions::{FunctionNames, is_of_a_word};
 use crate::session::part::{Part, PartSet};

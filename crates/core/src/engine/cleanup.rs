@@ -9,10 +9,12 @@
 use super::backend::{Backend, Reset, Tidying};
 use super::client::{Client, Resetting};
 use super::effects::Effects;
+use super::host::Host;
+use super::limits;
 use super::message::{ClientState, Event, PoolMode, ToLoop};
 use super::request_queue::Request;
+use super::socket::Socket;
 use super::table::{Engine, Holder};
-use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::pool::{Has, Released};
 use crate::session::part::Policy;

@@ -12,11 +12,12 @@
 //! # Limits
 //! SET ROLE and SET SESSION AUTHORIZATION end with it: they are set anew after it.
 
-use super::Socket;
 use super::backend::Backend;
 use super::hand_over::HandOverKey;
-use super::message::{ClientAbout, Mptcp};
+use super::message::ClientAbout;
 use super::request_queue::Request;
+use super::socket::Mptcp;
+use super::socket::Socket;
 use crate::ids::ClientId;
 use crate::session::settings::SettingsBuilder;
 

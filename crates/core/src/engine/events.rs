@@ -1,16 +1,18 @@
 //! Entry points of the engine: readiness of connections, and messages.
 
-use super::backend::{Backend, Tidying};
+use super::backend::{Backend, BackendSeed, Tidying};
 use super::client::{Client, PendingSession, Record, parts_of_start};
+use super::host::Host;
+use super::limits;
 use super::message::{
     BackendRow, BackendState, ClientRow, ClientState, Event, NewClient, PoolMode, PoolRef, Scope,
     Snapshot, ToLoop,
 };
 use super::pending_bytes::PendingBytes;
 use super::process_ids::PROCESS_ID_FIRST;
+use super::socket::{Readiness, Socket, Token, write_kept};
 use super::table::{Engine, Holder};
 use super::timeouts::without_short_timeout;
-use super::{BackendSeed, Host, Readiness, Socket, Token, limits, write_kept};
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::pool::Wish;
 use crate::session::part::PartSet;

@@ -17,10 +17,11 @@ mod settle;
 
 use super::backend::Backend;
 use super::client::Client;
+use super::limits;
 use super::replay::{hash_of_parameters, hash_of_rows};
 use super::request_queue::{Change, Request};
+use super::socket::Socket;
 use super::statement::Shape;
-use super::{Socket, limits};
 use crate::listen::Notification;
 use crate::session::part::Part;
 use crate::session::report::ReportError;

@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use super::backend::Backend;
 use super::client::Client;
+use super::host::Host;
+use super::limits;
 use super::message::{ClientState, PoolMode};
+use super::socket::{Socket, Token};
 use super::table::{Engine, Holder};
-use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::pool::PoolSettings;
 use crate::time::Time;

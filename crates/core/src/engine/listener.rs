@@ -18,10 +18,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::backend::BackendSeed;
+use super::host::Host;
+use super::limits;
 use super::message::{BackendRow, BackendState, Event, ListenLost, PoolRef, ToLoop};
 use super::pending_bytes::PendingBytes;
+use super::socket::{Readiness, ServerAddressId, Socket, Token, write_kept, write_or_keep};
 use super::table::{Engine, Holder, Resident};
-use super::{Host, Readiness, Socket, Token, limits, write_kept, write_or_keep};
 use crate::ids::{BackendId, LoopId, PoolId, Slot};
 use crate::listen::{Ask, Channel, FromHub, Hub, Notification, Step, Ticket};
 use crate::pool::ServerParameters;
@@ -43,7 +45,7 @@ pub(super) struct Listener<S: Socket> {
     socket: S,
     pool: PoolRef<S>,
     process: u32,
-    server: super::ServerAddressId,
+    server: ServerAddressId,
     epoch: u32,
     opened: Time,
     input: Vec<u8>,

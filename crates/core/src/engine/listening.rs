@@ -43,8 +43,8 @@ use std::sync::Arc;
 
 use self::ahead::Ahead;
 pub(super) use self::named::Named;
-use super::Socket;
 use super::client::Client;
+use super::socket::Socket;
 use crate::listen::change::{Pending, Taken};
 use crate::listen::{Channel, Notification};
 

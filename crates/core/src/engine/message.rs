@@ -6,7 +6,8 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Backend, BackendSeed, Socket};
+use super::backend::{Backend, BackendSeed};
+use super::socket::Socket;
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::listen::{Ask, FromHub};
 use crate::pool::SharedPool;
@@ -83,17 +84,6 @@ impl PeerAddress {
             Self::V6(address) => address.port(),
         }
     }
-}
-
-/// A connection over Multipath TCP, at one moment.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Mptcp {
-    /// It goes on as plain TCP: the peer, or something between, does not speak it.
-    pub fell_back: bool,
-    /// Subflows at work.
-    pub subflows: u8,
-    /// Its number at this end.
-    pub token: u32,
 }
 
 /// Who a client is: for SHOW, logs and limits.
@@ -464,7 +454,7 @@ pub struct BackendRow {
     /// What it is doing.
     pub state: BackendState,
     /// Which of the configured server addresses.
-    pub server: super::ServerAddressId,
+    pub server: super::socket::ServerAddressId,
     /// The server's process id.
     pub process: u32,
     /// When it was opened.

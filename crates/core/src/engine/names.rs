@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::client::ClientStatement;
-use super::statement::{Keyed, StatementMemory};
+use super::statement::StatementMemory;
+use crate::hash::Keyed;
 
 /// A statement's name, as much of it as counts.
 type Name = Box<[u8]>;

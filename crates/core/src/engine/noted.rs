@@ -17,8 +17,9 @@
 use super::backend::Backend;
 use super::client::{Client, TooManyPortals, significant};
 use super::effects::Unusual;
+use super::limits;
 use super::request_queue::{Change, Request};
-use super::{Socket, limits};
+use super::socket::Socket;
 use crate::session::calls::Given;
 
 /// What is noted of one statement.

@@ -15,9 +15,9 @@
 //! Elsewhere the connection is *broken off*: what has been made for it is not written, nor anything
 //! more, its client gets an error, and it is closed.
 
-use super::Socket;
 use super::backend::Backend;
 use super::request_queue::{Change, Entry, Request};
+use super::socket::Socket;
 
 impl<S: Socket> Backend<S> {
     /// Notes what a message that is being sent owes.

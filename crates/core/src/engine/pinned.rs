@@ -14,8 +14,9 @@
 //! dropped at COMMIT, an advisory lock released by the next statement.
 
 use super::client::Client;
+use super::host::Host;
+use super::socket::Socket;
 use super::table::Engine;
-use super::{Host, Socket};
 use crate::ids::Slot;
 use crate::session::part::{Part, PartSet};
 use crate::time::Time;

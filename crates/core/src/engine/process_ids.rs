@@ -15,7 +15,7 @@
 
 use std::collections::hash_map::Entry;
 
-use super::statement::IdMap;
+use crate::hash::IdMap;
 use crate::ids::LoopId;
 
 /// The first id: above any that Linux gives to a process (`PID_MAX_LIMIT`, include/linux/threads.h).

@@ -15,9 +15,9 @@
 //! Of what no server reports, only what the client asked for is known. A change of postgresql.conf
 //! reaches clients that did not ask for a value only as far as their connection tells them.
 
-use super::Socket;
 use super::backend::Backend;
 use super::client::Client;
+use super::socket::Socket;
 use crate::pool::ServerParameters;
 use crate::session::settings::{Settings, SettingsBuilder};
 

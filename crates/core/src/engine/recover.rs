@@ -9,8 +9,10 @@
 //! A backend that was being moved when the panic came (taken out of the pool, or on its way back)
 //! has been closed by the unwinding, and its pool goes on counting it, unless it was a client's.
 
+use super::host::Host;
+use super::limits;
+use super::socket::{Socket, Token};
 use super::table::{Engine, Holder, buffer};
-use super::{Host, Socket, Token, limits};
 use crate::ids::Slot;
 use crate::time::Time;
 

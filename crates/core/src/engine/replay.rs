@@ -33,10 +33,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use siphasher::sip::SipHasher13;
 
 use super::client::ClientStatement;
+use super::host::Host;
+use super::limits;
 use super::request_queue::Request;
+use super::socket::Socket;
 use super::statement::Shape;
 use super::table::Engine;
-use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::time::Time;
 use crate::wire::error::field;

@@ -32,9 +32,9 @@
 //! asked before, else within the bounds of [`crate::pool::Asking`], also in a pool that has never
 //! asked.
 
-use super::Socket;
 use super::backend::{Backend, Reset};
 use super::client::Client;
+use super::socket::Socket;
 use super::unverified::PASSING;
 use crate::ids::ClientId;
 use crate::pool::Reporting;

@@ -29,13 +29,13 @@
 
 use std::sync::Arc;
 
-use super::Socket;
 use super::backend::Backend;
 use super::client::Client;
 use super::effects::Effects;
 use super::from_client::Halt;
 use super::from_client::client_message::ClientMessage;
 use super::request_queue::{Change, Request};
+use super::socket::Socket;
 use super::statement::{Statement, StatementMemory, same_parse_settings};
 use super::timeouts::with_timeout_of;
 use super::unverified::Noted;

@@ -29,9 +29,11 @@
 use super::backend::Backend;
 use super::from_client::Halt;
 use super::from_client::client_message::ClientMessage;
+use super::host::Host;
+use super::limits;
 use super::request_queue::Request;
+use super::socket::Socket;
 use super::table::Engine;
-use super::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::session::settings::{Settings, SettingsBuilder, write_set_query};
 use crate::time::Time;

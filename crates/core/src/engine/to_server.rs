@@ -19,8 +19,9 @@
 use std::io;
 use std::time::Duration;
 
+use super::limits;
 use super::pending_bytes::PendingBytes;
-use super::{Socket, limits, write_kept, write_or_keep};
+use super::socket::{Socket, write_kept, write_or_keep};
 use crate::time::Time;
 
 /// Why bytes were not written.

@@ -20,8 +20,9 @@ use std::sync::Arc;
 use super::effects::Unusual;
 use super::from_client::Halt;
 use super::from_client::client_message::ClientMessage;
+use super::host::Host;
+use super::socket::Socket;
 use super::table::Engine;
-use super::{Host, Socket};
 use crate::ids::{ClientId, Slot};
 use crate::wire::TransactionStatus;
 

@@ -24,9 +24,10 @@ use std::collections::VecDeque;
 
 use super::backend::Backend;
 use super::client::Client;
+use super::host::Host;
 use super::message::ClientState;
+use super::socket::{Socket, Token};
 use super::table::{Engine, Holder};
-use super::{Host, Socket, Token};
 use crate::ids::Slot;
 use crate::time::Time;
 

@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::shared::ServerParameters;
-use crate::engine::statement::Keyed;
+use crate::hash::Keyed;
 
 /// Sets of values that one pool, or one user of a shared one, tells apart; any further are taken for
 /// unknown.

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::engine::limits::{WITHIN_PATHS_MAX, WITHIN_SETTINGS_MAX};
-use crate::engine::statement::{Keyed, Statement, StatementTable};
+use crate::engine::statement::{Statement, StatementTable};
+use crate::hash::Keyed;
 
 /// Statements that bring one setting, two and so on.
 type BySettings = [Option<Arc<Statement>>; WITHIN_SETTINGS_MAX];

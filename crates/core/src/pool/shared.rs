@@ -16,9 +16,10 @@ use super::reporting::ReportingCount;
 use super::schema::{Schema, SchemaEpoch};
 use super::setters::Setters;
 use super::{Limits, Pool, PoolStats};
-use crate::engine::ListenLost;
 use crate::engine::census::Census;
-use crate::engine::statement::{Keyed, Statement, StatementMemory, StatementTable};
+use crate::engine::message::ListenLost;
+use crate::engine::statement::{Statement, StatementMemory, StatementTable};
+use crate::hash::Keyed;
 use crate::ids::PoolId;
 use crate::session::functions::FunctionNames;
 use crate::session::settings::{Interner, Mark, Settings};
@@ -487,7 +488,7 @@ impl<B> SharedPool<B> {
     /// by the session's own values.
     #[inline]
     pub fn mark_of(&self, settings: Mark, basis: Basis) -> Mark {
-        if self.shared_by_users { settings.of_basis(basis) } else { settings }
+        if self.shared_by_users { settings.of_basis(basis.number()) } else { settings }
     }
 
     /// The values of that number; `None` if it is unknown.

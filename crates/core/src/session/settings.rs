@@ -177,10 +177,11 @@ impl Mark {
         self.path == other.path
     }
 
-    /// The same, of a session with these own values. (An odd factor: others get other marks.)
+    /// The same, of a session with the own values of this number. (An odd factor:
+    /// others get other marks.)
     #[must_use]
-    pub fn of_basis(self, basis: crate::pool::Basis) -> Mark {
-        let own = (u32::from(basis.number()) + 1).wrapping_mul(0x9e37_79b1);
+    pub fn of_basis(self, basis: u16) -> Mark {
+        let own = (u32::from(basis) + 1).wrapping_mul(0x9e37_79b1);
         Mark { all: self.all ^ own, path: self.path ^ own }
     }
 }

@@ -1,9 +1,10 @@
 //! How a client comes to its backend.
 
 use super::super::backend::Backend;
-use super::super::message::ClientState;
+use super::super::host::Host;
+use super::super::message::{ClientState, ToLoop};
+use super::super::socket::{Socket, Token};
 use super::super::table::{Engine, Holder};
-use super::super::{Host, Socket, ToLoop, Token};
 use super::Halt;
 use crate::ids::{LoopId, Slot};
 use crate::pool::{Acquired, Wish};

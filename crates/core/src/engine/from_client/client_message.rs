@@ -22,9 +22,10 @@ use crate::engine::client::{Client, Deallocated};
 use crate::engine::effects::{Effects, Unusual};
 use crate::engine::from_client::{Halt, Passage, bad_length};
 use crate::engine::request_queue::Request;
+use crate::engine::restore;
+use crate::engine::socket::Socket;
 use crate::engine::statement::begins_with_any;
 use crate::engine::timeouts::without_short_timeout;
-use crate::engine::{Socket, restore};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
 use crate::time::Time;
@@ -58,7 +59,7 @@ pub(in crate::engine) struct ClientMessage<'a, 'b, S: Socket> {
     pub(in crate::engine) passage: &'a mut Passage<'b>,
     pub(in crate::engine) header: Header,
     pub(in crate::engine) body: &'a [u8],
-    pub(in crate::engine) hash_key: crate::engine::statement::Keyed,
+    pub(in crate::engine) hash_key: crate::hash::Keyed,
     pub(in crate::engine) serial: u32,
     pub(in crate::engine) stats: &'a crate::pool::LoopStats,
     pub(in crate::engine) known: &'a mut KnownTexts,

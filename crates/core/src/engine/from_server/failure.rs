@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use super::super::Socket;
 use super::super::backend::Backend;
 use super::super::client::significant;
 use super::super::names::ClientStatements;
@@ -10,6 +9,7 @@ use super::super::noted::Renoted;
 use super::super::replay::is_stale_or_lost;
 use super::super::request_queue::{Change, Closed, Displaced, Entry, Request};
 use super::super::restore::{Longer, count_back};
+use super::super::socket::Socket;
 use super::super::timeouts::is_cut_off;
 use super::{Fate, Relay, Relayed};
 use crate::wire::error::{ClientError, SqlState};

@@ -4,9 +4,11 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::super::backend::Backend;
+use super::super::host::Host;
+use super::super::limits;
 use super::super::message::{ClientState, Event};
+use super::super::socket::{Socket, Token};
 use super::super::table::{Engine, Holder};
-use super::super::{Host, Socket, Token, limits};
 use super::{LOOKED_AT_BYTES_MAX, Relay};
 use crate::ids::{ClientId, Slot};
 use crate::time::Time;

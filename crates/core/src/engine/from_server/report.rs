@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::super::Socket;
 use super::super::client::Resetting;
 use super::super::hand_over::CHALLENGE;
 use super::super::request_queue::Request;
+use super::super::socket::Socket;
 use super::{Fate, Relay, Relayed};
 use crate::pool::ServerParameters;
 use crate::session::part::Part;

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::super::Socket;
 use super::super::backend::Backend;
 use super::super::client::{Client, Resetting};
 use super::super::effects::Effects;
@@ -10,6 +9,7 @@ use super::super::message::PoolMode;
 use super::super::request_queue::Request;
 use super::super::restore::KEPT_BY_RESET_ALL;
 use super::super::server_unnamed::Parsed;
+use super::super::socket::Socket;
 use super::super::statement::{Statement, text_of};
 use super::{Fate, Relay, Relayed};
 use crate::pool::{Basis, ServerParameters};

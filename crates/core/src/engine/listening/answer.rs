@@ -8,9 +8,10 @@ use std::collections::VecDeque;
 
 use super::Stage;
 use crate::engine::client::Client;
+use crate::engine::host::Host;
 use crate::engine::message::ClientState;
+use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
-use crate::engine::{Host, Socket};
 use crate::ids::Slot;
 use crate::time::Time;
 use crate::wire::{TransactionStatus, build};

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 
 use super::Stage;
 use crate::engine::client::Client;
+use crate::engine::host::Host;
+use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
-use crate::engine::{Host, Socket};
 use crate::ids::Slot;
 use crate::listen::change::{Pending, is_mark};
 use crate::listen::{Ask, CHANNELS_A_CLIENT_MAX, Channel, Ticket};

@@ -4,9 +4,11 @@ use std::collections::VecDeque;
 
 use super::{Listening, Stage, Waiting};
 use crate::engine::client::Client;
+use crate::engine::host::Host;
+use crate::engine::limits;
 use crate::engine::message::{ClientState, PoolRef};
+use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
-use crate::engine::{Host, Socket, limits};
 use crate::ids::Slot;
 use crate::listen::{Notification, Ticket};
 use crate::session::part::Part;

@@ -1,11 +1,11 @@
 //! LISTEN and UNLISTEN in the texts of a client: what they may change.
 
 use super::Listening;
-use crate::engine::Socket;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::Unusual;
 use crate::engine::restore::Insertion;
+use crate::engine::socket::Socket;
 use crate::listen::CHANNELS_A_CLIENT_MAX;
 use crate::listen::change::{Taken, is_named};
 use crate::session::part::Part;

@@ -20,8 +20,9 @@ use std::collections::BTreeSet;
 
 use super::{Listening, Stage, Waiting};
 use crate::engine::client::Client;
+use crate::engine::host::Host;
+use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
-use crate::engine::{Host, Socket};
 use crate::ids::Slot;
 use crate::listen::hub::CHANNELS_A_QUERY_MAX;
 use crate::listen::{Ask, Channel, Notification, Ticket};

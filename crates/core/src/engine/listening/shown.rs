@@ -26,11 +26,11 @@
 //! LISTEN where a query would take an unnamed statement away.
 
 use super::Listening;
-use crate::engine::Socket;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::effects::Effects;
 use crate::engine::restore::Replacement;
+use crate::engine::socket::Socket;
 use crate::listen::hub::CHANNELS_A_QUERY_MAX;
 use crate::session::calls;
 use crate::session::part::Part;

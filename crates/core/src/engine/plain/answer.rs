@@ -7,9 +7,9 @@
 //! ```
 //! [`Relay::run`] does the same with each of these messages, one after the other.
 
-use crate::engine::Socket;
 use crate::engine::from_server::Relay;
 use crate::engine::request_queue::{PlainOwed, Request};
+use crate::engine::socket::Socket;
 use crate::wire::backend as kind;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 

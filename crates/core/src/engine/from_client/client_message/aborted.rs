@@ -10,10 +10,10 @@
 //! in the same pipeline, too: the answers are the same there.)
 
 use super::ClientMessage;
-use crate::engine::Socket;
 use crate::engine::client::significant;
 use crate::engine::from_client::Halt;
 use crate::engine::request_queue::{Refusal, Request};
+use crate::engine::socket::Socket;
 use crate::engine::statement::{Statement, begins_with_any};
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frame};

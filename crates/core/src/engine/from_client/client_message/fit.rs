@@ -29,11 +29,11 @@ use std::sync::Arc;
 
 use super::ClientMessage;
 use super::aborted::EMPTY;
-use crate::engine::Socket;
 use crate::engine::client::ClientStatement;
 use crate::engine::from_client::Halt;
 use crate::engine::replay::Seen;
 use crate::engine::request_queue::{Change, Refusal, Request};
+use crate::engine::socket::Socket;
 use crate::engine::statement::{Prepared, Shape, Statement, Unnamed};
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
 use crate::wire::{TransactionStatus, backend, build, frontend};

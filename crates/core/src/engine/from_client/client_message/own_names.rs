@@ -28,12 +28,12 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::ClientMessage;
-use crate::engine::Socket;
 use crate::engine::client::{ClientStatement, significant};
 use crate::engine::effects::Effects;
 use crate::engine::from_client::Halt;
 use crate::engine::request_queue::{Change, Closed, Request};
 use crate::engine::restore::Replacement;
+use crate::engine::socket::Socket;
 use crate::engine::statement::Statement;
 use crate::session::part::{Part, PartSet};
 use crate::wire::frame::HEADER_BYTES;

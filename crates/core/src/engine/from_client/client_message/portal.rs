@@ -6,10 +6,10 @@
 //! stand-in.
 
 use super::ClientMessage;
-use crate::engine::Socket;
 use crate::engine::effects::{Effects, Unusual};
 use crate::engine::from_client::Halt;
 use crate::engine::request_queue::{Closed, Request};
+use crate::engine::socket::Socket;
 use crate::wire::{build, frame, frontend};
 
 /// Name of the statement that is bound in place of a DEALLOCATE.

@@ -27,9 +27,10 @@ use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::drawn::Last;
 use crate::engine::from_client::Halt;
+use crate::engine::host::Host;
+use crate::engine::socket::Socket;
 use crate::engine::statement::begins_with_any;
 use crate::engine::table::Engine;
-use crate::engine::{Host, Socket};
 use crate::ids::Slot;
 use crate::pool::{KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 use crate::session::calls::{self, has_question};
@@ -304,11 +305,8 @@ impl<S: Socket> Client<S> {
                 backend.drawn.asked();
             }
             Some(Last::Drew) => {
-                if backend.drawn.is_all_its_own()
-                    && !failed
-                    && !self.is_session_mode()
-                    && !backend.is_classic()
-                {
+                let shares = !self.is_session_mode() && !backend.is_classic();
+                if shares && !failed && backend.drawn.is_all_its_own() {
                     self.keep_what_it_drew(backend);
                 }
             }
