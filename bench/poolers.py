@@ -163,7 +163,7 @@ PGAGROAL_TLS = "tls = on\ntls_cert_file = {certificate}\ntls_key_file = {key}\n"
 OURS = ("hawser", "hawser_plans")
 OF_MANY_USERS = ("hawser_shared", "hawser_pools", "pgbouncer_pools")
 
-HBA = "local all all trust\nhost all all 127.0.0.1/32 trust\n"
+HBA = "local all all trust\nhost all all 127.0.0.0/8 trust\n"
 PGAGROAL_HBA = "host all all all trust\n"
 PGAGROAL_DATABASES = "{database} {user} {pool_size} {pool_size} {pool_size}\n"
 # Passwords in its file of users are encrypted with a key in the home directory of whom it runs as.

@@ -4,7 +4,7 @@
 //! certificate's names and issuer not; no session is resumed, as libpq resumes none.
 
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -57,7 +57,7 @@ impl Target {
                 })?;
                 sockopt::set_tcp_nodelay(&socket, true)?;
                 if let Some(source) = source {
-                    rustix::net::bind(&socket, &SocketAddrV4::new(source, 0))?;
+                    hawser_sys::dial::bind_address(&socket, source)?;
                 }
                 let connected = rustix::net::connect(&socket, address);
                 (socket, connected)

@@ -39,6 +39,24 @@ const LOGIN_STALL: Duration = Duration::from_secs(20);
 /// Connections that one source address carries: of its 28,000 ephemeral ports.
 pub(crate) const CONNECTIONS_PER_SOURCE: usize = 20_000;
 
+/// Source addresses of a storm of logins, as of so many hosts. One address has 28,000 ports for one
+/// destination, and a port rests in TIME_WAIT for a second at least: above some 10,000 logins a
+/// second, connect(2) mostly looks for a free one, and that is measured in place of the pooler.
+const STORM_SOURCES: usize = 1024;
+
+/// The address that connection `number` of all comes from, in login `login` of its worker's storm.
+///
+/// None: the kernel's own choice, for the first block of connections that stay. Each further block
+/// has an address of its own, from 127.0.1.1; those of a storm are in 127.64.0.0/14.
+fn source(number: usize, login: Option<usize>) -> Option<Ipv4Addr> {
+    if let Some(login) = login {
+        let host = login % STORM_SOURCES;
+        return Some(Ipv4Addr::new(127, 64 + (host >> 8) as u8, host as u8, 1));
+    }
+    let block = number / CONNECTIONS_PER_SOURCE;
+    (block > 0).then(|| Ipv4Addr::new(127, 0, (block >> 8) as u8 + 1, block as u8))
+}
+
 /// What all workers have in common.
 pub(crate) struct Plan {
     pub(crate) target: Target,
@@ -113,6 +131,8 @@ pub(crate) struct Worker {
     connections: Vec<Connection>,
     /// Number of this worker's first connection among all: source addresses follow from it.
     first: usize,
+    /// Logins begun, from `first` on: workers do not take the same addresses at one time.
+    logins: usize,
     stage: Stage,
     idle: VecDeque<usize>,
     resting: BinaryHeap<Reverse<(Instant, usize)>>,
@@ -152,6 +172,7 @@ impl Worker {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             connections: std::iter::repeat_with(connection).take(count).collect(),
             first,
+            logins: first,
             stage: Stage::Opening,
             idle: VecDeque::with_capacity(count),
             resting: BinaryHeap::new(),
@@ -316,15 +337,13 @@ impl Worker {
 
     fn dial(&mut self, index: usize) {
         let number = self.first + index;
-        let block = number / CONNECTIONS_PER_SOURCE;
-        // The kernel's own choice for the first block; addresses of its own for each further one.
-        let source =
-            (block > 0).then(|| Ipv4Addr::new(127, 0, (block >> 8) as u8 + 1, block as u8));
+        let login = (self.stage == Stage::Churning).then_some(self.logins);
+        self.logins += 1;
         let connection = &mut self.connections[index];
         connection.started = Instant::now();
         connection.walker = Walker::default();
         connection.failed = false;
-        let socket = match self.plan.target.dial(source) {
+        let socket = match self.plan.target.dial(source(number, login)) {
             Ok(socket) => socket,
             Err(error) => return self.lose(index, &format!("connect: {error}")),
         };
@@ -585,4 +604,28 @@ impl Worker {
 
 fn interest(waits: bool) -> epoll::EventFlags {
     if waits { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    #[test]
+    fn connections_that_stay_share_addresses_by_blocks() {
+        assert_eq!(source(CONNECTIONS_PER_SOURCE - 1, None), None);
+        assert_eq!(source(CONNECTIONS_PER_SOURCE, None), Some(Ipv4Addr::new(127, 0, 1, 1)));
+        assert_eq!(source(2 * CONNECTIONS_PER_SOURCE, None), Some(Ipv4Addr::new(127, 0, 1, 2)));
+    }
+
+    #[test]
+    fn logins_of_a_storm_come_from_all_addresses_alike() {
+        let mut seen = BTreeMap::new();
+        for login in 0..10 * STORM_SOURCES {
+            *seen.entry(source(0, Some(login))).or_insert(0) += 1;
+        }
+        assert_eq!(seen.len(), STORM_SOURCES);
+        assert!(seen.values().all(|&logins| logins == 10), "{seen:?}");
+    }
 }

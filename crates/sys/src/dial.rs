@@ -1,8 +1,8 @@
 //! TCP connections from a chosen source port, and their ends.
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -26,6 +26,32 @@ pub fn dial_from(local: IpAddr, port: u16, to: SocketAddr) -> io::Result<OwnedFd
         Ok(()) | Err(Errno::INPROGRESS) => Ok(socket),
         Err(error) => Err(error.into()),
     }
+}
+
+/// Binds a TCP socket over IPv4 to an address and leaves the choice of its port to connect(2)
+/// (IP_BIND_ADDRESS_NO_PORT): a port is then taken for the pair of addresses, not from all
+/// connections of `local`.
+///
+/// # Errors
+/// As setsockopt(2) and bind(2).
+pub fn bind_address(fd: impl AsFd, local: Ipv4Addr) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    // SAFETY: the descriptor is open while `fd` is borrowed, and the pointer and the length are
+    // those of a c_int that lives on the stack.
+    let result = unsafe {
+        libc::setsockopt(
+            fd.as_fd().as_raw_fd(),
+            libc::IPPROTO_IP,
+            libc::IP_BIND_ADDRESS_NO_PORT,
+            (&raw const on).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    rustix::net::bind(fd, &SocketAddr::new(local.into(), 0))?;
+    Ok(())
 }
 
 /// How a connection that is writable, or broken, was established.
@@ -95,6 +121,22 @@ mod tests {
         wait_for(&[far.as_fd()]).unwrap();
         let error = stream::recv(&far, &mut [0; 1]).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn an_address_is_bound_before_there_is_a_port() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let near =
+            rustix::net::socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).unwrap();
+        let local = Ipv4Addr::new(127, 64, 3, 7);
+        bind_address(&near, local).unwrap();
+        let bound = SocketAddr::try_from(rustix::net::getsockname(&near).unwrap()).unwrap();
+        assert_eq!(bound, SocketAddr::new(local.into(), 0));
+        rustix::net::connect(&near, &listener.local_addr().unwrap()).unwrap();
+        let (_, from) = listener.accept().unwrap();
+        assert_eq!(from.ip(), local);
+        assert_ne!(from.port(), 0);
     }
 
     #[test]
