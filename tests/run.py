@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs the integration tests: real PostgreSQL, `hawser serve` in front of it, and clients that speak the protocol by hand.
 
-    tests/run.py [-k PATTERN]... [--list] [--direct] [--keep] [--drivers] [--jobs N]
+    tests/run.py [-k PATTERN]... [--list] [--direct] [--keep] [--drivers] [--jobs N] [--no-skips]
 
 --direct points the same clients at PostgreSQL itself: what passes there and fails through the pooler is the pooler's
-fault. The last line but for warnings is `N passed, N failed, N skipped`; the exit code is 0 only without failures.
+fault. The last line but for warnings is `N passed, N failed, N skipped`; the exit code is 0 only without failures
+(with --no-skips: only if tests ran, and all of them).
 --jobs N runs N modules at a time, each with a cluster of its own; modules that measure, or change what the machine has
 only once, say ALONE and run after these, one by one.
 ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
@@ -99,13 +100,16 @@ class Report:
         self.passed, self.failed, self.skipped, failures = mark
         del self.failures[failures:]
 
-    def end(self):
+    def end(self, no_skips=False):
         if self.unsteady:
             print("\nfailed, and passed when run again (see above):\n  " + "\n  ".join(self.unsteady))
         if self.failures:
             print("\nfailed:\n  " + "\n  ".join(self.failures))
         print(f"\n{self.passed} passed, {self.failed} failed, {self.skipped} skipped")
-        return 1 if self.failed else 0
+        incomplete = no_skips and (self.skipped or not self.passed)
+        if incomplete:
+            print("warning: not all tests ran, and --no-skips asks for all")
+        return 1 if self.failed or incomplete else 0
 
 
 def explain(error):
@@ -249,6 +253,7 @@ def main():
     options.add_argument("--keep", action="store_true", help="leave the cluster's and the poolers' directories behind, and say where")
     options.add_argument("--drivers", action="store_true", help="the drivers of other languages too (as ALL=1 does)")
     options.add_argument("--jobs", type=int, default=1, metavar="N", help="modules that run at the same time")
+    options.add_argument("--no-skips", action="store_true", help="a test that is skipped is a failure, and so is that there is none")
     options.add_argument("--another-server", action="store_true",
                          help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS")
     chosen = options.parse_args()
@@ -301,7 +306,7 @@ def main():
         else:
             shutil.rmtree(directory, ignore_errors=True)
     print(f"{time.monotonic() - started:.0f} s")
-    return report.end()
+    return report.end(chosen.no_skips)
 
 
 if __name__ == "__main__":
