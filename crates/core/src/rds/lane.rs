@@ -28,7 +28,6 @@ use std::time::Duration;
 use super::assembly::Assembly;
 use super::congestion::MAP_BYTES;
 use super::header::{FLAG_AGAIN, FLAGS_AT, HEADER_BYTES, Header};
-use super::node::Connection;
 use super::spread;
 use crate::time::Time;
 
@@ -71,6 +70,10 @@ impl State {
 
 /// A congestion map with its header.
 pub(crate) type MapMessage = [u8; HEADER_BYTES + MAP_BYTES];
+
+/// A connection of a lane.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Connection(pub u64);
 
 /// What belongs to a connection and ends with it.
 #[derive(Debug, Default)]

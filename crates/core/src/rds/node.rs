@@ -32,16 +32,14 @@ use super::header::{
     Announcement, FLAG_AGAIN, FLAG_MAP, HEADER_BYTES, Header, LANES_MAX, MESSAGE_BYTES_MAX,
     PROBE_PORT,
 };
-pub use super::lane::Progress;
+pub use super::lane::{Connection, Progress};
 use super::lane::{Counts, Freed, MapMessage, State};
 use super::peer::{Busy, Peer, Told};
 use crate::time::Time;
 
 mod connections;
 mod incoming;
-mod report;
-
-pub use report::{LaneReport, PeerReport, PortReport, Report};
+pub mod report;
 
 /// Hosts at a time. Of more, those that were down and idle for longest are forgotten; if none is, a new
 /// one is refused.
@@ -59,10 +57,6 @@ pub const KNOCK_AGAIN: Duration = Duration::from_secs(1);
 pub const GIVE_UP: Duration = Duration::from_secs(60);
 /// Memory that an idle lane does not need is given back after this.
 pub const IDLE: Duration = Duration::from_secs(1);
-
-/// A connection of a lane.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Connection(pub u64);
 
 /// What a node needs to know.
 #[derive(Clone, Debug)]
@@ -463,6 +457,8 @@ impl Node {
     }
 
     fn send_to_itself(&mut self, from: u16, to: u16, body: &[u8]) -> Result<(), SendError> {
+        // A ping is answered at once: its answer goes to the queue of the port that sent it.
+        let (to, answers) = if to == 0 { (from, true) } else { (to, false) };
         if self.congested.is_set(to) {
             if let Some(port) = self.ports.get_mut(&from) {
                 port.wants_room = true;
@@ -473,8 +469,7 @@ impl Node {
             port.sent += 1;
         }
         let address = self.config.address;
-        let (to, from) = if to == 0 { (from, 0) } else { (to, from) };
-        let body = if from == 0 { Vec::new() } else { body.to_vec() };
+        let (from, body) = if answers { (0, Vec::new()) } else { (from, body.to_vec()) };
         if self.deliver(to, Datagram { from: address, port: from, body }).is_none() {
             self.totals.no_port += 1;
         }

@@ -15,12 +15,19 @@
 //! them again when one breaks.
 
 use core::net::IpAddr;
+use std::time::Duration;
 
 use super::congestion::Map;
 use super::header::{Announcement, LANES_MAX};
 use super::lane::{Freed, Lane, State};
 use super::spread::Spread;
 use crate::time::Time;
+
+/// In this time it is said of a peer at most [`ANEW_MAX`] times, once for each lane, that it has started
+/// anew.
+pub(crate) const ANEW_EACH: Duration = Duration::from_secs(60);
+/// See [`ANEW_EACH`].
+pub(crate) const ANEW_MAX: u8 = LANES_MAX as u8;
 
 /// Things that are said once of each peer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,6 +61,8 @@ pub(crate) struct Peer {
     /// When something was last done.
     pub(crate) used: Time,
     told: u8,
+    /// Since when it was said that it has started anew, and how often.
+    said_anew: (Time, u8),
 }
 
 /// Why a connection has no lane yet.
@@ -90,6 +99,7 @@ impl Peer {
             shut_out_until: Time::ZERO,
             used: now,
             told: 0,
+            said_anew: (Time::ZERO, 0),
         }
     }
 
@@ -118,6 +128,18 @@ impl Peer {
         let first = self.told & bit == 0;
         self.told |= bit;
         first
+    }
+
+    /// Whether one more start of it is to be said: a peer could name another generation in each probe.
+    pub(crate) fn may_say_anew(&mut self, now: Time) -> bool {
+        let (since, count) = &mut self.said_anew;
+        if *count == 0 || now.since(*since) >= ANEW_EACH {
+            (*since, *count) = (now, 0);
+        }
+        *count += 1;
+        // It stays at one more than the most until the time is over.
+        *count = (*count).min(ANEW_MAX + 1);
+        *count <= ANEW_MAX
     }
 
     /// The peer has said what it is, on a lane, in a map or in a probe.

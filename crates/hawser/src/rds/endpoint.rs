@@ -24,9 +24,9 @@ use std::time::Duration;
 
 use hawser_core::rds::TCP_PORT;
 use hawser_core::rds::header::LANES_MAX;
+use hawser_core::rds::node::report::Report;
 use hawser_core::rds::node::{
-    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Progress, Report, Request,
-    SendError,
+    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Progress, Request, SendError,
 };
 use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use hawser_core::rds::node::Report;
+use hawser_core::rds::node::report::Report;
 use serde_json::{Value, json};
 
 /// A report as JSON: counts since the start, of each peer and lane, of each port.

@@ -538,7 +538,7 @@ impl<'a> Table<'a> {
         (self.last, self.at_last, self.cpu_last) = (now, counts, cpu);
     }
 
-    fn end(&self, report: &hawser_core::rds::node::Report) {
+    fn end(&self, report: &hawser_core::rds::node::report::Report) {
         let done = self.at_last.minus(&self.at_first);
         let time = self.last.since(self.first);
         let cpu = self.cpu(self.cpu_first, self.cpu_last);

@@ -2,8 +2,8 @@
 
 use super::{
     Announcement, Arc, Busy, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_MAX, Header, IDLE,
-    IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT, Peer,
-    Place, Progress, Request, SHUT_OUT, State, Time, Told, VecDeque, as_ipv6, is_a_host,
+    IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT,
+    Peer, Place, Progress, Request, SHUT_OUT, State, Time, Told, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Lane, MapMessage};
@@ -40,6 +40,8 @@ impl Node {
         let Some((at, address)) = oldest else { return false };
         self.peers.remove(&at);
         self.by_address.remove(&address);
+        // A port that waits for one of this peer's would wait for good.
+        self.tell_of_room();
         true
     }
 
@@ -363,10 +365,18 @@ impl Node {
     fn dial_later(&mut self, at: u32, lane: usize, now: Time) {
         let random = self.draw();
         let Some(peer) = self.peers.get_mut(&at) else { return };
+        let is_at_rest = peer.is_idle() && peer.is_down();
+        if is_at_rest && (!peer.dials || now.since(peer.used) > GIVE_UP) {
+            // Nothing is dialled now until something is sent, and that must not wait for a map that
+            // only a connection could bring.
+            peer.congested = Map::default();
+            self.tell_of_room();
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
         if !peer.dials {
             return self.set_dial_time(at, 0, now.after(KNOCK_AGAIN));
         }
-        if peer.is_idle() && peer.is_down() && now.since(peer.used) > GIVE_UP {
+        if is_at_rest && now.since(peer.used) > GIVE_UP {
             return;
         }
         let wait = peer.lane(lane).back_off(random);

@@ -114,7 +114,7 @@ impl Node {
         let Learnt { anew, paths } = peer.learn(said, lane, in_map, lanes_here, &mut self.freed);
         let dropped: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum::<u64>() - before;
         let address = peer.address;
-        if anew || dropped > 0 {
+        if (anew || dropped > 0) && peer.may_say_anew(now) {
             self.requests.push_back(Request::Notice(Notice::Anew(address, dropped)));
         }
         self.give_room();

@@ -1,7 +1,7 @@
 //! Bounds, and what a peer may do wrong.
 
 use super::*;
-use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, MESSAGE_BYTES_MAX};
+use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX};
 use crate::rds::lane::ANSWERS_MAX;
 use crate::rds::node::{
     BindError, NotTaken, Notice, OVERRUN_BYTES, PEERS_MAX, SHUT_OUT, SendError,
@@ -184,6 +184,85 @@ fn a_congested_port_is_not_sent_to() {
     node.received(connection, &message(0, 0, 0, FLAG_MAP, &bits[1..]), now);
     assert_eq!(notices(&mut node), [Notice::BadMap(to)]);
     assert_eq!(node.send(port, (to, 9), b"x", now), Ok(()));
+}
+
+/// All ports of a peer are congested.
+fn full_map() -> Vec<u8> {
+    message(0, 0, 0, FLAG_MAP, &[255; 8192])
+}
+
+#[test]
+fn what_a_peer_that_is_gone_said_of_congestion_holds_nobody_up() {
+    // One that dials, and that nothing here would dial again.
+    let (mut node, connection) = accepted(1000);
+    let port = node.bind(0).unwrap();
+    let to = (address(SMALL), 9);
+    node.acknowledged(connection, progress(1 << 20), Time::ZERO);
+    node.received(connection, &full_map(), Time::ZERO);
+    assert_eq!(node.send(port, to, b"x", Time::ZERO), Err(SendError::Congested));
+    requests(&mut node);
+    node.closed(connection, Time::ZERO);
+    assert!(requests(&mut node).contains(&Request::Room(port)));
+    assert_eq!(node.send(port, to, b"x", at_ms(2000)), Ok(()));
+    let knocks = |request: &Request| matches!(request, Request::Dial { .. });
+    assert!(requests(&mut node).iter().any(knocks));
+}
+
+#[test]
+fn a_peer_that_is_given_up_is_dialled_again_for_what_waited_for_its_congestion() {
+    let (mut node, connection, port) = dialled(Time::ZERO);
+    let to = (address(LARGE), 9);
+    node.received(connection, &full_map(), Time::ZERO);
+    node.received(connection, &probe(1, 0, 1, &[5, 0, 1]), Time::ZERO);
+    written(&mut node, connection);
+    node.acknowledged(connection, progress(1 << 20), Time::ZERO);
+    assert_eq!(node.send(port, to, b"x", Time::ZERO), Err(SendError::Congested));
+    node.closed(connection, Time::ZERO);
+    let mut room_at = None;
+    for second in 0..200 {
+        let now = at_ms(1000 * second);
+        node.tick(now);
+        for request in requests(&mut node) {
+            match request {
+                Request::Dial { connection, .. } => node.failed(connection, now),
+                Request::Room(of) if of == port => room_at = room_at.or(Some(second)),
+                _ => {}
+            }
+        }
+    }
+    assert!(room_at.is_some_and(|second| (60..70).contains(&second)), "{room_at:?}");
+    assert_eq!(node.send(port, to, b"x", at_ms(201_000)), Ok(()));
+    assert!(matches!(node.poll(), Some(Request::Dial { .. })));
+}
+
+#[test]
+fn a_peer_that_starts_anew_in_each_probe_is_said_a_few_times() {
+    let (mut node, connection) = accepted(1000);
+    let start = |node: &mut Node, generation: u32, now: Time| {
+        let [a, b, c, d] = generation.to_be_bytes();
+        let said = probe(generation.into(), 1, 0, &[5, 0, 8, 6, a, b, c, d, 8, 0]);
+        node.received(connection, &said, now);
+        let anew = |notice: &Notice| matches!(notice, Notice::Anew(..));
+        notices(node).iter().filter(|notice| anew(notice)).count()
+    };
+    let said: usize = (1..=1000).map(|n| start(&mut node, n, at_ms(n.into()))).sum();
+    assert_eq!(said, LANES_MAX);
+    let later: usize = (1..=1000).map(|n| start(&mut node, 5000 + n, at_ms(70_000))).sum();
+    assert_eq!(later, LANES_MAX);
+}
+
+#[test]
+fn pings_to_itself_of_a_port_that_does_not_read_are_bounded() {
+    let mut config = Config::new(address(SMALL), 1, 1);
+    config.receive_buffer = 1000;
+    let mut node = Node::new(config);
+    let port = node.bind(0).unwrap();
+    let mut ping = || node.send(port, (address(SMALL), 0), b"", Time::ZERO);
+    let taken = (0..1000).take_while(|_| ping() == Ok(())).count();
+    assert!((1..30).contains(&taken), "{taken}");
+    assert_eq!(ping(), Err(SendError::Congested));
+    while node.receive(port).is_some() {}
+    assert!(requests(&mut node).contains(&Request::Room(port)));
 }
 
 #[test]
