@@ -1,13 +1,16 @@
 """Several servers to a database: a primary and a standby that follows it, and which of them will do."""
 
 import itertools
+import threading
+import time
 
 from harness import messages as m
 from harness.postgres import Standby
-from harness.suite import equal, limit, pooler_only, until
+from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
 
 NUMBERS = itertools.count(1)
+PROBED = {"server_probe_interval": "100ms"}
 SETTINGS = {"query_wait_timeout": "10s", "server_login_retry": "100ms", "server_connect_timeout": "2s"}
 
 
@@ -119,3 +122,139 @@ def test_a_standby_that_is_promoted_is_left(env):
             second.promote()
             until(lambda: client.value("show port") == str(third.port), "the other standby serves", seconds=10)
             equal(role(client), "standby")
+
+
+class Load:
+    """Clients that run short transactions without a pause, each on a connection of its own, until the end of `with`.
+    No error is taken; `counts` are the transactions that were committed."""
+
+    def __init__(self, connect, work, clients=8):
+        self.ended = threading.Event()
+        self.counts = [0] * clients
+        self.work = work
+        self.threads = [Background(self.run, number, connect()) for number in range(clients)]
+
+    def run(self, number, client):
+        while not self.ended.is_set():
+            self.work(client)
+            self.counts[number] += 1
+        client.close()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.ended.set()
+        for thread in self.threads:
+            thread.join(30)
+
+    def goes_on(self):
+        """Every client commits again."""
+        before = list(self.counts)
+        until(lambda: self.gone_on_since(before), "all clients go on", seconds=20)
+
+    def gone_on_since(self, before):
+        for thread in self.threads:
+            if not thread.is_running():
+                thread.join()  # raises what has ended it
+        return all(now > then for now, then in zip(self.counts, before))
+
+
+@pooler_only
+@limit(90)
+def test_a_standby_that_lags_is_left_until_it_has_caught_up(env):
+    """By clients that pause nowhere and see no error; an idle primary makes no lag."""
+    with standby(env) as second:
+        servers = [env.cluster.address, second.address]
+        with env.pooler_with(servers=servers, target_session_attrs="prefer-standby", pool_size=2, **PROBED,
+                             max_replica_lag="700ms") as target:
+            roles = []
+            with Load(lambda: env.connect(target), lambda client: roles.append(role(client)), clients=4) as load:
+                load.goes_on()
+                time.sleep(1.5)
+                load.goes_on()
+                equal(set(roles), {"standby"})
+                with second.superuser("postgres") as admin, env.server("postgres") as primary:
+                    admin.execute("select pg_wal_replay_pause()")
+                    primary.execute("create table lag_of_a_standby ()")
+                    until(lambda: "primary" in roles[-4:], "the primary serves")
+                    roles.clear()
+                    load.goes_on()
+                    equal(set(roles), {"primary"})
+                    admin.execute("select pg_wal_replay_resume()")
+                    until(lambda: "standby" in roles[-4:], "the standby serves again")
+                    roles.clear()
+                    load.goes_on()
+                    equal(set(roles), {"standby"})
+                    primary.execute("drop table lag_of_a_standby")
+            log = target.pooler.text()
+            assert "more than max_replica_lag behind" in log and "the server is used again" in log, log
+
+
+@pooler_only
+@limit(90)
+def test_clients_of_a_standby_that_lags_are_told_so(env):
+    with standby(env) as second:
+        with env.pooler_with(servers=[env.cluster.address, second.address], target_session_attrs="standby", **PROBED,
+                             query_wait_timeout="2s", max_replica_lag="300ms") as target:
+            client = env.connect(target)
+            equal(role(client), "standby")
+            with second.superuser("postgres") as admin, env.server("postgres") as primary:
+                admin.execute("select pg_wal_replay_pause()")
+                primary.execute("create table lag_of_a_standby ()")
+                until(lambda: not [row for row in target.pooler.show("servers")], "idle server connections are closed")
+                with_error = client.attempt("select 1")
+                assert with_error.sqlstate == "08006", with_error
+                admin.execute("select pg_wal_replay_resume()")
+                primary.execute("drop table lag_of_a_standby")
+            until(lambda: role_now(env, target) == "standby", "the standby serves again")
+
+
+@pooler_only
+@limit(90)
+def test_a_primary_that_becomes_read_only_is_left_without_an_error(env):
+    with standby(env) as first, standby(env) as second:
+        first.promote()
+        second.promote()
+        with env.pooler_with(servers=[first.address, second.address], target_session_attrs="read-write", **PROBED) as target:
+            client = env.connect(target)
+            equal(client.value("show port"), str(first.port))
+            with first.superuser("postgres") as admin:
+                admin.execute("alter system set default_transaction_read_only = on")
+                admin.execute("select pg_reload_conf()")
+            until(lambda: "default_transaction_read_only is on" in target.pooler.text(), "it is seen")
+            until(lambda: not target.pooler.show("servers"), "its idle server connections are closed")
+            equal(client.value("show port"), str(second.port))
+            client.execute("create temp table t ()")
+
+
+@pooler_only
+@limit(120)
+def test_a_planned_failover_costs_no_client_an_error(env):
+    """A smart shutdown of the primary, then promotion: server connections leave as transactions end."""
+    with standby(env) as first:
+        first.promote()
+        with Standby(first, f"{env.directory}/standby{next(NUMBERS)}") as second:
+            with first.superuser() as admin:
+                admin.execute("create table committed (number int)")
+                admin.execute("grant all on committed to public")
+            with env.pooler_with(servers=[first.address, second.address], target_session_attrs="primary", pool_size=5, **PROBED) as target:
+                def work(client):
+                    started = time.monotonic()
+                    client.execute("begin")
+                    client.execute("insert into committed values (1)")
+                    client.execute("commit")
+                    waits.append(time.monotonic() - started)
+
+                waits = []
+                with Load(lambda: env.connect(target), work, clients=20) as load:
+                    load.goes_on()
+                    began = time.monotonic()
+                    first.stop("smart")
+                    stopped = time.monotonic()
+                    second.promote()
+                    promoted = time.monotonic()
+                    load.goes_on()
+                print(f"    smart shutdown {stopped - began:.2f} s, promotion {promoted - stopped:.2f} s, the longest transaction {max(waits):.2f} s")
+                equal(env.connect(target).value("show port"), str(second.port))
+                equal(env.connect(target).value("select count(*) from committed"), str(sum(load.counts)))

@@ -14,6 +14,10 @@ pub struct PoolId(pub u32);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct BackendId(pub u64);
 
+/// A server address, by its place in the dialler's table. Never used twice in a process.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ServerAddressId(pub u32);
+
 /// A place in a loop's table: the generation tells a late event from one that is meant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Slot {

@@ -25,6 +25,7 @@
 
 mod asking;
 mod basis;
+mod left;
 mod likeness;
 mod names;
 mod pins;
@@ -37,6 +38,7 @@ mod stats;
 
 pub use asking::{Asking, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 pub use basis::{BASES_MAX, Basis};
+pub use left::LeftServers;
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
 pub use pins::{PinCount, Pinned};

@@ -19,6 +19,7 @@ pub mod enter;
 pub mod hand_over;
 pub mod password;
 pub mod reach;
+pub mod standing;
 pub mod talk;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -62,6 +63,8 @@ pub struct Target {
     pub servers: Vec<ServerAddress>,
     /// Which of them will do.
     pub session_attrs: TargetSessionAttrs,
+    /// How far a standby may be behind.
+    pub max_replica_lag: Option<Duration>,
     /// Which is tried first.
     pub balance: LoadBalanceHosts,
     /// How connections are encrypted.
@@ -191,6 +194,15 @@ pub enum DialError {
     },
     /// There may be no more connections.
     Full(Full),
+    /// A standby is too far behind.
+    Lagging {
+        /// The server.
+        server: String,
+        /// How far it is.
+        lag: Duration,
+        /// How far it may be.
+        most: Duration,
+    },
     /// Servers were reached, and none is what `target_session_attrs` asks for.
     Unsuitable {
         /// The last server that was asked.
@@ -218,6 +230,7 @@ impl DialError {
             | Self::Talk { .. }
             | Self::Password { .. }
             | Self::Full(_)
+            | Self::Lagging { .. }
             | Self::Unsuitable { .. } => false,
         }
     }
@@ -297,6 +310,10 @@ impl fmt::Display for DialError {
             }
             Self::Full(full) => {
                 f.write_str(full.to_client_error().detail.as_deref().unwrap_or("full"))
+            }
+            Self::Lagging { server, lag, most } => {
+                let (lag, most) = (lag.as_secs_f32(), most.as_secs_f32());
+                write!(f, "server at {server} is {lag} s behind, max_replica_lag is {most} s")
             }
             Self::Unsuitable { server, wanted } => {
                 write!(
@@ -386,6 +403,8 @@ pub struct Dialler {
     passwords: Passwords,
     places: Mutex<Places>,
     failing: Mutex<HashMap<ServerAddress, Failing>>,
+    /// How far standbys are behind that are looked at.
+    lags: Mutex<HashMap<ServerAddress, Duration>>,
     /// Servers that refuse to be asked for reports: other poolers do.
     reportless: Mutex<HashSet<ServerAddress>>,
     /// Number of the next attempt to connect, from 1 on: what its server connection is called.
@@ -448,6 +467,10 @@ impl Dialler {
         let mut last = None;
         for pass in passes {
             for server in self.in_order(target) {
+                if let Some(error) = self.lags_too_much(&server, target) {
+                    last = Some(error);
+                    continue;
+                }
                 let place = match gate(&server) {
                     Ok(place) => place,
                     Err(full) => {

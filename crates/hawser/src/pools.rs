@@ -13,6 +13,7 @@
 pub mod census;
 mod checked;
 pub mod enquiry;
+pub mod health;
 pub mod open;
 pub mod place;
 mod schema;
@@ -574,6 +575,7 @@ pub(crate) fn target(
     Target {
         servers: database.servers.clone(),
         session_attrs: database.target_session_attrs,
+        max_replica_lag: database.max_replica_lag.get(),
         balance: database.load_balance_hosts,
         tls: connectings.of(database),
         connect_timeout: reload.servers.server_connect_timeout,

@@ -25,7 +25,7 @@ use crate::config::{Config, DatabaseConfig};
 use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
-use crate::pools::{open, upkeep};
+use crate::pools::{health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
 use crate::service::{NotInForce, Phase, Service};
@@ -183,6 +183,7 @@ async fn run(
 ) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
+    tokio::spawn(health::run(service.clone()));
     let watching = service.clone();
     tokio::spawn(async move {
         let timeout = || watching.config.load().reload.network.tcp_user_timeout.get();

@@ -221,6 +221,9 @@ impl<S: Socket> Engine<S> {
         if backend.epoch != view.pool.epoch() {
             return Some("the server or its roles have changed");
         }
+        if view.pool.left().has(backend.server) {
+            return Some("the server is no longer what the database asks for");
+        }
         // One that has served nobody yet is not too old for its first client, whatever the setting.
         if !settings.server_lifetime.is_zero()
             && backend.transactions > 0

@@ -3,7 +3,8 @@
 use std::io;
 
 use super::message::{self, ToLoop};
-use super::socket::{ServerAddressId, Socket, Token};
+use super::socket::{Socket, Token};
+use crate::ids::ServerAddressId;
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::wire::error::{ClientError, SqlState};
 

@@ -454,7 +454,7 @@ pub struct BackendRow {
     /// What it is doing.
     pub state: BackendState,
     /// Which of the configured server addresses.
-    pub server: super::socket::ServerAddressId,
+    pub server: crate::ids::ServerAddressId,
     /// The server's process id.
     pub process: u32,
     /// When it was opened.

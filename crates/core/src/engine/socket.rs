@@ -97,10 +97,6 @@ pub struct Readiness {
     pub broken: bool,
 }
 
-/// A server address, by its place in the dialler's table. Never used twice in a process.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ServerAddressId(pub u32);
-
 /// Writes to a connection what it takes, after what it did not take before; keeps the rest.
 /// Returns how many bytes it took.
 pub(super) fn write_or_keep<S: Socket>(

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use super::asking::Asking;
 use super::basis::{Bases, Basis};
+use super::left::LeftServers;
 use super::names::{CustomNames, KnownNames};
 use super::pins::PinCount;
 use super::reporting::ReportingCount;
@@ -209,6 +210,7 @@ pub struct SharedPool<B> {
     pool: Mutex<Pool<B>>,
     waiting: AtomicU32,
     epoch: AtomicU32,
+    left: LeftServers,
     settings: RwLock<Arc<PoolSettings>>,
     parameters: RwLock<Option<Arc<ServerParameters>>>,
     bases: Bases,
@@ -277,6 +279,7 @@ impl<B> SharedPool<B> {
             pool: Mutex::new(Pool::new(settings.limits.clone())),
             waiting: AtomicU32::new(0),
             epoch: AtomicU32::new(0),
+            left: LeftServers::default(),
             settings: RwLock::new(Arc::new(settings)),
             parameters: RwLock::new(None),
             bases: Bases::new(hash_key),
@@ -441,6 +444,11 @@ impl<B> SharedPool<B> {
     /// `None` if they are none, or too many. Its parameters are names and values in turns.
     pub fn setter(&self, settings: usize, path: &[u8]) -> Option<Arc<Statement>> {
         self.setters.get(&self.statements, settings, path)
+    }
+
+    /// The servers that its backends leave once they are released.
+    pub fn left(&self) -> &LeftServers {
+        &self.left
     }
 
     /// Begins a new epoch (RECONNECT, a reload that changed the server, a changed role).

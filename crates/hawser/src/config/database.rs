@@ -60,6 +60,8 @@ pub struct DatabaseConfig {
     pub servers: Vec<ServerAddress>,
     /// Which of them will do.
     pub target_session_attrs: TargetSessionAttrs,
+    /// How far a standby may be behind.
+    pub max_replica_lag: Timeout,
     /// Which of them is tried first.
     pub load_balance_hosts: LoadBalanceHosts,
     /// The one user towards the server, if there is one.
@@ -157,6 +159,7 @@ impl DatabaseConfig {
             dbname: entry.dbname.clone(),
             servers: entry.servers.clone(),
             target_session_attrs: entry.target_session_attrs,
+            max_replica_lag: entry.max_replica_lag,
             load_balance_hosts: entry.load_balance_hosts,
             forced_user: entry
                 .user

@@ -657,6 +657,13 @@ settings! {
         /// of a pool tries at a time. Clients wait meanwhile, up to `query_wait_timeout`.
         server_login_retry: Duration = "15s", example "\"3s\"", at_least Duration::from_millis(1),
             unit Seconds, pgbouncer "server_login_retry";
+        /// Time between two looks at each server of databases with `target_session_attrs` or
+        /// `max_replica_lag`: one short connection, which no limit counts, asks whether the server is
+        /// a primary, read-only, how far its WAL has come, and whether it takes sessions. A server that
+        /// is not what its database asks for any more is left at once: idle server connections are
+        /// closed, others at the end of their transaction. 0: servers are asked at connect alone, and
+        /// `max_replica_lag` has no effect.
+        server_probe_interval: Timeout = "1s", example "\"5s\"", unit Seconds;
         /// How long nothing may be heard of a server's machine, by TCP, before a connection to it is given up:
         /// no acknowledgement of what was sent, no answer to a keepalive probe. A machine that answers is not
         /// measured by it, however long a query takes or a server reads nothing. Probes are by
@@ -921,6 +928,12 @@ settings! {
         /// Which of several servers will do: `any`, `read-write`, `read-only`, `primary`, `standby`,
         /// `prefer-standby`. libpq's words.
         target_session_attrs: TargetSessionAttrs = "any", example "\"primary\"";
+        /// How far a standby may be behind before it is left until it has caught up: the age of the first
+        /// WAL that the primary has written and the standby has not replayed, to `server_probe_interval`.
+        /// Without a primary in `servers`: the age of the last transaction replayed, while received WAL waits
+        /// for replay. Clients wait if no other server will do; with `prefer-standby` they get the
+        /// primary. 0: any lag will do.
+        max_replica_lag: Timeout = "0", example "\"10s\"", unit Seconds;
         /// Which of several servers a new connection tries first: the first that works (`disable`), or
         /// each in turn (`round-robin`, PgBouncer's default).
         load_balance_hosts: LoadBalanceHosts = "disable", example "\"round-robin\"",

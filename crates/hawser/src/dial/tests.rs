@@ -204,10 +204,11 @@ async fn read_message<S: AsyncRead + Unpin>(stream: &mut S) -> io::Result<(u8, V
     Ok((kind, body))
 }
 
-fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
+pub(crate) fn target(servers: &[&ServerAddress], tls: Connecting) -> Target {
     Target {
         servers: servers.iter().map(|server| (*server).clone()).collect(),
         session_attrs: TargetSessionAttrs::Any,
+        max_replica_lag: None,
         balance: LoadBalanceHosts::Disable,
         tls: Arc::new(tls),
         connect_timeout: Duration::from_secs(5),

@@ -1,0 +1,355 @@
+//! How a server stands: what it is, how far behind, and whether a database can do with it.
+//!
+//! # Model
+//! ```text
+//!   lag of a standby = now - when the primary was first seen beyond what the standby has replayed
+//! ```
+//! # Why not pg_last_xact_replay_timestamp() alone
+//! It is the age of the last transaction: of an idle primary's standby it grows without end, and clocks
+//! of two machines differ. pg_stat_replication and pg_stat_wal_receiver need a privilege.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use hawser_core::engine::ServerAddressId;
+use hawser_core::session::options::Replication;
+use hawser_core::wire::error::SqlState;
+use tokio::time::timeout;
+
+use super::talk::Answer;
+use super::{DialError, Dialler, Login, Reached, Target, locked};
+use crate::config::{ServerAddress, TargetSessionAttrs};
+
+/// What a server is asked: in recovery, read-only, where its WAL ends, up to where it has received, age
+/// of the last transaction that it has replayed.
+const QUESTION: &str = "SELECT pg_catalog.pg_is_in_recovery(), \
+     pg_catalog.current_setting('default_transaction_read_only'), \
+     CASE WHEN pg_catalog.pg_is_in_recovery() THEN pg_catalog.pg_last_wal_replay_lsn() \
+     ELSE pg_catalog.pg_current_wal_lsn() END, \
+     pg_catalog.pg_last_wal_receive_lsn(), \
+     pg_catalog.date_part('epoch', pg_catalog.clock_timestamp() \
+     OPERATOR(pg_catalog.-) pg_catalog.pg_last_xact_replay_timestamp())";
+
+/// How the connections are called by which servers are looked at.
+const NAME: (&[u8], &[u8]) = (b"application_name", b"hawser");
+
+/// Samples of a primary's WAL. Twice as far apart each time that they are too many.
+const SAMPLES_MAX: usize = 512;
+
+/// What a look at a server has shown.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Standing {
+    /// It takes sessions.
+    Serving(State),
+    /// It begins or ends. Sessions that it has may go on to their end.
+    NotAccepting,
+    /// Nothing: it cannot be reached, or gives no answer.
+    Unknown,
+}
+
+/// What a server says of itself.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct State {
+    /// It is a standby.
+    pub in_recovery: bool,
+    /// Transactions are read-only unless they say otherwise; another role may have another default.
+    pub read_only: bool,
+    /// The end of what it has written, or replayed: bytes of WAL.
+    pub wal: u64,
+    /// How far it is behind by itself, without a primary to compare with.
+    pub own_lag: Duration,
+}
+
+impl State {
+    fn read(answer: &Answer) -> Option<Self> {
+        let [row] = answer.rows.as_slice() else { return None };
+        let [in_recovery, read_only, wal, received, age] = row.as_slice() else { return None };
+        let wal = lsn(wal.as_deref()?)?;
+        let in_recovery = **in_recovery.as_ref()? == *b"t";
+        let all_replayed = received.as_deref().and_then(lsn).is_some_and(|to| to <= wal);
+        let age = age.as_deref().and_then(|text| std::str::from_utf8(text).ok()?.parse().ok());
+        let own_lag = match age {
+            Some(seconds) if in_recovery && !all_replayed => {
+                Duration::try_from_secs_f64(seconds).unwrap_or_default()
+            }
+            _ => Duration::ZERO,
+        };
+        Some(Self { in_recovery, read_only: **read_only.as_ref()? == *b"on", wal, own_lag })
+    }
+}
+
+/// `16/B374D848` in bytes.
+fn lsn(text: &[u8]) -> Option<u64> {
+    let (high, low) = std::str::from_utf8(text).ok()?.split_once('/')?;
+    let part = |digits| u32::from_str_radix(digits, 16).ok().map(u64::from);
+    Some(part(high)? << 32 | part(low)?)
+}
+
+/// How far a primary's WAL had come, and when.
+#[derive(Debug, Default)]
+pub struct WalHistory {
+    primary: Option<ServerAddress>,
+    samples: VecDeque<(Instant, u64)>,
+}
+
+impl WalHistory {
+    /// The primary has come so far.
+    pub fn add(&mut self, primary: &ServerAddress, wal: u64, now: Instant) {
+        if self.primary.as_ref() != Some(primary) {
+            self.primary = Some(primary.clone());
+            self.samples.clear();
+        }
+        if self.samples.back().is_some_and(|(_, last)| wal <= *last) {
+            return;
+        }
+        if self.samples.len() >= SAMPLES_MAX {
+            let mut keep = false;
+            self.samples.retain(|_| {
+                keep = !keep;
+                keep
+            });
+        }
+        self.samples.push_back((now, wal));
+    }
+
+    /// How far one is behind that has replayed up to `wal`; `None` if no primary has been seen.
+    pub fn lag(&self, wal: u64, now: Instant) -> Option<Duration> {
+        self.samples.back()?;
+        let missing = self.samples.iter().find(|(_, written)| *written > wal);
+        Some(missing.map_or(Duration::ZERO, |(at, _)| now.saturating_duration_since(*at)))
+    }
+}
+
+/// Why a database does not want a server's connections.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Unfit {
+    /// It begins or ends.
+    NotAccepting,
+    /// It is not what `target_session_attrs` asks for.
+    Kind,
+    /// It is a primary that has become read-only.
+    ReadOnly,
+    /// It is more than `max_replica_lag` behind.
+    Lagging,
+    /// It is a primary, and a standby is there again.
+    StandbyIsThere,
+}
+
+impl Unfit {
+    /// Whether no connection of it is wanted as long as this is so. If not, server connections are
+    /// replaced once: a pool may find that for its own user there is no better server.
+    pub fn lasts(self) -> bool {
+        match self {
+            Self::NotAccepting | Self::Kind | Self::Lagging => true,
+            Self::ReadOnly | Self::StandbyIsThere => false,
+        }
+    }
+}
+
+impl fmt::Display for Unfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotAccepting => "it does not take sessions: it starts or stops",
+            Self::Kind => "it is not what target_session_attrs asks for",
+            Self::ReadOnly => "default_transaction_read_only is on",
+            Self::Lagging => "it is more than max_replica_lag behind",
+            Self::StandbyIsThere => "a standby is there, which prefer-standby prefers",
+        })
+    }
+}
+
+/// What is known of a server now: how it stands, and how far it is behind.
+pub type Looks = HashMap<ServerAddress, (Standing, Duration)>;
+
+/// Those of a database's servers that it must not use now. Of servers that give no answer nothing is
+/// said: their connections show it.
+pub fn unfit(target: &Target, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
+    use TargetSessionAttrs as Attrs;
+    let lags = |lag: Duration| target.max_replica_lag.is_some_and(|most| lag > most);
+    let is_good_standby = |server: &ServerAddress| match looks.get(server) {
+        Some((Standing::Serving(state), lag)) => state.in_recovery && !lags(*lag),
+        _ => false,
+    };
+    let standby_is_there = target.servers.iter().any(is_good_standby);
+    let judge = |server: &ServerAddress| {
+        let (standing, lag) = looks.get(server)?;
+        let state = match standing {
+            Standing::Unknown => return None,
+            Standing::NotAccepting => return Some(Unfit::NotAccepting),
+            Standing::Serving(state) => state,
+        };
+        let right = match target.session_attrs {
+            // A primary may be read-only for one user and not for another.
+            Attrs::Any | Attrs::PreferStandby | Attrs::ReadOnly => true,
+            Attrs::Primary | Attrs::ReadWrite => !state.in_recovery,
+            Attrs::Standby => state.in_recovery,
+        };
+        match target.session_attrs {
+            _ if !right => Some(Unfit::Kind),
+            _ if state.in_recovery && lags(*lag) => Some(Unfit::Lagging),
+            Attrs::ReadWrite if state.read_only => Some(Unfit::ReadOnly),
+            Attrs::PreferStandby if !state.in_recovery && standby_is_there => {
+                Some(Unfit::StandbyIsThere)
+            }
+            _ => None,
+        }
+    };
+    target.servers.iter().filter_map(|server| Some((server.clone(), judge(server)?))).collect()
+}
+
+impl Dialler {
+    /// Looks at a server, by a connection of its own, which no limit counts.
+    pub async fn look_at(
+        &self,
+        server: &ServerAddress,
+        target: &Target,
+        login: &Login,
+        within: Duration,
+    ) -> Standing {
+        let look = async {
+            let credentials = match target.password.as_ref() {
+                Some(source) if source.user == login.user => {
+                    self.passwords.get(source, None, target.connect_timeout).await.ok()?
+                }
+                _ => login.credentials.clone(),
+            };
+            let target = Target { reports: false, hands_over: false, ..target.clone() };
+            let login = Login {
+                replication: Replication::None,
+                parameters: Vec::new(),
+                start: vec![(NAME.0.into(), NAME.1.into())],
+                credentials,
+                ..login.clone()
+            };
+            let reached = self.dial_server(server, &target, &login, TargetSessionAttrs::Any).await;
+            let (mut talk, ..): Reached = match reached {
+                Ok(reached) => reached,
+                Err(DialError::Refused { error, .. })
+                    if error.code == SqlState::CANNOT_CONNECT_NOW =>
+                {
+                    return Some(Standing::NotAccepting);
+                }
+                Err(_) => return None,
+            };
+            let state = talk.query(QUESTION).await.ok().as_ref().and_then(State::read);
+            talk.terminate().await;
+            state.map(Standing::Serving)
+        };
+        timeout(within, look).await.ok().flatten().unwrap_or(Standing::Unknown)
+    }
+
+    /// Keeps how far standbys are behind.
+    pub fn set_lags(&self, lags: HashMap<ServerAddress, Duration>) {
+        *locked(&self.lags) = lags;
+    }
+
+    /// Why a server is too far behind, if it is.
+    pub(super) fn lags_too_much(
+        &self,
+        server: &ServerAddress,
+        target: &Target,
+    ) -> Option<DialError> {
+        let most = target.max_replica_lag?;
+        let lag = locked(&self.lags).get(server).copied().filter(|lag| *lag > most)?;
+        Some(DialError::Lagging { server: server.to_string(), lag, most })
+    }
+
+    /// The numbers of a server's addresses that have been connected to.
+    pub fn ids_of(&self, servers: &[&ServerAddress]) -> Vec<ServerAddressId> {
+        let places = locked(&self.places);
+        places
+            .by_id
+            .iter()
+            .filter(|(_, (place, _))| servers.contains(&&place.configured))
+            .map(|(id, _)| *id)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::target;
+    use super::*;
+    use crate::tls::connect::Connecting;
+
+    fn server(name: &str) -> ServerAddress {
+        ServerAddress::Unix(name.into())
+    }
+
+    #[test]
+    fn lag_is_the_age_of_the_first_wal_that_is_missing() {
+        let (begun, seconds) = (Instant::now(), Duration::from_secs);
+        let mut history = WalHistory::default();
+        assert_eq!(history.lag(0, begun), None, "there is no primary");
+        let primary = server("/one");
+        for (second, wal) in [(0, 100), (1, 200), (2, 200), (9, 300)] {
+            history.add(&primary, wal, begun + seconds(second));
+        }
+        let now = begun + seconds(10);
+        assert_eq!(history.lag(300, now), Some(Duration::ZERO));
+        assert_eq!(history.lag(299, now), Some(seconds(1)));
+        assert_eq!(history.lag(200, now), Some(seconds(1)), "an idle primary adds no lag");
+        assert_eq!(history.lag(150, now), Some(seconds(9)));
+        assert_eq!(history.lag(0, now), Some(seconds(10)));
+        for number in 0..10 * SAMPLES_MAX as u64 {
+            history.add(&primary, 301 + number, now + seconds(number));
+            assert!(history.samples.len() <= SAMPLES_MAX);
+        }
+        // Another primary's WAL is another line.
+        history.add(&server("/two"), 50, now);
+        assert_eq!(history.lag(50, now), Some(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_server_is_unfit_by_what_the_database_asks_for() {
+        use TargetSessionAttrs as Attrs;
+        let of = |in_recovery, read_only| {
+            Standing::Serving(State { in_recovery, read_only, wal: 1, own_lag: Duration::ZERO })
+        };
+        let (primary, standby) = (of(false, false), of(true, false));
+        let (read_only, away) = (of(false, true), Standing::NotAccepting);
+        let names = ["/one", "/two"].map(server);
+        let judge = |attrs, standings: [Standing; 2], lag: u64| {
+            let mut target = target(&[&names[0], &names[1]], Connecting::never());
+            target.session_attrs = attrs;
+            target.max_replica_lag = Some(Duration::from_secs(5));
+            let lag = Duration::from_secs(lag);
+            let looks = names.iter().cloned().zip(standings.map(|standing| (standing, lag)));
+            let found = unfit(&target, &looks.collect());
+            names
+                .clone()
+                .map(|name| found.iter().find(|(one, _)| *one == name).map(|(_, why)| *why))
+        };
+        let (kind, lags) = (Some(Unfit::Kind), Some(Unfit::Lagging));
+        let both = [primary, standby];
+        for (attrs, lag, expected) in [
+            (Attrs::Any, 5, [None, None]),
+            (Attrs::Any, 6, [None, lags]),
+            (Attrs::Primary, 6, [None, kind]),
+            (Attrs::ReadWrite, 6, [None, kind]),
+            (Attrs::Standby, 5, [kind, None]),
+            (Attrs::Standby, 6, [kind, lags]),
+            (Attrs::ReadOnly, 5, [None, None]),
+            (Attrs::PreferStandby, 5, [Some(Unfit::StandbyIsThere), None]),
+            (Attrs::PreferStandby, 6, [None, lags]),
+        ] {
+            assert_eq!(judge(attrs, both, lag), expected, "{attrs} with {lag} s");
+        }
+        let unknown = judge(Attrs::PreferStandby, [primary, Standing::Unknown], 0);
+        assert_eq!(unknown, [None, None], "one that gives no answer says nothing");
+        let not_accepting = Some(Unfit::NotAccepting);
+        assert_eq!(judge(Attrs::Primary, [away, standby], 0), [not_accepting, kind]);
+        let turned = Some(Unfit::ReadOnly);
+        assert_eq!(judge(Attrs::ReadWrite, [read_only, primary], 0), [turned, None]);
+        assert_eq!(judge(Attrs::Primary, [read_only, primary], 0), [None, None]);
+    }
+
+    #[test]
+    fn positions_in_wal_are_read() {
+        assert_eq!(lsn(b"16/B374D848"), Some(0x16_B374_D848));
+        for text in [&b""[..], b"16", b"16/x", b"1FFFFFFFF/0"] {
+            assert_eq!(lsn(text), None);
+        }
+    }
+}

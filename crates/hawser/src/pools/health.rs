@@ -1,0 +1,184 @@
+//! Looks at servers, and has pools leave those that are not what their database asks for.
+//!
+//! # Model
+//! Each `server_probe_interval`, one short connection to each server of databases with
+//! `target_session_attrs` or `max_replica_lag` that have a pool. What it shows holds for all their pools:
+//! ```text
+//!   idle server connections are closed; lent ones at the end of their transaction; new ones go elsewhere
+//! ```
+//! # Why a new connection for each look
+//! A server in a smart shutdown serves those it has and refuses new ones: only a new one shows it. And one
+//! that stays would keep that shutdown from its end.
+//!
+//! # Limits  a server that gives no answer keeps its place: its own connections show what it is
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::{PoolEntry, Route, upkeep};
+use crate::config::{ServerAddress, TargetSessionAttrs};
+use crate::dial::standing::{Looks, Standing, Unfit, WalHistory, unfit};
+use crate::service::{Phase, Service};
+
+/// How often the setting is looked at while it is off.
+const OFF_PERIOD: Duration = Duration::from_secs(1);
+/// How long a look may take, where the interval is shorter.
+const LOOK_AT_LEAST: Duration = Duration::from_secs(1);
+
+/// Looks at servers until the process ends.
+pub async fn run(service: Arc<Service>) {
+    let mut health = Health::default();
+    loop {
+        let interval = service.config.load().reload.servers.server_probe_interval.get();
+        tokio::time::sleep(interval.unwrap_or(OFF_PERIOD)).await;
+        if service.phase() == Phase::Ending {
+            return;
+        }
+        let entries = match interval {
+            Some(_) => service.pools.all().into_iter().filter(is_looked_at).collect(),
+            None => Vec::new(),
+        };
+        let looks = look(&service, &entries, interval.unwrap_or_default()).await;
+        health.act(&service, &entries, looks);
+    }
+}
+
+fn is_looked_at(entry: &Arc<PoolEntry>) -> bool {
+    let target = &entry.route.load().target;
+    entry.key.replication.is_none()
+        && (target.session_attrs != TargetSessionAttrs::Any || target.max_replica_lag.is_some())
+}
+
+/// One look at each server.
+async fn look(
+    service: &Arc<Service>,
+    entries: &[Arc<PoolEntry>],
+    interval: Duration,
+) -> HashMap<ServerAddress, Standing> {
+    let mut routes: HashMap<ServerAddress, Arc<Route>> = HashMap::new();
+    for entry in entries {
+        let route = entry.route.load_full();
+        for server in &route.target.servers {
+            routes.entry(server.clone()).or_insert_with(|| route.clone());
+        }
+    }
+    let mut looks = JoinSet::new();
+    for (server, route) in routes {
+        let service = service.clone();
+        let within = route.target.connect_timeout.min(interval.max(LOOK_AT_LEAST));
+        looks.spawn(async move {
+            let look = service.dialler.look_at(&server, &route.target, &route.login, within);
+            let standing = look.await;
+            (server, standing)
+        });
+    }
+    looks.join_all().await.into_iter().collect()
+}
+
+/// What earlier looks have shown.
+#[derive(Default)]
+struct Health {
+    /// Of each list of servers.
+    wal: HashMap<Vec<ServerAddress>, WalHistory>,
+    /// Servers that a database has left, and why. In the order of their names, for the log.
+    left: BTreeMap<(String, String), Unfit>,
+}
+
+impl Health {
+    fn act(
+        &mut self,
+        service: &Service,
+        entries: &[Arc<PoolEntry>],
+        standings: HashMap<ServerAddress, Standing>,
+    ) {
+        let lists: HashSet<_> =
+            entries.iter().map(|entry| entry.route.load().target.servers.clone()).collect();
+        self.wal.retain(|list, _| lists.contains(list));
+        let now = Instant::now();
+        let mut lags: HashMap<ServerAddress, Duration> = HashMap::new();
+        for list in lists {
+            let wal = self.wal.entry(list.clone()).or_default();
+            lags.extend(measure(wal, &list, &standings, now));
+        }
+        let with_lag = |(server, standing): (ServerAddress, Standing)| {
+            let lag = lags.get(&server).copied().unwrap_or_default();
+            (server, (standing, lag))
+        };
+        let looks: Looks = standings.into_iter().map(with_lag).collect();
+        service.dialler.set_lags(lags);
+        let before = std::mem::take(&mut self.left);
+        for entry in entries {
+            let unfit = unfit(&entry.route.load().target, &looks);
+            self.leave(service, entry, &unfit, &before);
+        }
+        for entry in service.pools.all() {
+            if !entries.iter().any(|one| Arc::ptr_eq(one, &entry)) {
+                entry.pool.left().set(&[]); // no longer looked at
+            }
+        }
+        for ((database, server), _) in before {
+            if !self.left.contains_key(&(database.clone(), server.clone())) {
+                tracing::info!(database, server, "the server is used again");
+            }
+        }
+    }
+
+    /// Has a pool leave these servers.
+    fn leave(
+        &mut self,
+        service: &Service,
+        entry: &PoolEntry,
+        unfit: &[(ServerAddress, Unfit)],
+        before: &BTreeMap<(String, String), Unfit>,
+    ) {
+        let database = &entry.key.database;
+        let lasting: Vec<_> =
+            unfit.iter().filter(|(_, why)| why.lasts()).map(|(server, _)| server).collect();
+        let ids = service.dialler.ids_of(&lasting);
+        entry.pool.left().set(&ids);
+        if !ids.is_empty() {
+            upkeep::close_idle(service, &entry.pool, |backend, _| ids.contains(&backend.server()));
+        }
+        // Lines on which the control side asks servers hold up a shutdown as well.
+        let ends = |server| unfit.contains(&(server, Unfit::NotAccepting));
+        service.enquiries.close_lines(|servers, _| servers.iter().cloned().any(ends));
+        let mut renews = false;
+        for (server, why) in unfit {
+            let key = (database.clone(), server.to_string());
+            let is_news = before.get(&key) != Some(why);
+            renews |= is_news && !why.lasts();
+            if self.left.insert(key, *why).is_none() && is_news {
+                tracing::warn!(database, %server, reason = %why, "the server is left");
+            }
+        }
+        if renews {
+            upkeep::renew(service, entry);
+        }
+    }
+}
+
+/// How far the standbys of a list are behind.
+fn measure(
+    wal: &mut WalHistory,
+    list: &[ServerAddress],
+    standings: &HashMap<ServerAddress, Standing>,
+    now: Instant,
+) -> HashMap<ServerAddress, Duration> {
+    let serving = |server: &ServerAddress| match standings.get(server) {
+        Some(Standing::Serving(state)) => Some((server.clone(), *state)),
+        _ => None,
+    };
+    let states: Vec<_> = list.iter().filter_map(serving).collect();
+    // Of two, which should not be, the one that has written more.
+    let primary = states.iter().filter(|(_, state)| !state.in_recovery);
+    if let Some((primary, state)) = primary.max_by_key(|(_, state)| state.wal) {
+        wal.add(primary, state.wal, now);
+    }
+    let standbys = states.into_iter().filter(|(_, state)| state.in_recovery);
+    standbys
+        .map(|(server, state)| (server, wal.lag(state.wal, now).unwrap_or(state.own_lag)))
+        .collect()
+}
