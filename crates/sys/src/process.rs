@@ -42,6 +42,17 @@ pub fn set_dumpable(dumpable: bool) -> io::Result<()> {
     Ok(rustix::process::set_dumpable_behavior(if dumpable { Dumpable } else { NotDumpable })?)
 }
 
+/// Kills all processes of a group (SIGKILL), by the number of the process that leads it. That process
+/// must be a child that has not been waited for: else another may have the number.
+///
+/// # Errors
+/// As kill(2); [`io::ErrorKind::InvalidInput`] if there is no such number.
+pub fn kill_group(leader: u32) -> io::Result<()> {
+    let leader = i32::try_from(leader).ok().and_then(rustix::process::Pid::from_raw);
+    let leader = leader.ok_or(io::ErrorKind::InvalidInput)?;
+    Ok(rustix::process::kill_process_group(leader, rustix::process::Signal::KILL)?)
+}
+
 /// Whether this process may become another user.
 pub fn is_superuser() -> bool {
     rustix::process::geteuid().is_root()

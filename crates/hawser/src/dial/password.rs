@@ -8,7 +8,8 @@
 //!              refused it: once for each refusal, and once for all who wait for it
 //! ```
 //! # Invariants
-//! * a command takes no longer than `server_connect_timeout`, then it is killed
+//! * a command takes no longer than `server_connect_timeout`, then it is killed with all that it has
+//!   started, as far as that has not left its process group
 //! * no output of a command is in an error or in the log: it may be the password
 
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
-use tokio::process::Command;
+use tokio::process::{Child, Command};
 use tokio::time::timeout;
 
 use super::enter::Credentials;
@@ -214,21 +215,37 @@ async fn read(source: &PasswordSource) -> Result<String, PasswordError> {
     }
 }
 
+/// A command under way, in a process group of its own. If it is dropped before its end has been
+/// waited for, the whole group is killed: a shell's children would go on otherwise.
+struct Running(Option<Child>);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // As long as it has not been waited for, nobody else has its number.
+        if let Some(group) = self.0.as_ref().and_then(Child::id) {
+            let _ = hawser_sys::process::kill_group(group); // it may have ended
+        }
+    }
+}
+
 /// What a command prints. It is killed if this is dropped.
 async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
     let Some((program, arguments)) = words.split_first() else {
         return Err(PasswordError::NoPassword(String::new()));
     };
     let failed = |error| PasswordError::Run(program.clone(), error);
-    let mut child = Command::new(program)
+    let child = Command::new(program)
         .args(arguments)
         .env("PGUSER", user)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .kill_on_drop(true)
+        .process_group(0)
         .spawn()
         .map_err(failed)?;
+    let mut running = Running(Some(child));
+    let Some(child) = &mut running.0 else { return Err(failed(io::ErrorKind::BrokenPipe.into())) };
     let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
         return Err(failed(io::ErrorKind::BrokenPipe.into()));
     };
@@ -239,6 +256,7 @@ async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
     read.0.and(read.1).map_err(failed)?;
     drop((stdout, stderr)); // one that prints more than that ends by it
     let status = child.wait().await.map_err(failed)?;
+    running.0 = None;
     if status.success() {
         return Ok(printed);
     }
@@ -309,6 +327,29 @@ mod tests {
         let source = PasswordSource { user: "ann".to_owned(), place };
         let error = passwords.get(&source, None, LONG).await.map(|_| ()).unwrap_err();
         assert!(matches!(*error, PasswordError::Run(..)), "{error}");
+    }
+
+    #[tokio::test]
+    async fn what_a_command_has_started_is_killed_with_it() {
+        let path = std::env::temp_dir().join(format!("hawser-group-{}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        // The shell waits for a child, which is what hangs.
+        let script = format!("sleep 100 & echo $! > {0}.new; mv {0}.new {0}; wait", path.display());
+        let within = Duration::from_secs(2);
+        let error = Passwords::default().get(&shell(&script, LONG), None, within).await.map(|_| ());
+        assert!(matches!(*error.unwrap_err(), PasswordError::Timeout(..)));
+        let child = std::fs::read_to_string(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        // It is gone, or waits for its new parent to notice that.
+        let is_there = || {
+            std::fs::read_to_string(format!("/proc/{}/stat", child.trim()))
+                .is_ok_and(|stat| stat.contains("(sleep)") && !stat.contains(") Z "))
+        };
+        let begun = Instant::now();
+        while is_there() {
+            assert!(begun.elapsed() < LONG, "the command's child goes on");
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
     }
 
     #[tokio::test]
