@@ -26,7 +26,8 @@ class ServerError(Exception):
     """An ErrorResponse where none was expected."""
 
     def __init__(self, fields):
-        super().__init__(f"{fields.get('C')}: {fields.get('M')}")
+        detail = f" ({fields['D']})" if fields.get("D") else ""
+        super().__init__(f"{fields.get('C')}: {fields.get('M')}{detail}")
         self.fields = fields
         self.sqlstate = fields.get("C")
         self.message = fields.get("M")
