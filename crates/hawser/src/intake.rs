@@ -31,7 +31,9 @@
 //!                             watch: Arriving ◄─ Arrived, with what its home had received ◄─┘
 //! ```
 //! It may be written to meanwhile: what the server answers comes to its home's ring, and from there
-//! with [`Crossing::Arrived`], or to the new one.
+//! with [`Crossing::Arrived`], or to the new one. A third loop may take it from a place that it has not
+//! arrived at, if it was given back unused there: then that place sends `Arrived` on. A loop that gives
+//! one away in that state breaks it, for no message says where it goes.
 //!
 //! # Why sends are direct
 //! See docs/decisions/0010-two-hosts.md.
@@ -150,12 +152,13 @@ pub fn unwatch(wire: &Wire) -> Option<(LoopId, Crossing)> {
 pub fn cross(crossing: Crossing) -> Option<(LoopId, Crossing)> {
     match crossing {
         Crossing::Release { place, to, passage } => {
-            let received = with(|intake| intake.detach(place)).unwrap_or_default();
-            Some((to, Crossing::Arrived { passage, received }))
+            let released = with(|intake| intake.release(place, to, passage));
+            let nothing =
+                || Some((to, Crossing::Arrived { passage, received: Received::default() }));
+            released.unwrap_or_else(nothing)
         }
         Crossing::Arrived { passage, received } => {
-            with(|intake| intake.arrived(passage, received));
-            None
+            with(|intake| intake.arrived(passage, received)).flatten()
         }
     }
 }

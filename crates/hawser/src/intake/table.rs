@@ -11,7 +11,7 @@ use hawser_sys::epoll::Event;
 use hawser_sys::eventfd::EventFd;
 use hawser_sys::ring::{BUFFERS, Completion, Ring, Waited};
 
-use super::Place;
+use super::{Crossing, Place};
 
 /// Bytes that are kept of a connection that is not read, before its receiving stops.
 pub const KEPT_BYTES_MAX: usize = 16 * 1024;
@@ -242,6 +242,15 @@ fn slot_of(token: Token) -> Slot {
     }
 }
 
+/// Where a connection that comes from another loop is going.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Passage {
+    /// To this place here.
+    Here(Token),
+    /// A further loop has taken it before it was here, for this passage of its own.
+    Onward(LoopId, u32),
+}
+
 /// What a loop's ring receives.
 pub(super) struct Intake<R> {
     id: LoopId,
@@ -255,7 +264,7 @@ pub(super) struct Intake<R> {
     queue: VecDeque<Token>,
     completions: Vec<Completion>,
     /// Connections that come from other loops.
-    passages: Vec<(u32, Token)>,
+    passages: Vec<(u32, Passage)>,
     next_passage: u32,
     wake_ended: bool,
     dry: u64,
@@ -356,18 +365,48 @@ impl<R: Requests> Intake<R> {
 
     /// Gives a place to a connection whose home has been asked to let go of it.
     pub(super) fn expect(&mut self, fd: BorrowedFd<'_>, token: Token, passage: u32) -> Place {
-        self.passages.push((passage, token));
+        self.passages.push((passage, Passage::Here(token)));
         self.enter(fd, token, Receiving::Arriving)
     }
 
-    pub(super) fn arrived(&mut self, passage: u32, received: Received) {
-        let Some(at) = self.passages.iter().position(|(number, _)| *number == passage) else {
-            return; // it has been closed on its way
-        };
-        let (_, token) = self.passages.swap_remove(at);
-        if self.entry(token, u32::MAX).is_some_and(|entry| entry.receiving == Receiving::Arriving) {
-            self.put(token, received);
+    /// Its home has let go of a connection. Returns what a further loop is to be sent.
+    pub(super) fn arrived(
+        &mut self,
+        passage: u32,
+        received: Received,
+    ) -> Option<(LoopId, Crossing)> {
+        // If there is none, it has been closed on its way.
+        let at = self.passages.iter().position(|(number, _)| *number == passage)?;
+        match self.passages.swap_remove(at).1 {
+            Passage::Onward(to, passage) => Some((to, Crossing::Arrived { passage, received })),
+            Passage::Here(token) => {
+                let entry = self.entry(token, u32::MAX);
+                if entry.is_some_and(|entry| entry.receiving == Receiving::Arriving) {
+                    self.put(token, received);
+                }
+                None
+            }
         }
+    }
+
+    /// Lets go of a connection for another loop. Returns what that is to be sent; nothing as long as it
+    /// has not arrived here: another ring reads it yet.
+    pub(super) fn release(
+        &mut self,
+        place: Place,
+        to: LoopId,
+        passage: u32,
+    ) -> Option<(LoopId, Crossing)> {
+        if let Some(token) = self.token_at(place)
+            && let Some((_, way)) =
+                self.passages.iter_mut().find(|(_, way)| *way == Passage::Here(token))
+        {
+            *way = Passage::Onward(to, passage);
+            self.free(token);
+            return None;
+        }
+        let received = self.detach(place);
+        Some((to, Crossing::Arrived { passage, received }))
     }
 
     /// What was received for it elsewhere is its own from now on, and the engine reads on.
@@ -404,6 +443,10 @@ impl<R: Requests> Intake<R> {
         }
         self.keep_chain(token);
         let Some(entry) = self.entry(token, u32::MAX) else { return Received::default() };
+        if entry.receiving == Receiving::Arriving {
+            // Another ring reads it yet, and what it receives would have no way to who is next.
+            entry.ended = Some(Ended::Broken(5));
+        }
         let bytes = entry.kept.take().map_or_else(Vec::new, |kept| *kept);
         let received = Received { bytes, ended: entry.ended };
         self.free(token);
@@ -430,7 +473,7 @@ impl<R: Requests> Intake<R> {
             }
         }
         if entry.receiving == Receiving::Arriving {
-            self.passages.retain(|(_, other)| *other != token);
+            self.passages.retain(|(_, way)| *way != Passage::Here(token));
         }
     }
 
