@@ -44,11 +44,11 @@ def rds(*arguments, check=0, seconds=60):
 class Proxy:
     """`hawser rds proxy` at an address, on a TCP port that is free on all of them."""
 
-    def __init__(self, address, tcp_port, *options):
+    def __init__(self, address, tcp_port, *options, launcher=()):
         self.directory = tempfile.TemporaryDirectory()
         self.path = pathlib.Path(self.directory.name, "rds.sock")
         self.address, self.tcp_port = address, tcp_port
-        command = [os.environ["HAWSER"], "rds", "proxy", "--address", address, "--tcp-port", str(tcp_port), "--socket", str(self.path), *options]
+        command = [*launcher, os.environ["HAWSER"], "rds", "proxy", "--address", address, "--tcp-port", str(tcp_port), "--socket", str(self.path), *options]
         self.log = open(pathlib.Path(self.directory.name, "log"), "w+")
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         assert self.process.stdout.readline().startswith("RDS on"), self.logged()
@@ -437,6 +437,29 @@ def test_a_program_that_never_reads_what_a_peer_forces_on_it_is_ended_and_said(e
         said = [line for line in proxy.logged().splitlines() if "the program with port 5000 is ended" in line]
         equal(len(said), 1, proxy.logged())
         deaf.socket.settimeout(5)
+
+
+def processor_seconds(pid):
+    """User and system time of a process."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@here
+def test_without_descriptors_it_waits_and_goes_on_when_there_are_some(env):
+    with Proxy("127.0.1.1", free_port(), launcher=("prlimit", "--nofile=32:32")) as proxy:
+        flood = [connect(proxy, f"127.0.0.{host}") for host in range(2, 62)]
+        until(lambda: "no connection is accepted for a second" in proxy.logged(), "descriptors run out")
+        before = processor_seconds(proxy.process.pid)
+        time.sleep(2)
+        used = processor_seconds(proxy.process.pid) - before
+        assert used < 0.5, f"{used} s of a processor in 2 s"
+        for stream in flood:
+            stream.close()
+        time.sleep(2)
+        with proxy.program() as one, proxy.program() as other:
+            one.send(other, b"again")
+            equal(other.receive()[1], b"again")
 
 
 @here

@@ -76,12 +76,11 @@ mod work;
 
 pub use crate::ids::ServerAddressId;
 pub use backend::{Backend, BackendSeed};
+pub use host::{CancelRequest, Host};
 pub use message::{
     CancelKey, ClientAbout, ClientSecret, ListenLost, NewClient, PeerAddress, PoolMode, ToLoop,
 };
 pub use process_ids::{PROCESS_ID_FIRST, PROCESS_ID_LAST, loop_of_process};
-
-pub use crate::ids::ServerAddressId;
 pub use socket::{Mptcp, Readiness, Socket, Token};
 pub use table::Engine;
 

@@ -33,10 +33,12 @@ use hawser_sys::clock::monotonic_micros;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event, Events};
 use hawser_sys::listen::{accept_tcp, listen_tcp};
+use hawser_sys::process::raise_descriptor_limit;
 use hawser_sys::stream::{
     TcpOptions, recv, send_vectored, set_tcp_options, set_unsent_bytes_max, shutdown_sending,
 };
 use hawser_sys::tcp_info::tcp_info;
+use tracing::warn;
 
 use crate::process::random_u64;
 
@@ -145,6 +147,8 @@ pub struct Endpoint {
     events: Events,
     listener: TcpListener,
     listener_is_readable: bool,
+    /// Descriptors have run out: nothing is accepted before this.
+    accepts_at: Option<Time>,
     sockets: BTreeMap<Connection, Socket>,
     to_read: BTreeSet<Connection>,
     to_write: BTreeSet<Connection>,
@@ -158,6 +162,28 @@ pub struct Endpoint {
     buffer: Box<[u8]>,
     source_ports: (u16, u16),
     next_source: u32,
+}
+
+/// When it is tried again to accept after descriptors, or memory, have run out.
+const ACCEPTS_AGAIN: Duration = Duration::from_secs(1);
+
+/// Whether accept(2) tells of an error of the connection that would have been next. Others (EMFILE, ENFILE,
+/// ENOBUFS, ENOMEM) would come again at once.
+fn is_of_that_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        ConnectionAborted, ConnectionReset, HostUnreachable, Interrupted, NetworkDown,
+        NetworkUnreachable, TimedOut,
+    };
+    matches!(
+        error.kind(),
+        ConnectionAborted
+            | ConnectionReset
+            | HostUnreachable
+            | Interrupted
+            | NetworkDown
+            | NetworkUnreachable
+            | TimedOut
+    )
 }
 
 fn now() -> Time {
@@ -192,6 +218,7 @@ impl Endpoint {
     /// # Errors
     /// As listen(2) and bind(2): the address is not this machine's, or the port is taken.
     pub fn open(options: Options) -> io::Result<Self> {
+        let _ = raise_descriptor_limit(); // each peer has up to eight lanes
         let listener = listen_tcp(SocketAddr::new(options.address, options.tcp_port), BACKLOG)?;
         let epoll = Epoll::new()?;
         epoll.add_readable(&listener, LISTENER)?;
@@ -205,6 +232,7 @@ impl Endpoint {
             events: Events::with_capacity(256),
             listener,
             listener_is_readable: true,
+            accepts_at: None,
             sockets: BTreeMap::new(),
             to_read: BTreeSet::new(),
             to_write: BTreeSet::new(),
@@ -356,6 +384,9 @@ impl Endpoint {
                 self.happened(Connection(event.data), event, now);
             }
         }
+        if self.accepts_at.is_some_and(|at| now >= at) {
+            (self.accepts_at, self.listener_is_readable) = (None, true);
+        }
         self.accept_all(now);
         self.read_all(now);
         self.node.tick(now);
@@ -367,7 +398,8 @@ impl Endpoint {
         let tick = self.node.until_tick(now);
         let drained = self.draining.values().copied();
         let asked = self.asking.values().filter_map(|asking| asking.at);
-        let first = drained.chain(asked).map(|then| then.since(now)).min();
+        let accepts = self.accepts_at.into_iter();
+        let first = drained.chain(asked).chain(accepts).map(|then| then.since(now)).min();
         tick.into_iter().chain(first).min().unwrap_or(Duration::MAX)
     }
 
@@ -416,7 +448,12 @@ impl Endpoint {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.listener_is_readable = false;
                 }
-                Err(_) => {} // of that connection (accept(2))
+                Err(error) if is_of_that_connection(&error) => {}
+                Err(error) => {
+                    warn!("no connection is accepted for a second: {error}");
+                    self.listener_is_readable = false;
+                    self.accepts_at = Some(now.after(ACCEPTS_AGAIN));
+                }
             }
         }
     }
