@@ -183,7 +183,7 @@ impl<S: Socket> Engine<S> {
     fn look_after_backends<H: Host<S>>(&mut self, host: &mut H, now: Time) {
         let waited_for: Vec<bool> = self.pools.iter().map(|v| v.pool.anybody_waits()).collect();
         let (mut stalled, mut untidy) = (Vec::<(u32, Time, Slot)>::new(), Vec::new());
-        let mut unasked = Vec::new();
+        let (mut unasked, mut uncounted) = (Vec::new(), Vec::new());
         for (place, resident) in self.resident.iter() {
             let view = &self.pools[resident.pool as usize];
             match &resident.holder {
@@ -203,6 +203,11 @@ impl<S: Socket> Engine<S> {
                     if client.has_kept_for_long(others_wait, now) {
                         unasked.push(*slot);
                     }
+                    if !client.pins.is_empty()
+                        && client.backend.as_ref().is_some_and(|backend| backend.pinned.is_none())
+                    {
+                        uncounted.push(*slot);
+                    }
                     if !others_wait {
                         continue;
                     }
@@ -221,6 +226,9 @@ impl<S: Socket> Engine<S> {
         self.cut_off_stalled(host, stalled, now);
         for slot in unasked {
             self.stop_keeping_to_ask(host, slot, now);
+        }
+        for slot in uncounted {
+            self.count_pinned_again(host, slot, now);
         }
         for place in untidy {
             self.give_up_tidying(host, place, now);

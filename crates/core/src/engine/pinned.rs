@@ -6,7 +6,9 @@
 //! it keeps it is known once the server has answered the question about that state, if there is one.
 //!
 //! # Invariants
-//! * at most `max_pinned` backends of a pool are kept so: one client more is told, and disconnected
+//! * at most `max_pinned` backends of a pool are kept so: one client more is told, and disconnected.
+//!   While a server is asked about another of them, whose client has its answer and may know that it has
+//!   ended what kept it, the one more is left alone until the next tick
 //! * a client in a transaction, or of session mode, is never counted anew
 //!
 //! # Why not refuse the statement
@@ -31,6 +33,21 @@ impl<S: Socket> Engine<S> {
     /// A client's backend may be at rest, and may be kept by it: counts it, or sends it away if there
     /// are too many. Whether it goes.
     pub(super) fn count_pinned<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) -> bool {
+        self.count_pinned_at(host, slot, false, now)
+    }
+
+    /// The same at a tick, of a client that was left alone before.
+    pub(super) fn count_pinned_again<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        self.count_pinned_at(host, slot, true, now);
+    }
+
+    fn count_pinned_at<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        again: bool,
+        now: Time,
+    ) -> bool {
         let Some(client) = self.clients.get_mut(slot) else { return false };
         if client.pins.is_empty() || client.is_session_mode() || client.is_unsettled() {
             return false;
@@ -42,12 +59,16 @@ impl<S: Socket> Engine<S> {
             return false;
         }
         let weighed = backend.cancels_in_flight == 0 && !backend.requests.has_syncs_in_doubt();
-        if backend.pinned.is_some() || !backend.is_at_rest() || !weighed {
+        if !backend.is_at_rest() || !weighed {
+            return false;
+        }
+        if let Some(pinned) = &mut backend.pinned {
+            pinned.question(false);
             return false;
         }
         let max = self.pools[client.pool as usize].settings.max_pinned;
         backend.pinned = backend.pool.pins.pin(max, now).map(Box::new);
-        if backend.pinned.is_some() {
+        if backend.pinned.is_some() || (!again && backend.pool.pins.has_in_question()) {
             return false;
         }
         if client.pins == PartSet::of(&[Part::SequenceValue]) {

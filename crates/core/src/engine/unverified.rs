@@ -469,6 +469,9 @@ impl<S: Socket> Client<S> {
         question.write(&mut text);
         (doubt.question, doubt.answer) = (Some(question), None);
         doubt.tried = Some(transactions);
+        if let Some(pinned) = &mut backend.pinned {
+            pinned.question(true);
+        }
         let mut out = Vec::with_capacity(limits::QUESTION_BYTES);
         backend.inject_question(&text, &mut out);
         backend.send(&out)?;

@@ -8,9 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::time::Time;
 
-/// The count of a pool: since when each of them is kept, in no order.
+/// The count of a pool: those that are kept, in no order.
 #[derive(Clone, Debug, Default)]
-pub struct PinCount(Arc<Mutex<Vec<Time>>>);
+pub struct PinCount(Arc<Mutex<Vec<Kept>>>);
+
+/// One that is kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Kept {
+    since: Time,
+    /// The server is asked whether it still is.
+    in_question: bool,
+}
 
 /// One of those that are counted, until it is dropped.
 #[derive(Debug)]
@@ -18,10 +26,11 @@ pub struct Pinned {
     count: PinCount,
     /// Since when its client keeps it.
     pub since: Time,
+    in_question: bool,
 }
 
 impl PinCount {
-    fn all(&self) -> MutexGuard<'_, Vec<Time>> {
+    fn all(&self) -> MutexGuard<'_, Vec<Kept>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -32,7 +41,13 @@ impl PinCount {
 
     /// Since when the one is kept that has been for longest.
     pub fn oldest(&self) -> Option<Time> {
-        self.all().iter().min().copied()
+        self.all().iter().map(|kept| kept.since).min()
+    }
+
+    /// Whether the server is asked about any: the client has its answer, and may have ended what it is
+    /// kept for.
+    pub fn has_in_question(&self) -> bool {
+        self.all().iter().any(|kept| kept.in_question)
     }
 
     /// One more, unless there are `max`.
@@ -41,15 +56,27 @@ impl PinCount {
         if all.len() >= max as usize {
             return None;
         }
-        all.push(since);
-        Some(Pinned { count: self.clone(), since })
+        all.push(Kept { since, in_question: false });
+        Some(Pinned { count: self.clone(), since, in_question: false })
+    }
+}
+
+impl Pinned {
+    /// The server is asked whether it is still kept, or has answered that it is.
+    pub fn question(&mut self, in_question: bool) {
+        let before = Kept { since: self.since, in_question: self.in_question };
+        if let Some(kept) = self.count.all().iter_mut().find(|kept| **kept == before) {
+            kept.in_question = in_question;
+        }
+        self.in_question = in_question;
     }
 }
 
 impl Drop for Pinned {
     fn drop(&mut self) {
+        let own = Kept { since: self.since, in_question: self.in_question };
         let mut all = self.count.all();
-        if let Some(at) = all.iter().position(|since| *since == self.since) {
+        if let Some(at) = all.iter().position(|kept| *kept == own) {
             all.swap_remove(at);
         }
     }
@@ -72,5 +99,21 @@ mod tests {
         assert!(count.pin(2, Time::ZERO).is_some());
         assert_eq!(count.get(), 1);
         assert!(PinCount::default().pin(0, Time::ZERO).is_none());
+    }
+
+    #[test]
+    fn it_is_known_whether_one_is_in_question() {
+        let count = PinCount::default();
+        let mut one = count.pin(2, Time::from_micros(7)).unwrap();
+        let other = count.pin(2, Time::from_micros(7)).unwrap();
+        one.question(true);
+        assert!(count.has_in_question());
+        drop(other);
+        assert!(count.has_in_question(), "it was the other that went");
+        one.question(false);
+        assert!(!count.has_in_question());
+        one.question(true);
+        drop(one);
+        assert_eq!((count.get(), count.has_in_question()), (0, false));
     }
 }

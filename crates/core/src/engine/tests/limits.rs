@@ -218,6 +218,32 @@ fn who_would_keep_one_backend_too_many_is_told_and_the_pool_serves_on() {
     assert_eq!(world.pool.pins.get(), 1);
 }
 
+/// The client of the one that is kept has its answer, and may know that it has ended its pin.
+#[test]
+fn who_keeps_one_while_another_s_end_is_not_known_is_left_alone_for_a_moment() {
+    for ends in [true, false] {
+        let mut world = World::new(2);
+        world.change_settings(|settings| settings.max_pinned = 1);
+        let (first, second) = (world.client(), world.client());
+        world.send(&first, &query("CREATE TEMP TABLE t (a int)"));
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("CI"));
+        world.send(&server, &told(true));
+        world.send(&first, &query("DROP TABLE t"));
+        world.send(&server, &answers("CI")); // it is asked now
+        world.send(&second, &query("CREATE TEMP TABLE t (a int)"));
+        let other = world.servers[1].clone();
+        world.send(&other, &answers("CI"));
+        world.send(&other, &told(true));
+        assert!(!second.is_dropped());
+        world.send(&server, &told(!ends));
+        world.wait_ms(100);
+        assert_eq!(second.is_dropped(), !ends);
+        assert!(!first.is_dropped());
+        assert_eq!(world.pool.pins.get(), 1);
+    }
+}
+
 #[test]
 fn trap_24_a_client_that_stalls_in_its_own_message_is_cut_off_when_others_wait() {
     let mut world = World::new(1);
