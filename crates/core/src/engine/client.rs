@@ -14,7 +14,6 @@ use super::names::ClientStatements;
 use super::noted::NotedStatement;
 use super::pending_bytes::PendingBytes;
 use super::replay::Seen;
-use super::request_queue::Behind;
 use super::socket::Socket;
 use super::sql_statement::ClientSql;
 use super::statement::{Statement, StatementMemory, Unnamed};
@@ -80,8 +79,8 @@ pub(super) struct ClientStatement {
     pub(super) serial: u32,
     /// The backend's pipeline that prepared it, or closed it.
     pub(super) pipeline: u64,
-    /// What that pipeline had executed before it, which may have changed the settings.
-    pub(super) behind: Behind,
+    /// Something of that pipeline was executed before it, and may have changed the settings.
+    pub(super) behind: bool,
     /// What the client has been told of it.
     pub(super) seen: Arc<Seen>,
     /// The epoch of the schema when the client parsed it.

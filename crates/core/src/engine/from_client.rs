@@ -27,7 +27,6 @@ use super::host::Host;
 use super::limits;
 use super::message::ClientState;
 use super::plain::{Passed, Pipeline};
-use super::request_queue::Behind;
 use super::socket::{Socket, Token};
 use super::table::Engine;
 use super::to_server::WriteError;
@@ -600,7 +599,7 @@ impl<S: Socket> Engine<S> {
             statement,
             serial,
             pipeline: 0,
-            behind: Behind::Nothing,
+            behind: false,
             seen: std::sync::Arc::default(),
             epoch,
         };

@@ -31,7 +31,7 @@ use super::from_server::{Relay, Relayed};
 use super::host::Host;
 use super::limits;
 use super::message::PoolMode;
-use super::request_queue::{Behind, PlainPipeline};
+use super::request_queue::PlainPipeline;
 use super::socket::Socket;
 use super::statement::{Shape, Unnamed};
 use super::table::Engine;
@@ -337,7 +337,7 @@ impl<S: Socket> Backend<S> {
         client.unnamed = Some(unnamed.clone());
         client.unnamed_serial = serial;
         let pipeline = self.requests.pipeline();
-        self.unnamed.parsed(unnamed, pipeline, Behind::Nothing);
+        self.unnamed.parsed(unnamed, pipeline, false);
         client.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
@@ -387,6 +387,7 @@ impl<S: Socket> Relay<'_, S> {
         relayed.queries += 1;
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
+            backend.requests.forget_portals();
             backend.rereading = false;
             backend.local_path = false;
             backend.notifies_unheard = true;

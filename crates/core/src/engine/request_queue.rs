@@ -62,7 +62,7 @@ use super::replay::Seen;
 use crate::wire::build;
 pub(super) use change::{Change, Closed, Displaced, Naming, Refusal};
 use copy_in::CopyIn;
-pub(super) use request::{Behind, Request};
+pub(super) use request::Request;
 
 /// What is sent whole while nothing is outstanding: see [`super::plain`].
 #[derive(Debug)]
@@ -335,15 +335,9 @@ impl RequestQueue {
         self.is_in_pipeline() && self.executed_in == Some(self.pipeline)
     }
 
-    /// What is sent before this message in its pipeline.
-    pub(super) fn behind(&self) -> Behind {
-        if !self.is_behind_execute() {
-            Behind::Nothing
-        } else if self.set_in == Some(self.pipeline) {
-            Behind::Setter
-        } else {
-            Behind::Execute
-        }
+    /// Whether what is prepared now comes after something in its pipeline that may have changed settings.
+    pub(super) fn is_behind_setter(&self) -> bool {
+        self.is_in_pipeline() && self.set_in == Some(self.pipeline)
     }
 
     /// Something is bound that may change settings when it is executed.
@@ -356,12 +350,6 @@ impl RequestQueue {
         if self.entries.is_empty() {
             self.binds_setter = false;
         }
-    }
-
-    /// Whether something that may change settings has been executed in this pipeline, which has ended. (Of
-    /// one that others have followed it is not known any more: then it may.)
-    pub(super) fn has_set_in(&self, pipeline: u64) -> bool {
-        self.set_in >= Some(pipeline)
     }
 
     /// The pipeline under way has failed, or the server has committed it by itself: a Sync of ours
@@ -378,6 +366,7 @@ impl RequestQueue {
     /// Nothing is outstanding: what is sent next goes on with nothing.
     pub(super) fn break_run(&mut self) {
         self.unbroken = 0;
+        self.forget_portals();
     }
 }
 

@@ -2,22 +2,21 @@
 
 use std::sync::Arc;
 
-use super::request_queue::Behind;
 use super::statement::Unnamed;
 
 /// The place of a Parse.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parsed {
     pipeline: u64,
-    behind: Behind,
+    /// Something of that pipeline was executed before it, and may have changed the settings.
+    behind: bool,
 }
 
 impl Parsed {
     /// Whether the settings at the end of this pipeline, which has changed them, may be those under which it
-    /// was parsed. `has_setter`: see [`Behind::may_follow_change`].
-    pub(super) fn may_follow(self, ended: u64, has_setter: bool) -> bool {
-        ended < self.pipeline
-            || (ended == self.pipeline && self.behind.may_follow_change(has_setter))
+    /// was parsed.
+    pub(super) fn may_follow(self, ended: u64) -> bool {
+        ended < self.pipeline || (ended == self.pipeline && self.behind)
     }
 }
 
@@ -36,7 +35,7 @@ pub(super) struct ServerUnnamed {
 
 impl ServerUnnamed {
     /// Its client parses one, in this pipeline.
-    pub(super) fn parsed(&mut self, statement: Arc<Unnamed>, pipeline: u64, behind: Behind) {
+    pub(super) fn parsed(&mut self, statement: Arc<Unnamed>, pipeline: u64, behind: bool) {
         self.statement = Some(statement);
         self.since = pipeline;
         self.parsed = Some(Parsed { pipeline, behind });

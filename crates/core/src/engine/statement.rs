@@ -116,25 +116,14 @@ impl Unnamed {
     }
 }
 
-/// Whether a statement without effects begins as one that changes no setting does. (The end of a transaction,
-/// or of a part of it, takes settings back.)
+/// Whether a statement without effects certainly changes no setting: it writes no row, which could fire a
+/// trigger, and calls no function. (The end of a transaction, or of a part of it, takes settings back.)
 fn changes_no_setting(text: &[u8]) -> bool {
-    const CHANGE_NONE: [&[u8]; 13] = [
-        b"begin",
-        b"delete",
-        b"insert",
-        b"listen",
-        b"merge",
-        b"notify",
-        b"savepoint",
-        b"select",
-        b"show",
-        b"start",
-        b"unlisten",
-        b"update",
-        b"values",
-    ];
-    begins_with_any(text.trim_ascii_start(), &CHANGE_NONE)
+    const CHANGE_NONE: [&[u8]; 7] =
+        [b"begin", b"listen", b"notify", b"savepoint", b"show", b"start", b"unlisten"];
+    let text = text.trim_ascii_start();
+    let calls = memchr::memchr(b'(', text).is_some();
+    begins_with_any(text, &CHANGE_NONE) || (begins_with_any(text, &[b"select"]) && !calls)
 }
 
 static NO_EFFECTS: super::effects::Effects = super::effects::Effects::NONE;
@@ -191,7 +180,7 @@ impl Statement {
 
     /// Whether executing it changes no setting, as far as its text shows.
     pub(super) fn sets_nothing(&self) -> bool {
-        self.effects.is_none() && changes_no_setting(self.text())
+        !self.is_superseded() && self.effects == NO_EFFECTS && changes_no_setting(self.text())
     }
 
     /// What it takes, as far as it is known: see [`StatementMemory`].

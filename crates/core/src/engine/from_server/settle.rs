@@ -234,12 +234,8 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     // Which of its Parses came after the change is not known: other clients get none of them.
     backend.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
-    let has_setter = backend.requests.has_set_in(ended);
-    let may_follow =
-        |parsed: Option<Parsed>| parsed.is_some_and(|parsed| parsed.may_follow(ended, has_setter));
-    for named in
-        names.filter(|named| named.pipeline == ended && named.behind.may_follow_change(has_setter))
-    {
+    let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|parsed| parsed.may_follow(ended));
+    for named in names.filter(|named| named.behind && named.pipeline == ended) {
         let before = named.statement.clone();
         named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
     }

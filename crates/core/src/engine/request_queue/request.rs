@@ -179,28 +179,3 @@ impl Request {
         matches!(self, Self::ParseKnown | Self::CloseKnown { .. } | Self::Unnaming { .. })
     }
 }
-
-/// What comes before a Parse in its pipeline: by that, the settings at the end of the pipeline may be those
-/// under which it is parsed.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub(in crate::engine) enum Behind {
-    /// No Execute.
-    #[default]
-    Nothing,
-    /// An Execute, of nothing that changes settings as far as its text shows.
-    Execute,
-    /// An Execute that may change settings.
-    Setter,
-}
-
-impl Behind {
-    /// Whether it may have been parsed after the settings changed. `has_setter`: something in its pipeline
-    /// shows that it may change them, so that nothing else is suspected.
-    pub(in crate::engine) fn may_follow_change(self, has_setter: bool) -> bool {
-        match self {
-            Self::Nothing => false,
-            Self::Execute => !has_setter,
-            Self::Setter => true,
-        }
-    }
-}

@@ -873,14 +873,24 @@ fn trap_06_what_is_parsed_behind_a_set_in_its_own_pipeline_is_not_shared_as_if_b
 /// What has been executed before it shows by its text that it sets nothing.
 #[test]
 fn trap_06_what_is_parsed_before_a_set_in_its_pipeline_is_not_taken_for_parsed_after_it() {
-    for (first, parsed_after) in [("SELECT 1", false), ("BEGIN", false), ("COMMIT", true)] {
+    let mays =
+        ["COMMIT", "SELECT f()", "INSERT INTO t VALUES (1)", "WITH a AS (SELECT 1) SELECT 1"];
+    let cases = ["SELECT 1", "BEGIN"].map(|text| (text, false)).into_iter();
+    for (first, parsed_after) in cases.chain(mays.map(|text| (text, true))) {
         let mut world = World::new(1);
-        let client = world.client();
         let run = |text: &str| [parse("", text), bind(""), execute()].concat();
+        // What a client before it has bound is of no interest.
+        let before = world.client();
+        let unknown = run("WITH a AS (SELECT 1) SELECT 1");
+        world.send(&before, &[unknown.clone(), unknown, sync()].concat());
+        let server = world.servers[0].clone();
+        world.send(&server, &answers("12C12CI"));
+        world.close(&before);
+        server.received();
+        let client = world.client();
         let statement = parse("s", "SELECT '2024-06-01'::timestamptz");
         let set = run("SET TimeZone TO 'Asia/Tokyo'");
         world.send(&client, &[run(first), statement, set, sync()].concat());
-        let server = world.servers[0].clone();
         assert_eq!(server.kinds(), "PBEPPBES");
         let told = parameter("TimeZone", "Asia/Tokyo");
         world.send(&server, &[answers("12C112C"), told, answers("I")].concat());

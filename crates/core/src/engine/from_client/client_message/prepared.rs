@@ -121,7 +121,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
             let displaced = self.backend.displaced(before, serial);
             let pipeline = self.backend.requests.pipeline();
-            let behind = self.backend.requests.behind();
+            let behind = self.backend.requests.is_behind_setter();
             self.backend.unnamed.parsed(unnamed, pipeline, behind);
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
@@ -200,7 +200,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             statement: statement.clone(),
             serial: self.serial,
             pipeline: self.backend.requests.pipeline(),
-            behind: self.backend.requests.behind(),
+            behind: self.backend.requests.is_behind_setter(),
             seen: Arc::default(),
             epoch,
         };
