@@ -221,7 +221,7 @@ impl<S: Socket> Engine<S> {
         if backend.epoch != view.pool.epoch() {
             return Some("the server or its roles have changed");
         }
-        if view.pool.left().has(backend.server) {
+        if view.pool.left().has(backend.server, backend.opened) {
             return Some("the server is no longer what the database asks for");
         }
         // One that has served nobody yet is not too old for its first client, whatever the setting.

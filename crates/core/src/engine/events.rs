@@ -30,10 +30,12 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         self.again.begin();
+        self.work_off(host, now); // what a panic has left
         match token {
             Token::Client(slot) => self.client_event(host, slot, ready, now),
             Token::Backend(slot) => self.backend_event(host, slot, ready, now),
         }
+        self.work.end();
         self.work_off(host, now);
     }
 
@@ -177,6 +179,7 @@ impl<S: Socket> Engine<S> {
         match &mut resident.holder {
             Holder::Client(slot) => {
                 let slot = *slot;
+                self.work.begin(slot);
                 if ready.writable {
                     let Some(client) = self.clients.get_mut(slot) else { return };
                     let Some(backend) = &mut client.backend else { return };
@@ -247,6 +250,7 @@ impl<S: Socket> Engine<S> {
     /// A message has come.
     pub fn on_message<H: Host<S>>(&mut self, host: &mut H, message: ToLoop<S>, now: Time) {
         self.again.begin();
+        self.work_off(host, now); // what a panic has left
         self.message(host, message, now);
         self.work_off(host, now);
     }

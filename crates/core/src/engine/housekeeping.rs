@@ -120,7 +120,7 @@ impl<S: Socket> Engine<S> {
 
     /// How long the host may sleep at most.
     pub fn next_tick(&self) -> Duration {
-        if !self.again.is_empty() || !self.late.is_empty() {
+        if !self.again.is_empty() || !self.late.is_empty() || !self.work.is_empty() {
             return Duration::ZERO;
         }
         let busy = self.wheel.armed > 0 || self.pools.iter().any(|v| v.pool.anybody_waits());
@@ -159,8 +159,8 @@ impl<S: Socket> Engine<S> {
         let tick = Wheel::tick(now);
         if tick > self.wheel.done {
             self.look_after_all(host, tick, now);
-            self.work_off(host, now);
         }
+        self.work_off(host, now);
     }
 
     fn look_after_all<H: Host<S>>(&mut self, host: &mut H, tick: u32, now: Time) {

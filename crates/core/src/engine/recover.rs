@@ -3,7 +3,7 @@
 //! # Model
 //! A panic is a defect of ours. It ends the connections on whose account it came, and no others:
 //! their state is not believed, so a client's backend is closed with it, not tidied. The steps that the
-//! event leads to for others ([`super::work`]) are gone on with.
+//! event leads to for others ([`super::work`]) are gone on with at the next event or tick.
 //!
 //! # Limits
 //! A backend that was being moved when the panic came (taken out of the pool, or on its way back)
@@ -33,7 +33,6 @@ impl<S: Socket> Engine<S> {
         let seen_again = self.again.take_at();
         let about = self.work.take_at().or(about).or(seen_again);
         self.end_all_about(host, about, now);
-        self.work_off(host, now);
     }
 
     /// Ends what an event, or a step that it led to, was about.
@@ -61,9 +60,8 @@ impl<S: Socket> Engine<S> {
 
     /// Ends a client and whatever backend it had.
     fn end_client<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
-        if let Some(client) = self.clients.get_mut(slot)
-            && let Some(backend) = client.backend.take()
-        {
+        let own = self.clients.get_mut(slot).and_then(|client| client.backend.take());
+        for backend in self.work.take_lent(slot).into_iter().chain(own) {
             self.close_backend(host, backend, REASON, now);
         }
         // Backends that were the client's and went down with the panic.

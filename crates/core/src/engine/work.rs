@@ -3,7 +3,7 @@
 //! # Model
 //! Work on one client never serves another. What a client's message or a server's answer leads to
 //! elsewhere is put into a queue, and the entry points of the engine (an event, a message, a tick) work
-//! that off before they return:
+//! that off before they return (what a panic has left, the next of them):
 //! ```text
 //!   event ──► read, decide, write ──► Lend, Resume, LastWords ... ──► queue ──► the same, one by one
 //! ```
@@ -28,7 +28,7 @@ use super::host::Host;
 use super::message::ClientState;
 use super::socket::{Socket, Token};
 use super::table::{Engine, Holder};
-use crate::ids::Slot;
+use crate::ids::{BackendId, Slot};
 use crate::time::Time;
 
 /// One step.
@@ -38,7 +38,7 @@ pub(super) enum Work<S: Socket> {
     /// A client goes on with what it has sent: what it waited for has come.
     Resume(Slot),
     /// A client's backend cannot be written to: what the server said before it went is read.
-    LastWords { client: Slot, reason: &'static str },
+    LastWords { client: Slot, backend: Option<BackendId>, reason: &'static str },
     /// A client has closed its side, and what it sent before has been seen to.
     HungUp(Slot),
     /// A backend without a client, by its place, has something to be read.
@@ -61,7 +61,7 @@ impl<S: Socket> Work<S> {
 /// Steps that are due, in order.
 pub(super) struct WorkQueue<S: Socket> {
     due: VecDeque<Work<S>>,
-    /// What the step at hand is about, in case of a panic.
+    /// What the event or step at hand is about, in case of a panic.
     at: Option<Token>,
 }
 
@@ -81,9 +81,33 @@ impl<S: Socket> WorkQueue<S> {
         work
     }
 
-    /// What the step was about that was under way when a panic came.
+    /// What the work was about that was under way when a panic came.
     pub(super) fn take_at(&mut self) -> Option<Token> {
         self.at.take()
+    }
+
+    /// An event is on account of this client, until [`WorkQueue::end`].
+    #[inline]
+    pub(super) fn begin(&mut self, client: Slot) {
+        self.at = Some(Token::Client(client));
+    }
+
+    #[inline]
+    pub(super) fn end(&mut self) {
+        self.at = None;
+    }
+
+    /// The backends that were to go to this client.
+    pub(super) fn take_lent(&mut self, to: Slot) -> Vec<Box<Backend<S>>> {
+        let (lent, others): (VecDeque<_>, VecDeque<_>) = std::mem::take(&mut self.due)
+            .into_iter()
+            .partition(|work| matches!(work, Work::Lend { client, .. } if *client == to));
+        self.due = others;
+        let backend = |work| match work {
+            Work::Lend { backend, .. } => Some(backend),
+            _ => None,
+        };
+        lent.into_iter().filter_map(backend).collect()
     }
 
     /// Whether a client goes on in a step that is due.
@@ -123,11 +147,12 @@ impl<S: Socket> Engine<S> {
     /// still to be read.
     pub(super) fn backend_lost(&mut self, slot: Slot, reason: &'static str) {
         let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
-        if let Some(backend) = backend {
+        let backend = backend.map(|backend| {
             (backend.hung_up, backend.readable) = (true, true);
             backend.spoiled.get_or_insert(reason);
-        }
-        self.work.due.push_back(Work::LastWords { client: slot, reason });
+            backend.id
+        });
+        self.work.due.push_back(Work::LastWords { client: slot, backend, reason });
     }
 
     /// A backend without a client is to be read: nobody gets it before.
@@ -153,8 +178,8 @@ impl<S: Socket> Engine<S> {
             match work {
                 Work::Lend { client, backend } => self.lend(host, client, backend, now),
                 Work::Resume(slot) => self.resume(host, slot, now),
-                Work::LastWords { client, reason } => {
-                    self.read_last_words(host, client, reason, now);
+                Work::LastWords { client, backend, reason } => {
+                    self.read_last_words(host, client, backend, reason, now);
                 }
                 Work::Tidy(place) => self.read_tidied(host, place, now),
                 Work::HungUp(slot) if self.work.resumes(slot) => self.hang_up_later(slot),
@@ -184,18 +209,24 @@ impl<S: Socket> Engine<S> {
         self.drain_if_idle(host, slot, now);
     }
 
+    fn backend_of(&self, slot: Slot) -> Option<BackendId> {
+        self.clients.get(slot)?.backend.as_ref().map(|backend| backend.id)
+    }
+
     fn read_last_words<H: Host<S>>(
         &mut self,
         host: &mut H,
         slot: Slot,
+        of: Option<BackendId>,
         reason: &'static str,
         now: Time,
     ) {
-        let backend = self.clients.get(slot).and_then(|client| client.backend.as_ref());
-        if let Some(id) = backend.map(|backend| backend.id) {
+        if of.is_some() {
+            if self.backend_of(slot) != of {
+                return; // it is gone, and its client knows
+            }
             self.read_backend(host, slot, now);
-            let left = self.clients.get(slot).and_then(|client| client.backend.as_ref());
-            if left.is_none_or(|backend| backend.id != id) {
+            if self.backend_of(slot) != of {
                 return;
             }
         }

@@ -4,6 +4,10 @@
 //! A server that no longer is what its database asks for (demoted, too far behind, about to stop) is
 //! named here. A backend of it serves its client up to the end of the transaction and is then closed.
 //!
+//! # Why not of those opened since
+//! What a server is was asked for at their own opening, after the look that has it named here: a standby
+//! that has just been promoted would lose each new backend until the next look.
+//!
 //! # Why not an epoch
 //! An epoch would replace the backends of the other servers, too.
 
@@ -11,26 +15,33 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
 
 use crate::ids::ServerAddressId;
+use crate::time::Time;
+
+/// Servers, and when the look at them began.
+type Left = (Box<[ServerAddressId]>, Time);
 
 /// Those servers.
 #[derive(Debug, Default)]
 pub struct LeftServers {
     /// A hint that spares each release the lock.
     any: AtomicBool,
-    servers: RwLock<Box<[ServerAddressId]>>,
+    servers: RwLock<Left>,
 }
 
 impl LeftServers {
-    /// Whether backends of this server are to be closed.
+    /// Whether a backend of this server, opened then, is to be closed.
     #[inline]
-    pub fn has(&self, server: ServerAddressId) -> bool {
-        self.any.load(Ordering::Acquire)
-            && self.servers.read().unwrap_or_else(PoisonError::into_inner).contains(&server)
+    pub fn has(&self, server: ServerAddressId, opened: Time) -> bool {
+        self.any.load(Ordering::Acquire) && {
+            let left = self.servers.read().unwrap_or_else(PoisonError::into_inner);
+            opened < left.1 && left.0.contains(&server)
+        }
     }
 
-    /// Names all of them.
-    pub fn set(&self, servers: &[ServerAddressId]) {
-        *self.servers.write().unwrap_or_else(PoisonError::into_inner) = servers.into();
+    /// Names all of them, by a look that began at `looked`.
+    pub fn set(&self, servers: &[ServerAddressId], looked: Time) {
+        let mut left = self.servers.write().unwrap_or_else(PoisonError::into_inner);
+        *left = (servers.into(), looked);
         self.any.store(!servers.is_empty(), Ordering::Release);
     }
 }
@@ -42,11 +53,13 @@ mod tests {
     #[test]
     fn a_server_is_left_until_it_is_named_no_more() {
         let [one, two, three] = [1, 2, 3].map(ServerAddressId);
+        let (before, looked, after) = (Time::ZERO, Time::from_micros(5), Time::from_micros(9));
         let left = LeftServers::default();
-        assert!(!left.has(one));
-        left.set(&[one, three]);
-        assert_eq!([one, two, three].map(|server| left.has(server)), [true, false, true]);
-        left.set(&[]);
-        assert!(!left.has(one));
+        assert!(!left.has(one, before));
+        left.set(&[one, three], looked);
+        assert_eq!([one, two, three].map(|server| left.has(server, before)), [true, false, true]);
+        assert!(!left.has(one, looked) && !left.has(one, after), "it was asked itself since");
+        left.set(&[], after);
+        assert!(!left.has(one, before));
     }
 }

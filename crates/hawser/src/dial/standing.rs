@@ -207,13 +207,17 @@ impl Dialler {
         login: &Login,
         within: Duration,
     ) -> Standing {
-        let look = async {
-            let credentials = match target.password.as_ref() {
-                Some(source) if source.user == login.user => {
-                    self.passwords.get(source, None, target.connect_timeout).await.ok()?
+        // A command may take longer than a look: it has its own bound.
+        let credentials = match target.password.as_ref() {
+            Some(source) if source.user == login.user => {
+                match self.passwords.get(source, None, target.connect_timeout).await {
+                    Ok(credentials) => credentials,
+                    Err(_) => return Standing::Unknown,
                 }
-                _ => login.credentials.clone(),
-            };
+            }
+            _ => login.credentials.clone(),
+        };
+        let look = async {
             let target = Target { reports: false, hands_over: false, ..target.clone() };
             let login = Login {
                 replication: Replication::None,

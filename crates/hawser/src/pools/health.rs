@@ -16,6 +16,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use hawser_core::engine::Backend;
+use hawser_core::time::Time;
 use tokio::task::JoinSet;
 
 use super::{PoolEntry, Route, upkeep};
@@ -41,8 +43,9 @@ pub async fn run(service: Arc<Service>) {
             Some(_) => service.pools.all().into_iter().filter(is_looked_at).collect(),
             None => Vec::new(),
         };
-        let looks = look(&service, &entries, interval.unwrap_or_default()).await;
-        health.act(&service, &entries, looks);
+        let looked = service.loops.now();
+        let standings = look(&service, &entries, interval.unwrap_or_default()).await;
+        health.act(&service, &entries, standings, looked);
     }
 }
 
@@ -75,7 +78,11 @@ async fn look(
             (server, standing)
         });
     }
-    looks.join_all().await.into_iter().collect()
+    let mut standings = HashMap::new();
+    while let Some(look) = looks.join_next().await {
+        standings.extend(look.ok()); // one that has panicked has said so, and shows nothing
+    }
+    standings
 }
 
 /// What earlier looks have shown.
@@ -83,6 +90,8 @@ async fn look(
 struct Health {
     /// Of each list of servers.
     wal: HashMap<Vec<ServerAddress>, WalHistory>,
+    /// What each server said when it last gave an answer: one look that gets none changes nothing.
+    last: Looks,
     /// Servers that a database has left, and why. In the order of their names, for the log.
     left: BTreeMap<(String, String), Unfit>,
 }
@@ -93,6 +102,7 @@ impl Health {
         service: &Service,
         entries: &[Arc<PoolEntry>],
         standings: HashMap<ServerAddress, Standing>,
+        looked: Time,
     ) {
         let lists: HashSet<_> =
             entries.iter().map(|entry| entry.route.load().target.servers.clone()).collect();
@@ -103,20 +113,16 @@ impl Health {
             let wal = self.wal.entry(list.clone()).or_default();
             lags.extend(measure(wal, &list, &standings, now));
         }
-        let with_lag = |(server, standing): (ServerAddress, Standing)| {
-            let lag = lags.get(&server).copied().unwrap_or_default();
-            (server, (standing, lag))
-        };
-        let looks: Looks = standings.into_iter().map(with_lag).collect();
-        service.dialler.set_lags(lags);
+        let looks = self.with_earlier(standings, &lags);
+        service.dialler.set_lags(looks.iter().map(|(one, (_, lag))| (one.clone(), *lag)).collect());
         let before = std::mem::take(&mut self.left);
         for entry in entries {
             let unfit = unfit(&entry.route.load().target, &looks);
-            self.leave(service, entry, &unfit, &before);
+            self.leave(service, entry, &unfit, &before, looked);
         }
         for entry in service.pools.all() {
             if !entries.iter().any(|one| Arc::ptr_eq(one, &entry)) {
-                entry.pool.left().set(&[]); // no longer looked at
+                entry.pool.left().set(&[], looked); // no longer looked at
             }
         }
         for ((database, server), _) in before {
@@ -126,6 +132,24 @@ impl Health {
         }
     }
 
+    /// What is known of the servers now: by this look, or where it has got no answer by the last that has.
+    fn with_earlier(
+        &mut self,
+        standings: HashMap<ServerAddress, Standing>,
+        lags: &HashMap<ServerAddress, Duration>,
+    ) -> Looks {
+        let mut looks = Looks::new();
+        for (server, standing) in standings {
+            let now = match (standing, self.last.remove(&server)) {
+                (Standing::Unknown, Some(earlier)) => earlier,
+                _ => (standing, lags.get(&server).copied().unwrap_or_default()),
+            };
+            looks.insert(server, now);
+        }
+        self.last.clone_from(&looks);
+        looks
+    }
+
     /// Has a pool leave these servers.
     fn leave(
         &mut self,
@@ -133,14 +157,17 @@ impl Health {
         entry: &PoolEntry,
         unfit: &[(ServerAddress, Unfit)],
         before: &BTreeMap<(String, String), Unfit>,
+        looked: Time,
     ) {
         let database = &entry.key.database;
         let lasting: Vec<_> =
             unfit.iter().filter(|(_, why)| why.lasts()).map(|(server, _)| server).collect();
         let ids = service.dialler.ids_of(&lasting);
-        entry.pool.left().set(&ids);
+        let left = entry.pool.left();
+        left.set(&ids, looked);
         if !ids.is_empty() {
-            upkeep::close_idle(service, &entry.pool, |backend, _| ids.contains(&backend.server()));
+            let is_left = |backend: &Backend<_>, _| left.has(backend.server(), backend.opened());
+            upkeep::close_idle(service, &entry.pool, is_left);
         }
         // Lines on which the control side asks servers hold up a shutdown as well.
         let ends = |server| unfit.contains(&(server, Unfit::NotAccepting));
@@ -181,4 +208,29 @@ fn measure(
     standbys
         .map(|(server, state)| (server, wal.lag(state.wal, now).unwrap_or(state.own_lag)))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dial::standing::State;
+
+    #[test]
+    fn a_look_without_an_answer_leaves_what_is_known() {
+        let server = ServerAddress::Unix("/one".into());
+        let state = State { in_recovery: true, read_only: false, wal: 7, own_lag: Duration::ZERO };
+        let lag = Duration::from_secs(9);
+        let mut health = Health::default();
+        let mut look = |standing: Standing, lag: Option<Duration>| {
+            let lags = lag.map(|lag| (server.clone(), lag)).into_iter().collect();
+            health.with_earlier(HashMap::from([(server.clone(), standing)]), &lags)[&server]
+        };
+        let unknown = (Standing::Unknown, Duration::ZERO);
+        assert_eq!(look(Standing::Unknown, None), unknown);
+        let lagging = (Standing::Serving(state), lag);
+        assert_eq!(look(Standing::Serving(state), Some(lag)), lagging);
+        assert_eq!(look(Standing::Unknown, None), lagging);
+        assert_eq!(look(Standing::Unknown, None), lagging);
+        assert_eq!(look(Standing::NotAccepting, None).0, Standing::NotAccepting);
+    }
 }

@@ -3,7 +3,9 @@
 
 use super::harness::*;
 use crate::engine::message::{PoolMode, ToLoop};
+use crate::engine::socket::Token;
 use crate::ids::LoopId;
+use crate::wire::error::{ClientError, SqlState};
 
 /// Close of a statement.
 fn close(name: &str) -> Vec<u8> {
@@ -655,4 +657,48 @@ fn a_client_that_hung_up_while_it_was_not_read_is_noticed_later() {
     world.send(&server, &answers("CI"));
     assert!(client.is_dropped(), "it keeps its server connection for ever");
     assert_eq!(server.kinds(), "PBEPS", "what it has begun is made to fail");
+}
+
+/// The panic comes after the backend of the one has been given to the other.
+#[test]
+fn a_panic_ends_the_client_that_it_came_of_and_the_next_is_served() {
+    let mut world = World::new(1);
+    let (client, waiter) = (world.client(), world.client());
+    world.send(&client, &query("SELECT 1"));
+    let server = world.servers[0].clone();
+    world.send(&waiter, &query("SELECT 2"));
+    assert_eq!(server.kinds(), "Q");
+    let goodbye = ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "bye");
+    world.deliver(LoopId(0), ToLoop::Drain(goodbye));
+    world.asked.panics_when_told = true;
+    let answer = std::panic::AssertUnwindSafe(|| world.send(&server, &answers("DCI")));
+    assert!(std::panic::catch_unwind(answer).is_err());
+    world.asked.panics_when_told = false;
+    world.with_engine(LoopId(0), |engine, host, now| engine.recover(host, None, now));
+    assert!(client.is_dropped() && !waiter.is_dropped());
+    assert_eq!(server.kinds(), "Q", "the waiter's");
+    assert_eq!(world.pool.lock().lent_count(), 1);
+    world.send(&server, &answers("DCI"));
+    assert!(waiter.kinds().starts_with("DCZ"));
+}
+
+/// The panic comes of the step that lends.
+#[test]
+fn a_backend_on_its_way_to_a_client_that_a_panic_ends_is_counted_once() {
+    let mut world = World::new(1);
+    let (client, waiter) = (world.client(), world.client());
+    world.send(&client, &query("SELECT 1"));
+    world.send(&waiter, &query("SELECT 2"));
+    let slot = world.slot_of(&waiter);
+    let mut residents = 1;
+    world.with_engine(LoopId(0), |engine, host, now| {
+        let of = engine.clients.slots().into_iter().find(|of| *of != slot).unwrap();
+        let backend = engine.clients.get_mut(of).unwrap().backend.take().unwrap();
+        engine.lend_later(slot, backend);
+        engine.recover(host, Some(Token::Client(slot)), now);
+        residents = engine.resident_count();
+    });
+    assert!(waiter.is_dropped());
+    assert_eq!(world.pool.lock().lent_count(), 0);
+    assert_eq!(residents, 0);
 }

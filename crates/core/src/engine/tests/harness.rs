@@ -115,6 +115,8 @@ pub(super) struct Asked {
     pub(super) mismatches: u32,
     pub(super) closed: Vec<String>,
     pub(super) told: Vec<SqlState>,
+    /// Nobody can be told anything.
+    pub(super) panics_when_told: bool,
     /// Wait and duration of slow transactions.
     pub(super) slow: Vec<(u64, u64)>,
 }
@@ -164,7 +166,10 @@ impl Host<Fake> for FakeHost<'_> {
         match event {
             Event::StartValuesChanged { .. } => self.asked.start_values_changed += 1,
             Event::BackendClosed { reason, .. } => self.asked.closed.push(reason.to_owned()),
-            Event::Told { error } => self.asked.told.push(error.code),
+            Event::Told { error } => {
+                assert!(!self.asked.panics_when_told, "told");
+                self.asked.told.push(error.code);
+            }
             Event::SettingsMismatch { .. } => self.asked.mismatches += 1,
             Event::ReportUnreadable { .. } => self.asked.unreadable_reports += 1,
             Event::SlowTransaction { wait_us, duration_us, .. } => {
@@ -375,7 +380,7 @@ impl World {
         self.tick();
     }
 
-    fn with_engine(
+    pub(super) fn with_engine(
         &mut self,
         id: LoopId,
         act: impl FnOnce(&mut Engine<Fake>, &mut FakeHost<'_>, Time),
