@@ -112,6 +112,11 @@ impl Inlet {
             At::Passage(passage) => with(|intake| intake.expect(fd, token, passage)),
             At::LeftOver(number) => {
                 let received = left_over().remove(&number).unwrap_or_default();
+                if received.is_broken() {
+                    // Known before anything is written: its client can have another.
+                    self.set(At::Left);
+                    return Err(io::ErrorKind::ConnectionAborted.into());
+                }
                 with(|intake| intake.watch_with(fd, token, received))
             }
         };

@@ -100,6 +100,11 @@ pub struct Received {
 }
 
 impl Received {
+    /// Whether the connection cannot be read any more.
+    pub(super) fn is_broken(&self) -> bool {
+        matches!(self.ended, Some(Ended::Broken(_)))
+    }
+
     /// Whether there is nothing, not even an end.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty() && self.ended.is_none()

@@ -501,7 +501,7 @@ fn one_that_is_given_away_before_it_has_arrived_is_broken() {
     let home = world.connections[&0].home;
     world.cross(0, true);
     let place = world.connections[&0].place;
-    assert!(!world.intakes[1 - home].detach(place).is_empty());
+    assert!(world.intakes[1 - home].detach(place).is_broken(), "who is next is told at once");
     world.deliver_crossing();
     world.deliver_crossing();
     assert!(world.crossings.is_empty() && world.rings[home].borrow().receives.is_empty());
