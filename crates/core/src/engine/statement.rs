@@ -180,7 +180,7 @@ impl Statement {
 
     /// Whether executing it changes no setting, as far as its text shows.
     pub(super) fn sets_nothing(&self) -> bool {
-        !self.is_superseded() && self.effects == NO_EFFECTS && changes_no_setting(self.text())
+        !self.is_superseded() && self.is_plain && changes_no_setting(self.text())
     }
 
     /// What it takes, as far as it is known: see [`StatementMemory`].
