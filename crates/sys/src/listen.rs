@@ -60,6 +60,18 @@ pub fn accept_tcp(listener: &TcpListener) -> io::Result<(OwnedFd, SocketAddr)> {
     Ok((fd, SocketAddr::try_from(from).map_err(|_| io::ErrorKind::Unsupported)?))
 }
 
+/// Whether accept(2) has reported an error of the connection that would have been accepted. Others (EMFILE,
+/// ENFILE, ENOBUFS, ENOMEM) would come again at once.
+pub fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::Interrupted
+    )
+}
+
 /// Accepts a connection of a unix socket, not blocking.
 ///
 /// # Errors

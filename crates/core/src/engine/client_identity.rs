@@ -16,8 +16,7 @@ use super::backend::Backend;
 use super::hand_over::HandOverKey;
 use super::message::ClientAbout;
 use super::request_queue::Request;
-use super::socket::Mptcp;
-use super::socket::Socket;
+use super::socket::{Mptcp, Socket};
 use crate::ids::ClientId;
 use crate::session::settings::SettingsBuilder;
 

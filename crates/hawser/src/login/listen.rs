@@ -15,8 +15,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_sys::listen::{
-    BoundPath, Passed, SocketFile, accept_tcp, accept_unix, listen_tcp, listen_unix,
-    passed_descriptors, set_defer_accept,
+    BoundPath, Passed, SocketFile, accept_tcp, accept_unix, is_of_one_connection, listen_tcp,
+    listen_unix, passed_descriptors, set_defer_accept,
 };
 use hawser_sys::process::{self, SocketFamily};
 use hawser_sys::stream::{peer_uid, set_tcp_options};
@@ -274,17 +274,6 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
             }
         }
     }
-}
-
-/// accept(2) also reports errors of the connection that would have been accepted.
-fn is_of_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::Interrupted
-    )
 }
 
 #[expect(deprecated, reason = "std's listeners keep their descriptor until they are dropped")]

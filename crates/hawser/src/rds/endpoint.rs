@@ -32,7 +32,7 @@ use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event, Events};
-use hawser_sys::listen::{accept_tcp, listen_tcp};
+use hawser_sys::listen::{accept_tcp, is_of_one_connection, listen_tcp};
 use hawser_sys::process::raise_descriptor_limit;
 use hawser_sys::stream::{
     TcpOptions, recv, send_vectored, set_tcp_options, set_unsent_bytes_max, shutdown_sending,
@@ -166,25 +166,6 @@ pub struct Endpoint {
 
 /// When it is tried again to accept after descriptors, or memory, have run out.
 const ACCEPTS_AGAIN: Duration = Duration::from_secs(1);
-
-/// Whether accept(2) tells of an error of the connection that would have been next. Others (EMFILE, ENFILE,
-/// ENOBUFS, ENOMEM) would come again at once.
-fn is_of_that_connection(error: &io::Error) -> bool {
-    use io::ErrorKind::{
-        ConnectionAborted, ConnectionReset, HostUnreachable, Interrupted, NetworkDown,
-        NetworkUnreachable, TimedOut,
-    };
-    matches!(
-        error.kind(),
-        ConnectionAborted
-            | ConnectionReset
-            | HostUnreachable
-            | Interrupted
-            | NetworkDown
-            | NetworkUnreachable
-            | TimedOut
-    )
-}
 
 fn now() -> Time {
     Time::from_micros(monotonic_micros())
@@ -448,7 +429,7 @@ impl Endpoint {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.listener_is_readable = false;
                 }
-                Err(error) if is_of_that_connection(&error) => {}
+                Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
                     warn!("no connection is accepted for a second: {error}");
                     self.listener_is_readable = false;
