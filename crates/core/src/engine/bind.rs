@@ -13,8 +13,9 @@
 use std::sync::Arc;
 
 use super::backend::Backend;
+use super::client::Client;
 use super::from_client::client_message::aborted::EMPTY;
-use super::request_queue::{self, Entry, Request};
+use super::request_queue::Request;
 use super::socket::Socket;
 use super::statement::{Statement, Unnamed};
 use super::timeouts::with_timeout_of;
@@ -273,20 +274,18 @@ impl<S: Socket> Backend<S> {
         });
     }
 
-    /// The same before a Query, which has to wait for the outcome. `closed`: the name, which is no longer
-    /// ours to translate if that works.
+    /// The same before a Query, which has to wait for the outcome.
     pub(super) fn prepare_own_ahead(
         &mut self,
+        client: &mut Client<S>,
         name: &[u8],
         statement: &Statement,
-        closed: request_queue::Change,
-        start: &Settings,
         out: &mut Vec<u8>,
     ) {
-        let parse = |backend: &mut Self, out: &mut Vec<u8>| {
+        let start = &client.record.start.clone();
+        let mut parse = |backend: &mut Self, out: &mut Vec<u8>| {
             backend.inject_own_parse(name, &statement.body, None, out);
-            let owed = Request::CloseKnown { told: false };
-            backend.requests.push_unsent(Entry { owed, change: Some(closed) });
+            backend.own_query_takes(client, name);
         };
         if !self.must_set_for(statement) {
             parse(self, out);

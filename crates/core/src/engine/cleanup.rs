@@ -38,8 +38,13 @@ impl<S: Socket> Engine<S> {
         let Some(client) = self.clients.get_mut(slot) else { return };
         let Some(backend) = &mut client.backend else { return };
         let mut out = Vec::new();
+        let mut changes = Vec::new();
         while let Some(answer) = backend.requests.take_own_answer() {
-            out.extend_from_slice(answer);
+            out.extend_from_slice(answer.bytes);
+            changes.extend(answer.change);
+        }
+        for change in &changes {
+            client.confirm(Some(change));
         }
         if !out.is_empty() {
             self.answer(host, slot, &out, &[], now);

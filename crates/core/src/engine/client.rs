@@ -7,6 +7,7 @@ use super::backend::Backend;
 use super::census::Reader;
 use super::effects::Unusual;
 use super::from_client::Halt;
+use super::journal::Journal;
 use super::limits;
 use super::listening::Listening;
 use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
@@ -77,7 +78,7 @@ pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
     /// Finds it again from the answer to its Parse. Never 0.
     pub(super) serial: u32,
-    /// The backend's pipeline that prepared it, or closed it.
+    /// The backend's pipeline that prepared it.
     pub(super) pipeline: u64,
     /// Something of that pipeline was executed before it, and may have changed the settings.
     pub(super) behind: bool,
@@ -114,9 +115,7 @@ pub(super) struct PendingSession {
     pub(super) told_early: Option<Vec<Parameter>>,
     /// The settings that a RESET under way takes back.
     pub(super) resetting: Resetting,
-    /// Names that a DISCARD ALL or DEALLOCATE ALL under way takes away; back if it fails.
-    pub(super) forgotten: Option<ClientStatements>,
-    /// A DISCARD ALL or DEALLOCATE ALL is under way, whether or not it takes names away.
+    /// A DISCARD ALL or DEALLOCATE ALL is under way.
     pub(super) forgetting: bool,
     /// Settings that are SET after such a RESET, in the same text.
     pub(super) set_again: Vec<Box<[u8]>>,
@@ -133,7 +132,7 @@ pub(super) struct PendingSession {
     /// The pipeline with whose end all of this is settled.
     pub(super) settles_in: u64,
     /// Statements that the server knows by the client's own names, and that take start values.
-    pub(super) noted: BTreeMap<Box<[u8]>, NotedStatement>,
+    pub(super) noted: Option<Box<Journal<NotedStatement>>>,
     /// Portals of statements whose execution changes the books: see [`super::restore`].
     pub(super) unusual_portals: BTreeMap<Box<[u8]>, Box<Unusual>>,
     /// Portals whose statements the client has not been told the rows of.
@@ -314,12 +313,11 @@ impl<S: Socket> Client<S> {
             && extra.greeting.is_none()
             && extra.told_early.is_none()
             && extra.resetting == Resetting::No
-            && extra.forgotten.is_none()
             && !extra.forgetting
             && extra.discarding.is_none()
             && extra.untold.is_none()
             && extra.untold_reports.is_empty()
-            && extra.noted.is_empty()
+            && extra.noted.as_ref().is_none_or(|noted| noted.is_empty())
             && extra.unusual_portals.is_empty()
             && extra.portals.is_empty()
             && !extra.unlistening
@@ -333,10 +331,6 @@ impl<S: Socket> Client<S> {
         {
             self.pending_session = None;
         }
-    }
-
-    pub(super) fn statement(&self, name: &[u8]) -> Option<&ClientStatement> {
-        self.statements.as_ref()?.get(significant(name))
     }
 
     /// What it would like to find on a backend, whose first message this is.
@@ -361,7 +355,8 @@ impl<S: Socket> Client<S> {
         Some(self.statement(name)?.statement.id)
     }
 
-    /// Gives a statement a name. `Err` if the client has named too many.
+    /// Gives a statement a name, while the client has no server connection. `Err` if it has named too
+    /// many.
     pub(super) fn name_statement(
         &mut self,
         name: &[u8],
@@ -369,12 +364,10 @@ impl<S: Socket> Client<S> {
         hash_key: Keyed,
         memory: &Arc<StatementMemory>,
     ) -> Result<(), TooManyStatements> {
+        self.has_room_for_name()?;
         let new = || Box::new(ClientStatements::new(hash_key, memory.clone()));
         let names = self.statements.get_or_insert_with(new);
-        if names.len() >= limits::CLIENT_STATEMENTS_MAX {
-            return Err(TooManyStatements);
-        }
-        names.insert(significant(name).into(), statement);
+        names.change(|names| names.insert(significant(name).into(), statement));
         Ok(())
     }
 
@@ -406,21 +399,24 @@ impl<S: Socket> Client<S> {
         }
     }
 
-    /// Takes a name away. What it was, and stood for.
-    pub(super) fn take_statement(&mut self, name: &[u8]) -> Option<(Box<[u8]>, ClientStatement)> {
-        self.statements.as_mut()?.remove_entry(significant(name))
+    /// Takes a name away, while nothing is outstanding. Whether it stood for something.
+    pub(super) fn forget_statement(&mut self, name: &[u8]) -> bool {
+        debug_assert!(self.names_are_settled());
+        let names = self.statements.as_mut();
+        names.is_some_and(|names| names.change(|names| names.remove(significant(name))))
     }
 
     /// Answers a Query that is nothing but a DEALLOCATE, in the server's place.
     pub(super) fn deallocate(&mut self, deallocated: &Deallocated, status: TransactionStatus) {
         let tag: &[u8] = match deallocated {
             Deallocated::One(name) => {
-                if self.take_statement(name).is_none() {
+                if !self.forget_statement(name) {
                     self.forget_sql_statement(name);
                 }
                 b"DEALLOCATE"
             }
             Deallocated::All => {
+                debug_assert!(self.names_are_settled());
                 self.statements = None;
                 self.forget_sql_statements();
                 b"DEALLOCATE ALL"
@@ -442,50 +438,6 @@ impl<S: Socket> Client<S> {
             self.unnamed = None;
             self.unnamed_serial = 0;
         }
-    }
-
-    /// Takes back a name, if it is still what this Parse gave, which has failed.
-    pub(super) fn unname_failed(&mut self, name: &[u8], serial: u32) {
-        // It may be among those that a DISCARD ALL or DEALLOCATE ALL after it has taken away.
-        let forgotten = self.pending_session.as_mut().and_then(|extra| extra.forgotten.as_mut());
-        for names in self.statements.as_deref_mut().into_iter().chain(forgotten) {
-            if names.get(name).is_some_and(|named| named.serial == serial) {
-                names.remove_entry(name);
-            }
-        }
-    }
-
-    /// Gives a name back that a Close has taken away which the server would have ignored. If it
-    /// stands for something by now, that came after the Close, and is ignored, too: what comes
-    /// in a later pipeline waits (see [`Backend::is_in_doubt`]).
-    pub(super) fn rename_closed(&mut self, name: Box<[u8]>, statement: ClientStatement) {
-        // What takes all away stands after the Close, and is ignored as well: all come back.
-        let forgotten = self.pending_session.as_mut().and_then(|extra| extra.forgotten.as_mut());
-        if let Some(names) = self.statements.as_deref_mut().or(forgotten) {
-            names.insert(name, statement);
-        }
-    }
-
-    /// A DISCARD ALL or DEALLOCATE ALL takes the names away; they come back if it fails. The unnamed
-    /// statement stays, as on the server (`DropAllPreparedStatements`, prepare.c).
-    pub(super) fn forget_statements(&mut self) {
-        if let Some(names) = self.statements.take() {
-            let forgotten = &mut self.pending_session().forgotten;
-            match forgotten {
-                Some(before) => before.extend(*names),
-                None => *forgotten = Some(*names),
-            }
-        }
-    }
-
-    /// The names come back: what took them away has failed.
-    pub(super) fn remember_statements(&mut self) {
-        let Some(extra) = &mut self.pending_session else { return };
-        let Some(mut names) = extra.forgotten.take() else { return };
-        if let Some(since) = self.statements.take() {
-            names.extend(*since);
-        }
-        self.statements = Some(Box::new(names));
     }
 }
 

@@ -157,6 +157,11 @@ impl Effects {
 
     /// Whether it may name prepared statements, or show them.
     #[inline]
+    /// Whether it takes all prepared statements away (DISCARD ALL, DEALLOCATE ALL).
+    pub(super) fn forgets_statements(&self) -> bool {
+        self.unusual.as_ref().is_some_and(|unusual| unusual.forgets_statements)
+    }
+
     pub(super) fn may_name_statements(&self) -> bool {
         self.may_mention || !self.mentions.is_empty() || self.pins.contains(Part::SessionCatalog)
     }

@@ -535,7 +535,7 @@ impl<S: Socket> Engine<S> {
                 let Some((name, _)) = frame::take_string(name) else {
                     return Answered::NeedsBackend;
                 };
-                if client.take_statement(name).is_none() {
+                if !client.forget_statement(name) {
                     return Answered::NeedsBackend;
                 }
                 client.reply(&build::CLOSE_COMPLETE);
@@ -734,6 +734,9 @@ impl<S: Socket> Engine<S> {
             effects.absorb(&reached);
         }
         client.record_effects(&mut backend, &effects, false);
+        if effects.forgets_statements() {
+            backend.last_query_takes_all(client);
+        }
         if let Some(extra) = &mut client.pending_session {
             // Its end has been asked for already.
             extra.settles_in = extra.settles_in.min(backend.requests.pipeline().saturating_sub(1));

@@ -257,6 +257,11 @@ impl<S: Socket> Relay<'_, S> {
             self.give_own_answers(&mut run, at);
         }
         self.settle_reports(at, &mut relayed);
+        debug_assert!(
+            !self.backend.requests.is_empty()
+                || self.client.as_ref().is_none_or(|client| client.names_are_settled()),
+            "a change of names has no entry left"
+        );
         relayed.run = run..at;
         relayed.consumed = at;
         relayed
@@ -279,9 +284,12 @@ impl<S: Socket> Relay<'_, S> {
                 }
                 return;
             };
-            if !answer.is_empty() {
+            if let Some(client) = &mut self.client {
+                client.confirm(answer.change.as_ref());
+            }
+            if !answer.bytes.is_empty() {
                 self.cut(run, at);
-                self.out.extend_from_slice(answer);
+                self.out.extend_from_slice(answer.bytes);
             }
         }
     }
@@ -498,6 +506,9 @@ impl<S: Socket> Relay<'_, S> {
             self.note_description(owed, message, body);
         }
         if completes {
+            if let Some(client) = &mut self.client {
+                client.confirm(self.backend.requests.front_change());
+            }
             self.backend.requests.complete();
             if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {
                 self.backend.statements.prove(statement);

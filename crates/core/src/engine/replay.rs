@@ -306,7 +306,8 @@ impl<S: Socket> Engine<S> {
         let named = client
             .statements
             .as_ref()
-            .and_then(|names| names.values().find(|named| named.serial == serial).cloned());
+            .and_then(|names| names.names().pairs().find(|(_, named)| named.serial == serial))
+            .map(|(_, named)| named.clone());
         match (backend.replay.healing, named) {
             (Healing::Swallowing, Some(ClientStatement { statement, .. })) => {
                 let mut out = Vec::new();

@@ -60,7 +60,7 @@ use std::sync::Arc;
 use super::limits;
 use super::replay::Seen;
 use crate::wire::build;
-pub(super) use change::{Change, Closed, Displaced, Naming, Refusal};
+pub(super) use change::{Change, Displaced, Refusal};
 use copy_in::CopyIn;
 pub(super) use request::Request;
 
@@ -109,6 +109,15 @@ enum InDoubt {
         /// Something has come for the query that the server is at, so that its ReadyForQuery is its own.
         fence_passed: bool,
     },
+}
+
+/// An answer that Hawser gives in the server's place.
+#[derive(Debug)]
+pub(super) struct OwnAnswer {
+    /// What the client gets, which may be nothing.
+    pub(super) bytes: &'static [u8],
+    /// What is done with it.
+    pub(super) change: Option<Change>,
 }
 
 /// One request. An ordinary Bind, Execute, Query or Sync carries no change.
@@ -400,6 +409,12 @@ impl RequestQueue {
         self.entries.push_back(entry);
     }
 
+    /// The Query that has just been sent changes something. `false`: the server ignores it.
+    pub(super) fn mark_last_query(&mut self, change: Change) -> bool {
+        let query = self.entries.back_mut().filter(|entry| entry.owed == Request::Query);
+        query.map(|entry| entry.change = Some(change)).is_some()
+    }
+
     /// Notes a Sync of ours that ends a pipeline which the server skips.
     pub(super) fn push_sync_after_error(&mut self) {
         self.position = Position::InPipeline;
@@ -474,15 +489,17 @@ impl RequestQueue {
         }
     }
 
-    /// Takes the first entry off, if its answer is ours to give and its turn has come: what the client gets,
-    /// which may be nothing.
+    /// Takes the first entry off, if its answer is ours to give and its turn has come.
     #[inline]
-    pub(super) fn take_own_answer(&mut self) -> Option<&'static [u8]> {
+    pub(super) fn take_own_answer(&mut self) -> Option<OwnAnswer> {
         let answered = self.entries.pop_front_if(|entry| entry.owed.is_answered_here())?;
-        Some(match answered.owed {
-            Request::ParseKnown => &build::PARSE_COMPLETE,
-            Request::CloseKnown { told: true } => &build::CLOSE_COMPLETE,
-            _ => &[],
+        Some(OwnAnswer {
+            bytes: match answered.owed {
+                Request::ParseKnown => &build::PARSE_COMPLETE,
+                Request::CloseKnown { told: true } => &build::CLOSE_COMPLETE,
+                _ => &[],
+            },
+            change: answered.change,
         })
     }
 
@@ -520,7 +537,7 @@ impl RequestQueue {
     /// ReadyForQuery has come for the only entry: see [`Self::owes_one_end`].
     #[inline]
     pub(super) fn complete_one_end(&mut self) {
-        debug_assert!(self.owes_one_end());
+        debug_assert!(self.owes_one_end() && self.front_change().is_none());
         self.entries.pop_front();
         self.syncs_outstanding -= 1;
         self.copy_ended();

@@ -318,15 +318,19 @@ impl<S: Socket> Client<S> {
         if let Some(extra) = &mut self.pending_session {
             extra.unusual_portals.remove(portal);
         }
-        let restores = self.has_start_values();
         match unusual.filter(|unusual| {
             unusual.deallocates.is_some()
-                || (restores && unusual.takes_start_values())
-                || unusual.unlistens()
+                || unusual.forgets_statements
+                || self.is_restored_behind(unusual)
         }) {
             Some(unusual) => note(&mut self.pending_session().unusual_portals, portal, unusual),
             None => Ok(()),
         }
+    }
+
+    /// Whether something must follow the Execute of a statement that does this.
+    pub(super) fn is_restored_behind(&self, unusual: &Unusual) -> bool {
+        (self.has_start_values() && unusual.takes_start_values()) || unusual.unlistens()
     }
 
     /// What was noted of a portal.

@@ -456,9 +456,10 @@ impl<S: Socket> Client<S> {
                 !before.last().is_some_and(belongs) && !after.first().is_some_and(belongs)
             })
         };
-        let names = self.statements.iter().flat_map(|names| names.keys());
+        let names = self.statements.iter().flat_map(|names| names.names().pairs());
         // (Some quote it like this, others otherwise: of several the longest is meant.)
-        let missed = names.filter(|name| is_in(name)).max_by_key(|name| name.len()).cloned();
+        let missed = names.filter(|(name, _)| is_in(name)).max_by_key(|(name, _)| name.len());
+        let missed = missed.map(|(name, _)| name.clone());
         if self.sql_statements().is_empty() && missed.is_none() {
             return;
         }

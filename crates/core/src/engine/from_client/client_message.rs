@@ -329,10 +329,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.backend.requests.owes_ready() {
             return Ok(());
         }
-        let since = match self.client.statement(name) {
-            _ if name.is_empty() => Some(self.backend.unnamed.since()),
-            Some(named) => Some(named.pipeline),
-            None => self.backend.requests.closing_since(name),
+        let since = match name.is_empty() {
+            true => Some(self.backend.unnamed.since()),
+            false => self.client.name_changes_in(name),
         };
         if since.is_some_and(|since| self.backend.requests.is_in_doubt(since)) {
             return self.wait();
@@ -438,6 +437,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let mut insertions = Vec::new();
         let mut replacements = Vec::new();
         let draws;
+        let mut forgets_statements = false;
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Request::Query);
@@ -502,6 +502,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     }
                 }
                 self.before(&effects, restored)?;
+                forgets_statements = effects.forgets_statements();
                 self.foresee(text, &effects);
                 if self.client.listens() {
                     let own = self.channels_written(text, &effects);
@@ -559,6 +560,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             let utf8 = self.reads_utf8();
             self.backend.request_with_insertions(text, &insertions, utf8);
             self.backend.note_replaced(text, &replacements, utf8);
+        }
+        if forgets_statements {
+            self.backend.last_query_takes_all(self.client);
         }
         if unsynced {
             // It may be ignored, and then takes nothing away.

@@ -121,7 +121,6 @@ impl<S: Socket> Client<S> {
             self.doubt_resetting(backend, &unusual.resetting);
         }
         if unusual.forgets_statements {
-            self.forget_statements();
             self.pending_session().forgetting = true;
             backend.statements.clear_in_doubt();
             backend.uncertain = true;

@@ -1,13 +1,9 @@
 //! An error: what the server ignores after it, and what that undoes in the books.
 
-use std::collections::BTreeSet;
-
 use super::super::backend::Backend;
 use super::super::client::significant;
-use super::super::names::ClientStatements;
-use super::super::noted::Renoted;
 use super::super::replay::is_stale_or_lost;
-use super::super::request_queue::{Change, Closed, Displaced, Entry, Request};
+use super::super::request_queue::{Change, Displaced, Entry, Request};
 use super::super::restore::{Longer, count_back};
 use super::super::socket::Socket;
 use super::super::timeouts::is_cut_off;
@@ -18,10 +14,6 @@ use crate::wire::{TransactionStatus, backend as kind, build};
 /// What is taken back with what the server has failed or ignored.
 #[derive(Default)]
 struct Undone {
-    /// Serials of the Parses among them that gave names.
-    named: BTreeSet<u32>,
-    /// What was noted before of the names that the server knows, too.
-    noted: Vec<Renoted>,
     /// The client's unnamed statement before the first of them that displaces it.
     unnamed: Option<Displaced>,
     /// Nothing that was sent since has taken the place of what is ignored.
@@ -154,18 +146,6 @@ impl<S: Socket> Relay<'_, S> {
         while let Some(ignored) = self.backend.requests.take_ignored() {
             self.ignore(ignored, &mut undone);
         }
-        if !undone.named.is_empty() {
-            // Nor is any of them given back by a Close after it.
-            for Closed { statement, .. } in self.backend.requests.closed_mut() {
-                if undone.named.contains(&statement.serial) {
-                    statement.serial = 0;
-                }
-            }
-        }
-        if !undone.noted.is_empty() {
-            let noted = std::mem::take(&mut undone.noted);
-            self.backend.take_back_noted(self.client.as_deref_mut(), noted);
-        }
         match self.backend.requests.front() {
             None => self.sync_for_client(),
             Some(Request::InjectedSync) if !healing => {
@@ -250,24 +230,12 @@ impl<S: Socket> Relay<'_, S> {
             Some(Change::Displaces(before)) => {
                 undone.unnamed.get_or_insert(*before);
             }
-            // A Parse that gave a name has failed or been ignored: the name stands for nothing.
-            Some(Change::Names(naming)) => {
-                undone.named.insert(naming.serial);
+            Some(change) => {
                 if let Some(client) = &mut self.client {
-                    client.unname_failed(&naming.name, naming.serial);
+                    client.ignore(&change);
                 }
             }
-            Some(Change::Closes(closed)) => {
-                let Closed { name, statement } = *closed;
-                if statement.serial != 0
-                    && !undone.named.contains(&statement.serial)
-                    && let Some(client) = &mut self.client
-                {
-                    client.rename_closed(name, statement);
-                }
-            }
-            Some(Change::Notes(renoted)) => undone.noted.push(*renoted),
-            _ => {}
+            None => {}
         }
     }
 
@@ -277,7 +245,6 @@ impl<S: Socket> Relay<'_, S> {
         let (Request::Bind { statement } | Request::DescribeStatement { statement }) = owed else {
             return Fate::Pass;
         };
-        // (Those that a DISCARD ALL takes away are put aside from its Bind on.)
         // Another number of parameters, or it is not there: no other error has its name. (Those come
         // often, and there may be many names.)
         let code = crate::wire::error::field(body, b'C');
@@ -285,15 +252,8 @@ impl<S: Socket> Relay<'_, S> {
             return Fate::Pass;
         }
         let Some(client) = &self.client else { return Fate::Pass };
-        let forgotten = client.pending_session.as_ref().and_then(|extra| extra.forgotten.as_ref());
-        let names = client
-            .statements
-            .as_deref()
-            .into_iter()
-            .chain(forgotten)
-            .flat_map(ClientStatements::pairs);
-        let closing = self.backend.requests.closed().map(|one| (&one.name, &one.statement));
-        let named = names.chain(closing).filter(|(_, named)| named.statement.id == statement);
+        let names = client.statements.iter().flat_map(|names| names.names().confirmed_pairs());
+        let named = names.filter(|(_, named)| named.statement.id == statement);
         let Some((own, named)) = named.min_by_key(|(_, named)| named.serial) else {
             return Fate::Pass;
         };
@@ -313,10 +273,10 @@ impl<S: Socket> Relay<'_, S> {
     /// The server knows a statement of the protocol by its client's own name no more than before.
     fn own_name_refused(&mut self, error: &[u8]) {
         if self.backend.requests.second() == Some(Request::CloseKnown { told: false })
-            && let Some(Change::Closes(closed)) = self.backend.requests.take_second()
+            && let Some(change) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {
-            client.rename_closed(closed.name, closed.statement);
+            client.ignore(&change);
         }
         self.backend.ahead.own_name_refused(error);
     }

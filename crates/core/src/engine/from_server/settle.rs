@@ -40,6 +40,14 @@ impl<S: Socket> Relay<'_, S> {
             let extra = client.pending_session.as_ref().filter(|_| client.is_unsettled());
             extra.is_some_and(|extra| !self.backend.requests.has_come_to(extra.settles_in))
         });
+        if let (Some(change), Some(client)) =
+            (self.backend.requests.front_change(), &mut self.client)
+        {
+            match client.failed {
+                true => client.ignore(change),
+                false => client.confirm(Some(change)),
+            }
+        }
         self.backend.requests.complete_with_ready();
         self.backend.status = status;
         self.backend.new_reports = 0;
@@ -212,14 +220,13 @@ impl<S: Socket> Relay<'_, S> {
     /// takes nothing back: the one commits at once (`PreventInTransactionBlock`, xact.c), the other
     /// knows of no transactions (`DropAllPreparedStatements`, prepare.c).
     pub(super) fn forgotten_for_good(&mut self, tag: &[u8]) {
-        let Some(extra) = self.client.as_mut().and_then(|c| c.pending_session.as_mut()) else {
-            return;
-        };
+        let Some(client) = &mut self.client else { return };
+        client.took_all_names();
+        let Some(extra) = &mut client.pending_session else { return };
         if !self.backend.requests.has_come_to(extra.settles_in) {
             return;
         }
         extra.discarded = tag == b"DISCARD ALL\0" && extra.discarding.is_some();
-        extra.forgotten = None;
         if std::mem::take(&mut extra.forgetting) {
             self.backend.uncertain = false;
             self.backend.statements.settle();
@@ -315,11 +322,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     let discarded = client.pending_session.as_ref().is_some_and(|extra| extra.discarded);
     let failed = client.failed && !discarded;
     let mut told = Vec::new();
-    if failed {
-        client.remember_statements();
-    }
     let Some(extra) = &mut client.pending_session else { return told };
-    extra.forgotten = None;
     let forgetting = std::mem::take(&mut extra.forgetting);
     let resetting = std::mem::take(&mut extra.resetting);
     let set_again = std::mem::take(&mut extra.set_again);

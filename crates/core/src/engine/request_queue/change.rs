@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::client::{ClientStatement, significant};
 use super::super::from_client::client_message::Comparing;
-use super::super::noted::Renoted;
 use super::super::replay::Seen;
 use super::super::server_unnamed::Parsed;
 use super::super::sql_statement::SqlStatement;
@@ -19,50 +17,21 @@ pub(in crate::engine) enum Change {
     Describes(Arc<Seen>),
     /// An unnamed statement that has been prepared anew is compared with what its client knows of it.
     Compares(Box<Comparing>),
-    /// The client's name for a shared statement: taken back if the Parse fails or is ignored.
-    Names(Box<Naming>),
-    /// The client's name that is taken away: it comes back if the Close is ignored.
-    Closes(Box<Closed>),
+    /// The oldest change to the client's names for statements that is under way: see
+    /// [`super::super::names`].
+    Names,
     /// The client's unnamed statement that something takes the place of: it comes back if that is
     /// ignored. What was sent while nothing was outstanding cannot be, and has no such change.
     Displaces(Box<Displaced>),
-    /// What was noted before of a name that the server knows, too: it comes back if the message fails or
-    /// is ignored.
-    Notes(Box<Renoted>),
+    /// The oldest change under way of what is noted of the client's names that the server knows, too: see
+    /// [`super::super::noted`].
+    Notes,
     /// The error that the client is due in place of the server's.
     Refuses(Box<Refusal>),
     /// A statement of SQL's PREPARE, which the server may refuse.
     Prepares(Arc<SqlStatement>),
     /// One is deallocated.
     Deallocates,
-}
-
-/// A name that a Parse gives a shared statement.
-#[derive(Debug)]
-pub(in crate::engine) struct Naming {
-    pub(in crate::engine) name: Box<[u8]>,
-    /// See [`ClientStatement::serial`].
-    pub(in crate::engine) serial: u32,
-}
-
-/// A client's name that a Close has taken away, and what it stood for.
-#[derive(Debug)]
-pub(in crate::engine) struct Closed {
-    pub(in crate::engine) name: Box<[u8]>,
-    /// Its serial is 0 where the Parse of it has failed: then it stood for nothing.
-    pub(in crate::engine) statement: ClientStatement,
-}
-
-impl Closed {
-    /// By something in this pipeline.
-    pub(in crate::engine) fn in_pipeline(
-        taken: (Box<[u8]>, ClientStatement),
-        pipeline: u64,
-    ) -> Change {
-        let (name, mut statement) = taken;
-        statement.pipeline = pipeline;
-        Change::Closes(Box::new(Self { name, statement }))
-    }
 }
 
 /// A client's unnamed statement whose place something has taken that may yet fail.
@@ -120,49 +89,10 @@ impl RequestQueue {
         self.entries.front_mut()?.change.as_mut()
     }
 
-    /// The pipeline that changed what this name means, if a Close of it is not answered yet.
-    pub(in crate::engine) fn closing_since(&self, name: &[u8]) -> Option<u64> {
-        let name = significant(name);
-        let closed = self.closed().rfind(|closed| *closed.name == *name)?;
-        Some(closed.statement.pipeline)
-    }
-
-    /// The names that are being taken away, the oldest first.
-    pub(in crate::engine) fn closed(&self) -> impl DoubleEndedIterator<Item = &Closed> {
-        self.changes().filter_map(|change| match change {
-            Change::Closes(closed) => Some(&**closed),
-            _ => None,
-        })
-    }
-
-    /// The same, to be corrected.
-    pub(in crate::engine) fn closed_mut(&mut self) -> impl Iterator<Item = &mut Closed> {
-        self.changes_mut().filter_map(|change| match change {
-            Change::Closes(closed) => Some(&mut **closed),
-            _ => None,
-        })
-    }
-
     /// The unnamed statements that may come back, the oldest first.
     pub(in crate::engine) fn displaced_mut(&mut self) -> impl Iterator<Item = &mut Displaced> {
         self.changes_mut().filter_map(|change| match change {
             Change::Displaces(displaced) => Some(&mut **displaced),
-            _ => None,
-        })
-    }
-
-    /// What was noted of names that are being changed, the oldest first.
-    pub(in crate::engine) fn renoted(&self) -> impl DoubleEndedIterator<Item = &Renoted> {
-        self.changes().filter_map(|change| match change {
-            Change::Notes(renoted) => Some(&**renoted),
-            _ => None,
-        })
-    }
-
-    /// The same, to be corrected.
-    pub(in crate::engine) fn renoted_mut(&mut self) -> impl Iterator<Item = &mut Renoted> {
-        self.changes_mut().filter_map(|change| match change {
-            Change::Notes(renoted) => Some(&mut **renoted),
             _ => None,
         })
     }

@@ -581,7 +581,8 @@ impl World {
     /// The names that a client of loop 0 has given.
     pub(super) fn names_of(&self, slot: crate::ids::Slot) -> Vec<Vec<u8>> {
         let names = self.engines[0].clients.get(slot).and_then(|client| client.statements.as_ref());
-        names.map_or_else(Vec::new, |names| names.keys().map(|name| name.to_vec()).collect())
+        let names = names.into_iter().flat_map(|names| names.names().pairs());
+        names.map(|(name, _)| name.to_vec()).collect()
     }
 
     /// Bytes that wait in loop 0 for this client.

@@ -36,6 +36,28 @@ fn client_with_own_p(world: &mut World) -> (Peer, Peer) {
     (client, server)
 }
 
+#[test]
+fn a_discard_all_that_is_bound_and_not_executed_takes_no_name_away() {
+    let mut world = World::new(1);
+    let (client, server) = client_with_p(&mut world);
+    let discards = [parse("", "DISCARD ALL"), bind(""), sync()].concat();
+    world.send(&client, &discards);
+    world.send(&server, &answers("12I"));
+    assert_eq!(client.kinds(), "12Z");
+    server.received();
+    world.send(&client, &[bind("p"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "PBES", "it is prepared anew, as it may be gone");
+    // Executed, it does.
+    world.send(&server, &answers("12CI"));
+    client.received();
+    world.send(&client, &[parse("", "DISCARD ALL"), bind(""), execute(), sync()].concat());
+    world.send(&server, &answers("12"));
+    world.send(&server, &[message(b'C', b"DISCARD ALL\0"), answers("I")].concat());
+    assert_eq!((client.kinds().as_str(), server.kinds().as_str()), ("12CZ", "PBES"));
+    world.send(&client, &[bind("p"), execute(), sync()].concat());
+    assert_eq!(server.kinds(), "BES", "the server says that there is none");
+}
+
 /// By our name it would be there a second time.
 #[test]
 fn one_that_lists_them_is_prepared_by_its_own_name_alone() {

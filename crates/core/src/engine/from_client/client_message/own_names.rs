@@ -28,10 +28,10 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::ClientMessage;
-use crate::engine::client::{ClientStatement, significant};
+use crate::engine::client::significant;
 use crate::engine::effects::Effects;
 use crate::engine::from_client::Halt;
-use crate::engine::request_queue::{Change, Closed, Request};
+use crate::engine::request_queue::Request;
 use crate::engine::restore::Replacement;
 use crate::engine::socket::Socket;
 use crate::engine::statement::Statement;
@@ -126,11 +126,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
         }
         if shows {
-            let all = self.client.statements.iter().flat_map(|names| names.keys());
-            found.extend(all.filter_map(|name| {
-                let named = self.client.statement(name)?;
-                Some((named.serial, Box::<[u8]>::from(significant(name))))
-            }));
+            let all = self.client.statements.iter().flat_map(|names| names.names().pairs());
+            found.extend(all.map(|(name, named)| (named.serial, name.clone())));
         }
         found.into_iter().map(|(_, name)| name).collect()
     }
@@ -192,10 +189,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.wait().map(|()| false);
         }
         for name in names {
-            let Some(named) = self.rename_as_own(&name) else { continue };
-            self.backend.prepare_own(&name, &named.statement, &mut self.passage.out);
-            let closed = Change::Closes(Box::new(Closed { name, statement: named }));
-            self.backend.request_with(Request::CloseKnown { told: false }, Some(closed));
+            let Some(statement) = self.note_as_own(&name) else { continue };
+            self.backend.prepare_own(&name, &statement, &mut self.passage.out);
+            self.backend.request_taking(self.client, &name, false);
         }
         self.without_more_names(text, effects)
     }
@@ -275,22 +271,17 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     fn bring_ahead(&mut self, names: &[Box<[u8]>]) {
         for name in names {
-            let Some(named) = self.rename_as_own(name) else { continue };
-            let statement = named.statement.clone();
-            let closed = Change::Closes(Box::new(Closed { name: name.clone(), statement: named }));
-            let start = &self.client.record.start;
-            let out = &mut self.passage.out;
-            self.backend.prepare_own_ahead(name, &statement, closed, start, out);
+            let Some(statement) = self.note_as_own(name) else { continue };
+            self.backend.prepare_own_ahead(self.client, name, &statement, &mut self.passage.out);
         }
         self.backend.ahead.begin();
     }
 
-    /// The server is to know a statement by its client's own name, and it is no longer ours to translate.
-    fn rename_as_own(&mut self, name: &[u8]) -> Option<ClientStatement> {
-        let (_, mut named) = self.client.take_statement(name)?;
-        named.pipeline = self.backend.requests.pipeline();
-        self.note_own(name, &named.statement);
-        Some(named)
+    /// The statement of this name, which the server is to know by it.
+    fn note_as_own(&mut self, name: &[u8]) -> Option<Arc<Statement>> {
+        let statement = self.client.statement(name)?.statement.clone();
+        self.note_own(name, &statement);
+        Some(statement)
     }
 
     /// A statement is about to be prepared under its client's own name.

@@ -8,7 +8,7 @@
 use super::ClientMessage;
 use crate::engine::effects::{Effects, Unusual};
 use crate::engine::from_client::Halt;
-use crate::engine::request_queue::{Closed, Request};
+use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
 use crate::wire::{build, frame, frontend};
 
@@ -25,6 +25,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.deallocate_behind(name);
             return Ok(());
         }
+        if unusual.forgets_statements {
+            self.backend.request_taking_all(self.client);
+        }
+        if !self.client.is_restored_behind(&unusual) {
+            return Ok(());
+        }
         self.passage.cut(self.backend)?;
         self.client.restore_behind(&unusual, self.backend, &mut self.passage.out);
         let unlistens = unusual.named_channels.iter().flat_map(|named| &named.unlistens);
@@ -38,10 +44,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// The Execute at hand takes one of the client's names away, if it works.
     pub(super) fn deallocate_behind(&mut self, name: &[u8]) {
-        if let Some(taken) = self.client.take_statement(name) {
-            let closed = Closed::in_pipeline(taken, self.backend.requests.pipeline());
-            self.backend.request_with(Request::CloseKnown { told: false }, Some(closed));
-        }
+        self.backend.request_taking(self.client, name, false);
     }
 
     /// Whether the message at hand is the Sync of a pipeline that one of ours has just ended. (Behind
@@ -56,7 +59,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A Bind of a statement that the server knows by the client's own name.
     pub(super) fn bind_native(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
-        if self.backend.is_being_noted(name) {
+        if self.backend.is_being_noted(self.client, name) {
             self.hold()?;
         }
         if self.client.pending_session.is_none() {

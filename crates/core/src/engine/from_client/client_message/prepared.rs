@@ -6,11 +6,11 @@ use std::sync::Arc;
 use super::fit::Use;
 use super::own_names::shows_statements;
 use super::{ClientMessage, aborted};
-use crate::engine::client::{ClientStatement, significant};
+use crate::engine::client::ClientStatement;
 use crate::engine::effects::Effects;
 use crate::engine::from_client::Halt;
 use crate::engine::noted::NotedStatement;
-use crate::engine::request_queue::{Change, Closed, Naming, Refusal, Request};
+use crate::engine::request_queue::{Change, Refusal, Request};
 use crate::engine::socket::Socket;
 use crate::engine::statement::{Statement, Unnamed, begins_with_any};
 use crate::engine::{limits, restore};
@@ -45,14 +45,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 Some((name, body)) => self.pass_parse(name, &body)?,
                 None => self.pass(),
             }
-            let renoted = match name_and_rest.filter(|_| self.client.has_start_values()) {
+            let noted = match name_and_rest.filter(|_| self.client.has_start_values()) {
                 Some((name, _)) => {
                     let text = text.map(|(text, _)| text);
-                    self.note_native(name, text.zip(effects.as_ref()))?
+                    Some((name, self.to_be_noted(text.zip(effects.as_ref()))?))
                 }
                 None => None,
             };
-            self.backend.request_noted(renoted, Request::Parse { serial: 0, statement: 0 });
+            self.request_noting(Request::Parse { serial: 0, statement: 0 }, noted);
             if let Some(effects) = &effects {
                 self.backend.note_names(effects);
             }
@@ -144,12 +144,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.before_unshared(&effects)?;
             self.backend.note_names(&effects);
             self.backend.rereading |= effects.rereads;
-            let renoted = self.note_native(name, Some((text, &effects)))?;
+            let noted = self.to_be_noted(Some((text, &effects)))?;
             match &own {
                 Some(body) => self.pass_parse(name, body)?,
                 None => self.pass(),
             }
-            self.backend.request_noted(renoted, malformed);
+            self.request_noting(malformed, Some((name, noted)));
             self.stats.server_parses.add(1);
             return Ok(());
         }
@@ -204,7 +204,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             seen: Arc::default(),
             epoch,
         };
-        if self.client.name_statement(name, named, self.hash_key, memory).is_err() {
+        if self.client.has_room_for_name().is_err() {
             return Err(Halt::Refused(
                 ClientError::fatal(
                     SqlState::CONFIGURATION_LIMIT_EXCEEDED,
@@ -216,8 +216,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 .hint("Close the statements that are no longer needed."),
             ));
         }
-        let naming = Naming { name: significant(name).into(), serial: self.serial };
-        let naming = Some(Change::Names(Box::new(naming)));
         let there = self.backend.statements.touch(statement.id);
         let known = there && self.backend.statements.is_new_enough(statement.id, epoch);
         let noted = statement.is_noted();
@@ -229,7 +227,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         if known && !servers_to_say && !noted {
             self.passage.skip(self.header.total());
-            self.backend.request_with(Request::ParseKnown, naming);
+            let (owed, key) = (Request::ParseKnown, self.hash_key);
+            self.backend.request_naming(owed, self.client, (name, named), key);
         } else {
             if there {
                 build::close_statement(&mut self.passage.out, &statement.name);
@@ -238,8 +237,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.backend.note_prepared(&statement, &mut self.passage.out);
             build::parse(&mut self.passage.out, &statement.name, rest);
             self.passage.skip(self.header.total());
-            let (serial, statement) = (self.serial, statement.id);
-            self.backend.request_with(Request::Parse { serial, statement }, naming);
+            let owed = Request::Parse { serial: self.serial, statement: statement.id };
+            self.backend.request_naming(owed, self.client, (name, named), self.hash_key);
             self.stats.server_parses.add(1);
         }
         Ok(())
@@ -327,7 +326,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if looks {
             self.clear_catalog()?;
         }
-        let renoted = self.note_native(name, None)?;
         self.client.pins.insert(if name.is_empty() {
             Part::UnnamedStatement
         } else {
@@ -348,7 +346,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.backend.unnamed.closed(self.backend.requests.pipeline());
         }
         self.pass();
-        self.backend.request_noted(renoted, Request::Parse { serial: 0, statement: 0 });
+        let noted = Some((name, NotedStatement::default()));
+        self.request_noting(Request::Parse { serial: 0, statement: 0 }, noted);
         self.stats.server_parses.add(1);
         Ok(())
     }
@@ -691,11 +690,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         };
         if what == b'S' && !self.client.is_session_mode() {
             self.hold_for_name(name)?;
-            if let Some(taken) = self.client.take_statement(name) {
-                let closed = Closed::in_pipeline(taken, self.backend.requests.pipeline());
+            if self.client.statement(name).is_some() {
                 self.passage.cut(self.backend)?;
                 self.passage.skip(self.header.total());
-                self.backend.request_with(Request::CloseKnown { told: true }, Some(closed));
+                self.backend.request_taking(self.client, name, true);
                 return Ok(());
             }
             if name.is_empty() {
@@ -706,10 +704,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.close_own(name);
             }
         }
-        let renoted =
-            if what == b'S' { self.client.note(name, NotedStatement::default())? } else { None };
         self.pass();
-        self.backend.request_noted(renoted, Request::Close);
+        let noted = (what == b'S').then(|| (name, NotedStatement::default()));
+        self.request_noting(Request::Close, noted);
         Ok(())
     }
 }

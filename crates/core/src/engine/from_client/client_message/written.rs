@@ -16,7 +16,7 @@ use std::sync::Arc;
 use super::ClientMessage;
 use crate::engine::effects::Effects;
 use crate::engine::from_client::Halt;
-use crate::engine::noted::{NotedStatement, Renoted};
+use crate::engine::noted::NotedStatement;
 use crate::engine::request_queue::Request;
 use crate::engine::restore;
 use crate::engine::socket::Socket;
@@ -105,13 +105,20 @@ impl<'a> Parameters<'a> {
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
-    /// Notes what a statement does that goes to the server under its client's name. `text`: `None` if it
-    /// is not known. What was noted before, if that changes.
-    pub(super) fn note_native(
-        &mut self,
-        name: &[u8],
+    /// A Parse or Close is sent, of which this is noted by its name.
+    pub(super) fn request_noting(&mut self, owed: Request, noted: Option<(&[u8], NotedStatement)>) {
+        match noted {
+            Some(noted) => self.backend.request_noting(owed, self.client, noted, self.hash_key),
+            None => self.backend.request(owed),
+        }
+    }
+
+    /// What is noted of a statement that goes to the server under its client's name. `text`: `None` if
+    /// it is not known.
+    pub(super) fn to_be_noted(
+        &self,
         text: Option<(&[u8], &Effects)>,
-    ) -> Result<Option<Renoted>, Halt> {
+    ) -> Result<NotedStatement, Halt> {
         let now = match text.filter(|_| self.client.has_start_values()) {
             Some((text, effects)) => {
                 let given = match effects.resets_by_parameter && !self.is_in_doubt(text) {
@@ -122,7 +129,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             None => NotedStatement::default(),
         };
-        Ok(self.client.note(name, now)?)
+        Ok(self.client.if_room_to_note(now)?)
     }
 
     /// What stands after the names in the Bind at hand, of a statement with this text and these effects,

@@ -1,0 +1,405 @@
+//! What a client's names stand for: what the server has confirmed, and the changes that are under way.
+//!
+//! # Model
+//! ```text
+//!                        give, take, take_all                 confirm
+//!   Parse, Close, ... ────────────────────────► in flight ─────────────► confirmed
+//!                                                   │ ignore
+//!                                                   └──► nowhere
+//! ```
+//! Each change has one entry in the queue of requests ([`Change`](super::request_queue::Change)), in the
+//! same order. Where the server has answered that entry the change is applied; where it has failed or ignored
+//! it the change is dropped. What was before is never written down, so nothing is put back.
+//!
+//! A name means what the newest change in flight makes of it, else what is confirmed.
+//!
+//! # Invariant
+//! While nothing is outstanding no change is in flight.
+
+use std::collections::{HashMap, VecDeque};
+
+use crate::hash::Keyed;
+
+/// A name, as much of it as counts.
+pub(super) type Name = Box<[u8]>;
+
+/// So many names are compared one after the other: the keyed hash costs as much as eight comparisons.
+const SEARCHED_MAX: usize = 8;
+
+/// What a message makes of names.
+#[derive(Debug)]
+enum Edit<V> {
+    /// One stands for this.
+    Give(Name, V),
+    /// One stands for nothing.
+    Take(Name),
+    /// All stand for nothing.
+    TakeAll,
+    /// That has been done, as its CommandComplete has told; the end of its Query is still to come.
+    TookAll,
+}
+
+/// A change that is under way.
+#[derive(Debug)]
+struct InFlight<V> {
+    edit: Edit<V>,
+    /// The server connection's pipeline that makes it.
+    pipeline: u64,
+}
+
+impl<V> InFlight<V> {
+    /// The name that stands for something then, and that.
+    fn given(&self) -> Option<(&Name, &V)> {
+        match &self.edit {
+            Edit::Give(name, value) => Some((name, value)),
+            Edit::Take(_) | Edit::TakeAll | Edit::TookAll => None,
+        }
+    }
+
+    fn given_mut(&mut self) -> Option<&mut V> {
+        match &mut self.edit {
+            Edit::Give(_, value) => Some(value),
+            Edit::Take(_) | Edit::TakeAll | Edit::TookAll => None,
+        }
+    }
+}
+
+/// The changes that are under way, the oldest first. They have numbers, which begin at 0.
+#[derive(Debug)]
+struct Changes<V> {
+    changes: VecDeque<InFlight<V>>,
+    /// The number of the oldest.
+    first: usize,
+    /// The newest change of each name that one of them is about: a pipeline may have thousands.
+    newest: HashMap<Name, usize, Keyed>,
+    /// The newest that takes all names away.
+    took_all: Option<usize>,
+}
+
+impl<V> Changes<V> {
+    fn new(hash_key: Keyed) -> Self {
+        let newest = HashMap::with_hasher(hash_key);
+        Self { changes: VecDeque::new(), first: 0, newest, took_all: None }
+    }
+
+    fn push(&mut self, edit: Edit<V>, pipeline: u64) {
+        let number = self.first + self.changes.len();
+        match &edit {
+            Edit::Give(name, _) | Edit::Take(name) => {
+                self.newest.insert(name.clone(), number);
+            }
+            Edit::TakeAll | Edit::TookAll => self.took_all = Some(number),
+        }
+        self.changes.push_back(InFlight { edit, pipeline });
+    }
+
+    fn pop(&mut self) -> Option<Edit<V>> {
+        let InFlight { edit, .. } = self.changes.pop_front()?;
+        let number = self.first;
+        self.first += 1;
+        match &edit {
+            Edit::Give(name, _) | Edit::Take(name) if self.newest.get(name) == Some(&number) => {
+                self.newest.remove(name);
+            }
+            Edit::TakeAll | Edit::TookAll => drop(self.took_all.take_if(|at| *at == number)),
+            Edit::Give(..) | Edit::Take(_) => {}
+        }
+        Some(edit)
+    }
+
+    /// The place of the newest change of what a name means.
+    fn place(&self, name: &[u8]) -> Option<usize> {
+        let number = self.newest.get(name).copied().max(self.took_all)?;
+        Some(number - self.first)
+    }
+
+    /// That change.
+    fn newest(&self, name: &[u8]) -> Option<&InFlight<V>> {
+        self.changes.get(self.place(name)?)
+    }
+}
+
+/// What names stand for.
+#[derive(Debug)]
+pub(super) struct Journal<V> {
+    confirmed: HashMap<Name, V, Keyed>,
+    /// `None`: no change is under way.
+    in_flight: Option<Box<Changes<V>>>,
+    /// Names that are kept here, those in flight among them.
+    names: usize,
+    /// Their bytes.
+    name_bytes: usize,
+}
+
+impl<V> Journal<V> {
+    /// No name stands for anything.
+    pub(super) fn new(hash_key: Keyed) -> Self {
+        let confirmed = HashMap::with_hasher(hash_key);
+        Self { confirmed, in_flight: None, names: 0, name_bytes: 0 }
+    }
+
+    /// How many names are kept, those in flight among them.
+    pub(super) fn names(&self) -> usize {
+        self.names
+    }
+
+    /// Bytes of these names.
+    pub(super) fn name_bytes(&self) -> usize {
+        self.name_bytes
+    }
+
+    /// Whether no change is under way.
+    pub(super) fn is_settled(&self) -> bool {
+        self.in_flight.is_none()
+    }
+
+    /// Whether no name stands for anything, nor is a change under way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.confirmed.is_empty() && self.is_settled()
+    }
+
+    /// What a name stands for, for a message that is sent now.
+    #[inline]
+    pub(super) fn get(&self, name: &[u8]) -> Option<&V> {
+        match self.in_flight.as_ref().and_then(|changes| changes.newest(name)) {
+            Some(change) => change.given().map(|(_, value)| value),
+            None => self.confirmed(name),
+        }
+    }
+
+    /// What a name stands for at the message that the server answers next.
+    #[inline]
+    fn confirmed(&self, name: &[u8]) -> Option<&V> {
+        if self.confirmed.len() <= SEARCHED_MAX {
+            return self.confirmed.iter().find(|(own, _)| ***own == *name).map(|(_, value)| value);
+        }
+        self.confirmed.get(name)
+    }
+
+    /// As [`Self::get`].
+    pub(super) fn get_mut(&mut self, name: &[u8]) -> Option<&mut V> {
+        match self.in_flight.as_ref().and_then(|changes| changes.place(name)) {
+            Some(at) => self.in_flight.as_mut()?.changes.get_mut(at)?.given_mut(),
+            None => self.confirmed.get_mut(name),
+        }
+    }
+
+    /// The pipeline of the newest change under way of what a name means.
+    pub(super) fn changes_in(&self, name: &[u8]) -> Option<u64> {
+        Some(self.in_flight.as_ref()?.newest(name)?.pipeline)
+    }
+
+    /// All names that stand for something, for a message that is sent now, with that.
+    pub(super) fn pairs(&self) -> impl Iterator<Item = (&Name, &V)> {
+        let changes = self.in_flight.iter().flat_map(|changes| &changes.changes);
+        let all = self.confirmed.iter().chain(changes.filter_map(InFlight::given));
+        // (Of a name that is given twice, and taken away in between, the last one counts.)
+        all.filter(|(name, value)| {
+            self.is_settled() || self.get(name).is_some_and(|newest| std::ptr::eq(newest, *value))
+        })
+    }
+
+    /// Names as the server knows them at the message that it answers next.
+    pub(super) fn confirmed_pairs(&self) -> impl Iterator<Item = (&Name, &V)> {
+        self.confirmed.iter()
+    }
+
+    /// What any name stands for, or will if what is in flight is answered.
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut V> {
+        let changes = self.in_flight.iter_mut().flat_map(|changes| &mut changes.changes);
+        self.confirmed.values_mut().chain(changes.filter_map(InFlight::given_mut))
+    }
+}
+
+/// Changes that need no server, while nothing is outstanding.
+impl<V> Journal<V> {
+    /// A name stands for this.
+    pub(super) fn insert(&mut self, name: Name, value: V) {
+        self.count(&name, true);
+        let bytes = name.len();
+        if self.confirmed.insert(name, value).is_some() {
+            (self.names, self.name_bytes) = (self.names - 1, self.name_bytes - bytes);
+        }
+    }
+
+    /// A name stands for nothing. Whether it stood for something.
+    pub(super) fn remove(&mut self, name: &[u8]) -> bool {
+        let is_there = self.confirmed.remove(name).is_some();
+        if is_there {
+            self.count(name, false);
+        }
+        is_there
+    }
+
+    fn clear(&mut self) {
+        let bytes: usize = self.confirmed.keys().map(|name| name.len()).sum();
+        self.names -= self.confirmed.len();
+        self.name_bytes -= bytes;
+        self.confirmed.clear();
+    }
+
+    fn count(&mut self, name: &[u8], more: bool) {
+        let (names, bytes) = (self.names, self.name_bytes);
+        (self.names, self.name_bytes) =
+            if more { (names + 1, bytes + name.len()) } else { (names - 1, bytes - name.len()) };
+    }
+}
+
+/// Changes by messages that the server is to answer. Each needs its entry in the queue of requests.
+impl<V> Journal<V> {
+    /// A name stands for this.
+    pub(super) fn give(&mut self, name: Name, value: V, pipeline: u64) {
+        self.count(&name, true);
+        self.push(Edit::Give(name, value), pipeline);
+    }
+
+    /// A name stands for nothing.
+    pub(super) fn take(&mut self, name: &[u8], pipeline: u64) {
+        self.push(Edit::Take(name.into()), pipeline);
+    }
+
+    /// All names stand for nothing.
+    pub(super) fn take_all(&mut self, pipeline: u64) {
+        self.push(Edit::TakeAll, pipeline);
+    }
+
+    fn push(&mut self, edit: Edit<V>, pipeline: u64) {
+        let hash_key = *self.confirmed.hasher();
+        let new = || Box::new(Changes::new(hash_key));
+        self.in_flight.get_or_insert_with(new).push(edit, pipeline);
+    }
+
+    /// The server has done what the oldest change stands for.
+    pub(super) fn confirm(&mut self) {
+        match self.pop() {
+            Some(Edit::Give(name, value)) => {
+                self.count(&name, false);
+                self.insert(name, value);
+            }
+            Some(Edit::Take(name)) => drop(self.remove(&name)),
+            Some(Edit::TakeAll) => self.clear(),
+            Some(Edit::TookAll) | None => {}
+        }
+    }
+
+    /// The server has failed or ignored the message of the oldest change.
+    pub(super) fn ignore(&mut self) {
+        if let Some(Edit::Give(name, _)) = self.pop() {
+            self.count(&name, false);
+        }
+    }
+
+    /// What the oldest change stands for, if it takes all names away, has been done, whatever fails after
+    /// that in the same text.
+    pub(super) fn took_all(&mut self) {
+        let oldest = self.in_flight.as_mut().and_then(|changes| changes.changes.front_mut());
+        if let Some(InFlight { edit: edit @ Edit::TakeAll, .. }) = oldest {
+            *edit = Edit::TookAll;
+            self.clear();
+        }
+    }
+
+    fn pop(&mut self) -> Option<Edit<V>> {
+        let edit = self.in_flight.as_mut().and_then(|changes| changes.pop());
+        debug_assert!(edit.is_some(), "an entry of the queue is of no change to the names");
+        self.in_flight.take_if(|changes| changes.changes.is_empty());
+        edit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seeded::Random;
+    use std::collections::BTreeMap;
+
+    /// What a name, or each one, stands for after a change.
+    type Done = (Option<u8>, Option<u32>);
+
+    /// What names stand for if these changes are done.
+    fn done<'a>(
+        confirmed: &BTreeMap<u8, u32>,
+        changes: impl IntoIterator<Item = &'a Done>,
+    ) -> BTreeMap<u8, u32> {
+        let mut names = confirmed.clone();
+        for change in changes {
+            match *change {
+                (Some(name), Some(value)) => drop(names.insert(name, value)),
+                (Some(name), None) => drop(names.remove(&name)),
+                (None, _) => names.clear(),
+            }
+        }
+        names
+    }
+
+    /// The journal shows these names, and counts what it keeps.
+    fn check(own: &mut Journal<u32>, expected: &BTreeMap<u8, u32>, in_flight: &VecDeque<Done>) {
+        let pairs: BTreeMap<u8, u32> = own.pairs().map(|(name, value)| (name[0], *value)).collect();
+        assert_eq!(pairs, *expected);
+        assert_eq!(own.pairs().count(), expected.len());
+        for name in 0..12 {
+            let value = expected.get(&name).copied();
+            assert_eq!(own.get(&[name]).copied(), value);
+            assert_eq!(own.get_mut(&[name]).copied(), value);
+            let is_changing = |(of, _): &Done| of.is_none_or(|of| of == name);
+            assert_eq!(own.changes_in(&[name]).is_some(), in_flight.iter().any(is_changing));
+        }
+        assert_eq!(own.is_settled(), in_flight.is_empty());
+        let given = in_flight.iter().filter(|(_, value)| value.is_some()).count();
+        assert_eq!(own.names(), own.confirmed_pairs().count() + given);
+        assert_eq!(own.name_bytes(), own.names());
+    }
+
+    /// Beside a map into which each change is written, in their order, whenever it is asked.
+    #[test]
+    fn names_are_those_confirmed_with_what_is_in_flight() {
+        for seed in 0..300 {
+            let mut random = Random::of_seed(seed);
+            let mut own = Journal::new(Keyed(7));
+            let (mut confirmed, mut in_flight) = (BTreeMap::new(), VecDeque::new());
+            for value in 1..200_u32 {
+                let name = random.below(12) as u8;
+                match random.below(10) {
+                    0..=3 => {
+                        own.give([name].into(), value, value.into());
+                        in_flight.push_back((Some(name), Some(value)));
+                    }
+                    4..=5 => {
+                        own.take(&[name], value.into());
+                        in_flight.push_back((Some(name), None));
+                    }
+                    6 if random.below(4) == 0 => {
+                        own.take_all(value.into());
+                        in_flight.push_back((None, None));
+                    }
+                    7..=8 if !in_flight.is_empty() => {
+                        confirmed = done(&confirmed, in_flight.front());
+                        in_flight.pop_front();
+                        own.confirm();
+                    }
+                    // (What is ignored is ignored up to the end of its pipeline.)
+                    9 if random.below(3) == 0 => {
+                        while in_flight.pop_front().is_some() {
+                            own.ignore();
+                        }
+                    }
+                    _ => {}
+                }
+                check(&mut own, &done(&confirmed, &in_flight), &in_flight);
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_text_took_away_stays_away_though_it_fails_later() {
+        let mut names = Journal::new(Keyed(7));
+        names.insert((*b"a").into(), 1);
+        names.take_all(0);
+        names.ignore();
+        assert!(names.get(b"a").is_some(), "it failed before");
+        names.take_all(1);
+        names.took_all();
+        names.ignore();
+        assert!(names.is_empty());
+    }
+}

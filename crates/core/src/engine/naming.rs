@@ -1,0 +1,151 @@
+//! Messages that change what a client's names for prepared statements mean: the change, and its entry in the
+//! queue of requests, in one step.
+
+use super::backend::Backend;
+use super::client::{Client, ClientStatement, TooManyStatements, significant};
+use super::journal::Journal;
+use super::limits;
+use super::names::ClientStatements;
+use super::noted::NotedStatement;
+use super::request_queue::{Change, Entry, Request};
+use super::socket::Socket;
+use crate::hash::Keyed;
+
+impl<S: Socket> Client<S> {
+    /// What a name stands for, for a message that is sent now.
+    pub(super) fn statement(&self, name: &[u8]) -> Option<&ClientStatement> {
+        self.statements.as_ref()?.get(significant(name))
+    }
+
+    /// The pipeline of the newest change under way of what a name means.
+    pub(super) fn name_changes_in(&self, name: &[u8]) -> Option<u64> {
+        self.statements.as_ref()?.names().changes_in(significant(name))
+    }
+
+    /// Whether it may give one name more.
+    pub(super) fn has_room_for_name(&self) -> Result<(), TooManyStatements> {
+        let count = self.statements.as_ref().map_or(0, |names| names.names().names());
+        if count < limits::CLIENT_STATEMENTS_MAX { Ok(()) } else { Err(TooManyStatements) }
+    }
+
+    /// Whether no change of a name is under way.
+    pub(super) fn names_are_settled(&self) -> bool {
+        let noted = self.pending_session.as_ref().and_then(|extra| extra.noted.as_ref());
+        self.statements.as_ref().is_none_or(|names| names.names().is_settled())
+            && noted.is_none_or(|noted| noted.is_settled())
+    }
+
+    /// The server has answered the message of this change, the oldest of its kind that is under way; or what
+    /// precedes an answer of ours to it.
+    #[inline]
+    pub(super) fn confirm(&mut self, change: Option<&Change>) {
+        match change {
+            Some(Change::Names) => self.change_names(Journal::confirm),
+            Some(Change::Notes) => self.change_notes(Journal::confirm),
+            _ => {}
+        }
+    }
+
+    /// The server has failed or ignored it.
+    pub(super) fn ignore(&mut self, change: &Change) {
+        match change {
+            Change::Names => self.change_names(Journal::ignore),
+            Change::Notes => self.change_notes(Journal::ignore),
+            _ => {}
+        }
+    }
+
+    fn change_names(&mut self, change: impl FnOnce(&mut Journal<ClientStatement>)) {
+        if let Some(names) = &mut self.statements {
+            names.change(change);
+        }
+    }
+
+    fn change_notes(&mut self, change: impl FnOnce(&mut Journal<NotedStatement>)) {
+        if let Some(noted) = self.pending_session.as_mut().and_then(|extra| extra.noted.as_mut()) {
+            change(noted);
+        }
+    }
+
+    /// A DISCARD ALL or DEALLOCATE ALL of the client's has worked, whatever fails after it in the same text.
+    pub(super) fn took_all_names(&mut self) {
+        self.change_names(Journal::took_all);
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// A Parse is sent, or is answered here, that gives a name.
+    pub(super) fn request_naming(
+        &mut self,
+        owed: Request,
+        client: &mut Client<S>,
+        (name, statement): (&[u8], ClientStatement),
+        hash_key: Keyed,
+    ) {
+        let memory = self.pool.statements.memory();
+        let new = || Box::new(ClientStatements::new(hash_key, memory.clone()));
+        let names = client.statements.get_or_insert_with(new);
+        let pipeline = self.requests.pipeline();
+        names.change(|names| names.give(significant(name).into(), statement, pipeline));
+        self.request_with(owed, Some(Change::Names));
+    }
+
+    /// What precedes takes a name away, or a Close does that is answered here (`told`). What it stood for.
+    pub(super) fn request_taking(
+        &mut self,
+        client: &mut Client<S>,
+        name: &[u8],
+        told: bool,
+    ) -> Option<ClientStatement> {
+        let names = client.statements.as_mut()?;
+        let taken = names.get(significant(name))?.clone();
+        names.change(|names| names.take(significant(name), self.requests.pipeline()));
+        self.request_with(Request::CloseKnown { told }, Some(Change::Names));
+        Some(taken)
+    }
+
+    /// The Execute that precedes is of a DISCARD ALL or DEALLOCATE ALL.
+    pub(super) fn request_taking_all(&mut self, client: &mut Client<S>) {
+        let Some(names) = &mut client.statements else { return };
+        names.change(|names| names.take_all(self.requests.pipeline()));
+        self.request_with(Request::CloseKnown { told: false }, Some(Change::Names));
+    }
+
+    /// The Query that has just been sent has a DISCARD ALL or DEALLOCATE ALL in it.
+    pub(super) fn last_query_takes_all(&mut self, client: &mut Client<S>) {
+        let Some(names) = &mut client.statements else { return };
+        if self.requests.mark_last_query(Change::Names) {
+            names.change(|names| names.take_all(self.requests.pipeline() - 1));
+        }
+    }
+
+    /// What precedes, a query of ours, takes a name away if it works: it is no longer ours to translate.
+    pub(super) fn own_query_takes(&mut self, client: &mut Client<S>, name: &[u8]) {
+        let Some(names) = &mut client.statements else { return };
+        names.change(|names| names.take(significant(name), self.requests.pipeline()));
+        let owed = Request::CloseKnown { told: false };
+        self.requests.push_unsent(Entry { owed, change: Some(Change::Names) });
+    }
+
+    /// A Parse or Close is sent under its client's own name, of which this is noted from then on.
+    pub(super) fn request_noting(
+        &mut self,
+        owed: Request,
+        client: &mut Client<S>,
+        (name, now): (&[u8], NotedStatement),
+        hash_key: Keyed,
+    ) {
+        let name = significant(name);
+        if now.is_nothing() && client.noted(name).is_none() {
+            return self.request(owed);
+        }
+        let noted = &mut client.pending_session().noted;
+        let noted = noted.get_or_insert_with(|| Box::new(Journal::new(hash_key)));
+        let pipeline = self.requests.pipeline();
+        match now.is_nothing() {
+            true => noted.take(name, pipeline),
+            false => noted.give(name.into(), now, pipeline),
+        }
+        self.request_with(owed, Some(Change::Notes));
+    }
+}
