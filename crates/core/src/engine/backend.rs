@@ -385,6 +385,13 @@ impl<S: Socket> Backend<S> {
             && self.to_server.is_empty()
     }
 
+    /// Whether no transaction is open, nothing is outstanding, and no pipeline has begun.
+    pub(super) fn is_between_transactions(&self) -> bool {
+        self.status == TransactionStatus::Idle
+            && self.requests.is_empty()
+            && !self.requests.is_in_pipeline()
+    }
+
     /// Whether its transaction has failed, or has as far as its client has foreseen: what that sends
     /// after a copy goes to a server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {

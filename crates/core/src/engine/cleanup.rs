@@ -72,50 +72,37 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
-        backend.unnamed.note_change(false);
-        backend.at_stake.forget_parsed();
-        backend.ahead.end();
-        backend.unverified = None;
-        backend.pinned = None;
-        if !backend.uncertain {
-            backend.statements.settle();
-        }
-        backend.drawn.give_back();
-        backend.rereading = false;
-        backend.local_path = false;
-        backend.requests.break_run();
-        let reset = std::mem::replace(&mut backend.tidying, Tidying::No) == Tidying::Resetting;
-        if !reset && backend.reset_due == Reset::No && backend.has_left_overs() {
-            backend.reset_due = Reset::All;
-        }
-        backend.leave_to_nobody(false);
-        backend.unpark();
+        backend.leave_client();
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
-            return;
+        } else if backend.is_to_be_tidied() {
+            self.tidy(host, backend, now);
+        } else {
+            self.release(host, backend, now);
         }
+    }
+
+    /// Has done what is still to be done before another client may have it.
+    fn tidy<H: Host<S>>(&mut self, host: &mut H, mut backend: Box<Backend<S>>, now: Time) {
+        backend.since = now;
         if backend.requests.has_syncs_in_doubt() || backend.reset_due != Reset::No {
             backend.tidying = Tidying::Draining;
-            backend.since = now;
             self.tidy_on(host, backend, now);
-            return;
-        }
-        if backend.readable {
-            // There is more to read, for which no event will come: nobody gets it unread.
+        } else if backend.readable {
+            // There is more to read, for which no event will come: no client gets it unread.
             backend.tidying = Tidying::Draining;
-            backend.since = now;
             let place = backend.place;
             self.keep(backend);
             self.tidy_later(place);
-            return;
-        }
-        if backend.cancels_in_flight > 0 {
-            // The signal may still hit: whoever got it now could lose a query (trap 16).
+        } else {
+            // The signal may still hit: a client that got it now could lose a query (trap 16).
             backend.tidying = Tidying::AwaitingCancel;
-            backend.since = now;
             self.keep(backend);
-            return;
         }
+    }
+
+    /// Gives it to the waiter that comes next, or leaves it to its pool.
+    fn release<H: Host<S>>(&mut self, host: &mut H, backend: Box<Backend<S>>, now: Time) {
         let place = backend.place;
         let id = backend.id;
         // It must be marked before it can be taken by another loop.
@@ -575,6 +562,36 @@ impl<S: Socket> Engine<S> {
 }
 
 impl<S: Socket> Backend<S> {
+    /// Its client has no more use for it: forgets what was that client's alone.
+    fn leave_client(&mut self) {
+        self.unnamed.note_change(false);
+        self.at_stake.forget_parsed();
+        self.ahead.end();
+        self.unverified = None;
+        self.pinned = None;
+        if !self.uncertain {
+            self.statements.settle();
+        }
+        self.drawn.give_back();
+        self.rereading = false;
+        self.local_path = false;
+        self.requests.break_run();
+        let reset = std::mem::replace(&mut self.tidying, Tidying::No) == Tidying::Resetting;
+        if !reset && self.reset_due == Reset::No && self.has_left_overs() {
+            self.reset_due = Reset::All;
+        }
+        self.leave_to_nobody(false);
+        self.unpark();
+    }
+
+    /// Whether something is still to be done before another client may have it.
+    fn is_to_be_tidied(&self) -> bool {
+        self.requests.has_syncs_in_doubt()
+            || self.reset_due != Reset::No
+            || self.readable
+            || self.cancels_in_flight > 0
+    }
+
     /// Ends the copy and the pipeline that a client has left open.
     pub(super) fn fail_copy(&mut self) -> Result<(), super::from_client::Halt> {
         let mut out = Vec::new();

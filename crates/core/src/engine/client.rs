@@ -281,6 +281,13 @@ impl<S: Socket> Client<S> {
         told
     }
 
+    /// Whether some of the message at hand has been dealt with already.
+    #[inline]
+    pub(super) fn is_in_mid_message(&self) -> bool {
+        self.backend.as_ref().is_some_and(|backend| backend.to_server.is_open())
+            || self.pending_session.as_ref().is_some_and(|extra| extra.discard > 0)
+    }
+
     /// Whether what it sends goes nowhere until its Sync.
     pub(super) fn is_skipping(&self) -> bool {
         self.pending_session.as_ref().is_some_and(|extra| extra.skipping)
@@ -466,6 +473,19 @@ impl From<TooManyPortals> for Halt {
 /// A client has named more statements than it may.
 #[derive(Debug)]
 pub(super) struct TooManyStatements;
+
+impl From<TooManyStatements> for Halt {
+    fn from(_: TooManyStatements) -> Self {
+        let error = ClientError::fatal(
+            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+            format!(
+                "more than {} prepared statements in one session",
+                limits::CLIENT_STATEMENTS_MAX
+            ),
+        );
+        Self::Refused(error.hint("Close the statements that are no longer needed."))
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -407,34 +407,11 @@ impl<S: Socket> Engine<S> {
             if rest.is_empty() {
                 return Halt::Dry;
             }
-            // In the middle of a message that streams.
-            if let Some(backend) = &mut client.backend
-                && backend.to_server.is_open()
-            {
-                let part = backend.to_server.take_part(rest.len());
-                let ended = !backend.to_server.is_open();
-                passage.pass(part);
-                if client.pending_session.as_ref().is_some_and(|extra| extra.scanner.is_some()) {
-                    self.scan_on(slot, &rest[..part], ended);
+            if client.is_in_mid_message() {
+                match self.walk_on(slot, passage) {
+                    Ok(()) => continue,
+                    Err(lost) => return lost,
                 }
-                if ended && let Err(lost) = self.end_failed_pipeline(slot, passage) {
-                    return lost;
-                }
-                continue;
-            }
-            if let Some(extra) = &mut client.pending_session
-                && extra.discard > 0
-            {
-                let part = extra.discard.min(rest.len());
-                extra.discard -= part;
-                if let Some(backend) = &mut client.backend
-                    && let Err(lost) = passage.cut(backend)
-                {
-                    return lost;
-                }
-                passage.skip(part);
-                client.settle();
-                continue;
             }
             if self.has_plain_lane
                 && let Some(pipeline) = Pipeline::read(rest)
@@ -446,33 +423,11 @@ impl<S: Socket> Engine<S> {
                 }
             }
             let Some(client) = self.clients.get_mut(slot) else { return Halt::Dry };
-            let header = match frame::header(rest) {
-                Framed::Short => return Halt::Dry,
-                Framed::BadLength { kind, .. } => return Halt::Refused(bad_length(kind)),
-                Framed::Header(header) => header,
+            let most = self.pools[client.pool as usize].settings.max_packet_size;
+            let header = match readable(rest, most, client.has_start_values()) {
+                Ok(header) => header,
+                Err(halt) => return halt,
             };
-            match allowed_length(header.kind) {
-                None => return Halt::Refused(bad_kind(header.kind)),
-                Some(most) if header.body > most => {
-                    return Halt::Refused(bad_length(header.kind));
-                }
-                Some(_) => {}
-            }
-            if header.total() > limits::PACKET_BYTES_MIN {
-                let most = self.pools[client.pool as usize].settings.max_packet_size;
-                if header.total() > most {
-                    return Halt::Refused(too_long(header, most));
-                }
-            }
-            // A long message streams, but only once as much of it is here as a whole one may have.
-            let is_whole_text = header.kind == frontend::QUERY
-                && header.total() <= limits::WHOLE_TEXT_BYTES
-                && client.has_start_values();
-            if rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES)
-                || (is_whole_text && rest.len() < header.total())
-            {
-                return Halt::Dry;
-            }
             if header.kind == frontend::TERMINATE {
                 return Halt::Terminate;
             }
@@ -500,6 +455,37 @@ impl<S: Socket> Engine<S> {
                 Err(halt) => return halt,
             }
         }
+    }
+
+    /// Goes on with a message of which some has been dealt with.
+    fn walk_on(&mut self, slot: Slot, passage: &mut Passage<'_>) -> Result<(), Halt> {
+        let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
+        let rest = &passage.input[passage.at..];
+        // In the middle of a message that streams.
+        if let Some(backend) = &mut client.backend
+            && backend.to_server.is_open()
+        {
+            let part = backend.to_server.take_part(rest.len());
+            let ended = !backend.to_server.is_open();
+            passage.pass(part);
+            if client.pending_session.as_ref().is_some_and(|extra| extra.scanner.is_some()) {
+                self.scan_on(slot, &rest[..part], ended);
+            }
+            if ended {
+                self.end_failed_pipeline(slot, passage)?;
+            }
+        } else if let Some(extra) = &mut client.pending_session
+            && extra.discard > 0
+        {
+            let part = extra.discard.min(rest.len());
+            extra.discard -= part;
+            if let Some(backend) = &mut client.backend {
+                passage.cut(backend)?;
+            }
+            passage.skip(part);
+            client.settle();
+        }
+        Ok(())
     }
 
     /// Deals with a message that needs no server: the client has none, and nothing is outstanding.
@@ -744,6 +730,33 @@ impl<S: Socket> Engine<S> {
         client.backend = Some(backend);
         client.settle();
     }
+}
+
+/// The header of the next message, if enough of it is here to deal with it. `most`: the longest that is
+/// allowed. `puts_in`: something may be put into a text, which then must be here as a whole.
+#[inline]
+fn readable(rest: &[u8], most: usize, puts_in: bool) -> Result<Header, Halt> {
+    let header = match frame::header(rest) {
+        Framed::Short => return Err(Halt::Dry),
+        Framed::BadLength { kind, .. } => return Err(Halt::Refused(bad_length(kind))),
+        Framed::Header(header) => header,
+    };
+    match allowed_length(header.kind) {
+        None => return Err(Halt::Refused(bad_kind(header.kind))),
+        Some(most) if header.body > most => {
+            return Err(Halt::Refused(bad_length(header.kind)));
+        }
+        Some(_) => {}
+    }
+    if header.total() > limits::PACKET_BYTES_MIN && header.total() > most {
+        return Err(Halt::Refused(too_long(header, most)));
+    }
+    // A long message streams, but only once as much of it is here as a whole one may have.
+    let is_whole_text =
+        header.kind == frontend::QUERY && header.total() <= limits::WHOLE_TEXT_BYTES && puts_in;
+    let missing = rest.len() < header.total().min(limits::WHOLE_MESSAGE_BYTES)
+        || (is_whole_text && rest.len() < header.total());
+    if missing { Err(Halt::Dry) } else { Ok(header) }
 }
 
 /// Deals with a message of a client whose pipeline has failed: it goes nowhere, and a Sync ends

@@ -11,6 +11,7 @@
 //! * ReadyForQuery is where books are closed: settings, names, pins, the release of the backend
 
 mod failure;
+mod message;
 mod reading;
 mod report;
 mod settle;
@@ -18,17 +19,13 @@ mod settle;
 use super::backend::Backend;
 use super::client::Client;
 use super::limits;
-use super::replay::{hash_of_parameters, hash_of_rows};
-use super::request_queue::{Change, Request};
+use super::request_queue::Request;
 use super::socket::Socket;
-use super::statement::Shape;
-use crate::listen::Notification;
-use crate::session::part::Part;
 use crate::session::report::ReportError;
 use crate::time::Time;
-use crate::wire::error::{ClientError, SqlState};
+use crate::wire::backend as kind;
+use crate::wire::error::ClientError;
 use crate::wire::frame::{self, Framed, HEADER_BYTES};
-use crate::wire::{TransactionStatus, backend as kind};
 
 /// The longest message that is looked at whole (a setting with a long value, for example).
 const LOOKED_AT_BYTES_MAX: usize = 1024 * 1024;
@@ -95,6 +92,16 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) has_plain_lane: bool,
 }
 
+/// What becomes of a row.
+enum Row {
+    /// It goes to the client.
+    Passed,
+    /// It was for Hawser, and all here.
+    Taken,
+    /// It is for Hawser, and not all here.
+    Short,
+}
+
 /// What is done with a message.
 enum Fate {
     Pass,
@@ -130,81 +137,34 @@ impl<S: Socket> Relay<'_, S> {
                 break;
             }
             if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
-                match self.backend.requests.front() {
-                    Some(Request::Query | Request::Execute | Request::Statements(_)) => {}
-                    Some(Request::InjectedQuestion) => {
-                        if total > rest.len() && rest.len() < LOOKED_AT_BYTES_MAX {
-                            break;
-                        }
-                        if total > rest.len() {
-                            relayed.broken = Some("the server sent a row too long to be looked at");
-                            break;
-                        }
-                        self.backend.take_answer(&rest[HEADER_BYTES..total]);
+                match self.row(total, rest, &mut run, at) {
+                    Ok(Row::Passed) => {
+                        let part = total.min(rest.len());
+                        self.backend.receiving_rest = total - part;
+                        at += part;
+                        continue;
+                    }
+                    Ok(Row::Taken) => {
                         self.cut(&mut run, at);
                         at += total;
                         run = at;
                         continue;
                     }
-                    // A setting that is a list is set by a SELECT.
-                    Some(
-                        Request::InjectedQuery
-                        | Request::Injected
-                        | Request::InjectedStatement
-                        | Request::InjectedSettings { .. }
-                        | Request::InjectedPrepare,
-                    ) => {
-                        if total > LOOKED_AT_BYTES_MAX {
-                            relayed.broken = Some("the server sent a row that no setting gives");
-                            break;
-                        }
-                        if total > rest.len() {
-                            break;
-                        }
-                        if let Some(client) = &mut self.client
-                            && client.listens()
-                        {
-                            client.note_row(&rest[HEADER_BYTES..total]);
-                        }
-                        self.cut(&mut run, at);
-                        at += total;
-                        run = at;
-                        continue;
-                    }
-                    _ => {
-                        self.give_own_answers(&mut run, at);
-                        let owed = self.backend.requests.front();
-                        if !matches!(
-                            owed,
-                            Some(Request::Query | Request::Execute | Request::Statements(_))
-                        ) {
-                            relayed.broken = Some("the server sent rows that nobody asked for");
-                            break;
-                        }
+                    Ok(Row::Short) => break,
+                    Err(reason) => {
+                        relayed.broken = Some(reason);
+                        break;
                     }
                 }
-                let part = total.min(rest.len());
-                self.backend.receiving_rest = total - part;
-                at += part;
-                continue;
             }
             if total > rest.len() {
-                let looked_at = match header.kind {
-                    kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
-                    kind::ROW_DESCRIPTION | kind::PARAMETER_DESCRIPTION => {
-                        self.backend.requests.looks_at_description()
+                match self.waits_for_rest(header.kind, total, rest.len()) {
+                    Ok(false) => {}
+                    Ok(true) => break,
+                    Err(reason) => {
+                        relayed.broken = Some(reason);
+                        break;
                     }
-                    _ => false,
-                };
-                if total <= limits::WHOLE_MESSAGE_BYTES
-                    || rest.len() < limits::ERROR_START_BYTES
-                    || (looked_at && total <= LOOKED_AT_BYTES_MAX)
-                {
-                    break;
-                }
-                if looked_at {
-                    relayed.broken = Some("the server sent a message too long to be looked at");
-                    break;
                 }
             }
             if total <= rest.len() {
@@ -267,6 +227,82 @@ impl<S: Socket> Relay<'_, S> {
         relayed
     }
 
+    /// What becomes of a row, or of copy data, which is `total` bytes long.
+    #[inline]
+    fn row(
+        &mut self,
+        total: usize,
+        rest: &[u8],
+        run: &mut usize,
+        at: usize,
+    ) -> Result<Row, &'static str> {
+        let asked_for = |owed: Option<Request>| {
+            matches!(owed, Some(Request::Query | Request::Execute | Request::Statements(_)))
+        };
+        match self.backend.requests.front() {
+            owed if asked_for(owed) => Ok(Row::Passed),
+            Some(Request::InjectedQuestion) => {
+                if total > rest.len() && rest.len() < LOOKED_AT_BYTES_MAX {
+                    return Ok(Row::Short);
+                }
+                if total > rest.len() {
+                    return Err("the server sent a row too long to be looked at");
+                }
+                self.backend.take_answer(&rest[HEADER_BYTES..total]);
+                Ok(Row::Taken)
+            }
+            // A setting that is a list is set by a SELECT.
+            Some(
+                Request::InjectedQuery
+                | Request::Injected
+                | Request::InjectedStatement
+                | Request::InjectedSettings { .. }
+                | Request::InjectedPrepare,
+            ) => {
+                if total > LOOKED_AT_BYTES_MAX {
+                    return Err("the server sent a row that no setting gives");
+                }
+                if total > rest.len() {
+                    return Ok(Row::Short);
+                }
+                if let Some(client) = &mut self.client
+                    && client.listens()
+                {
+                    client.note_row(&rest[HEADER_BYTES..total]);
+                }
+                Ok(Row::Taken)
+            }
+            _ => {
+                self.give_own_answers(run, at);
+                match asked_for(self.backend.requests.front()) {
+                    true => Ok(Row::Passed),
+                    false => Err("the server sent rows that nobody asked for"),
+                }
+            }
+        }
+    }
+
+    /// Whether a message of this kind waits until more of it is here, or all.
+    fn waits_for_rest(&self, kind: u8, total: usize, here: usize) -> Result<bool, &'static str> {
+        let looked_at = match kind {
+            kind::PARAMETER_STATUS | kind::READY_FOR_QUERY => true,
+            kind::ROW_DESCRIPTION | kind::PARAMETER_DESCRIPTION => {
+                self.backend.requests.looks_at_description()
+            }
+            _ => false,
+        };
+        if total <= limits::WHOLE_MESSAGE_BYTES
+            || here < limits::ERROR_START_BYTES
+            || (looked_at && total <= LOOKED_AT_BYTES_MAX)
+        {
+            return Ok(true);
+        }
+        match looked_at {
+            true => Err("the server sent a message too long to be looked at"),
+            false => Ok(false),
+        }
+    }
+
     /// Ends the run before `at`, so that something can be put after it.
     fn cut(&mut self, run: &mut usize, at: usize) {
         if self.client.is_some() {
@@ -327,263 +363,4 @@ impl<S: Socket> Relay<'_, S> {
         }
         true
     }
-
-    #[inline] // once for each message of the server
-    fn message(
-        &mut self,
-        message: u8,
-        body: &[u8],
-        run: &mut usize,
-        at: usize,
-        now: Time,
-        relayed: &mut Relayed,
-    ) -> Result<Fate, &'static str> {
-        const OUT_OF_TURN: &str = "the server sent an answer out of turn";
-        match message {
-            // These come at any time.
-            kind::PARAMETER_STATUS => {
-                self.give_own_answers(run, at);
-                let fate = self.parameter(body, relayed)?;
-                return Ok(self.place_report(fate, at, body, run, relayed));
-            }
-            kind::NOTICE => {
-                self.give_own_answers(run, at);
-                if let Some(Request::Parse { statement, .. }) = self.backend.requests.front() {
-                    self.backend.statements.note(statement);
-                }
-                let ours = self.backend.requests.front().is_some_and(Request::is_injected);
-                return Ok(if ours { Fate::Skip } else { Fate::Pass });
-            }
-            kind::NOTIFICATION => {
-                self.give_own_answers(run, at);
-                let process = self.backend.process;
-                let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-                if client.is_session_mode() {
-                    return Ok(Fate::Pass);
-                }
-                if client.overhears(body, process) || !client.pins.contains(Part::Listen) {
-                    return Ok(Fate::Skip);
-                }
-                // Its own are known to it by the process id that it was given.
-                return Ok(match Notification::read(body) {
-                    Some(own) if own.process == process && relayed.whole => {
-                        Fate::Replace(own.message_from(self.own_process).as_ref().into())
-                    }
-                    _ => Fate::Pass,
-                });
-            }
-            _ => {}
-        }
-        if self
-            .backend
-            .requests
-            .front()
-            .is_some_and(|e| e.is_answered_here() || matches!(e, Request::CopyInput { .. }))
-        {
-            self.give_own_answers(run, at);
-        }
-        let Some(owed) = self.backend.requests.front() else {
-            if message == kind::ERROR && is_fatal(body) {
-                // Out of the blue: the connection ends.
-                self.backend.gone = true;
-                return Ok(Fate::Pass);
-            }
-            if message == kind::READY_FOR_QUERY && self.backend.requests.take_ready_in_doubt() {
-                if let [status] = body
-                    && let Some(status) = TransactionStatus::from_byte(*status)
-                {
-                    self.backend.status = status;
-                }
-                return Ok(Fate::Pass);
-            }
-            return Err(OUT_OF_TURN);
-        };
-        if message == kind::ERROR {
-            if is_fatal(body) {
-                // Whatever it answers, it is the last that the client hears.
-                self.backend.gone = true;
-                return Ok(Fate::Pass);
-            }
-            let fate = self.error(owed, body, relayed)?;
-            return Ok(self.in_place_of_stand_in(owed, body, fate, relayed));
-        }
-        if message == kind::READY_FOR_QUERY {
-            let status = match body {
-                [status] => TransactionStatus::from_byte(*status),
-                _ => None,
-            };
-            let Some(status) = status else {
-                return Err("the server reported an unknown transaction status");
-            };
-            if self.backend.requests.take_ready_in_doubt() {
-                return Ok(if self.client.is_none() { Fate::Skip } else { Fate::Pass });
-            }
-            return self.ready(owed, status, run, at, now, relayed);
-        }
-        self.backend.requests.pass_fence();
-        let (completes, fate) = match (owed, message) {
-            (Request::InjectedRollback, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
-            (
-                Request::InjectedQuery,
-                kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION | kind::EMPTY_QUERY,
-            ) => (false, Fate::Skip),
-            (Request::InjectedLift, kind::COMMAND_COMPLETE) => (false, Fate::Skip),
-            (Request::InjectedQuestion, kind::COMMAND_COMPLETE | kind::ROW_DESCRIPTION)
-            | (
-                Request::InjectedPrepare,
-                kind::COMMAND_COMPLETE | kind::PARSE_COMPLETE | kind::ROW_DESCRIPTION,
-            ) => (false, Fate::Skip),
-            (Request::TellIdentity, kind::FUNCTION_RESULT) => (false, Fate::Skip),
-            (Request::HandOver, kind::FUNCTION_RESULT) => {
-                self.backend.hand_over_answered();
-                (false, Fate::Skip)
-            }
-            (Request::Parse { .. }, kind::PARSE_COMPLETE)
-            | (Request::Bind { .. }, kind::BIND_COMPLETE)
-            | (Request::Close, kind::CLOSE_COMPLETE)
-            | (
-                Request::DescribeStatement { .. } | Request::DescribePortal,
-                kind::ROW_DESCRIPTION | kind::NO_DATA,
-            )
-            | (
-                Request::Execute,
-                kind::COMMAND_COMPLETE | kind::EMPTY_QUERY | kind::PORTAL_SUSPENDED,
-            ) => (true, Fate::Pass),
-            (Request::Statements(_), kind::COMMAND_COMPLETE) => {
-                (self.backend.requests.complete_statement(), Fate::Pass)
-            }
-            (Request::InjectedStatement, kind::ROW_DESCRIPTION) => (false, Fate::Skip),
-            (Request::InjectedStatement, kind::COMMAND_COMPLETE) => (true, Fate::Skip),
-            (Request::InjectedParse { .. }, kind::PARSE_COMPLETE)
-            | (
-                Request::Injected,
-                kind::BIND_COMPLETE | kind::COMMAND_COMPLETE | kind::CLOSE_COMPLETE,
-            )
-            | (Request::InjectedSettings { .. }, kind::BIND_COMPLETE | kind::COMMAND_COMPLETE) => {
-                (true, Fate::Skip)
-            }
-            (Request::InjectedDescribe { statement }, kind::PARAMETER_DESCRIPTION) => {
-                self.described(statement, Shape { parameters: hash_of_parameters(body), rows: 0 });
-                (false, Fate::Skip)
-            }
-            (Request::InjectedDescribe { statement }, kind::ROW_DESCRIPTION | kind::NO_DATA) => {
-                let rows = hash_of_rows((message == kind::ROW_DESCRIPTION).then_some(body));
-                self.described(statement, Shape { parameters: 0, rows });
-                relayed.goodbye = self.compare_unnamed(statement);
-                (true, Fate::Skip)
-            }
-            (Request::DescribeStatement { .. }, kind::PARAMETER_DESCRIPTION)
-            | (
-                Request::Query | Request::Statements(_),
-                kind::ROW_DESCRIPTION
-                | kind::COMMAND_COMPLETE
-                | kind::EMPTY_QUERY
-                | kind::COPY_OUT
-                | kind::COPY_BOTH
-                | kind::COPY_DONE,
-            )
-            | (Request::Execute, kind::COPY_OUT | kind::COPY_BOTH | kind::COPY_DONE)
-            | (Request::Call, kind::FUNCTION_RESULT) => (false, Fate::Pass),
-            (Request::Query | Request::Execute | Request::Statements(_), kind::COPY_IN) => {
-                self.backend.requests.copy_begins();
-                (false, Fate::Pass)
-            }
-            _ => return Err(OUT_OF_TURN),
-        };
-        if message == kind::COMMAND_COMPLETE {
-            self.backend.requests.copy_ended();
-            if self.backend.at_stake.has_start_values() && changes_start_values(body) {
-                self.backend.at_stake.start_values_changed();
-            }
-            if !owed.is_injected() && (body == b"DISCARD ALL\0" || body == b"DEALLOCATE ALL\0") {
-                self.forgotten_for_good(body);
-            }
-        }
-        if !owed.is_injected() {
-            self.backend.replay.forget();
-        }
-        if let Request::DescribeStatement { .. } | Request::DescribePortal = owed {
-            self.note_description(owed, message, body);
-        }
-        if completes {
-            if let Some(client) = &mut self.client {
-                client.confirm(self.backend.requests.front_change());
-            }
-            self.backend.requests.complete();
-            if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {
-                self.backend.statements.prove(statement);
-            }
-        }
-        Ok(fate)
-    }
-
-    /// The client is told what a statement takes and gives.
-    pub(super) fn note_description(&mut self, owed: Request, message: u8, body: &[u8]) {
-        let backend = &mut *self.backend;
-        let Some(Change::Describes(seen)) = backend.requests.front_change() else { return };
-        let shape = if message == kind::PARAMETER_DESCRIPTION {
-            Shape { parameters: hash_of_parameters(body), rows: 0 }
-        } else {
-            let rows = (message == kind::ROW_DESCRIPTION).then_some(body);
-            Shape { parameters: 0, rows: hash_of_rows(rows) }
-        };
-        match owed {
-            Request::DescribeStatement { statement } => {
-                backend.statements.described(statement, shape);
-            }
-            _ => backend.statements.described_portal(seen.bound(), shape.rows),
-        }
-        if message == kind::PARAMETER_DESCRIPTION {
-            seen.parameters(body);
-        } else {
-            seen.rows(shape.rows);
-        }
-    }
-
-    /// The server describes a statement that was prepared for Hawser to look at.
-    fn described(&mut self, statement: u64, shape: Shape) {
-        self.backend.replay.now(shape);
-        if statement != 0 {
-            self.backend.statements.described(statement, shape);
-        } else if let Some(Change::Compares(comparing)) = self.backend.requests.front_change_mut() {
-            let Shape { parameters, rows } = &mut comparing.shape;
-            (*parameters, *rows) = (*parameters | shape.parameters, *rows | shape.rows);
-        }
-    }
-
-    /// The client's unnamed statement has been prepared anew, and described. If it is another, and the
-    /// client's message has not waited for that, its rows must not reach the client.
-    fn compare_unnamed(&mut self, statement: u64) -> Option<Box<ClientError>> {
-        if statement != 0 {
-            return None;
-        }
-        let Some(Change::Compares(comparing)) = self.backend.requests.front_change() else {
-            return None;
-        };
-        let (fits, waits) = (comparing.shape.fits(comparing.seen.told()), comparing.waits);
-        if fits || self.client.is_none() {
-            return None;
-        }
-        self.backend.unnamed.note_change(waits);
-        (!waits).then(|| {
-            let error = ClientError::fatal(
-                SqlState::FEATURE_NOT_SUPPORTED,
-                "cached plan must not change result type",
-            );
-            Box::new(error.detail("The schema changed between the Parse and the Bind."))
-        })
-    }
-}
-
-/// Whether this is the tag of a statement after which new sessions may start with other values.
-fn changes_start_values(tag: &[u8]) -> bool {
-    let tag = tag.strip_suffix(b"\0").unwrap_or(tag);
-    let mut words = tag.split(|byte| *byte == b' ');
-    matches!(words.next(), Some(b"ALTER" | b"CREATE" | b"DROP"))
-        && matches!(words.next(), Some(b"ROLE" | b"DATABASE"))
-}
-
-/// Whether the server closes the connection after this error.
-fn is_fatal(body: &[u8]) -> bool {
-    crate::wire::error::field(body, b'V').is_some_and(|severity| severity != b"ERROR")
 }

@@ -8,6 +8,7 @@
 pub(in crate::engine) mod aborted;
 pub(in crate::engine) mod fit;
 mod own_names;
+mod parse;
 mod portal;
 mod prepared;
 pub(in crate::engine) mod sequences;
@@ -50,6 +51,13 @@ fn sets_a_local_default(findings: &Findings) -> bool {
         findings.single().map(|single| &single.verb),
         Some(Verb::Set { local: true, value: SetValue::Default, .. })
     )
+}
+
+/// What is written into the text of a Query.
+#[derive(Default)]
+struct Written {
+    insertions: Vec<restore::Insertion>,
+    replacements: Vec<restore::Replacement>,
 }
 
 /// One message of a client that has a backend.
@@ -434,8 +442,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     fn query(&mut self) -> Result<(), Halt> {
-        let mut insertions = Vec::new();
-        let mut replacements = Vec::new();
+        let mut written = Written::default();
         let draws;
         let mut forgets_statements = false;
         if self.is_whole() {
@@ -450,117 +457,25 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 && !findings.nulls.is_empty()
                 && self.client.has_start_values()
             {
-                replacements = restore::values_for_nulls(findings, &self.client.record.start);
+                written.replacements =
+                    restore::values_for_nulls(findings, &self.client.record.start);
             }
             if let Some((effects, findings)) = read
                 && !effects.is_none()
             {
-                let mut restored = false;
-                if !effects.prepares.is_empty() {
-                    self.hold()?; // under what settings depends on what is ahead
-                }
-                if let Some(unusual) = &effects.unusual {
-                    // What it does to the books depends on how what is before it ends.
-                    self.hold()?;
-                    self.hold_for_listener(unusual)?;
-                    self.hold_for_vacancy(unusual)?;
-                    if let Some(name) = &unusual.deallocates
-                        && !self.client.is_session_mode()
-                        && self.client.statement(name).is_some()
-                        && self.answer_deallocate(&Deallocated::One(name.clone()))?
-                    {
-                        return Ok(());
-                    }
-                    if unusual.deallocates_all
-                        && !self.client.has_statements_of_its_own_there()
-                        && !self.backend.is_classic()
-                        && self.answer_deallocate(&Deallocated::All)?
-                    {
-                        return Ok(());
-                    }
-                }
-                if self.bring_own_names(text, &effects)? {
+                forgets_statements = effects.forgets_statements();
+                if self.before_query(text, &effects, findings, &mut written)? {
                     return Ok(());
                 }
-                if effects.unusual.is_some() {
-                    let start = &self.client.record.start;
-                    // By itself, it only warns: with more after it, it would not.
-                    let warns = findings.as_ref().is_some_and(sets_a_local_default)
-                        && self.backend.status == TransactionStatus::Idle
-                        && !self.backend.requests.is_in_pipeline();
-                    if let Some(findings) = findings.filter(|_| !warns)
-                        && let Some(all) = restore::insertions(&findings, start)
-                    {
-                        restored = true;
-                        if self.client.has_start_values() {
-                            insertions = all;
-                        }
-                        if self.client.listens() {
-                            let marks = self.client.marks(&findings, self.backend);
-                            insertions = restore::merged(insertions, marks);
-                        }
-                    }
-                }
-                self.before(&effects, restored)?;
-                forgets_statements = effects.forgets_statements();
-                self.foresee(text, &effects);
-                if self.client.listens() {
-                    let own = self.channels_written(text, &effects);
-                    replacements = restore::both(replacements, own);
-                }
-                self.begin_again(text, &mut replacements)?;
             }
         } else {
             // What it has further on is not known until it has gone.
             draws = true;
-            self.clear_catalog()?;
-            let in_doubt = self.may_be_reread();
-            if in_doubt {
-                self.hold()?;
-            }
-            let mut scanner = Box::new(Scanner::new(self.scan_options()));
-            let functions = self.backend.functions.as_deref();
-            if in_doubt || functions.is_some_and(Functions::are_named) {
-                scanner.doubt();
-            }
-            let told = self.backend.session_report.is_some();
-            let mut reader = functions.filter(|_| !told).and_then(Functions::reader);
-            if let Some(reader) = &mut reader {
-                reader.feed(self.body);
-            }
-            scanner.feed(self.body);
-            let extra = self.client.pending_session();
-            (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
+            self.begin_scan()?;
         }
         let unsynced = self.backend.requests.is_in_pipeline();
-        // (A Sync before it may be one that a copy ignores.)
-        let mut unnaming = 0;
-        if !self.backend.requests.is_empty() && !self.backend.requests.is_skipping_to_sync() {
-            if self.client.unnamed.is_some() {
-                let (before, serial) = (self.client.unnamed.clone(), self.client.unnamed_serial);
-                let displaced = self.backend.displaced(before, serial);
-                self.backend.request_with(Request::Unnaming { serial: self.serial }, displaced);
-                unnaming = self.serial;
-            } else if self.client.unnamed_serial != 0 {
-                // It is ignored with another one before it that has taken the statement away.
-                let serial = self.client.unnamed_serial;
-                let mut of_pipeline = self.backend.requests.since_sync();
-                let is_ahead = of_pipeline.any(|owed| owed == Request::Unnaming { serial });
-                unnaming = if is_ahead { serial } else { 0 };
-            }
-        }
-        if insertions.is_empty() && replacements.is_empty() {
-            self.pass();
-            self.backend.request(Request::Query);
-        } else {
-            let text = &self.body[..self.body.len() - 1];
-            let mut moved = insertions.clone();
-            let sent = restore::replaced(text, &replacements, &mut moved);
-            self.pass_with(text.len(), |out| restore::write_with(&sent, &moved, out))?;
-            let utf8 = self.reads_utf8();
-            self.backend.request_with_insertions(text, &insertions, utf8);
-            self.backend.note_replaced(text, &replacements, utf8);
-        }
+        let unnaming = self.request_unnaming();
+        self.pass_query(&written)?;
         if forgets_statements {
             self.backend.last_query_takes_all(self.client);
         }
@@ -575,6 +490,140 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.client.unnamed = None;
         self.client.unnamed_serial = unnaming;
         self.backend.drawn.note(draws);
+        Ok(())
+    }
+
+    /// What a Query with effects needs before it, and what is written into its text; and takes note of its
+    /// effects. Whether it has been answered with that.
+    fn before_query(
+        &mut self,
+        text: &[u8],
+        effects: &Effects,
+        findings: Option<Findings>,
+        written: &mut Written,
+    ) -> Result<bool, Halt> {
+        if !effects.prepares.is_empty() {
+            self.hold()?; // under what settings depends on what is ahead
+        }
+        if let Some(unusual) = &effects.unusual {
+            // What it does to the books depends on how what is before it ends.
+            self.hold()?;
+            self.hold_for_listener(unusual)?;
+            self.hold_for_vacancy(unusual)?;
+            if self.answers_deallocate(unusual)? {
+                return Ok(true);
+            }
+        }
+        if self.bring_own_names(text, effects)? {
+            return Ok(true);
+        }
+        let mut restored = false;
+        if effects.unusual.is_some() {
+            // By itself, it only warns: with more after it, it would not.
+            let warns = findings.as_ref().is_some_and(sets_a_local_default)
+                && self.backend.status == TransactionStatus::Idle
+                && !self.backend.requests.is_in_pipeline();
+            if let Some(findings) = findings.filter(|_| !warns)
+                && let Some(all) = restore::insertions(&findings, &self.client.record.start)
+            {
+                restored = true;
+                if self.client.has_start_values() {
+                    written.insertions = all;
+                }
+                if self.client.listens() {
+                    let marks = self.client.marks(&findings, self.backend);
+                    let insertions = std::mem::take(&mut written.insertions);
+                    written.insertions = restore::merged(insertions, marks);
+                }
+            }
+        }
+        self.before(effects, restored)?;
+        self.foresee(text, effects);
+        if self.client.listens() {
+            let own = self.channels_written(text, effects);
+            written.replacements = restore::both(std::mem::take(&mut written.replacements), own);
+        }
+        self.begin_again(text, &mut written.replacements)?;
+        Ok(false)
+    }
+
+    /// Answers the Query at hand, if it is a DEALLOCATE of statements that the server has under other names.
+    fn answers_deallocate(&mut self, unusual: &Unusual) -> Result<bool, Halt> {
+        if let Some(name) = &unusual.deallocates
+            && !self.client.is_session_mode()
+            && self.client.statement(name).is_some()
+        {
+            return self.answer_deallocate(&Deallocated::One(name.clone()));
+        }
+        if unusual.deallocates_all
+            && !self.client.has_statements_of_its_own_there()
+            && !self.backend.is_classic()
+        {
+            return self.answer_deallocate(&Deallocated::All);
+        }
+        Ok(false)
+    }
+
+    /// Begins to look at the text of a Query that streams.
+    fn begin_scan(&mut self) -> Result<(), Halt> {
+        self.clear_catalog()?;
+        let in_doubt = self.may_be_reread();
+        if in_doubt {
+            self.hold()?;
+        }
+        let mut scanner = Box::new(Scanner::new(self.scan_options()));
+        let functions = self.backend.functions.as_deref();
+        if in_doubt || functions.is_some_and(Functions::are_named) {
+            scanner.doubt();
+        }
+        let told = self.backend.session_report.is_some();
+        let mut reader = functions.filter(|_| !told).and_then(Functions::reader);
+        if let Some(reader) = &mut reader {
+            reader.feed(self.body);
+        }
+        scanner.feed(self.body);
+        let extra = self.client.pending_session();
+        (extra.scanner, extra.reader) = (Some(scanner), reader.map(Box::new));
+        Ok(())
+    }
+
+    /// The Query at hand takes the unnamed statement away, if it is not skipped. The serial by which that is
+    /// found again; 0 where nothing is to be found.
+    fn request_unnaming(&mut self) -> u32 {
+        // (A Sync before it may be one that a copy ignores.)
+        if self.backend.requests.is_empty() || self.backend.requests.is_skipping_to_sync() {
+            return 0;
+        }
+        if self.client.unnamed.is_some() {
+            let (before, serial) = (self.client.unnamed.clone(), self.client.unnamed_serial);
+            let displaced = self.backend.displaced(before, serial);
+            self.backend.request_with(Request::Unnaming { serial: self.serial }, displaced);
+            return self.serial;
+        }
+        // It is ignored with another one before it that has taken the statement away.
+        let serial = self.client.unnamed_serial;
+        let mut of_pipeline = self.backend.requests.since_sync();
+        match serial != 0 && of_pipeline.any(|owed| owed == Request::Unnaming { serial }) {
+            true => serial,
+            false => 0,
+        }
+    }
+
+    /// Passes the Query at hand on, with what is written into it.
+    fn pass_query(&mut self, written: &Written) -> Result<(), Halt> {
+        let Written { insertions, replacements } = written;
+        if insertions.is_empty() && replacements.is_empty() {
+            self.pass();
+            self.backend.request(Request::Query);
+            return Ok(());
+        }
+        let text = &self.body[..self.body.len() - 1];
+        let mut moved = insertions.clone();
+        let sent = restore::replaced(text, replacements, &mut moved);
+        self.pass_with(text.len(), |out| restore::write_with(&sent, &moved, out))?;
+        let utf8 = self.reads_utf8();
+        self.backend.request_with_insertions(text, insertions, utf8);
+        self.backend.note_replaced(text, replacements, utf8);
         Ok(())
     }
 

@@ -50,19 +50,48 @@ impl<S: Socket> Client<S> {
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
         if self.is_session_mode() {
-            if effects.leaves_what_stays() {
-                backend.spoil_for_good();
-            }
-            if let Some(unusual) = &effects.unusual
-                && self.has_start_values()
-            {
-                self.note_resetting(backend, unusual, restored);
-                if unusual.discards_all && self.is_unsettled() {
-                    self.pending_session().discarding = Some(PartSet::EMPTY);
-                }
-            }
-            return;
+            return self.record_in_session_mode(backend, effects, restored);
         }
+        self.record_pins(backend, effects);
+        // What a server reports is known from it.
+        if if backend.session_report.is_some() { effects.spoils_unseen } else { effects.spoils } {
+            backend.spoil_for_good();
+        }
+        if effects.reads_sequences {
+            if !self.reads_sequences {
+                self.reads_sequences = true;
+                backend.pool.asking.note_question();
+            }
+            backend.drawn.note_last(Last::Asked);
+            backend.pool.asking.note_use(backend.drawn.text());
+        }
+        if let Some(unusual) = &effects.unusual {
+            self.record_unusual(backend, unusual, restored);
+        }
+    }
+
+    /// The same of a client that has its server connection to itself.
+    fn record_in_session_mode(
+        &mut self,
+        backend: &mut Backend<S>,
+        effects: &Effects,
+        restored: bool,
+    ) {
+        if effects.leaves_what_stays() {
+            backend.spoil_for_good();
+        }
+        if let Some(unusual) = &effects.unusual
+            && self.has_start_values()
+        {
+            self.note_resetting(backend, unusual, restored);
+            if unusual.discards_all && self.is_unsettled() {
+                self.pending_session().discarding = Some(PartSet::EMPTY);
+            }
+        }
+    }
+
+    /// What keeps the client on its server connection from now on.
+    fn record_pins(&mut self, backend: &mut Backend<S>, effects: &Effects) {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
             backend.reset_due = Reset::All;
@@ -98,19 +127,10 @@ impl<S: Socket> Client<S> {
         {
             extra.unlistening = false;
         }
-        // What a server reports is known from it.
-        if if backend.session_report.is_some() { effects.spoils_unseen } else { effects.spoils } {
-            backend.spoil_for_good();
-        }
-        if effects.reads_sequences && !self.reads_sequences {
-            self.reads_sequences = true;
-            backend.pool.asking.note_question();
-        }
-        if effects.reads_sequences {
-            backend.drawn.note_last(Last::Asked);
-            backend.pool.asking.note_use(backend.drawn.text());
-        }
-        let Some(unusual) = &effects.unusual else { return };
+    }
+
+    /// What is out of the ordinary, and settled when it is known how it has ended.
+    fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
         backend.replay.forget();
         self.note_resetting(backend, unusual, restored);
         if restored

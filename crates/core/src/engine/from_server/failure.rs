@@ -33,65 +33,11 @@ impl<S: Socket> Relay<'_, S> {
         body: &[u8],
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
-        if owed == Request::InjectedQuestion {
-            self.backend.question_failed(body);
-            return Ok(Fate::Skip);
-        }
-        if owed == Request::InjectedLift && self.backend.lift_failed(body) {
-            return Ok(Fate::Skip);
-        }
-        if owed == Request::HandOver {
-            self.backend.hand_over_refused(body);
-            return Ok(Fate::Skip);
-        }
-        if owed == Request::TellIdentity {
-            // The function is gone, or may not be called any more.
-            self.backend.spoiled.get_or_insert("it could not be told whose it is");
-            return Ok(Fate::Skip);
-        }
-        if owed == Request::InjectedPrepare && self.backend.leaves_anothers_statement(body) {
-            relayed.injected_query_failed = true;
-            self.backend.spoiled.get_or_insert("it may have another session's statement");
-            if self.client.is_some() {
-                let text = crate::wire::error::field(body, b'M').unwrap_or_default();
-                let error = ClientError::fatal(
-                    SqlState::CONNECTION_FAILURE,
-                    "a prepared statement of another session could not be deallocated",
-                )
-                .detail(String::from_utf8_lossy(text));
-                relayed.goodbye = Some(Box::new(error));
-            }
-            return Ok(Fate::Skip);
-        }
-        if owed == Request::InjectedPrepare {
-            self.backend.prepare_refused(body);
-            self.own_name_refused(body);
+        if self.is_dealt_with(owed, body, relayed) {
             return Ok(Fate::Skip);
         }
         self.backend.fail_within();
-        let mut healing = false;
-        if let (
-            Request::Bind { statement }
-            | Request::InjectedSettings { statement }
-            | Request::DescribeStatement { statement },
-            true,
-        ) = (owed, is_stale_or_lost(body))
-        {
-            // Whoever uses it next prepares it anew.
-            self.backend.statements.mark_stale(statement);
-            if matches!(owed, Request::InjectedSettings { .. }) {
-                // What has taken ours away has taken all.
-                self.backend.statements.mark_stale_since(0);
-            }
-            healing = relayed.whole
-                && self.client.is_some()
-                && !matches!(owed, Request::DescribeStatement { .. })
-                && self.backend.replay.refused(body);
-        }
-        if self.backend.replay.is_checking() && owed.is_injected() {
-            self.backend.replay.check_failed();
-            healing = true;
-        }
+        let healing = self.begins_to_heal(owed, body, relayed);
         if !healing {
             self.backend.replay.forget();
             if let Some(client) = &mut self.client {
@@ -111,22 +57,83 @@ impl<S: Socket> Relay<'_, S> {
             | Request::InjectedLift
             | Request::InjectedRollback
             | Request::InjectedSettings { .. } => {
-                relayed.injected_query_failed = true;
                 self.backend.spoiled.get_or_insert("a session's settings could not be applied");
-                if self.client.is_some() {
-                    let text = crate::wire::error::field(body, b'M').unwrap_or_default();
-                    let error = ClientError::fatal(
-                        SqlState::CONNECTION_FAILURE,
-                        "the session's settings could not be restored on another server connection",
-                    )
-                    .detail(String::from_utf8_lossy(text));
-                    relayed.goodbye = Some(Box::new(error));
-                }
+                self.part_for_failed_query(
+                    "the session's settings could not be restored on another server connection",
+                    body,
+                    relayed,
+                );
                 return Ok(Fate::Skip);
             }
             _ => {}
         }
         Ok(self.skip_to_sync(owed, body, healing, relayed))
+    }
+
+    /// Deals with the error of a query of ours that its client need not know of. Whether it was one.
+    fn is_dealt_with(&mut self, owed: Request, body: &[u8], relayed: &mut Relayed) -> bool {
+        match owed {
+            Request::InjectedQuestion => self.backend.question_failed(body),
+            Request::InjectedLift => return self.backend.lift_failed(body),
+            Request::HandOver => self.backend.hand_over_refused(body),
+            Request::TellIdentity => {
+                // The function is gone, or may not be called any more.
+                self.backend.spoiled.get_or_insert("it could not be told whose it is");
+            }
+            Request::InjectedPrepare if self.backend.leaves_anothers_statement(body) => {
+                self.backend.spoiled.get_or_insert("it may have another session's statement");
+                self.part_for_failed_query(
+                    "a prepared statement of another session could not be deallocated",
+                    body,
+                    relayed,
+                );
+            }
+            Request::InjectedPrepare => {
+                self.backend.prepare_refused(body);
+                self.own_name_refused(body);
+            }
+            _ => return false,
+        }
+        true
+    }
+
+    /// A query of ours has failed, without which its client cannot go on.
+    fn part_for_failed_query(&self, message: &'static str, body: &[u8], relayed: &mut Relayed) {
+        relayed.injected_query_failed = true;
+        if self.client.is_some() {
+            let text = crate::wire::error::field(body, b'M').unwrap_or_default();
+            let error = ClientError::fatal(SqlState::CONNECTION_FAILURE, message)
+                .detail(String::from_utf8_lossy(text));
+            relayed.goodbye = Some(Box::new(error));
+        }
+    }
+
+    /// Whether the error is one that is healed: the statement is prepared anew, and the message sent again.
+    fn begins_to_heal(&mut self, owed: Request, body: &[u8], relayed: &Relayed) -> bool {
+        let mut healing = false;
+        if let (
+            Request::Bind { statement }
+            | Request::InjectedSettings { statement }
+            | Request::DescribeStatement { statement },
+            true,
+        ) = (owed, is_stale_or_lost(body))
+        {
+            // The next client that uses it prepares it anew.
+            self.backend.statements.mark_stale(statement);
+            if matches!(owed, Request::InjectedSettings { .. }) {
+                // What has taken ours away has taken all.
+                self.backend.statements.mark_stale_since(0);
+            }
+            healing = relayed.whole
+                && self.client.is_some()
+                && !matches!(owed, Request::DescribeStatement { .. })
+                && self.backend.replay.refused(body);
+        }
+        if self.backend.replay.is_checking() && owed.is_injected() {
+            self.backend.replay.check_failed();
+            healing = true;
+        }
+        healing
     }
 
     /// A message of a pipeline has failed: the server ignores everything up to the next Sync. What it would

@@ -4,17 +4,70 @@ use std::io::ErrorKind;
 use std::time::Duration;
 
 use super::super::backend::Backend;
+use super::super::client::Client;
 use super::super::host::Host;
 use super::super::limits;
 use super::super::message::{ClientState, Event};
 use super::super::socket::{Socket, Token};
-use super::super::table::{Engine, Holder};
-use super::{LOOKED_AT_BYTES_MAX, Relay};
+use super::super::table::{Engine, Holder, PoolView};
+use super::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
 use crate::ids::{ClientId, Slot};
 use crate::time::Time;
 
 /// Room for a read that is worth while.
 const READ_ROOM_BYTES: usize = 4096;
+
+impl<S: Socket> PoolView<S> {
+    /// Counts what has come from a client's backend, and reports what is to be known of it.
+    fn count<H: Host<S>>(
+        &self,
+        host: &mut H,
+        id: ClientId,
+        client: &mut Client<S>,
+        backend: &mut Backend<S>,
+        relayed: &Relayed,
+        now: Time,
+    ) {
+        let stats = self.pool.stats.of(id.home);
+        if relayed.queries > 0 {
+            stats.queries.add(relayed.queries);
+            stats.query.record(now.micros_since(client.since));
+            if relayed.transactions > 0 {
+                stats.transactions.add(relayed.transactions);
+                let duration_us = now.micros_since(client.transaction_since);
+                stats.transaction.record(duration_us);
+                client.transaction_since = now;
+                let wait_us = std::mem::take(&mut backend.waited_us);
+                let slow = self.settings.log_min_duration;
+                if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
+                    host.event(Event::SlowTransaction {
+                        client: id,
+                        about: &client.record.about,
+                        database: &self.pool.database,
+                        user: &self.pool.user,
+                        wait_us,
+                        duration_us,
+                    });
+                }
+            }
+            // What is outstanding after it begins now, if anything is.
+            client.since = now;
+        }
+        if relayed.start_values_changed {
+            host.event(Event::StartValuesChanged { pool: backend.pool.id });
+        }
+        let (database, user) = (&*backend.pool.database, &*backend.pool.user);
+        if let Some(error) = relayed.unreadable_report
+            && backend.pool.distrust_reports()
+        {
+            host.event(Event::ReportUnreadable { database, user, error });
+        }
+        if relayed.settings_mismatch {
+            stats.settings_mismatches.add(1);
+            host.event(Event::SettingsMismatch { backend: backend.id, database, user });
+        }
+    }
+}
 
 impl<S: Socket> Engine<S> {
     /// Reads from a client's backend as long as it has something and the client takes it.
@@ -113,59 +166,44 @@ impl<S: Socket> Engine<S> {
         }
         .run(now);
         backend.input.extend_from_slice(&buffer[relayed.consumed..filled]);
-        let stats = self.pools[pool as usize].pool.stats.of(self.id);
-        stats.sent.add(read as u64);
-        if relayed.queries > 0 {
-            stats.queries.add(relayed.queries);
-            stats.query.record(now.micros_since(client.since));
-            if relayed.transactions > 0 {
-                stats.transactions.add(relayed.transactions);
-                let duration_us = now.micros_since(client.transaction_since);
-                stats.transaction.record(duration_us);
-                client.transaction_since = now;
-                let wait_us = std::mem::take(&mut backend.waited_us);
-                let view = &self.pools[pool as usize];
-                let slow = view.settings.log_min_duration;
-                if !slow.is_zero() && Duration::from_micros(wait_us + duration_us) >= slow {
-                    host.event(Event::SlowTransaction {
-                        client: ClientId { home: self.id, slot },
-                        about: &client.record.about,
-                        database: &view.pool.database,
-                        user: &view.pool.user,
-                        wait_us,
-                        duration_us,
-                    });
-                }
-            }
-            // What is outstanding after it begins now, if anything is.
-            client.since = now;
-        }
-        if relayed.start_values_changed {
-            host.event(Event::StartValuesChanged { pool: backend.pool.id });
-        }
-        if let Some(error) = relayed.unreadable_report
-            && backend.pool.distrust_reports()
-        {
-            let (database, user) = (&*backend.pool.database, &*backend.pool.user);
-            host.event(Event::ReportUnreadable { database, user, error });
-        }
-        if relayed.settings_mismatch {
-            stats.settings_mismatches.add(1);
-            let (database, user) = (&*backend.pool.database, &*backend.pool.user);
-            host.event(Event::SettingsMismatch { backend: backend.id, database, user });
-        }
-        let passed = &buffer[relayed.run.clone()];
+        let view = &self.pools[pool as usize];
+        view.pool.stats.of(self.id).sent.add(read as u64);
+        view.count(host, ClientId { home: self.id, slot }, client, &mut backend, &relayed, now);
+        let answered = Answered {
+            out,
+            passed: &buffer[relayed.run.clone()],
+            was_full,
+            drained,
+            listens_elsewhere,
+            listened,
+        };
         if relayed.is_plain_end(filled) {
-            let answered = Answered { out, passed, was_full, drained };
             return self.plain_answered(host, slot, backend, &answered, now);
         }
+        self.go_on_after(host, slot, backend, relayed, &answered, now)
+    }
+
+    /// Goes on after what has come from a client's backend. Whether another read may follow.
+    fn go_on_after<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        mut backend: Box<Backend<S>>,
+        relayed: Relayed,
+        answered: &Answered<'_>,
+        now: Time,
+    ) -> bool {
+        let Answered { out, passed, was_full, drained, listens_elsewhere, listened } = *answered;
+        let Some(client) = self.clients.get_mut(slot) else { return false };
         let quiet = backend.requests.is_empty();
         if quiet {
             backend.since = now;
         }
         backend.cancel_if_due(host, self.id);
-        let at_rest = relayed.broken.is_none() && relayed.goodbye.is_none() && backend.is_at_rest();
-        let listens = relayed.listens && relayed.broken.is_none() && relayed.goodbye.is_none();
+        let goes_on = relayed.broken.is_none() && relayed.goodbye.is_none();
+        let at_rest = goes_on && backend.is_at_rest();
+        let listens = goes_on && relayed.listens;
+        let queries = relayed.queries;
         let settled = match at_rest && !listens && relayed.handed_over.is_none() {
             // What it waits for is not the server's word on its pins.
             true if listened => Ok(!client.is_pinned()),
@@ -183,8 +221,7 @@ impl<S: Socket> Engine<S> {
             client.backend = Some(backend);
         }
         if listens {
-            let answer = [out.as_slice(), &buffer[relayed.run.clone()]];
-            self.transaction_ended(host, slot, answer, now);
+            self.transaction_ended(host, slot, [out, passed], now);
             return !drained;
         }
         if listened && out.len() + passed.len() > 0 {
@@ -197,38 +234,12 @@ impl<S: Socket> Engine<S> {
             self.backend_lost(slot, "server closed the connection");
             return false;
         }
-        if listened && relayed.broken.is_none() && relayed.goodbye.is_none() {
+        if listened && goes_on {
             self.listening_answered(host, slot, now);
             return !drained;
         }
-        if let Some(reason) = relayed.broken {
-            self.backend_failed(host, slot, reason, now);
-            return false;
-        }
-        if let Some(error) = relayed.goodbye {
-            self.say_goodbye(host, slot, &error, now);
-            return false;
-        }
-        if let Some(outcome) = relayed.handed_over {
-            self.handed_over(host, slot, *outcome, now);
-            return !drained;
-        }
-        if relayed.lifted && self.begin_behind_lift(host, slot, now) {
-            return !drained;
-        }
-        if self.clients.get(slot).is_some_and(|client| {
-            // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.
-            client.is_leaving()
-                && client
-                    .backend
-                    .as_ref()
-                    .is_none_or(|b| !b.requests.owes_ready() || b.requests.is_copying_in())
-        }) {
-            self.close_client(host, slot, "client said goodbye", now);
-            return false;
-        }
-        if relayed.heal {
-            self.heal(host, slot, now);
+        if let Some(more) = self.follow_up(host, slot, relayed, now) {
+            return more && !drained;
         }
         if at_rest && listens_elsewhere {
             // While the server was asked about the session, what came was kept.
@@ -243,10 +254,51 @@ impl<S: Socket> Engine<S> {
         if done || was_full {
             self.resume_later(slot);
         }
-        if quiet || relayed.queries > 0 {
+        if quiet || queries > 0 {
             self.rearm_if_limited(slot, now);
         }
         !done && !drained
+    }
+
+    /// Does what has come of a server's messages besides the answer. `None`: nothing that ends the work on
+    /// this client; else whether more may be read for it.
+    fn follow_up<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        relayed: Relayed,
+        now: Time,
+    ) -> Option<bool> {
+        if let Some(reason) = relayed.broken {
+            self.backend_failed(host, slot, reason, now);
+            return Some(false);
+        }
+        if let Some(error) = relayed.goodbye {
+            self.say_goodbye(host, slot, &error, now);
+            return Some(false);
+        }
+        if let Some(outcome) = relayed.handed_over {
+            self.handed_over(host, slot, *outcome, now);
+            return Some(true);
+        }
+        if relayed.lifted && self.begin_behind_lift(host, slot, now) {
+            return Some(true);
+        }
+        if self.clients.get(slot).is_some_and(|client| {
+            // A copy waits for data, and one that has read a Sync has ignored it: nothing comes.
+            client.is_leaving()
+                && client
+                    .backend
+                    .as_ref()
+                    .is_none_or(|b| !b.requests.owes_ready() || b.requests.is_copying_in())
+        }) {
+            self.close_client(host, slot, "client said goodbye", now);
+            return Some(false);
+        }
+        if relayed.heal {
+            self.heal(host, slot, now);
+        }
+        None
     }
 
     /// Goes on after the end of a plain pipeline. Nothing else has come, and nothing of the client's session
@@ -337,6 +389,7 @@ impl<S: Socket> Engine<S> {
 }
 
 /// What one read has brought for a client.
+#[derive(Clone, Copy)]
 struct Answered<'a> {
     /// What goes to the client, and what goes after that from where it was read.
     out: &'a [u8],
@@ -345,6 +398,10 @@ struct Answered<'a> {
     was_full: bool,
     /// There is no more to read.
     drained: bool,
+    /// The client listens without a backend of its own.
+    listens_elsewhere: bool,
+    /// It waited for the listening connection.
+    listened: bool,
 }
 
 /// What a read has given.

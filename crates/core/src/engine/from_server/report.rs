@@ -41,22 +41,8 @@ impl<S: Socket> Relay<'_, S> {
         let Some((name, value)) = pair else {
             return Err("the server sent a malformed ParameterStatus");
         };
-        if name == NAME {
-            if let Err(error) = self.backend.take_report(value) {
-                relayed.unreadable_report = Some(error);
-                if let Some(client) = &mut self.client {
-                    client.pins.insert(Part::Setting); // what it holds is not known
-                    self.backend.doubt_all();
-                }
-            }
-            return Ok(Fate::Skip);
-        }
-        if name == SCHEMA {
-            // Before the client is told that its transaction has ended.
-            self.backend.pool.schema_changed();
-            return Ok(Fate::Skip);
-        }
-        if name == CHALLENGE {
+        if [NAME, SCHEMA, CHALLENGE].contains(&name) {
+            self.extension_reports(name, value, relayed);
             return Ok(Fate::Skip);
         }
         let backend = &mut *self.backend;
@@ -84,6 +70,29 @@ impl<S: Socket> Relay<'_, S> {
                 client.basis = backend.basis; // it is told, and follows
             }
         }
+        self.take_value(name, value, fixed)?;
+        Ok(self.fate_of_report(name, value, fixed))
+    }
+
+    /// What the extension reports by a parameter of its own.
+    fn extension_reports(&mut self, name: &[u8], value: &[u8], relayed: &mut Relayed) {
+        if name == SCHEMA {
+            // Before the client is told that its transaction has ended.
+            self.backend.pool.schema_changed();
+        } else if name == NAME
+            && let Err(error) = self.backend.take_report(value)
+        {
+            relayed.unreadable_report = Some(error);
+            if let Some(client) = &mut self.client {
+                client.pins.insert(Part::Setting); // what it holds is not known
+                self.backend.doubt_all();
+            }
+        }
+    }
+
+    /// Notes the value that a setting has now.
+    fn take_value(&mut self, name: &[u8], value: &[u8], fixed: bool) -> Result<(), &'static str> {
+        let backend = &mut *self.backend;
         if backend.parameters.get(name).is_none() && backend.applied.get(name).is_none() {
             // Each new one costs as much as there are: no server has so many.
             backend.new_reports += 1;
@@ -124,6 +133,12 @@ impl<S: Socket> Relay<'_, S> {
                 }
             }
         }
+        Ok(())
+    }
+
+    /// Whether a report is for the client.
+    fn fate_of_report(&mut self, name: &[u8], value: &[u8], fixed: bool) -> Fate {
+        let backend = &*self.backend;
         let waits = match backend.requests.front() {
             Some(Request::InjectedRollback) => true,
             Some(Request::InjectedSync) if fixed => {
@@ -137,7 +152,7 @@ impl<S: Socket> Relay<'_, S> {
         if waits && let Some(client) = &mut self.client {
             // The query, or pipeline, ends here for the server alone.
             build::parameter_status(&mut client.pending_session().untold_reports, name, value);
-            return Ok(Fate::Skip);
+            return Fate::Skip;
         }
         let ours = backend.requests.front().is_some_and(Request::is_injected)
             || backend.has_set_within(name, value);
@@ -149,7 +164,7 @@ impl<S: Socket> Relay<'_, S> {
                             && backend.requests.has_come_to(extra.settles_in))
                 },
             );
-        Ok(if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass })
+        if ours || (resetting && !fixed) { Fate::Skip } else { Fate::Pass }
     }
 
     /// A report that is for the client waits until it is known whether a transaction ends after it.

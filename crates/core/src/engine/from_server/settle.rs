@@ -54,6 +54,40 @@ impl<S: Socket> Relay<'_, S> {
         let ends_pipeline = owed.ends_ignoring();
         let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
+        if owed.is_injected_query() && owed != Request::InjectedRollback {
+            return self.query_of_ours_ended(owed, relayed);
+        }
+        if self.backend.replay.is_healing() {
+            relayed.heal = true;
+            return Ok(Fate::Skip);
+        }
+        if owed == Request::InjectedRollback {
+            self.rolled_back_ahead();
+            return Ok(Fate::Skip);
+        }
+        self.close_books(owed, now, relayed);
+        let Some(client) = self.client.as_deref_mut() else { return Ok(Fate::Skip) };
+        let own = owed != Request::InjectedSync;
+        let mut told = close_session_books(client, self.backend, Ended { own, later, reverted });
+        if own {
+            told.extend(unsaid);
+        }
+        if !told.is_empty() {
+            self.report(&told, at, run, relayed);
+        }
+        let told = self.compare_with_report(reverted, relayed)?;
+        if own && !told.is_empty() {
+            self.report(&told, at, run, relayed);
+        }
+        Ok(if own { self.give_ready(relayed) } else { Fate::Skip })
+    }
+
+    /// A query of ours has come to its end: no client learns of it.
+    fn query_of_ours_ended(
+        &mut self,
+        owed: Request,
+        relayed: &mut Relayed,
+    ) -> Result<Fate, &'static str> {
         match owed {
             Request::InjectedQuery => {
                 let next = self.backend.requests.front();
@@ -64,156 +98,106 @@ impl<S: Socket> Relay<'_, S> {
                     relayed.settings_mismatch = true;
                     return Err(MISMATCH);
                 }
-                return Ok(Fate::Skip);
             }
-            Request::InjectedLift => {
-                relayed.lifted = self.backend.lift_ended();
-                return Ok(Fate::Skip);
-            }
-            Request::TellIdentity => return Ok(Fate::Skip),
+            Request::InjectedLift => relayed.lifted = self.backend.lift_ended(),
             Request::HandOver => {
                 relayed.handed_over = Some(Box::new(self.backend.hand_over_ended()?));
-                return Ok(Fate::Skip);
             }
-            Request::InjectedPrepare => {
-                self.backend.prepare_ended();
-                return Ok(Fate::Skip);
-            }
-            Request::InjectedQuestion => {
-                match &mut self.client {
-                    Some(client) => client.conclude(self.backend),
-                    None => self.backend.unverified = None,
-                }
-                return Ok(Fate::Skip);
-            }
+            Request::InjectedPrepare => self.backend.prepare_ended(),
+            Request::InjectedQuestion => match &mut self.client {
+                Some(client) => client.conclude(self.backend),
+                None => self.backend.unverified = None,
+            },
             _ => {}
         }
-        if self.backend.replay.is_healing() {
-            relayed.heal = true;
-            return Ok(Fate::Skip);
+        Ok(Fate::Skip)
+    }
+
+    /// The ROLLBACK has worked that went before the Query that waits.
+    fn rolled_back_ahead(&mut self) {
+        self.backend.retries_sql = true;
+        self.backend.transactions += 1;
+        if let Some(client) = &mut self.client {
+            client.desired = self.backend.applied.clone();
+            client.pending_session().unusual_portals.clear();
+            client.pending_session().portals.clear();
         }
-        if matches!(owed, Request::InjectedRollback) {
-            self.backend.retries_sql = true;
-            self.backend.transactions += 1;
-            if let Some(client) = &mut self.client {
-                client.desired = self.backend.applied.clone();
-                client.pending_session().unusual_portals.clear();
-                client.pending_session().portals.clear();
+    }
+
+    /// Closes the server connection's own books, and those of its pool.
+    fn close_books(&mut self, owed: Request, now: Time, relayed: &mut Relayed) {
+        let backend = &mut *self.backend;
+        let is_idle = backend.status == TransactionStatus::Idle;
+        if backend.requests.is_empty() {
+            backend.since = now;
+            backend.vacancy = None;
+            if is_idle && !backend.requests.is_in_pipeline() {
+                backend.rereading = false;
+                backend.local_path = false;
             }
-            return Ok(Fate::Skip);
-        }
-        if self.backend.requests.is_empty() {
-            self.backend.since = now;
-            self.backend.vacancy = None;
-            if status == TransactionStatus::Idle && !self.backend.requests.is_in_pipeline() {
-                self.backend.rereading = false;
-                self.backend.local_path = false;
-            }
-        }
-        if status == TransactionStatus::Idle {
-            self.backend.notifies_unheard = true;
-            self.backend.retries_sql = true; // a table may be there now
-            self.backend.transactions += 1;
-            relayed.transactions += 1;
         }
         relayed.queries += 1;
-        if status == TransactionStatus::Idle {
-            let changed = self.backend.at_stake.settle(!self.backend.requests.is_empty());
+        if is_idle {
+            backend.notifies_unheard = true;
+            backend.retries_sql = true; // a table may be there now
+            backend.transactions += 1;
+            relayed.transactions += 1;
+            let changed = backend.at_stake.settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             if changed.catalog {
-                self.backend.pool.expect_other_functions();
+                backend.pool.expect_other_functions();
             }
             if changed.schema {
-                self.backend.pool.schema_changed(); // before any client can learn of it here
+                backend.pool.schema_changed(); // before any client can learn of it here
             }
         }
-        if matches!(owed, Request::Query) {
-            self.backend.longer.clear();
+        if owed == Request::Query {
+            backend.longer.clear();
         }
-        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if status == TransactionStatus::Idle
-            && self.backend.requests.is_empty()
-            && !self.backend.requests.is_in_pipeline()
-            && let Some(extra) = &mut client.pending_session
-        {
-            // Portals end with their transaction.
-            extra.unusual_portals.clear();
-            extra.portals.clear();
-        }
-        if status == TransactionStatus::Idle && !self.backend.requests.is_in_pipeline() {
-            self.backend.requests.forget_portals();
-        }
-        // What was taken back with the pipeline is wanted all the same.
-        let wanted = reverted.then(|| client.desired.clone());
-        if !client.is_session_mode() && !reverted && !self.backend.depend_alike(&client.desired) {
-            settings_changed(client, self.backend);
-        }
-        if client.pending_session.is_some() && !later {
-            let own = !matches!(owed, Request::InjectedSync);
-            let reports = client.pending_session.as_mut().filter(|_| own);
-            let mut told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
-            told.extend(settle_extra(client, self.backend, own));
-            if !told.is_empty() {
-                self.report(&told, at, run, relayed);
-            }
-        } else if client.desired != self.backend.applied {
-            client.desired = self.backend.applied.clone();
-        }
-        if !unsaid.is_empty() && !matches!(owed, Request::InjectedSync) {
-            self.report(&unsaid, at, run, relayed);
-        }
-        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if let Some(wanted) = wanted {
-            client.desired = wanted;
-        }
-        if client.failed
-            && let Some(doubt) = &mut self.backend.unverified
-        {
-            doubt.undone();
-        }
+    }
+
+    /// Compares the books with what the server reports of its session, once nothing is under way. What the
+    /// client is due of that report.
+    fn compare_with_report(
+        &mut self,
+        reverted: bool,
+        relayed: &mut Relayed,
+    ) -> Result<Vec<u8>, &'static str> {
+        let Some(client) = self.client.as_deref_mut() else { return Ok(Vec::new()) };
         let failed = std::mem::replace(&mut client.failed, false);
-        if status == TransactionStatus::Idle
-            && self.backend.requests.is_empty()
-            && !self.backend.requests.is_in_pipeline()
-        {
-            client.keep_to_ask(self.backend, failed);
-            // (A client that has its backend to itself sets what the books do not have.)
-            let alone = client.is_session_mode() || client.exclusive;
-            if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees()
-            {
-                relayed.settings_mismatch = true;
-                self.backend.spoiled.get_or_insert(MISMATCH);
-                if client.is_pinned() {
-                    return Err(MISMATCH);
-                }
-            }
-            let told = client.heed_report(self.backend);
-            if !told.is_empty() && !matches!(owed, Request::InjectedSync) {
-                self.report(&told, at, run, relayed);
+        if !self.backend.is_between_transactions() {
+            return Ok(Vec::new());
+        }
+        client.keep_to_ask(self.backend, failed);
+        // (A client that has its backend to itself sets what the books do not have.)
+        let alone = client.is_session_mode() || client.exclusive;
+        if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
+            relayed.settings_mismatch = true;
+            self.backend.spoiled.get_or_insert(MISMATCH);
+            if client.is_pinned() {
+                return Err(MISMATCH);
             }
         }
-        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if matches!(owed, Request::InjectedSync) {
-            return Ok(Fate::Skip);
-        }
-        if client.mode == PoolMode::Statement && status != TransactionStatus::Idle {
+        Ok(client.heed_report(self.backend))
+    }
+
+    /// What becomes of the ReadyForQuery of a client's own.
+    fn give_ready(&mut self, relayed: &mut Relayed) -> Fate {
+        let Some(client) = &self.client else { return Fate::Skip };
+        if client.mode == PoolMode::Statement && self.backend.status != TransactionStatus::Idle {
             let error = ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,
                 "transaction blocks are not allowed in statement pooling mode",
             )
             .hint("Use a database or user with pool_mode = \"transaction\".");
             relayed.goodbye = Some(Box::new(error));
-            return Ok(Fate::Skip);
+            return Fate::Skip;
         }
-        if status == TransactionStatus::Idle
-            && client.holds_ready()
-            && self.backend.requests.is_empty()
-            && !self.backend.requests.is_in_pipeline()
-        {
+        if client.holds_ready() && self.backend.is_between_transactions() {
             relayed.listens = true; // answered once the listening connection is where it must be
-            return Ok(Fate::Skip);
+            return Fate::Skip;
         }
-        Ok(Fate::Pass)
+        Fate::Pass
     }
 
     /// A DISCARD ALL or DEALLOCATE ALL has worked. An error after it in the same text or pipeline
@@ -232,6 +216,57 @@ impl<S: Socket> Relay<'_, S> {
             self.backend.statements.settle();
         }
     }
+}
+
+/// A query or pipeline that has ended, to its client.
+#[derive(Clone, Copy)]
+struct Ended {
+    /// It is one of the client's, not one that a Sync of ours has ended.
+    own: bool,
+    /// What is out of the ordinary is settled by a later one.
+    later: bool,
+    /// Settings that went within it have been taken back with it.
+    reverted: bool,
+}
+
+/// Closes the books of a client's session. The ParameterStatus messages that it is due.
+fn close_session_books<S: Socket>(
+    client: &mut Client<S>,
+    backend: &mut Backend<S>,
+    ended: Ended,
+) -> Vec<u8> {
+    if backend.status == TransactionStatus::Idle && !backend.requests.is_in_pipeline() {
+        // Portals end with their transaction.
+        if backend.requests.is_empty()
+            && let Some(extra) = &mut client.pending_session
+        {
+            extra.unusual_portals.clear();
+            extra.portals.clear();
+        }
+        backend.requests.forget_portals();
+    }
+    // What was taken back with the pipeline is wanted all the same.
+    let wanted = ended.reverted.then(|| client.desired.clone());
+    if !client.is_session_mode() && !ended.reverted && !backend.depend_alike(&client.desired) {
+        settings_changed(client, backend);
+    }
+    let mut told = Vec::new();
+    if client.pending_session.is_some() && !ended.later {
+        let reports = client.pending_session.as_mut().filter(|_| ended.own);
+        told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
+        told.extend(settle_extra(client, backend, ended.own));
+    } else if client.desired != backend.applied {
+        client.desired = backend.applied.clone();
+    }
+    if let Some(wanted) = wanted {
+        client.desired = wanted;
+    }
+    if client.failed
+        && let Some(doubt) = &mut backend.unverified
+    {
+        doubt.undone();
+    }
+    told
 }
 
 /// The pipeline that has just ended has changed settings that parse analysis reads: what was parsed
@@ -315,14 +350,112 @@ fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name:
         || (backend.parameters.get(name).is_some() && backend.applied.get(name).is_some())
 }
 
+/// A RESET or DISCARD ALL that has worked.
+struct Reset<'a> {
+    /// What it took back.
+    resetting: &'a Resetting,
+    /// It is a DISCARD ALL.
+    discards: bool,
+    /// Settings that were SET after it, in the same text.
+    set_again: Vec<Box<[u8]>>,
+}
+
+impl Reset<'_> {
+    /// What the server has now, where the settings that it took back are at the server's own start values;
+    /// and what the client wants, with the client's (`start`).
+    fn settings<S: Socket>(
+        &self,
+        backend: &Backend<S>,
+        start: &Settings,
+    ) -> (SettingsBuilder, SettingsBuilder) {
+        match self.resetting {
+            Resetting::Names(names) => self.settings_of_names(names, backend, start),
+            Resetting::All | Resetting::No => self.settings_of_all(backend, start),
+        }
+    }
+
+    fn settings_of_names<S: Socket>(
+        &self,
+        names: &[Box<[u8]>],
+        backend: &Backend<S>,
+        start: &Settings,
+    ) -> (SettingsBuilder, SettingsBuilder) {
+        let mut applied = SettingsBuilder::from(&backend.applied);
+        for name in names.iter().filter(|name| backend.parameters.get(name).is_none()) {
+            applied.remove(name);
+        }
+        let mut desired = applied.clone();
+        for name in names.iter().filter(|name| !set_after_all(backend, &self.set_again, name)) {
+            match start.get(name) {
+                Some(value) => desired.set(name, value),
+                None => desired.remove(name),
+            };
+        }
+        (applied, desired)
+    }
+
+    fn settings_of_all<S: Socket>(
+        &self,
+        backend: &Backend<S>,
+        start: &Settings,
+    ) -> (SettingsBuilder, SettingsBuilder) {
+        let mut applied = SettingsBuilder::from(&backend.applied);
+        let keeps = |name: &[u8]| !self.discards && KEPT_BY_RESET_ALL.contains(&name);
+        for (name, _) in backend.applied.iter().filter(|(name, _)| !keeps(name)) {
+            if is_custom(name) {
+                applied.set(name, b""); // the name itself stays
+            } else if backend.parameters.get(name).is_none() {
+                applied.remove(name);
+            }
+        }
+        let mut desired = SettingsBuilder::from(start);
+        for (name, _) in backend.applied.iter().filter(|(name, _)| is_custom(name)) {
+            desired.set(name, start.get(name).unwrap_or_default());
+        }
+        for (name, value) in backend.applied.iter().filter(|(name, _)| keeps(name)) {
+            desired.set(name, value);
+        }
+        if self.discards {
+            for name in KEPT_BY_RESET_ALL {
+                applied.remove(name); // SET SESSION AUTHORIZATION DEFAULT
+            }
+        }
+        let settable = |name: &[u8]| !ServerParameters::is_fixed(name);
+        let pairs = backend.parameters.pairs.iter();
+        for (name, value) in pairs.filter(|(name, _)| settable(name)) {
+            if set_after_all(backend, &self.set_again, name) {
+                desired.set(name, backend.applied.get(name).unwrap_or(value));
+            }
+        }
+        (applied, desired)
+    }
+}
+
+/// What a client is due whose view of the settings that the server reports changes from what it believed.
+fn reports_due<S: Socket>(
+    desired: &Settings,
+    believed: &Settings,
+    backend: &Backend<S>,
+) -> Vec<u8> {
+    let mut told = Vec::new();
+    // (Who it is, the server has told it.)
+    let settable = backend.parameters.pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
+    for (name, own) in settable {
+        let now = desired.get(name).unwrap_or(own);
+        if now != believed.get(name).unwrap_or(own) {
+            build::parameter_status(&mut told, name, now);
+        }
+    }
+    told
+}
+
 /// Closes the books of what was out of the ordinary. Returns the ParameterStatus messages that
 /// the client is due.
 /// `own`: a pipeline of the client's has ended, not one that a Sync of ours has.
 fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own: bool) -> Vec<u8> {
     let discarded = client.pending_session.as_ref().is_some_and(|extra| extra.discarded);
     let failed = client.failed && !discarded;
-    let mut told = Vec::new();
-    let Some(extra) = &mut client.pending_session else { return told };
+    let Some(extra) = &mut client.pending_session else { return Vec::new() };
     let forgetting = std::mem::take(&mut extra.forgetting);
     let resetting = std::mem::take(&mut extra.resetting);
     let set_again = std::mem::take(&mut extra.set_again);
@@ -363,70 +496,13 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     if failed || resetting == Resetting::No {
         client.desired = backend.applied.clone();
     } else {
-        // On the server these are now at the server's own start values, not at the client's.
-        let mut applied = SettingsBuilder::from(&backend.applied);
-        let mut desired;
-        match &resetting {
-            Resetting::Names(names) => {
-                for name in names.iter().filter(|name| backend.parameters.get(name).is_none()) {
-                    applied.remove(name);
-                }
-                desired = applied.clone();
-                for name in names.iter().filter(|name| !set_after_all(backend, &set_again, name)) {
-                    match client.record.start.get(name) {
-                        Some(value) => desired.set(name, value),
-                        None => desired.remove(name),
-                    };
-                }
-            }
-            Resetting::All | Resetting::No => {
-                let keeps = |name: &[u8]| discarding.is_none() && KEPT_BY_RESET_ALL.contains(&name);
-                for (name, _) in backend.applied.iter().filter(|(name, _)| !keeps(name)) {
-                    if is_custom(name) {
-                        applied.set(name, b""); // the name itself stays
-                    } else if backend.parameters.get(name).is_none() {
-                        applied.remove(name);
-                    }
-                }
-                desired = SettingsBuilder::from(&client.record.start);
-                for (name, _) in backend.applied.iter().filter(|(name, _)| is_custom(name)) {
-                    desired.set(name, client.record.start.get(name).unwrap_or_default());
-                }
-                for (name, value) in backend.applied.iter().filter(|(name, _)| keeps(name)) {
-                    desired.set(name, value);
-                }
-                if discarding.is_some() {
-                    for name in KEPT_BY_RESET_ALL {
-                        applied.remove(name); // SET SESSION AUTHORIZATION DEFAULT
-                    }
-                }
-                let settable = |name: &[u8]| !ServerParameters::is_fixed(name);
-                let pairs = backend.parameters.pairs.iter();
-                for (name, value) in pairs.filter(|(name, _)| settable(name)) {
-                    if set_after_all(backend, &set_again, name) {
-                        match backend.applied.get(name) {
-                            Some(value) => desired.set(name, value),
-                            None => desired.set(name, value),
-                        };
-                    }
-                }
-            }
-        }
+        let reset = Reset { resetting: &resetting, discards: discarding.is_some(), set_again };
+        let (applied, desired) = reset.settings(backend, &client.record.start);
         let mut interner = backend.pool.interner();
         backend.applied = interner.share(applied.build());
         client.desired = interner.share(desired.build());
     }
-    // Its view of the settings that the server reports changes from what it believed.
-    // (Who it is, the server has told it.)
-    let settable = backend.parameters.pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
-    for (name, own) in settable {
-        let value =
-            |settings: &Settings| settings.get(name).map_or_else(|| own.to_vec(), <[u8]>::to_vec);
-        let now = value(&client.desired);
-        if tells && now != value(&believed) {
-            build::parameter_status(&mut told, name, &now);
-        }
-    }
+    let told = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };
     if !own && !told.is_empty() {
         // With the end of its own pipeline, as the server would tell it.
         client.pending_session().untold = Some((believed, told));

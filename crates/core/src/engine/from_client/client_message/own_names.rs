@@ -196,6 +196,20 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.without_more_names(text, effects)
     }
 
+    /// See [`Self::bring_own_names`]: of a message of a pipeline. (In place of a DEALLOCATE by itself, a
+    /// stand-in is bound.)
+    pub(super) fn bring_own_names_of(
+        &mut self,
+        text: &[u8],
+        effects: &Effects,
+    ) -> Result<(), Halt> {
+        let unusual = effects.unusual.as_ref();
+        if unusual.is_none_or(|unusual| unusual.deallocates.is_none()) {
+            self.bring_own_names(text, effects)?;
+        }
+        Ok(())
+    }
+
     /// Whether the last statement that the pipeline at hand executes ends a transaction that has failed.
     fn rolls_back_in_pipeline(&self) -> bool {
         let mut ahead = self.backend.requests.since_sync();
