@@ -1,4 +1,4 @@
-//! The shape of the source tree: file lengths and names.
+//! The shape of the source tree: lengths of files and functions, and names.
 
 use crate::finding::Finding;
 use crate::tree::Tree;
@@ -7,6 +7,11 @@ use crate::tree::Tree;
 const LINES_MAX: usize = 1_200;
 /// Past this one should ask.
 const LINES_WARN: usize = 800;
+
+/// A function of the core that is longer decides more than one thing. Elsewhere one should ask.
+const FUNCTION_LINES_MAX: usize = 80;
+/// Where functions are held to that.
+const SHORT_FUNCTIONS: &str = "crates/core/src/";
 
 const SOURCES: [&str; 5] = [".rs", ".py", ".sh", ".c", ".h"];
 
@@ -28,7 +33,16 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             }
         }
     }
-    for (path, _) in tree.ending(".rs") {
+    for (path, text) in tree.ending(".rs") {
+        for (function, lines) in long_functions(text) {
+            let message = format!("`{function}` has {lines} lines, {FUNCTION_LINES_MAX} at most");
+            findings.push(match path.starts_with(SHORT_FUNCTIONS) {
+                true if !path.contains("/tests") => Finding::error(path, message),
+                true => continue,
+                false if path.contains("/tests") => continue,
+                false => Finding::warning(path, message),
+            });
+        }
         let name = path.rsplit('/').next().unwrap_or(path).trim_end_matches(".rs");
         if name == "mod" {
             findings.push(Finding::error(path, "write foo.rs beside foo/ instead of foo/mod.rs"));
@@ -38,6 +52,39 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     findings
+}
+
+/// The functions of a formatted source that are longer than that, with their lines from the first of the
+/// signature to the closing brace.
+fn long_functions(text: &str) -> Vec<(&str, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let mut long = Vec::new();
+    for (first, line) in lines.iter().enumerate() {
+        let Some(name) = function(line) else { continue };
+        let indent = line.len() - line.trim_start().len();
+        let ends = |line: &&str| line.strip_prefix(&lines[first][..indent]) == Some("}");
+        let length = lines[first..].iter().position(ends).map_or(0, |last| last + 1);
+        // (One without a body, or with one on its line, has no brace of its own.)
+        let opens = |line: &&&str| line.ends_with(['{', ';', '}']);
+        let has_body = lines[first..].iter().find(opens).is_some_and(|line| line.ends_with('{'));
+        if has_body && length > FUNCTION_LINES_MAX {
+            long.push((name, length));
+        }
+    }
+    long
+}
+
+/// The name of the function whose signature begins on this line.
+fn function(line: &str) -> Option<&str> {
+    const BEFORE: [&str; 5] = ["pub", "const", "async", "unsafe", "extern"];
+    let (before, rest) = line.split_once("fn ")?;
+    let known = |word: &str| BEFORE.iter().any(|known| word.starts_with(known)) || word == "in";
+    let is_path = |word: &str| word.ends_with(')');
+    if !before.split_whitespace().all(|word| known(word) || is_path(word)) {
+        return None;
+    }
+    let end = rest.find(|c: char| !(c.is_alphanumeric() || c == '_'))?;
+    (end > 0).then_some(&rest[..end])
 }
 
 #[cfg(test)]
@@ -57,6 +104,24 @@ mod tests {
         assert_eq!(levels("a.rs", LINES_MAX + 1), [Level::Error]);
         assert_eq!(levels("tests/a.py", LINES_MAX + 1), [Level::Error]);
         assert_eq!(levels("Cargo.lock", LINES_MAX + 1), []);
+    }
+
+    #[test]
+    fn functions_of_the_core_are_short() {
+        let of = |lines: usize| {
+            let body = "        x();\n".repeat(lines - 2);
+            format!("impl A {{\n    pub(in crate::a) fn long(&self) {{\n{body}    }}\n}}\n")
+        };
+        let levels = |path: &str, lines: usize| -> Vec<Level> {
+            check(&Tree::of(&[(path, &of(lines))])).iter().map(|f| f.level).collect()
+        };
+        assert_eq!(levels("crates/core/src/a.rs", FUNCTION_LINES_MAX), []);
+        assert_eq!(levels("crates/core/src/a.rs", FUNCTION_LINES_MAX + 1), [Level::Error]);
+        assert_eq!(levels("crates/core/src/a/tests.rs", FUNCTION_LINES_MAX + 1), []);
+        assert_eq!(levels("crates/hawser/src/a.rs", FUNCTION_LINES_MAX + 1), [Level::Warning]);
+        // What ends with a semicolon has no lines, nor has a word in a comment.
+        let none = "trait A {\n    fn a(&self);\n}\n// the fn of\n".to_owned() + &of(80);
+        assert_eq!(check(&Tree::of(&[("crates/core/src/a.rs", &none)])).len(), 0);
     }
 
     #[test]

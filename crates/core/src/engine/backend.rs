@@ -229,20 +229,16 @@ pub struct Backend<S: Socket> {
 impl<S: Socket> Backend<S> {
     /// From what the dialler brings.
     pub(super) fn new(seed: BackendSeed<S>, home: LoopId, place: Slot) -> Self {
-        let keep = seed.pool.settings().max_prepared_statements;
+        let keep = seed.pool.settings().max_prepared_statements as usize;
+        let functions = Functions::of(&seed.pool);
+        let functions_serial = seed.pool.functions_serial();
         let report = seed.report.filter(|_| seed.pool.trusts_reports());
-        let exact =
-            report.map(|report| Box::new(SessionReport::new(report, seed.pool.reporting.one())));
-        let (functions, functions_serial) =
-            (Functions::of(&seed.pool), seed.pool.functions_serial());
+        let of_report = |report| Box::new(SessionReport::new(report, seed.pool.reporting.one()));
+        let session_report = report.map(of_report);
         let shared = seed.pool.is_shared_by_users();
-        let (mut hand_over, mut told) = (None, None);
-        match seed.hand_over {
-            Some(key) if shared => {
-                hand_over = Some(Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters)));
-            }
-            key => told = key.map(|key| Box::new(ClientIdentity::new(key))),
-        }
+        let (own, told) = if shared { (seed.hand_over, None) } else { (None, seed.hand_over) };
+        let of_key = |key| Box::new(HandOver::new(key, &seed.pool.user, &seed.parameters));
+        let hand_over = own.map(of_key);
         let mut backend = Self {
             id: seed.id,
             socket: seed.socket,
@@ -271,7 +267,7 @@ impl<S: Socket> Backend<S> {
             rereading: false,
             parameters: seed.parameters,
             pool: seed.pool,
-            statements: BackendStatements::new(keep as usize),
+            statements: BackendStatements::new(keep),
             unnamed: ServerUnnamed::default(),
             spoiled: None,
             tidying: Tidying::No,
@@ -303,10 +299,10 @@ impl<S: Socket> Backend<S> {
             functions_serial,
             within: None,
             ahead: Ahead::default(),
-            session_report: exact,
+            session_report,
             shared,
             hand_over,
-            client_identity: told,
+            client_identity: told.map(|key| Box::new(ClientIdentity::new(key))),
             _permit: seed.permit,
         };
         backend.leave_to_nobody(true);

@@ -407,29 +407,9 @@ impl Effects {
         let mut unusual = Unusual::default();
         let mut named = Named::default();
         for statement in findings.statements() {
-            effects.ends = effects.ends.union(statement.verb.ends());
+            effects.add(&statement.verb);
             unusual.add(&statement.verb);
             named.add(&statement.verb);
-            if let Verb::Prepare(name)
-            | Verb::Execute(name)
-            | Verb::Deallocate(OneOrAll::One(name)) = &statement.verb
-            {
-                effects.mentions.push(name.as_bytes().into());
-            }
-            if let Verb::Execute(name) = &statement.verb {
-                effects.executes.push(name.as_bytes().into());
-            }
-            match &statement.verb {
-                Verb::Prepare(name) => effects.prepares.push(name.as_bytes().into()),
-                Verb::Set { .. }
-                | Verb::SetSessionCharacteristics { .. }
-                | Verb::Reset(_)
-                | Verb::ResetAll
-                | Verb::Execute(_)
-                | Verb::Do
-                | Verb::Call => effects.sets_beside = true,
-                _ => {}
-            }
         }
         let all_known = !findings.unsure && !findings.truncated;
         if all_known && !findings.flags.contains(Part::Listen) {
@@ -458,6 +438,30 @@ impl Effects {
 }
 
 impl Effects {
+    /// Adds what one statement does besides.
+    fn add(&mut self, verb: &Verb) {
+        self.ends = self.ends.union(verb.ends());
+        if let Verb::Prepare(name) | Verb::Execute(name) | Verb::Deallocate(OneOrAll::One(name)) =
+            verb
+        {
+            self.mentions.push(name.as_bytes().into());
+        }
+        match verb {
+            Verb::Prepare(name) => self.prepares.push(name.as_bytes().into()),
+            Verb::Execute(name) => {
+                self.executes.push(name.as_bytes().into());
+                self.sets_beside = true;
+            }
+            Verb::Set { .. }
+            | Verb::SetSessionCharacteristics { .. }
+            | Verb::Reset(_)
+            | Verb::ResetAll
+            | Verb::Do
+            | Verb::Call => self.sets_beside = true,
+            _ => {}
+        }
+    }
+
     /// Which settings the text sets whose values no message tells.
     fn name_settings(&mut self, findings: &Findings, reported: &impl Fn(&[u8]) -> bool) {
         let mut unnamed = findings.flags.intersection(IN_DOUBT);

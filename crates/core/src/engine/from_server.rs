@@ -92,16 +92,6 @@ pub(super) struct Relay<'a, S: Socket> {
     pub(super) has_plain_lane: bool,
 }
 
-/// What becomes of a row.
-enum Row {
-    /// It goes to the client.
-    Passed,
-    /// It was for Hawser, and all here.
-    Taken,
-    /// It is for Hawser, and not all here.
-    Short,
-}
-
 /// What is done with a message.
 enum Fate {
     Pass,
@@ -115,101 +105,14 @@ impl<S: Socket> Relay<'_, S> {
         self.take_up_reports(&mut relayed);
         let mut at = self.pass_plain_answer();
         let mut run = 0;
-        while at < self.bytes.len() {
-            let rest = &self.bytes[at..];
-            if self.backend.receiving_rest > 0 {
-                let part = self.backend.receiving_rest.min(rest.len());
-                self.backend.receiving_rest -= part;
-                at += part;
-                continue;
-            }
-            let header = match frame::header(rest) {
-                Framed::Short => break,
-                Framed::Header(header) => header,
-                Framed::BadLength { .. } => {
-                    relayed.broken = Some("the server sent a message of impossible length");
-                    break;
-                }
-            };
-            let total = header.total();
-            if total > self.message_bytes_max {
-                relayed.broken = Some("the server sent a message longer than max_packet_size");
-                break;
-            }
-            if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
-                match self.row(total, rest, &mut run, at) {
-                    Ok(Row::Passed) => {
-                        let part = total.min(rest.len());
-                        self.backend.receiving_rest = total - part;
-                        at += part;
-                        continue;
-                    }
-                    Ok(Row::Taken) => {
-                        self.cut(&mut run, at);
-                        at += total;
-                        run = at;
-                        continue;
-                    }
-                    Ok(Row::Short) => break,
-                    Err(reason) => {
-                        relayed.broken = Some(reason);
-                        break;
-                    }
-                }
-            }
-            if total > rest.len() {
-                match self.waits_for_rest(header.kind, total, rest.len()) {
-                    Ok(false) => {}
-                    Ok(true) => break,
-                    Err(reason) => {
-                        relayed.broken = Some(reason);
-                        break;
-                    }
-                }
-            }
-            if total <= rest.len() {
-                let body = &rest[HEADER_BYTES..total];
-                let usual = match header.kind {
-                    kind::READY_FOR_QUERY => self.ready_as_usual(body, now, &mut relayed),
-                    kind => self.is_usual(kind, body),
-                };
-                if usual {
-                    at += total;
-                    continue;
-                }
-            }
-            relayed.whole = total <= rest.len();
-            relayed.has_unusual = true;
-            let body = &self.bytes[at + HEADER_BYTES..at + total.min(rest.len())];
-            let fate = match self.message(header.kind, body, &mut run, at, now, &mut relayed) {
-                Ok(fate) => fate,
+        while at < self.bytes.len() && relayed.goodbye.is_none() {
+            match self.pass_next(&mut run, at, now, &mut relayed) {
+                Ok(0) => break,
+                Ok(bytes) => at += bytes,
                 Err(reason) => {
                     relayed.broken = Some(reason);
                     break;
                 }
-            };
-            let part = total.min(rest.len());
-            match fate {
-                Fate::Pass => {
-                    self.backend.receiving_rest = total - part;
-                }
-                Fate::Skip | Fate::Replace(_) if part < total => {
-                    relayed.broken = Some("the server sent an answer of unexpected length");
-                    break;
-                }
-                Fate::Skip => {
-                    self.cut(&mut run, at);
-                    run = at + part;
-                }
-                Fate::Replace(other) => {
-                    self.cut(&mut run, at);
-                    self.out.extend_from_slice(&other);
-                    run = at + part;
-                }
-            }
-            at += part;
-            if relayed.goodbye.is_some() {
-                break;
             }
         }
         if relayed.broken.is_none() && self.backend.receiving_rest == 0 {
@@ -227,29 +130,91 @@ impl<S: Socket> Relay<'_, S> {
         relayed
     }
 
-    /// What becomes of a row, or of copy data, which is `total` bytes long.
+    /// Deals with the next message, or with what has come of it. How many bytes that were; 0: more of it must
+    /// be here.
     #[inline]
-    fn row(
+    fn pass_next(
         &mut self,
-        total: usize,
-        rest: &[u8],
         run: &mut usize,
         at: usize,
-    ) -> Result<Row, &'static str> {
-        let asked_for = |owed: Option<Request>| {
+        now: Time,
+        relayed: &mut Relayed,
+    ) -> Result<usize, &'static str> {
+        let rest = &self.bytes[at..];
+        if self.backend.receiving_rest > 0 {
+            let part = self.backend.receiving_rest.min(rest.len());
+            self.backend.receiving_rest -= part;
+            return Ok(part);
+        }
+        let header = match frame::header(rest) {
+            Framed::Short => return Ok(0),
+            Framed::Header(header) => header,
+            Framed::BadLength { .. } => {
+                return Err("the server sent a message of impossible length");
+            }
+        };
+        let total = header.total();
+        if total > self.message_bytes_max {
+            return Err("the server sent a message longer than max_packet_size");
+        }
+        if header.kind == kind::DATA_ROW || header.kind == kind::COPY_DATA {
+            return self.row(total, run, at);
+        }
+        if total > rest.len() {
+            if self.waits_for_rest(header.kind, total, rest.len())? {
+                return Ok(0);
+            }
+        } else {
+            let body = &rest[HEADER_BYTES..total];
+            let usual = match header.kind {
+                kind::READY_FOR_QUERY => self.ready_as_usual(body, now, relayed),
+                kind => self.is_usual(kind, body),
+            };
+            if usual {
+                return Ok(total);
+            }
+        }
+        let part = total.min(rest.len());
+        relayed.whole = part == total;
+        relayed.has_unusual = true;
+        match self.message(header.kind, &rest[HEADER_BYTES..part], run, at, now, relayed)? {
+            Fate::Pass => self.backend.receiving_rest = total - part,
+            Fate::Skip | Fate::Replace(_) if part < total => {
+                return Err("the server sent an answer of unexpected length");
+            }
+            Fate::Skip => {
+                self.cut(run, at);
+                *run = at + part;
+            }
+            Fate::Replace(other) => {
+                self.cut(run, at);
+                self.out.extend_from_slice(&other);
+                *run = at + part;
+            }
+        }
+        Ok(part)
+    }
+
+    /// Deals with a row, or with copy data, which is `total` bytes long. As [`Self::pass_next`].
+    #[inline]
+    fn row(&mut self, total: usize, run: &mut usize, at: usize) -> Result<usize, &'static str> {
+        let rest = &self.bytes[at..];
+        let is_client_row = |owed: Option<Request>| {
             matches!(owed, Some(Request::Query | Request::Execute | Request::Statements(_)))
         };
         match self.backend.requests.front() {
-            owed if asked_for(owed) => Ok(Row::Passed),
+            owed if is_client_row(owed) => {}
             Some(Request::InjectedQuestion) => {
                 if total > rest.len() && rest.len() < LOOKED_AT_BYTES_MAX {
-                    return Ok(Row::Short);
+                    return Ok(0);
                 }
                 if total > rest.len() {
                     return Err("the server sent a row too long to be looked at");
                 }
                 self.backend.take_answer(&rest[HEADER_BYTES..total]);
-                Ok(Row::Taken)
+                self.cut(run, at);
+                *run = at + total;
+                return Ok(total);
             }
             // A setting that is a list is set by a SELECT.
             Some(
@@ -263,23 +228,27 @@ impl<S: Socket> Relay<'_, S> {
                     return Err("the server sent a row that no setting gives");
                 }
                 if total > rest.len() {
-                    return Ok(Row::Short);
+                    return Ok(0);
                 }
                 if let Some(client) = &mut self.client
                     && client.listens()
                 {
                     client.note_row(&rest[HEADER_BYTES..total]);
                 }
-                Ok(Row::Taken)
+                self.cut(run, at);
+                *run = at + total;
+                return Ok(total);
             }
             _ => {
                 self.give_own_answers(run, at);
-                match asked_for(self.backend.requests.front()) {
-                    true => Ok(Row::Passed),
-                    false => Err("the server sent rows that nobody asked for"),
+                if !is_client_row(self.backend.requests.front()) {
+                    return Err("the server sent rows that nobody asked for");
                 }
             }
         }
+        let part = total.min(rest.len());
+        self.backend.receiving_rest = total - part;
+        Ok(part)
     }
 
     /// Whether a message of this kind waits until more of it is here, or all.

@@ -565,20 +565,53 @@ impl<S: Socket> Client<S> {
         exact: &SessionReport,
         named: &[Box<[u8]>],
     ) -> ReportedSettings {
-        let report = &exact.report;
-        let start = &self.record.start;
-        let mut told = ReportedSettings::default();
-        let mut applied = SettingsBuilder::from(&backend.applied);
-        let mut desired = SettingsBuilder::from(&self.desired);
-        let mut changed = false;
-        let known = |name: &[u8]| backend.applied.get(name);
-        let own = |set: &SetTo| {
-            let nobodys = exact.nobodys.setting(&set.name) == Some(set);
-            (!nobodys || known(&set.name).is_some())
-                && !(*set.name == *b"session_authorization"
-                    && set.value.as_deref() == Some(backend.role().as_bytes()))
+        let mut reading = ReadingSettings {
+            applied: SettingsBuilder::from(&backend.applied),
+            desired: SettingsBuilder::from(&self.desired),
+            changed: false,
+            told: ReportedSettings::default(),
         };
-        for set in report.settings.iter().filter(|set| own(set)) {
+        reading.take_set(backend, exact, named);
+        reading.take_reset(backend, exact, &self.record.start);
+        reading.take_taken_back(backend, exact, self);
+        reading.take_own_values(exact, self);
+        let ReadingSettings { applied, desired, changed, mut told } = reading;
+        told.applied = changed.then(|| (applied.build(), desired.build()));
+        told
+    }
+}
+
+/// Whether a setting of the report is the client's: it is not at the value that it has for a client
+/// without any, nor is it the role that the pool gives.
+fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
+    let nobodys = exact.nobodys.setting(&set.name) == Some(set);
+    (!nobodys || backend.applied.get(&set.name).is_some())
+        && !(*set.name == *b"session_authorization"
+            && set.value.as_deref() == Some(backend.role().as_bytes()))
+}
+
+/// What a report says of settings, as far as it has been read.
+struct ReadingSettings {
+    /// What the server has.
+    applied: SettingsBuilder,
+    /// What the client wants.
+    desired: SettingsBuilder,
+    /// Either differs from what was known.
+    changed: bool,
+    told: ReportedSettings,
+}
+
+impl ReadingSettings {
+    /// Takes what has been set.
+    fn take_set<S: Socket>(
+        &mut self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        named: &[Box<[u8]>],
+    ) {
+        let report = &exact.report;
+        let known = |name: &[u8]| backend.applied.get(name);
+        for set in report.settings.iter().filter(|set| is_clients(backend, exact, set)) {
             let name = &*set.name;
             let part = Part::of_setting(name, |_| false);
             let Some(part) = part.filter(|part| *part != Part::Seed && !backend.tells_value(set))
@@ -591,72 +624,93 @@ impl<S: Socket> Client<S> {
                 || backend.is_of_superuser()
                 || if is_custom(name) { report.knows(name) } else { !is_for_superusers(name) };
             if !may_set || !can_move(name) {
-                told.stays.insert(part);
+                self.told.stays.insert(part);
                 continue;
             }
             match &set.value {
                 Some(value) => {
                     if known != Some(&**value) {
-                        applied.set(name, value);
-                        desired.set(name, value);
-                        changed = true;
+                        self.applied.set(name, value);
+                        self.desired.set(name, value);
+                        self.changed = true;
                     }
                 }
-                None if told.names.len() < NAMES_MAX => {
-                    told.untold = true;
-                    told.names.push(name.into());
+                None if self.told.names.len() < NAMES_MAX => {
+                    self.told.untold = true;
+                    self.told.names.push(name.into());
                 }
-                None => told.stays.insert(part),
+                None => self.told.stays.insert(part),
             }
         }
+    }
+
+    /// Takes what has been reset, be it within a function: it is at the client's own start value.
+    fn take_reset<S: Socket>(
+        &mut self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        start: &Settings,
+    ) {
+        let report = &exact.report;
         for (name, value) in backend.applied.iter().filter(|(name, _)| !backend.tells_of(name)) {
-            if report.setting(name).is_some_and(own) {
+            if report.setting(name).is_some_and(|set| is_clients(backend, exact, set)) {
                 continue;
             }
-            // It has been reset, be it within a function: to the client's own start value.
             let stays = is_custom(name) && report.knows(name);
             if stays && value.is_empty() {
                 continue;
             }
-            changed = true;
+            self.changed = true;
             if stays {
-                applied.set(name, b"");
-                desired.set(name, start.get(name).unwrap_or_default());
+                self.applied.set(name, b"");
+                self.desired.set(name, start.get(name).unwrap_or_default());
             } else {
-                applied.remove(name);
+                self.applied.remove(name);
                 match start.get(name) {
-                    Some(value) => desired.set(name, value),
-                    None => desired.remove(name),
+                    Some(value) => self.desired.set(name, value),
+                    None => self.desired.remove(name),
                 };
             }
         }
+    }
+
+    /// Takes what was set and taken back, and is no longer unheard of.
+    fn take_taken_back<S: Socket>(
+        &mut self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        client: &Client<S>,
+    ) {
+        let (report, start) = (&exact.report, &client.record.start);
         for name in report.names.iter().filter(|name| {
             backend.applied.get(name).is_none()
                 && report.setting(name).is_none()
                 && !exact.nobodys.knows(name)
                 && can_move(name)
         }) {
-            // It was set and taken back, and is no longer unheard of.
-            applied.set(name, b"");
-            if self.desired.get(name).is_none() {
+            self.applied.set(name, b"");
+            if client.desired.get(name).is_none() {
                 // (Otherwise by us, in a pipeline that has failed: the client still wants it.)
-                desired.set(name, start.get(name).unwrap_or_default());
+                self.desired.set(name, start.get(name).unwrap_or_default());
             }
-            changed = true;
+            self.changed = true;
         }
-        // Of those that the server reports it has told the value alone.
+    }
+
+    /// Takes what has come to the server's own value. (Of those that the server reports it has told the value
+    /// alone.)
+    fn take_own_values<S: Socket>(&mut self, exact: &SessionReport, client: &Client<S>) {
+        let (report, start) = (&exact.report, &client.record.start);
         for one in exact.changed.iter().filter(|one| exact.fresh && one.came_to_own()) {
             let name = &one.name;
             if let Some(value) = start.get(name)
-                && self.desired.get(name).is_none()
+                && client.desired.get(name).is_none()
                 && report.setting(&name.to_ascii_lowercase()).is_none()
             {
-                desired.set(name, value);
-                changed = true;
-                build::parameter_status(&mut told.restored, name, value);
+                self.desired.set(name, value);
+                self.changed = true;
+                build::parameter_status(&mut self.told.restored, name, value);
             }
         }
-        told.applied = changed.then(|| (applied.build(), desired.build()));
-        told
     }
 }

@@ -255,8 +255,7 @@ impl Lexer {
             let byte = chunk[i];
             let position = self.fed + i;
             let class = CLASS[byte as usize];
-            // Words and the spaces between them are most of a text: two branches that a processor
-            // foresees, where a jump by class is not.
+            // Words and spaces are most of a text: a processor foresees two branches, and no jump by class.
             if class == Class::Space {
                 i += 1;
                 continue;
@@ -286,14 +285,7 @@ impl Lexer {
                 }
                 Class::Digit => {
                     sink.symbol(NUMBER, position);
-                    i += 1;
-                    while i < chunk.len() && CLASS[chunk[i] as usize] == Class::Digit {
-                        i += 1;
-                    }
-                    self.token(self.fed + i);
-                    if i == chunk.len() {
-                        self.state = State::Number;
-                    }
+                    i = self.number(chunk, i + 1);
                 }
                 Class::Quote => {
                     match self.ended {
@@ -308,20 +300,9 @@ impl Lexer {
                 }
                 Class::DoubleQuote => {
                     self.start = position;
-                    i += 1;
-                    let rest = &chunk[i..];
-                    // Names are too short for a vectorised search to pay.
-                    match rest.iter().position(|&byte| byte == b'"') {
-                        Some(end) if end + 1 < rest.len() && rest[end + 1] != b'"' => {
-                            sink.quoted(&rest[..end.min(NAME_BYTES_MAX)], position);
-                            i += end + 1;
-                            self.token(self.fed + i);
-                        }
-                        _ => {
-                            self.carry.clear();
-                            self.state = State::Name;
-                            break;
-                        }
+                    i = self.quoted_name(chunk, i + 1, sink);
+                    if self.state != State::Start {
+                        break;
                     }
                 }
                 Class::Semicolon => {
@@ -347,6 +328,38 @@ impl Lexer {
             }
         }
         i - at
+    }
+
+    /// The digits of a number from here on. Where they end.
+    #[inline]
+    fn number(&mut self, chunk: &[u8], from: usize) -> usize {
+        let digits = chunk[from..].iter();
+        let end = from + digits.take_while(|byte| CLASS[**byte as usize] == Class::Digit).count();
+        self.token(self.fed + end);
+        if end == chunk.len() {
+            self.state = State::Number;
+        }
+        end
+    }
+
+    /// A name in double quotes, which begins here. Where it ends, or where the byte is from which it is read
+    /// on: what is not all here, or has a double quote in it, is read byte by byte.
+    #[inline]
+    fn quoted_name<S: Sink>(&mut self, chunk: &[u8], from: usize, sink: &mut S) -> usize {
+        let rest = &chunk[from..];
+        // Names are too short for a vectorised search to pay.
+        match rest.iter().position(|&byte| byte == b'"') {
+            Some(end) if end + 1 < rest.len() && rest[end + 1] != b'"' => {
+                sink.quoted(&rest[..end.min(NAME_BYTES_MAX)], self.start);
+                self.token(self.fed + from + end + 1);
+                from + end + 1
+            }
+            _ => {
+                self.carry.clear();
+                self.state = State::Name;
+                from
+            }
+        }
     }
 
     /// States that are left after one byte; returns how many bytes were used, 0 or 1.

@@ -209,8 +209,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         })
     }
 
-    /// Deals with the message.
-    pub(in crate::engine) fn message(&mut self) -> Result<(), Halt> {
+    /// Waits while what is under way must end before any message of the client's goes on.
+    fn wait_for_turn(&mut self) -> Result<(), Halt> {
         if self.backend.replay.is_healing() {
             return self.wait();
         }
@@ -235,6 +235,31 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.hold()?;
             }
         }
+        Ok(())
+    }
+
+    /// A call of a function by its number.
+    fn function_call(&mut self) -> Result<(), Halt> {
+        if let Some((function, _)) = frame::take_u32(self.body)
+            && self.backend.is_hand_over(function)
+        {
+            // The server would not believe it, and end a session that others want.
+            return Err(Halt::Refused(ClientError::fatal(
+                SqlState::INSUFFICIENT_PRIVILEGE,
+                "hawser.hand_over() is not for clients",
+            )));
+        }
+        if calls_unknown_function(self.body) {
+            self.before(&Effects::of_unknown_function(), false)?;
+        }
+        self.pass();
+        self.backend.request(Request::Call);
+        Ok(())
+    }
+
+    /// Deals with the message.
+    pub(in crate::engine) fn message(&mut self) -> Result<(), Halt> {
+        self.wait_for_turn()?;
         let message = self.passage.current(HEADER_BYTES + self.body.len());
         self.backend.replay.record(message, self.is_whole());
         if self.backend.requests.is_skipping_to_sync() && self.header.kind != frontend::SYNC {
@@ -274,22 +299,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.backend.request(Request::Close);
                 }
             }
-            frontend::FUNCTION_CALL => {
-                if let Some((function, _)) = frame::take_u32(self.body)
-                    && self.backend.is_hand_over(function)
-                {
-                    // The server would not believe it, and end a session that others want.
-                    return Err(Halt::Refused(ClientError::fatal(
-                        SqlState::INSUFFICIENT_PRIVILEGE,
-                        "hawser.hand_over() is not for clients",
-                    )));
-                }
-                if calls_unknown_function(self.body) {
-                    self.before(&Effects::of_unknown_function(), false)?;
-                }
-                self.pass();
-                self.backend.request(Request::Call);
-            }
+            frontend::FUNCTION_CALL => self.function_call()?,
             frontend::COPY_DATA => self.copy_input(false)?,
             _ => self.copy_input(true)?,
         }

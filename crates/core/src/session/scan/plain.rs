@@ -104,10 +104,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
         }
         if class == Class::Word {
             let from = i;
-            i += 1;
-            while i < text.len() && goes_on(text[i]) {
-                i += 1;
-            }
+            i += 1 + text[i + 1..].iter().take_while(|byte| goes_on(**byte)).count();
             // A string's prefix, or a name with a dollar sign in it.
             if alone || (i < text.len() && matches!(text[i], b'\'' | b'$' | b'&' | b'"')) {
                 return other;
@@ -152,11 +149,7 @@ pub(super) fn look(text: &[u8], start: Start) -> Seen {
                 Some(behind) => i = behind,
                 None => return other,
             },
-            Class::Semicolon => {
-                first = true;
-                alone = false;
-                i += 1;
-            }
+            Class::Semicolon => (first, alone, i) = (true, false, i + 1),
             Class::Dash if text.get(i + 1) != Some(&b'-') => i += 1,
             Class::Slash if text.get(i + 1) != Some(&b'*') => i += 1,
             // A parameter, which is no literal.
@@ -322,81 +315,25 @@ mod tests {
         }
     }
 
+    /// What texts are made of, beside keywords.
+    #[rustfmt::skip]
+    const PIECES: &[&[u8]] = &[
+        b" ", b" ", b" ", b" ", b"\n", b"\t", b";", b"; ", b"(", b")", b",", b".", b"=", b"*", b"/",
+        b"-", b"--", b"/*", b"*/", b"'", b"''", b"'x'", b"\"", b"\"x\"", b"\"x\"", b"\"X1_\"",
+        b"\"x y\"", b"\"pg_temp\"", b"\\", b"$", b"$$", b"$1", b"$a$", b"a$b", b"e", b"E'", b"b'",
+        b"x'", b"n'", b"u&'", b"U&\"", b"&", b"1", b"1.5", b"1e5", b"1e", b"0x1f", b"1_0", b"_",
+        b"a", b"t", b"\xc3\xa9", b"\x0b", b"\x0c", b"{", b"`", b"pg_temp", b"PG_TEMP_3", b"to",
+        b"from", b"local", b"session", b"SELECT 1", b"BEGIN; ", b"COMMIT; ", b"UPDATE t SET a = 1",
+        b"INSERT INTO t ",
+    ];
+
     /// Texts put together at random, of what means something and what joins it.
     #[test]
     fn what_is_plain_has_no_effects() {
         let quoted = |word: &[u8]| &*[b"\"", word, b"\""].concat().leak();
         let pieces: Vec<&[u8]> = keyword::all()
             .chain(keyword::all().map(quoted))
-            .chain([
-                &b" "[..],
-                b" ",
-                b" ",
-                b" ",
-                b"\n",
-                b"\t",
-                b";",
-                b"; ",
-                b"(",
-                b")",
-                b",",
-                b".",
-                b"=",
-                b"*",
-                b"/",
-                b"-",
-                b"--",
-                b"/*",
-                b"*/",
-                b"'",
-                b"''",
-                b"'x'",
-                b"\"",
-                b"\"x\"",
-                b"\"x\"",
-                b"\"X1_\"",
-                b"\"x y\"",
-                b"\"pg_temp\"",
-                b"\\",
-                b"$",
-                b"$$",
-                b"$1",
-                b"$a$",
-                b"a$b",
-                b"e",
-                b"E'",
-                b"b'",
-                b"x'",
-                b"n'",
-                b"u&'",
-                b"U&\"",
-                b"&",
-                b"1",
-                b"1.5",
-                b"1e5",
-                b"1e",
-                b"0x1f",
-                b"1_0",
-                b"_",
-                b"a",
-                b"t",
-                b"\xc3\xa9",
-                b"\x0b",
-                b"\x0c",
-                b"{",
-                b"`",
-                b"pg_temp",
-                b"PG_TEMP_3",
-                b"to",
-                b"from",
-                b"local",
-                b"session",
-                b"SELECT 1",
-                b"BEGIN; ",
-                b"COMMIT; ",
-                b"UPDATE t SET a = 1",
-                b"INSERT INTO t ",
-            ])
+            .chain(PIECES.iter().copied())
             .collect();
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;
         let mut random = |below: usize| {
