@@ -196,15 +196,12 @@ impl<S: Socket> Backend<S> {
     /// The server's copy of a client's statement, by the time since which it is there, if a Bind needs
     /// neither a Parse nor a look at it. It counts as used then.
     #[inline]
-    fn bind_as_it_is(&mut self, named: &ClientStatement, describes: bool) -> Option<u64> {
+    fn bind_as_it_is(&mut self, named: &ClientStatement) -> Option<u64> {
         let statement = &named.statement;
         if statement.is_superseded() || !statement.is_plain {
             return None;
         }
-        let mut told = named.seen.told();
-        if describes {
-            told.rows = 0; // it is told again
-        }
+        let told = named.seen.told();
         self.statements.use_if(statement.id, |copy| match told == Shape::default() {
             true => copy.epoch >= named.epoch,
             false => copy.shape.is_known_for(told) && copy.shape.fits(told),
@@ -303,19 +300,18 @@ impl<S: Socket> Backend<S> {
         passage: &mut Passage<'_>,
         now: Time,
     ) -> Result<bool, Halt> {
-        let describes = pipeline.describes;
-        let Some(since) = self.bind_as_it_is(named, describes) else { return Ok(false) };
+        let Some(since) = self.bind_as_it_is(named) else { return Ok(false) };
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);
         if self.status == TransactionStatus::Idle {
-            self.replay.begin_whole(pipeline.bytes, *serial, describes);
+            self.replay.begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
         self.drawn.note(!statement.draws_nothing);
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
-        let describes = describes.then(|| seen.clone());
+        let describes = pipeline.describes.then(|| seen.clone());
         self.requests.push_plain(PlainPipeline::Named { statement: statement.id, describes });
         passage.cut(self)?;
         Ok(true)

@@ -23,8 +23,8 @@
 //! * never within a transaction block, never after anything of the pipeline was answered (so
 //!   nothing of it has been carried out: the refusal comes at the first Bind, the rest was
 //!   ignored), never twice
-//! * a client that has been given a description of the statement gets rows of that description,
-//!   unless the pipeline itself asks for it anew; parameters likewise
+//! * a client that has been given a description of the statement gets rows of that description, also
+//!   where the pipeline asks for it anew; parameters likewise
 
 use std::hash::Hasher;
 use std::sync::OnceLock;
@@ -42,7 +42,7 @@ use super::table::Engine;
 use crate::ids::Slot;
 use crate::time::Time;
 use crate::wire::error::field;
-use crate::wire::frame::{self, HEADER_BYTES};
+use crate::wire::frame;
 use crate::wire::{TransactionStatus, build, frontend};
 
 /// What a client has been told of a statement: hashes, 0 for nothing.
@@ -175,8 +175,6 @@ pub(super) struct Replay {
     bytes: Vec<u8>,
     /// Serial of the client's name for the statement.
     serial: u32,
-    /// It asks for its rows' description itself.
-    describes: bool,
     /// It is being sent again: not a third time.
     again: bool,
     /// The server's refusal.
@@ -215,19 +213,18 @@ impl Replay {
         self.bytes.clear();
         self.bytes.extend_from_slice(bind);
         self.serial = serial;
-        self.describes = false;
     }
 
     /// The same of a whole pipeline, which is its first Bind's alone.
     #[inline]
-    pub(super) fn begin_whole(&mut self, pipeline: &[u8], serial: u32, describes: bool) {
+    pub(super) fn begin_whole(&mut self, pipeline: &[u8], serial: u32) {
         if self.again || pipeline.len() > limits::REPLAY_BYTES {
             return;
         }
         self.healing = Healing::Recording { ended: true };
         self.bytes.clear();
         self.bytes.extend_from_slice(pipeline);
-        (self.serial, self.describes) = (serial, describes);
+        self.serial = serial;
     }
 
     /// Whether nothing is kept.
@@ -256,7 +253,6 @@ impl Replay {
             return;
         }
         self.bytes.extend_from_slice(message);
-        self.describes |= kind == frontend::DESCRIBE && message.get(HEADER_BYTES) == Some(&b'P');
         self.healing = Healing::Recording { ended: kind == frontend::SYNC };
     }
 
@@ -290,9 +286,7 @@ impl Replay {
 
     /// Whether the client gets what it has been told that it gets.
     fn is_as_seen(&self, seen: &Seen) -> bool {
-        let told = seen.told();
-        let rows = if self.describes { 0 } else { told.rows };
-        !self.failed && self.now.fits(Shape { rows, ..told })
+        !self.failed && self.now.fits(seen.told())
     }
 }
 

@@ -35,22 +35,31 @@ pub struct PgError {
     pub code: &'static str,
     /// The primary message, without trailing punctuation.
     pub message: String,
+    /// The file and routine of the server's source, where clients go by it.
+    place: Option<(&'static str, &'static str)>,
 }
 
 impl PgError {
     /// A failure of the statement.
     pub fn error(code: &'static str, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Error, code, message: message.into() }
+        Self { severity: Severity::Error, code, message: message.into(), place: None }
     }
 
     /// The end of the connection.
     pub fn fatal(code: &'static str, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Fatal, code, message: message.into() }
+        Self { severity: Severity::Fatal, code, message: message.into(), place: None }
     }
 
     /// A warning, which changes nothing.
     pub fn warning(code: &'static str, message: impl Into<String>) -> Self {
-        Self { severity: Severity::Warning, code, message: message.into() }
+        Self { severity: Severity::Warning, code, message: message.into(), place: None }
+    }
+
+    /// 0A000, of a statement whose rows would be others than at its Parse. Drivers know it by the routine.
+    #[must_use]
+    pub fn changed_rows() -> Self {
+        let error = Self::error("0A000", "cached plan must not change result type");
+        Self { place: Some(("plancache.c", "RevalidateCachedQuery")), ..error }
     }
 
     /// 25P02, the answer to nearly everything after a failure in a transaction block.
@@ -82,7 +91,7 @@ impl PgError {
             Severity::Error | Severity::Fatal => b'E',
         };
         let word = self.severity.word();
-        Body::new()
+        let body = Body::new()
             .byte(b'S')
             .text(word)
             .byte(b'V')
@@ -90,9 +99,12 @@ impl PgError {
             .byte(b'C')
             .text(self.code)
             .byte(b'M')
-            .text(&self.message)
-            .byte(0)
-            .message(tag)
+            .text(&self.message);
+        let body = match self.place {
+            Some((file, routine)) => body.byte(b'F').text(file).byte(b'R').text(routine),
+            None => body,
+        };
+        body.byte(0).message(tag)
     }
 }
 

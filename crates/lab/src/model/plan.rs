@@ -114,7 +114,7 @@ impl Prepared {
         }
         let renewed = Analysis::of(session, Some(&parsed.statement), &self.params)?;
         if renewed.columns != self.analysis.columns {
-            return Err(PgError::error("0A000", "cached plan must not change result type"));
+            return Err(PgError::changed_rows());
         }
         self.analysis = renewed;
         Ok(())

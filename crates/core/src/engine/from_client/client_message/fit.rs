@@ -23,7 +23,8 @@
 //! of the one at hand, so all that depends on an error follows of itself.
 //!
 //! # Cost  one round trip for each statement that a client has been told of, once on each server
-//!         connection. None for those that are told with each use (a Describe of the portal follows).
+//!         connection. Also where a Describe of the portal follows, and would tell it anew: the server
+//!         refuses its Bind all the same.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use crate::engine::replay::Seen;
 use crate::engine::request_queue::{Change, Refusal, Request};
 use crate::engine::socket::Socket;
 use crate::engine::statement::{Prepared, Shape, Statement, Unnamed};
-use crate::wire::frame::{self, Framed, HEADER_BYTES};
+use crate::wire::frame;
 use crate::wire::{TransactionStatus, backend, build, frontend};
 
 /// What the server says where the rows of a statement are others than at its Parse
@@ -46,18 +47,6 @@ pub(in crate::engine) const CHANGED: &[u8] =
 
 /// The end of what a message needs to be answered.
 const FLUSH: [u8; 5] = [frontend::FLUSH, 0, 0, 0, 4];
-
-/// What the message at hand makes of the description of its statement.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Use {
-    /// It asks for it.
-    Describes,
-    /// It binds it to a portal.
-    Binds {
-        /// To the unnamed one.
-        unnamed: bool,
-    },
-}
 
 /// Why a statement that is there is not used as it is.
 enum Lack {
@@ -80,10 +69,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         &mut self,
         name: &[u8],
         mut named: ClientStatement,
-        to: Use,
     ) -> Result<Option<ClientStatement>, Halt> {
         loop {
-            let told = self.told_of(&named.seen, to);
+            let told = named.seen.told();
             let copy = self.backend.statements.get(named.statement.id);
             let lack = match copy {
                 Some(copy) if told == Shape::default() => {
@@ -139,27 +127,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn asks_about(&self, named: &ClientStatement) -> bool {
         let asked = Request::InjectedDescribe { statement: named.statement.id };
         self.backend.requests.contains(asked)
-    }
-
-    /// What counts of what the client has been told.
-    fn told_of(&self, seen: &Seen, to: Use) -> Shape {
-        let told = seen.told();
-        let again =
-            to == (Use::Binds { unnamed: true }) && told.rows != 0 && self.describes_portal_next();
-        if again { Shape { rows: 0, ..told } } else { told }
-    }
-
-    /// Whether a Describe of the unnamed portal follows the message at hand: the client is told again.
-    fn describes_portal_next(&self) -> bool {
-        let rest = self.passage.rest();
-        let Some(rest) = rest.get(self.header.total()..) else { return false };
-        match frame::header(rest) {
-            Framed::Header(next) => {
-                next.kind == frontend::DESCRIBE
-                    && rest.get(HEADER_BYTES..next.total()) == Some(&b"P\0"[..])
-            }
-            _ => false,
-        }
     }
 
     /// Asks the server what the statement is like, once it has it. The message at hand waits.

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::ClientMessage;
-use super::fit::Use;
 use crate::engine::client::ClientStatement;
 use crate::engine::from_client::Halt;
 use crate::engine::noted::NotedStatement;
@@ -131,9 +130,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold_for_listener(unusual)?;
         }
         self.before_catalog(effects)?; // it may take this one away
-        let Some(ClientStatement { statement, serial, seen, .. }) =
-            self.fit(name, named, Use::Binds { unnamed: portal.is_empty() })?
-        else {
+        let Some(ClientStatement { statement, serial, seen, .. }) = self.fit(name, named)? else {
             return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
         };
         self.begin_replay(&statement, serial);
@@ -312,9 +309,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     return Ok(());
                 }
                 let told = named.seen.clone();
-                let Some(ClientStatement { statement, seen, .. }) =
-                    self.fit(name, named, Use::Describes)?
-                else {
+                let Some(ClientStatement { statement, seen, .. }) = self.fit(name, named)? else {
                     return self.refuse_changed(b"S", name, Some(&told));
                 };
                 self.bring(&statement)?;
