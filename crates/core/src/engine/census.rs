@@ -84,6 +84,8 @@ pub struct Census {
     words: HashMap<Word, Reach, Keyed>,
     /// Of each length, a bit for each first byte that a word has.
     shapes: Box<[u64]>,
+    /// One of them may execute what it is given.
+    executes_strings: bool,
     plans_read_settings: bool,
 }
 
@@ -161,6 +163,7 @@ fn effects_of(function: &Function, reported: &impl Fn(&[u8]) -> bool) -> Effects
         effects.pins = effects.pins.union(MADE_BY_TEXTS);
         effects.ends = effects.ends.union(ASKED);
         effects.schema = SchemaChange::All;
+        effects.executes_strings = true;
     }
     effects
 }
@@ -169,7 +172,8 @@ impl Default for Census {
     /// Of a database without functions.
     fn default() -> Self {
         let words = HashMap::with_hasher(Keyed(0));
-        Self { words, shapes: Box::default(), plans_read_settings: false }
+        let shapes = Box::default();
+        Self { words, shapes, plans_read_settings: false, executes_strings: false }
     }
 }
 
@@ -304,7 +308,9 @@ impl Census {
                 *shapes |= bit;
             }
         }
-        Self { words, shapes, plans_read_settings }
+        let executes_strings =
+            words.values().any(|of| of.call.executes_strings || of.write.executes_strings);
+        Self { words, shapes, plans_read_settings, executes_strings }
     }
 
     /// Whether no text can reach a function that does anything to a session.
@@ -362,9 +368,13 @@ impl Functions {
         } else {
             effects
         };
-        let census = self.census.as_ref().filter(|_| census);
-        if let Some(more) = census.and_then(|census| census.of_text(text)) {
-            effects.absorb(&more);
+        let counts = |all: &&Arc<Census>| census || all.executes_strings;
+        if let Some(more) = self.census.as_ref().filter(counts).and_then(|all| all.of_text(text)) {
+            if census {
+                effects.absorb(&more);
+            } else {
+                effects.executes_strings |= more.executes_strings; // no report tells before
+            }
         }
         effects
     }

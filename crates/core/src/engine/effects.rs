@@ -70,6 +70,8 @@ pub struct Effects {
     pub executes: Vec<Box<[u8]>>,
     /// It may do so with names that are not known.
     pub may_mention: bool,
+    /// A function that it calls may execute what stands in its strings.
+    pub executes_strings: bool,
     /// Some of these are prepared under settings that others in the text may have set.
     pub sets_beside: bool,
     /// It may show what is known of statements of PREPARE on that server connection alone: how often
@@ -133,6 +135,7 @@ impl Effects {
         mentions: Vec::new(),
         executes: Vec::new(),
         may_mention: false,
+        executes_strings: false,
         sets_beside: false,
         watches: false,
         changes_catalog: false,
@@ -150,6 +153,7 @@ impl Effects {
             && !self.rereads
             && !self.local_path
             && !self.changes_catalog
+            && !self.executes_strings
             && self.schema == SchemaChange::None
             && self.resets == Resetting::No
             && self.unusual.is_none()
@@ -163,7 +167,10 @@ impl Effects {
     }
 
     pub(super) fn may_name_statements(&self) -> bool {
-        self.may_mention || !self.mentions.is_empty() || self.pins.contains(Part::SessionCatalog)
+        self.may_mention
+            || self.executes_strings
+            || !self.mentions.is_empty()
+            || self.pins.contains(Part::SessionCatalog)
     }
 
     /// Whether there may be something after it that only the end of the server connection takes off.
@@ -199,6 +206,7 @@ impl Effects {
             mentions: Vec::new(),
             executes: Vec::new(),
             may_mention: true,
+            executes_strings: true,
             sets_beside: true,
             watches: true,
             changes_catalog: false,
@@ -294,6 +302,7 @@ impl Effects {
         changed |= either(&mut self.resets_by_null, other.resets_by_null);
         changed |= either(&mut self.local_path, other.local_path);
         changed |= either(&mut self.may_mention, other.may_mention);
+        changed |= either(&mut self.executes_strings, other.executes_strings);
         changed |= either(&mut self.sets_beside, other.sets_beside);
         changed |= either(&mut self.watches, other.watches);
         changed |= self.resets.absorb(&other.resets);
@@ -356,6 +365,7 @@ impl Effects {
             mentions: Vec::new(),
             executes: Vec::new(),
             may_mention: true,
+            executes_strings: self.executes_strings || other.executes_strings,
             sets_beside: true,
             watches: true,
             changes_catalog: self.changes_catalog || other.changes_catalog,

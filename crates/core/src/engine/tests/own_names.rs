@@ -58,6 +58,32 @@ fn a_discard_all_that_is_bound_and_not_executed_takes_no_name_away() {
     assert_eq!(server.kinds(), "BES", "the server says that there is none");
 }
 
+/// Differential test with the extension, seeds 9000114, 9000163 and 9000164.
+#[test]
+fn a_function_that_executes_what_it_is_given_finds_and_misses_own_names() {
+    for report in [None, Some("1")] {
+        let mut world = World::new(1);
+        world.report = report;
+        let keeps = ("keeps", "BEGIN EXECUTE statement; END");
+        super::census::learn(&world, &[keeps, super::census::LOCKS]);
+        let (client, server) = client_with_p(&mut world);
+        for harmless in ["SELECT 'EXECUTE p'", "SELECT keeps('EXECUTE q')"] {
+            world.send(&client, &query(harmless));
+            assert_eq!(server.kinds(), "Q", "{harmless}");
+            world.send(&server, &answers("CI"));
+            if !server.kinds().is_empty() {
+                world.send(&server, &value("")); // what is left of the session
+            }
+            client.received();
+        }
+        let text = query("SELECT keeps('PREPARE p AS SELECT 2')");
+        world.send(&client, &text);
+        assert_eq!(server.received(), [parse("p", "SELECT 1"), sync()].concat(), "the query waits");
+        world.send(&server, &answers("1I"));
+        assert_eq!(server.received(), text);
+    }
+}
+
 /// By our name it would be there a second time.
 #[test]
 fn one_that_lists_them_is_prepared_by_its_own_name_alone() {

@@ -84,7 +84,7 @@ fn for_each_name(text: &[u8], effects: &Effects, each: impl FnMut(&[u8])) {
 
 /// Calls `each` with these names, and with all that may be such where a text does not show which.
 fn for_each_of(text: &[u8], effects: &Effects, known: &[Box<[u8]>], mut each: impl FnMut(&[u8])) {
-    if effects.may_mention {
+    if effects.may_mention || effects.executes_strings {
         for word in words(text) {
             each(word);
             if word.iter().any(u8::is_ascii_uppercase) {
