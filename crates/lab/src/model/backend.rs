@@ -56,7 +56,8 @@ pub struct ModelBackend {
     session: Option<Session>,
     input: Vec<u8>,
     unflushed: Vec<u8>,
-    flushes: u64,
+    /// Messages since the last flush that was not for notifications.
+    unasked: usize,
     output: VecDeque<u8>,
     ending: Option<Ending>,
     query: Option<SimpleQuery>,
@@ -85,7 +86,7 @@ impl ModelBackend {
             session: None,
             input: Vec::new(),
             unflushed: Vec::new(),
-            flushes: 0,
+            unasked: 0,
             output: VecDeque::new(),
             ending: None,
             query: None,
@@ -125,7 +126,7 @@ impl ModelBackend {
             }
         }
         if self.ending.is_none() && self.is_between_statements() && self.deliver_notifications() {
-            self.flush();
+            self.output.extend(self.unflushed.drain(..));
         }
     }
 
@@ -220,10 +221,12 @@ impl ModelBackend {
         std::mem::take(&mut self.unflushed)
     }
 
-    /// How often the server has flushed: all that it had said before is then on its way.
+    /// How many of the last messages are on their way only because the server had nothing to read when
+    /// it sent notifications, or not at all: a server that reads the rest of the pipeline first sends
+    /// them later.
     #[must_use]
-    pub fn flushes(&self) -> u64 {
-        self.flushes
+    pub fn unasked_messages(&self) -> usize {
+        self.unasked
     }
 
     /// Whether the message now being answered is of the extended protocol.
@@ -497,13 +500,14 @@ impl ModelBackend {
     }
 
     fn send(&mut self, message: &Message) {
+        self.unasked += 1;
         self.unflushed.extend(message.encode());
         let whole = self.unflushed.len() / SEND_BUFFER_BYTES * SEND_BUFFER_BYTES;
         self.output.extend(self.unflushed.drain(..whole));
     }
 
     fn flush(&mut self) {
-        self.flushes += 1;
+        self.unasked = 0;
         self.output.extend(self.unflushed.drain(..));
     }
 
