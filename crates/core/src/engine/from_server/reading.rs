@@ -242,6 +242,7 @@ impl<S: Socket> Engine<S> {
             return more && !drained;
         }
         if at_rest && listens_elsewhere {
+            self.leave_discarded(host, slot);
             // While the server was asked about the session, what came was kept.
             self.give_notifications(host, slot, now);
         }

@@ -113,6 +113,31 @@ impl<S: Socket> Engine<S> {
         }
     }
 
+    /// A DISCARD ALL has worked, and a Sync of ours has ended its pipeline: the client's own may be
+    /// answered without a server. From here on it listens on nothing.
+    pub(in crate::engine) fn leave_discarded<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let pool = client.pool;
+        let Some(listening) = client.listening() else { return };
+        if listening.left.is_empty() || !listening.pending.is_empty() {
+            return; // what it has listened on since is settled at its own end
+        }
+        let mut after = listening.channels.clone();
+        for left in std::mem::take(&mut listening.left) {
+            after.remove(&left);
+        }
+        let ask = self.change_channels(slot, &after);
+        let pool = self.pools[pool as usize].pool.clone();
+        self.ask_hub(host, &pool, ask);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if let Some(extra) = &mut client.pending_session
+            && extra.listening.as_ref().is_some_and(|listening| listening.is_nothing())
+        {
+            extra.listening = None;
+            client.settle();
+        }
+    }
+
     /// Notes on which channels a client listens from now on. What the hub is to be told.
     pub(super) fn change_channels(&mut self, slot: Slot, after: &BTreeSet<Channel>) -> Ask {
         let Some(listening) = self.clients.get_mut(slot).and_then(Client::listening) else {

@@ -2,6 +2,8 @@
 
 use super::census::{LOCKS, learn};
 use super::harness::*;
+use crate::engine::PoolMode;
+use crate::ids::LoopId;
 
 const LOOK: &str = "SELECT pg_listening_channels()";
 const WRITTEN: &str =
@@ -16,12 +18,22 @@ fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
 /// A client that listens, and keeps no backend for that; the only backend; and the listening
 /// connection.
 fn listener() -> (World, Peer, Peer, Peer) {
+    listener_with(&[])
+}
+
+/// The same, with start values.
+fn listener_with(start: &[(&str, &str)]) -> (World, Peer, Peer, Peer) {
     let mut world = World::new(1);
     world.asked.opens_listeners = true;
-    let client = world.client();
+    let client = world.client_of(LoopId(0), PoolMode::Transaction, start);
     world.send(&client, &query("LISTEN one; LISTEN \"it's\""));
     let server = world.servers[0].clone();
-    assert_eq!(server.kinds(), "Q");
+    let settings = if start.is_empty() { "" } else { "Q" };
+    assert_eq!(server.kinds(), format!("{settings}Q"));
+    if !start.is_empty() {
+        let set = start.iter().map(|(name, value)| parameter(name, value)).collect::<Vec<_>>();
+        world.send(&server, &[answers("C"), set.concat(), answers("I")].concat());
+    }
     world.send(&server, &answers("CCI"));
     assert_eq!(server.kinds(), "Q", "it is asked what it listens on");
     let rows = ["one", "it's"].map(|name| {
@@ -241,4 +253,30 @@ fn a_listen_behind_a_discard_all_of_its_own_pipeline_counts() {
     let left = String::from_utf8_lossy(&server.received()).into_owned();
     assert!(left.contains("UNLISTEN *"), "{left}");
     assert_eq!(world.idle_backends(), 0);
+}
+
+/// Isolation test, seed 7108. A client with start values has a Sync of ours after its DISCARD ALL: its own
+/// was answered here, and what it had listened on it still heard up to the end of its next transaction.
+#[test]
+fn a_client_that_has_discarded_all_is_notified_of_nothing() {
+    for start in [&[][..], &[("application_name", "a")]] {
+        let (mut world, client, server, hub) = listener_with(start);
+        let discards = [parse("", "DISCARD ALL"), bind(""), execute()].concat();
+        world.send(&client, &discards);
+        if start.is_empty() {
+            world.send(&client, &sync());
+        }
+        assert_eq!(server.kinds(), "PBES");
+        world.send(&server, &answers("12CI"));
+        if !start.is_empty() {
+            world.send(&client, &sync());
+            assert_eq!(server.kinds(), "");
+        }
+        let told = client.kinds();
+        assert!(told.starts_with("12C") && told.ends_with('Z'), "{start:?}: {told}");
+        let notified = message(b'A', &[&102_u32.to_be_bytes()[..], b"one\0x\0"].concat());
+        world.send(&hub, &notified);
+        assert_eq!(client.kinds(), "", "{start:?}");
+        assert_eq!(kinds(&hub.received()), "Q", "{start:?}: nobody listens any more");
+    }
 }
