@@ -247,6 +247,21 @@ def test_unlisten_and_discard_all(env):
     silent(client)
 
 
+def test_a_discard_all_whose_sync_comes_later_ends_listening(env):
+    """With start values, a Sync of the pooler's has ended its pipeline by then."""
+    for parameters in ({}, {"application_name": "starts"}):
+        client, sender = env.connect(**parameters), env.connect()
+        client.execute("listen ends")
+        client.send(m.run("discard all"), m.FLUSH)
+        client.collect(until="C")
+        time.sleep(0.1)
+        client.exchange(m.SYNC)
+        sender.execute("notify ends, 'to nobody'")
+        silent(client)
+        client.execute("select 1")
+        equal(client.notifications, [])
+
+
 def test_what_waits_on_a_channel_that_is_left_is_not_delivered(env):
     client, sender = env.connect(), env.connect()
     client.execute("listen gone; listen here")

@@ -105,8 +105,16 @@ def change_all(session):
         return session.state.reset_all(role_too=False)
     for key in session.held:
         session.locks.pop(key, None)
-    session.note("discard all")
-    session.exchange(m.query("discard all")) if chance(session, 50) else session.exchange(m.run("discard all"), m.SYNC)
+    how = session.rng.choice(["query", "pipeline", "Sync after the answer"])
+    session.note(f"discard all: {how}")
+    if how == "query":
+        session.exchange(m.query("discard all"))
+    elif how == "pipeline":
+        session.exchange(m.run("discard all"), m.SYNC)
+    else:
+        session.send(m.run("discard all"), m.FLUSH)
+        session.collect(until="CE")
+        session.exchange(m.SYNC)
     session.state.reset_all(role_too=True)
     session.statements, session.by_sql = {}, {}
     session.temporary = session.cursor = None
