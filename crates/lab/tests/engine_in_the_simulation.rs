@@ -381,13 +381,16 @@ fn a_listening_connection_that_dies_or_cannot_be_opened_changes_no_answer() {
 /// client whose own backend listens, too. 48, 237: the listening connection is lost with a setting
 /// changed in the same transaction. 544: a client that begins to listen by its own backend notifies a
 /// channel that it had before. 300, 567: a client listens on some channels by its own backend, on others
-/// by the listening connection. 745: a LISTEN behind a DISCARD ALL of its own pipeline.
+/// by the listening connection. 745: a LISTEN behind a DISCARD ALL of its own pipeline. 500109: notifications
+/// amid a pipeline, and a client that waits for what would go out with them.
 #[test]
 fn seeds_of_listening_that_once_failed() {
     for seed in [36, 75, 174, 180, 274, 300, 544, 567, 745] {
         let run = Draw::new(seed, 10, &listening()).run();
         run.unwrap_or_else(|failure| panic!("hear, seed {seed}, {failure}"));
     }
+    let run = Draw::new(500_109, 10, &Mix { notifications: 80, ..mix() }).run();
+    run.unwrap_or_else(|failure| panic!("beside state of every kind, seed 500109, {failure}"));
     for seed in [48, 51, 237] {
         let run = with_listeners_that_die(seed).run();
         run.unwrap_or_else(|failure| panic!("die, seed {seed}, {failure}"));
