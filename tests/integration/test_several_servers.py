@@ -1,10 +1,12 @@
 """Several servers to a database: a primary and a standby that follows it, and which of them will do."""
 
 import itertools
+import subprocess
 import threading
 import time
 
 from harness import messages as m
+from harness.pooler import binary
 from harness.postgres import Standby
 from harness.suite import Background, equal, limit, pooler_only, until
 from harness.wire import ServerError
@@ -189,6 +191,66 @@ def test_a_standby_that_lags_is_left_until_it_has_caught_up(env):
                     primary.execute("drop table lag_of_a_standby")
             log = target.pooler.text()
             assert "more than max_replica_lag behind" in log and "the server is used again" in log, log
+
+
+@pooler_only
+@limit(90)
+def test_how_servers_stand_is_shown_with_the_reason(env):
+    """SHOW HOSTS, the metrics and `hawser status`: up, left, down, unknown."""
+    def shown(target):
+        rows = target.pooler.show("hosts")
+        equal({row["database"] for row in rows}, {"*"})
+        return {row["server"]: row for row in rows}
+
+    with standby(env) as second:
+        servers = [env.cluster.address, second.address]
+        primary, replica = (f"{server.socket_dir}/.s.PGSQL.{server.port}" for server in (env.cluster, second))
+        with env.pooler_with(servers=servers, target_session_attrs="prefer-standby", **PROBED, max_replica_lag="700ms") as target:
+            equal({row["state"] for row in shown(target).values()}, {"unknown"})
+            equal(role(env.connect(target)), "standby")
+            until(lambda: shown(target)[replica]["role"] == "standby", "it has been looked at")
+            rows = shown(target)
+            equal((rows[replica]["state"], rows[replica]["reason"], rows[primary]["role"]), ("up", None, "primary"))
+            equal(rows[primary]["state"], "left")
+            assert "prefer-standby" in rows[primary]["reason"], rows
+            with second.superuser("postgres") as admin, env.server("postgres") as writer:
+                admin.execute("select pg_wal_replay_pause()")
+                writer.execute("create table lag_of_a_standby ()")
+                until(lambda: shown(target)[replica]["state"] == "left", "it lags")
+                rows = shown(target)
+                equal(rows[primary]["state"], "up")
+                assert "max_replica_lag" in rows[replica]["reason"] and int(rows[replica]["lag_ms"]) > 700, rows
+                metrics = target.pooler.http("/metrics")[1]
+                assert f'hawser_server_up{{database="*",server="{replica}"}} 0' in metrics, metrics
+                assert f'hawser_server_up{{database="*",server="{primary}"}} 1' in metrics, metrics
+                assert f'hawser_server_lag_seconds{{database="*",server="{replica}"}} ' in metrics, metrics
+                admin.execute("select pg_wal_replay_resume()")
+                writer.execute("drop table lag_of_a_standby")
+            second.stop("immediate")
+            until(lambda: shown(target)[replica]["state"] == "down", "it is gone")
+            row = shown(target)[replica]
+            assert row["reason"] and int(row["failures"]) >= 0, row
+            status = subprocess.run([binary(), "status", "-c", str(target.pooler.config)], capture_output=True, text=True, timeout=10)
+            assert f"server       {replica} of * is down: " in status.stdout, (status.stdout, status.stderr)
+            page = target.pooler.http("/")[1]
+            assert f"{replica} of * is down: " in page, page
+
+
+@pooler_only
+@limit(90)
+def test_a_smart_shutdown_does_not_wait_for_a_listening_connection_that_nobody_uses(env):
+    """It stays 30 s for the next client that listens: not through a shutdown."""
+    with standby(env) as second:
+        second.promote()
+        with env.pooler_with(servers=[second.address], target_session_attrs="primary", **PROBED) as target:
+            client = env.connect(target)
+            client.execute("listen news")
+            until(lambda: any(row["state"] == "listen" for row in target.pooler.show("servers")), "a connection listens", seconds=10)
+            client.execute("unlisten news")
+            began = time.monotonic()
+            second.stop("smart")
+            took = time.monotonic() - began
+            assert took < 10, f"the smart shutdown took {took:.1f} s"
 
 
 @pooler_only

@@ -19,6 +19,7 @@ pub mod enter;
 pub mod hand_over;
 pub mod password;
 pub mod reach;
+pub mod server_row;
 pub mod standing;
 pub mod talk;
 #[cfg(test)]
@@ -381,11 +382,16 @@ impl Places {
     }
 }
 
-/// How a configured server has fared lately.
+/// How the last attempt to connect to a configured server ended.
 #[derive(Debug)]
-struct Failing {
-    times: u32,
-    until: Instant,
+enum Fare {
+    Reached,
+    Failing {
+        /// Attempts in a row.
+        times: u32,
+        until: Instant,
+        reason: String,
+    },
 }
 
 /// Opens server connections, and remembers which servers fail.
@@ -402,9 +408,9 @@ pub struct Dialler {
     /// Those that are not in the configuration.
     passwords: Passwords,
     places: Mutex<Places>,
-    failing: Mutex<HashMap<ServerAddress, Failing>>,
-    /// How far standbys are behind that are looked at.
-    lags: Mutex<HashMap<ServerAddress, Duration>>,
+    fares: Mutex<HashMap<ServerAddress, Fare>>,
+    /// Servers that are looked at.
+    looks: Mutex<standing::Looks>,
     /// Servers that refuse to be asked for reports: other poolers do.
     reportless: Mutex<HashSet<ServerAddress>>,
     /// Number of the next attempt to connect, from 1 on: what its server connection is called.
@@ -501,24 +507,30 @@ impl Dialler {
             servers.rotate_left(turn);
         }
         let now = Instant::now();
-        let failing = locked(&self.failing);
-        servers.sort_by_key(|server| failing.get(server).is_some_and(|state| state.until > now));
+        let fares = locked(&self.fares);
+        servers.sort_by_key(
+            |server| matches!(fares.get(server), Some(Fare::Failing { until, .. }) if *until > now),
+        );
         servers
     }
 
-    fn note(&self, server: &ServerAddress, target: &Target, failed: bool) {
-        let mut failing = locked(&self.failing);
-        if !failed {
-            if failing.remove(server).is_some() {
-                tracing::info!(%server, "the server can be reached again");
-            }
-            return;
+    fn note_reached(&self, server: &ServerAddress) {
+        let before = locked(&self.fares).insert(server.clone(), Fare::Reached);
+        if matches!(before, Some(Fare::Failing { .. })) {
+            tracing::info!(%server, "the server can be reached again");
         }
-        let state =
-            failing.entry(server.clone()).or_insert(Failing { times: 0, until: Instant::now() });
-        let pause = RETRY_AFTER_FIRST.saturating_mul(1 << state.times.min(16));
-        state.until = Instant::now() + pause.min(target.retry_after_max);
-        state.times += 1;
+    }
+
+    fn note_failed(&self, server: &ServerAddress, target: &Target, error: &DialError) {
+        let mut fares = locked(&self.fares);
+        let before = match fares.get(server) {
+            Some(Fare::Failing { times, .. }) => *times,
+            Some(Fare::Reached) | None => 0,
+        };
+        let pause = RETRY_AFTER_FIRST.saturating_mul(1 << before.min(16));
+        let until = Instant::now() + pause.min(target.retry_after_max);
+        let failing = Fare::Failing { times: before + 1, until, reason: error.to_string() };
+        fares.insert(server.clone(), failing);
     }
 
     async fn dial_server(
@@ -531,7 +543,7 @@ impl Dialler {
         let endpoints = match self.endpoints(server, target).await {
             Ok(endpoints) => endpoints,
             Err(error) => {
-                self.note(server, target, true);
+                self.note_failed(server, target, &error);
                 return Err(error);
             }
         };
@@ -539,7 +551,7 @@ impl Dialler {
         for endpoint in endpoints {
             match self.dial_endpoint(server, &endpoint, target, login, attrs).await {
                 Ok(reached) => {
-                    self.note(server, target, false);
+                    self.note_reached(server);
                     return Ok(reached);
                 }
                 Err(error) if error.is_fatal() => return Err(error),
@@ -551,7 +563,10 @@ impl Dialler {
             source: io::ErrorKind::NotFound.into(),
         });
         // A server that is well but of the wrong kind may change at any time.
-        self.note(server, target, !matches!(error, DialError::Unsuitable { .. }));
+        match error {
+            DialError::Unsuitable { .. } => self.note_reached(server),
+            _ => self.note_failed(server, target, &error),
+        }
         Err(error)
     }
 

@@ -22,6 +22,7 @@ use tokio::net::UnixListener;
 
 use crate::admin::averages::Totals;
 use crate::admin::pooler::Pooler;
+use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::metrics::process::ProcessFigures;
 
 /// How long one reader may take.
@@ -63,6 +64,9 @@ pub struct Status {
     pub private_bytes: u64,
     /// Its pools.
     pub pools: Vec<PoolStatus>,
+    /// The servers of its databases.
+    #[serde(default)]
+    pub servers: Vec<ServerStatus>,
     /// Errors of Hawser's own that clients were told, by the first two letters of their SQLSTATE.
     #[serde(default)]
     pub errors: BTreeMap<String, u64>,
@@ -71,6 +75,23 @@ pub struct Status {
     pub mptcp_manager: Option<String>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
+}
+
+/// A server of a database: a row of SHOW HOSTS.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct ServerStatus {
+    /// The `[[database]]` entry.
+    pub database: String,
+    /// The server as it is configured.
+    pub server: String,
+    /// `up`, `left`, `down` or `unknown`.
+    pub state: String,
+    /// `primary` or `standby`, where servers are looked at.
+    pub role: Option<String>,
+    /// How far a standby is behind.
+    pub lag_ms: Option<u64>,
+    /// Why it is not up.
+    pub reason: Option<String>,
 }
 
 /// A pool.
@@ -152,6 +173,7 @@ impl Status {
             descriptors_max: figures.descriptors_max,
             private_bytes: figures.private_bytes,
             pools: pools(pooler),
+            servers: pooler.servers().into_iter().map(server).collect(),
             errors: pooler.tally().errors.by_class(),
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
             fallbacks: pooler.fallbacks(),
@@ -187,11 +209,22 @@ impl Status {
         for fallback in &self.fallbacks {
             writeln!(out, "  fallback     {fallback}")?;
         }
+        let shown = crate::logging::without_control;
+        for row in &self.servers {
+            // Those that are well are not worth a line each.
+            let Some(reason) = &row.reason else { continue };
+            let (server, database) = (shown(&row.server), shown(&row.database));
+            writeln!(
+                out,
+                "  server       {server} of {database} is {}: {}",
+                row.state,
+                shown(reason)
+            )?;
+        }
         if self.pools.is_empty() {
             return writeln!(out, "no pool yet: no client has logged in");
         }
         // Names are a client's, errors a server's.
-        let shown = crate::logging::without_control;
         let width = |least: usize, of: fn(&PoolStatus) -> &str| {
             let names = self.pools.iter().map(|pool| shown(of(pool)).chars().count());
             names.max().unwrap_or(0).max(least)
@@ -227,6 +260,18 @@ impl Status {
             )?;
         }
         Ok(())
+    }
+}
+
+fn server(row: ServerRow) -> ServerStatus {
+    let lag = row.role.and_then(ServerRole::lag);
+    ServerStatus {
+        database: row.database,
+        server: row.server,
+        state: row.state.name().to_owned(),
+        role: row.role.map(|role| role.to_string()),
+        lag_ms: lag.map(|lag| u64::try_from(lag.as_millis()).unwrap_or(u64::MAX)),
+        reason: row.state.reason().map(str::to_owned),
     }
 }
 
@@ -331,6 +376,7 @@ mod tests {
         assert_eq!(lines[1].find(" 10"), lines[0].find(" 10"), "{text}");
         let text = status.to_text();
         assert!(text.contains("listens on   127.0.0.1:6432"), "{text}");
+        assert!(text.contains("server       db1:5432 of app is left: it <lags>"), "{text}");
         assert!(text.lines().any(|line| line.starts_with("app ")), "{text}");
         assert!(ask(&path).is_err());
     }

@@ -33,6 +33,8 @@ pub enum Topic {
     Fds,
     /// What can be typed.
     Help,
+    /// Servers of databases, and how they stand.
+    Hosts,
     /// Counts of everything.
     Lists,
     /// Memory.
@@ -67,7 +69,7 @@ pub enum Topic {
 
 impl Topic {
     /// Every topic with its word, by word.
-    pub const ALL: [(&'static str, Self); 23] = [
+    pub const ALL: [(&'static str, Self); 24] = [
         ("ACTIVE_SOCKETS", Self::ActiveSockets),
         ("CLIENTS", Self::Clients),
         ("CONFIG", Self::Config),
@@ -76,6 +78,7 @@ impl Topic {
         ("DNS_ZONES", Self::DnsZones),
         ("FDS", Self::Fds),
         ("HELP", Self::Help),
+        ("HOSTS", Self::Hosts),
         ("LISTS", Self::Lists),
         ("MEM", Self::Mem),
         ("PEERS", Self::Peers),

@@ -23,6 +23,7 @@ use super::averages::Totals;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
+use crate::dial::server_row::ServerRow;
 use crate::limits::Limits;
 use crate::loops::{Loops, Pool};
 use crate::mptcp::usage::MptcpUsage;
@@ -116,6 +117,9 @@ pub trait Pooler: Send + Sync {
 
     /// Names of servers that have been looked up.
     fn hosts(&self) -> Vec<HostRow>;
+
+    /// How the servers of each `[[database]]` stand.
+    fn servers(&self) -> Vec<ServerRow>;
 
     /// Who holds which place under the limits.
     fn limits(&self) -> &Arc<Limits>;

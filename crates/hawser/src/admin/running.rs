@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, SystemTime};
 
-use hawser_core::engine::ServerAddressId;
+use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_sys::listen::{BoundPath, SocketFile, listen_tcp, listen_unix};
 use tokio::net::{TcpListener, UnixListener};
@@ -20,8 +20,10 @@ use super::operators::Operator;
 use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
 use crate::cc::usage::CongestionUsage;
-use crate::config::{Config, Io, OptionalAddress};
+use crate::config::{Config, DatabaseConfig, Io, OptionalAddress};
 use crate::dial::Place;
+use crate::dial::server_row::ServerRow;
+use crate::dial::standing::Wants;
 use crate::limits::Limits;
 use crate::login::admin::{AdminClient, AdminConsole, AdminRole};
 use crate::loops::{Loops, Pool};
@@ -308,6 +310,7 @@ impl Pooler for Running {
     }
 
     fn reconnect(&self, pool: &Pool) {
+        self.service.loops.send_all(|| ToLoop::EndUnusedListener(pool.clone()));
         match self.entry(pool) {
             Some(entry) => upkeep::renew(&self.service, &entry),
             None => pool.begin_epoch(),
@@ -320,6 +323,19 @@ impl Pooler for Running {
 
     fn hosts(&self) -> Vec<HostRow> {
         self.service.dialler.resolver.hosts()
+    }
+
+    fn servers(&self) -> Vec<ServerRow> {
+        let config = self.service.config.load();
+        let rows = |database: &DatabaseConfig| {
+            let wants = Wants {
+                servers: &database.servers,
+                session_attrs: database.target_session_attrs,
+                max_replica_lag: database.max_replica_lag.get(),
+            };
+            self.service.dialler.server_rows(&database.name, &wants)
+        };
+        config.databases().iter().flat_map(rows).collect()
     }
 
     fn limits(&self) -> &Arc<Limits> {

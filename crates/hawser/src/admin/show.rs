@@ -66,6 +66,7 @@ fn all_columns(topic: Topic) -> Columns {
         Topic::Version => process::VERSION_COLUMNS,
         Topic::State => process::STATE_COLUMNS,
         Topic::DnsHosts => process::DNS_HOSTS_COLUMNS,
+        Topic::Hosts => process::HOSTS_COLUMNS,
         Topic::DnsZones => super::table::columns![Text "zonename", Int8 "serial", Int4 "count"],
         Topic::Help => &[],
     }
@@ -104,6 +105,7 @@ pub async fn show(
         Topic::Version => process::version(table, dialect),
         Topic::State => process::state(table, pooler, dialect),
         Topic::DnsHosts => process::dns_hosts(table, pooler),
+        Topic::Hosts => process::hosts(table, pooler),
         Topic::DnsZones | Topic::Peers | Topic::PeerPools | Topic::Help => table,
     };
     if as_pgbouncer {

@@ -21,6 +21,7 @@ use super::show::dialect::Dialect;
 use super::*;
 use crate::config::Config;
 use crate::dial::Place;
+use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::limits::Limits;
 use crate::loops::tests::mailboxes;
 use crate::loops::{Loops, Pool};
@@ -216,6 +217,12 @@ impl Pooler for Fake {
         let addresses = vec!["10.0.0.7".parse().unwrap()];
         vec![HostRow { name: "db1".to_owned(), age: Duration::from_secs(5), addresses }]
     }
+    fn servers(&self) -> Vec<ServerRow> {
+        let (database, server) = ("app".to_owned(), "db1:5432".to_owned());
+        let state = ServerState::Left { reason: "it <lags>".to_owned() };
+        let role = Some(ServerRole::Standby { lag: Duration::from_millis(1_500) });
+        vec![ServerRow { database, server, state, role }]
+    }
     fn limits(&self) -> &Arc<Limits> {
         &self.limits
     }
@@ -402,6 +409,9 @@ async fn clients_and_servers_are_shown_with_their_pins_and_ages() {
     assert_eq!(rows[0][4].as_deref(), Some("app_owner"));
     let (rows, _) = operator.rows("SHOW DNS_HOSTS").await;
     assert_eq!(rows[0], [Some("db1".into()), Some("10".into()), Some("10.0.0.7".into())]);
+    let (rows, _) = operator.rows("SHOW HOSTS").await;
+    let row = ["app", "db1:5432", "left", "standby", "1500", "0", "it <lags>"];
+    assert_eq!(rows, [row.map(|cell| Some(cell.to_owned()))]);
 }
 
 #[tokio::test]

@@ -159,33 +159,65 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// What is known of a server now: how it stands, and how far it is behind.
-pub type Looks = HashMap<ServerAddress, (Standing, Duration)>;
+/// What is known of a server now.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Look {
+    /// How it stood when it last gave an answer.
+    pub standing: Standing,
+    /// How far it is behind.
+    pub lag: Duration,
+    /// The last look got no answer.
+    pub silent: bool,
+}
+
+/// What is known of each server that is looked at.
+pub type Looks = HashMap<ServerAddress, Look>;
+
+/// What a database asks of its servers.
+#[derive(Clone, Copy, Debug)]
+pub struct Wants<'a> {
+    /// All of them.
+    pub servers: &'a [ServerAddress],
+    /// Which of them will do.
+    pub session_attrs: TargetSessionAttrs,
+    /// How far a standby may be behind.
+    pub max_replica_lag: Option<Duration>,
+}
+
+impl Target {
+    /// What it asks of its servers.
+    pub fn wants(&self) -> Wants<'_> {
+        let (session_attrs, max_replica_lag) = (self.session_attrs, self.max_replica_lag);
+        Wants { servers: &self.servers, session_attrs, max_replica_lag }
+    }
+}
 
 /// Those of a database's servers that it must not use now. Of servers that give no answer nothing is
 /// said: their connections show it.
-pub fn unfit(target: &Target, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
+pub fn unfit(wants: &Wants<'_>, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
     use TargetSessionAttrs as Attrs;
-    let lags = |lag: Duration| target.max_replica_lag.is_some_and(|most| lag > most);
+    let lags = |lag: Duration| wants.max_replica_lag.is_some_and(|most| lag > most);
     let is_good_standby = |server: &ServerAddress| match looks.get(server) {
-        Some((Standing::Serving(state), lag)) => state.in_recovery && !lags(*lag),
+        Some(Look { standing: Standing::Serving(state), lag, .. }) => {
+            state.in_recovery && !lags(*lag)
+        }
         _ => false,
     };
-    let standby_is_there = target.servers.iter().any(is_good_standby);
+    let standby_is_there = wants.servers.iter().any(is_good_standby);
     let judge = |server: &ServerAddress| {
-        let (standing, lag) = looks.get(server)?;
+        let Look { standing, lag, .. } = looks.get(server)?;
         let state = match standing {
             Standing::Unknown => return None,
             Standing::NotAccepting => return Some(Unfit::NotAccepting),
             Standing::Serving(state) => state,
         };
-        let right = match target.session_attrs {
+        let right = match wants.session_attrs {
             // A primary may be read-only for one user and not for another.
             Attrs::Any | Attrs::PreferStandby | Attrs::ReadOnly => true,
             Attrs::Primary | Attrs::ReadWrite => !state.in_recovery,
             Attrs::Standby => state.in_recovery,
         };
-        match target.session_attrs {
+        match wants.session_attrs {
             _ if !right => Some(Unfit::Kind),
             _ if state.in_recovery && lags(*lag) => Some(Unfit::Lagging),
             Attrs::ReadWrite if state.read_only => Some(Unfit::ReadOnly),
@@ -195,7 +227,7 @@ pub fn unfit(target: &Target, looks: &Looks) -> Vec<(ServerAddress, Unfit)> {
             _ => None,
         }
     };
-    target.servers.iter().filter_map(|server| Some((server.clone(), judge(server)?))).collect()
+    wants.servers.iter().filter_map(|server| Some((server.clone(), judge(server)?))).collect()
 }
 
 impl Dialler {
@@ -243,9 +275,9 @@ impl Dialler {
         timeout(within, look).await.ok().flatten().unwrap_or(Standing::Unknown)
     }
 
-    /// Keeps how far standbys are behind.
-    pub fn set_lags(&self, lags: HashMap<ServerAddress, Duration>) {
-        *locked(&self.lags) = lags;
+    /// Keeps what is known of the servers that are looked at.
+    pub fn set_looks(&self, looks: Looks) {
+        *locked(&self.looks) = looks;
     }
 
     /// Why a server is too far behind, if it is.
@@ -255,7 +287,7 @@ impl Dialler {
         target: &Target,
     ) -> Option<DialError> {
         let most = target.max_replica_lag?;
-        let lag = locked(&self.lags).get(server).copied().filter(|lag| *lag > most)?;
+        let lag = locked(&self.looks).get(server).map(|look| look.lag).filter(|lag| *lag > most)?;
         Some(DialError::Lagging { server: server.to_string(), lag, most })
     }
 
@@ -319,8 +351,8 @@ mod tests {
             target.session_attrs = attrs;
             target.max_replica_lag = Some(Duration::from_secs(5));
             let lag = Duration::from_secs(lag);
-            let looks = names.iter().cloned().zip(standings.map(|standing| (standing, lag)));
-            let found = unfit(&target, &looks.collect());
+            let looks = standings.map(|standing| Look { standing, lag, silent: false });
+            let found = unfit(&target.wants(), &names.iter().cloned().zip(looks).collect());
             names
                 .clone()
                 .map(|name| found.iter().find(|(one, _)| *one == name).map(|(_, why)| *why))

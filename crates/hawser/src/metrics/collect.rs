@@ -20,6 +20,7 @@ use prometheus_client::registry::Unit;
 use super::process::ProcessFigures;
 use crate::admin::averages::Totals;
 use crate::admin::pooler::{PoolEntry, Pooler};
+use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::loops::Pool;
 use crate::mptcp::keeper::Standing;
 
@@ -176,6 +177,7 @@ impl Collector for Collect {
             let values = pins.iter().map(|(reason, (_, age))| ([("reason", *reason)], *age));
             gauges(&mut encoder, "oldest_pin_seconds", help, values)?;
         }
+        standings(&mut encoder, pooler)?;
         tallies(&mut encoder, pooler)?;
         process(&mut encoder, pooler)
     }
@@ -272,6 +274,27 @@ fn connections(encoder: &mut DescriptorEncoder<'_>, series: &BySeries) -> fmt::R
     for (key, series) in series {
         let seconds = series.oldest_wait_us as f64 / MICROSECONDS;
         family.encode_family(&labels(key))?.encode_gauge(&seconds)?;
+    }
+    Ok(())
+}
+
+fn standings(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    let rows = pooler.servers();
+    let labels =
+        |row: &ServerRow| [("database", row.database.clone()), ("server", row.server.clone())];
+    let help = "1 where a database's server takes its connections, 0 where it is left or down \
+                (SHOW HOSTS)";
+    let mut family = encoder.encode_descriptor("server_up", help, None, MetricType::Gauge)?;
+    for row in rows.iter().filter(|row| row.state != ServerState::Unknown) {
+        let up = i64::from(row.state == ServerState::Up);
+        family.encode_family(&labels(row))?.encode_gauge(&up)?;
+    }
+    let help = "How far a standby is behind, where servers are looked at";
+    let seconds = Some(&Unit::Seconds);
+    let mut family = encoder.encode_descriptor("server_lag", help, seconds, MetricType::Gauge)?;
+    for row in &rows {
+        let Some(lag) = row.role.and_then(ServerRole::lag) else { continue };
+        family.encode_family(&labels(row))?.encode_gauge(&lag.as_secs_f64())?;
     }
     Ok(())
 }

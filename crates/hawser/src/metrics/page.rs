@@ -75,6 +75,11 @@ fn fill(html: &mut String, pooler: &dyn Pooler) -> std::fmt::Result {
     for fallback in pooler.fallbacks() {
         item("fallback", &fallback, true)?;
     }
+    for row in pooler.servers() {
+        let Some(reason) = row.state.reason() else { continue };
+        let words = format!("{} of {} is {}: {reason}", row.server, row.database, row.state.name());
+        item("server", &words, true)?;
+    }
     html.push_str("</dl>\n<table><tr>");
     for column in COLUMNS {
         write!(html, "<th>{column}")?;

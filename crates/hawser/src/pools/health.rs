@@ -14,15 +14,16 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::Backend;
+use hawser_core::engine::{Backend, ToLoop};
 use hawser_core::time::Time;
 use tokio::task::JoinSet;
 
 use super::{PoolEntry, Route, upkeep};
 use crate::config::{ServerAddress, TargetSessionAttrs};
-use crate::dial::standing::{Looks, Standing, Unfit, WalHistory, unfit};
+use crate::dial::standing::{Look, Looks, Standing, Unfit, WalHistory, unfit};
 use crate::service::{Phase, Service};
 
 /// How often the setting is looked at while it is off.
@@ -114,10 +115,10 @@ impl Health {
             lags.extend(measure(wal, &list, &standings, now));
         }
         let looks = self.with_earlier(standings, &lags);
-        service.dialler.set_lags(looks.iter().map(|(one, (_, lag))| (one.clone(), *lag)).collect());
+        service.dialler.set_looks(looks.clone());
         let before = std::mem::take(&mut self.left);
         for entry in entries {
-            let unfit = unfit(&entry.route.load().target, &looks);
+            let unfit = unfit(&entry.route.load().target.wants(), &looks);
             self.leave(service, entry, &unfit, &before, looked);
         }
         for entry in service.pools.all() {
@@ -141,8 +142,12 @@ impl Health {
         let mut looks = Looks::new();
         for (server, standing) in standings {
             let now = match (standing, self.last.remove(&server)) {
-                (Standing::Unknown, Some(earlier)) => earlier,
-                _ => (standing, lags.get(&server).copied().unwrap_or_default()),
+                (Standing::Unknown, Some(earlier)) => Look { silent: true, ..earlier },
+                _ => Look {
+                    standing,
+                    lag: lags.get(&server).copied().unwrap_or_default(),
+                    silent: standing == Standing::Unknown,
+                },
             };
             looks.insert(server, now);
         }
@@ -172,6 +177,12 @@ impl Health {
         // Lines on which the control side asks servers hold up a shutdown as well.
         let ends = |server| unfit.contains(&(server, Unfit::NotAccepting));
         service.enquiries.close_lines(|servers, _| servers.iter().cloned().any(ends));
+        let listens = &entry.pool.stats.listen.connections;
+        let some_end = unfit.iter().any(|(_, why)| *why == Unfit::NotAccepting);
+        if some_end && listens.load(Ordering::Relaxed) > 0 {
+            // It stays for a while after the last client has ended listening: not through a shutdown.
+            service.loops.send_all(|| ToLoop::EndUnusedListener(entry.pool.clone()));
+        }
         let mut renews = false;
         for (server, why) in unfit {
             let key = (database.clone(), server.to_string());
@@ -225,12 +236,12 @@ mod tests {
             let lags = lag.map(|lag| (server.clone(), lag)).into_iter().collect();
             health.with_earlier(HashMap::from([(server.clone(), standing)]), &lags)[&server]
         };
-        let unknown = (Standing::Unknown, Duration::ZERO);
+        let unknown = Look { standing: Standing::Unknown, lag: Duration::ZERO, silent: true };
         assert_eq!(look(Standing::Unknown, None), unknown);
-        let lagging = (Standing::Serving(state), lag);
+        let lagging = Look { standing: Standing::Serving(state), lag, silent: false };
         assert_eq!(look(Standing::Serving(state), Some(lag)), lagging);
-        assert_eq!(look(Standing::Unknown, None), lagging);
-        assert_eq!(look(Standing::Unknown, None), lagging);
-        assert_eq!(look(Standing::NotAccepting, None).0, Standing::NotAccepting);
+        assert_eq!(look(Standing::Unknown, None), Look { silent: true, ..lagging });
+        assert_eq!(look(Standing::Unknown, None), Look { silent: true, ..lagging });
+        assert_eq!(look(Standing::NotAccepting, None).standing, Standing::NotAccepting);
     }
 }

@@ -1,9 +1,10 @@
-//! SHOW CONFIG, MEM, VERSION, STATE and DNS_HOSTS: the process itself.
+//! SHOW CONFIG, MEM, VERSION, STATE, DNS_HOSTS and HOSTS: the process itself, and where it connects.
 
 use super::dialect::{Dialect, release};
 use crate::admin::pooler::Pooler;
-use crate::admin::table::{Columns, Table, columns};
+use crate::admin::table::{Cell, Columns, Table, columns};
 use crate::config::Config;
+use crate::dial::server_row::ServerRole;
 use crate::metrics::process::ProcessFigures;
 
 pub(super) const CONFIG_COLUMNS: Columns =
@@ -13,6 +14,10 @@ pub(super) const MEM_COLUMNS: Columns =
 pub(super) const VERSION_COLUMNS: Columns = columns![Text "version"];
 pub(super) const STATE_COLUMNS: Columns = columns![Text "key", Text "value"];
 pub(super) const DNS_HOSTS_COLUMNS: Columns = columns![Text "hostname", Int8 "ttl", Text "addrs"];
+pub(super) const HOSTS_COLUMNS: Columns = columns![
+    Text "database", Text "server", Text "state", Text "role", Int8 "lag_ms", Int4 "failures",
+    Text "reason",
+];
 
 pub(super) fn config(mut table: Table, config: &Config) -> Table {
     for setting in config.show() {
@@ -79,6 +84,23 @@ pub(super) fn dns_hosts(mut table: Table, pooler: &dyn Pooler) -> Table {
         let left = ttl.saturating_sub(host.age).as_secs();
         let addresses: Vec<_> = host.addresses.iter().map(ToString::to_string).collect();
         table.push(vec![host.name.into(), left.into(), addresses.join(",").into()]);
+    }
+    table
+}
+
+pub(super) fn hosts(mut table: Table, pooler: &dyn Pooler) -> Table {
+    for row in pooler.servers() {
+        let lag = row.role.and_then(ServerRole::lag);
+        let lag_ms = lag.map(|lag| u64::try_from(lag.as_millis()).unwrap_or(u64::MAX));
+        table.push(vec![
+            row.database.into(),
+            row.server.into(),
+            row.state.name().into(),
+            row.role.map(|role| role.to_string()).into(),
+            lag_ms.map_or(Cell::Null, Cell::Number),
+            row.state.failures().into(),
+            row.state.reason().map(str::to_owned).into(),
+        ]);
     }
     table
 }

@@ -78,6 +78,7 @@ const EXPECTED: &[(Topic, &str, &str)] = &[
          timezone password scram_client_key scram_server_key",
     ),
     (Topic::DnsHosts, "sqs", "hostname ttl addrs"),
+    (Topic::Hosts, "ssssqis", "database server state role lag_ms failures reason"),
     (Topic::DnsZones, "sqi", "zonename serial count"),
     (Topic::Config, "ssss", "key value default changeable"),
     (Topic::Version, "s", "version"),

@@ -1,0 +1,179 @@
+//! How the servers of databases stand, for operators: SHOW HOSTS, `hawser status`, metrics.
+//!
+//! # Model
+//! ```text
+//!   down     the last attempt to connect failed, or the last look got no answer
+//!   left     it answers, and its database does not want it now
+//!   up       it answers
+//!   unknown  nobody has asked for it yet
+//! ```
+//! The first that holds. Looks are [`standing`](super::standing)'s; attempts are those for clients.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::standing::{Look, Looks, Standing, Wants, unfit};
+use super::{Dialler, Fare, locked};
+use crate::config::ServerAddress;
+
+/// How a server stands.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ServerState {
+    /// It takes connections.
+    Up,
+    /// It does, and its database does not want it now.
+    Left {
+        /// Why.
+        reason: String,
+    },
+    /// It does not.
+    Down {
+        /// What the last attempt said.
+        reason: String,
+        /// Attempts in a row that failed.
+        failures: u32,
+    },
+    /// It has not been connected to yet.
+    Unknown,
+}
+
+impl ServerState {
+    /// Its name in tables.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Up => "up",
+            Self::Left { .. } => "left",
+            Self::Down { .. } => "down",
+            Self::Unknown => "unknown",
+        }
+    }
+
+    /// Why it is not up.
+    pub fn reason(&self) -> Option<&str> {
+        match self {
+            Self::Left { reason } | Self::Down { reason, .. } => Some(reason),
+            Self::Up | Self::Unknown => None,
+        }
+    }
+
+    /// Attempts in a row that failed.
+    pub fn failures(&self) -> u32 {
+        match self {
+            Self::Down { failures, .. } => *failures,
+            Self::Up | Self::Left { .. } | Self::Unknown => 0,
+        }
+    }
+}
+
+/// What a server is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ServerRole {
+    /// It writes.
+    Primary,
+    /// It follows one that does.
+    Standby {
+        /// How far it is behind.
+        lag: Duration,
+    },
+}
+
+impl ServerRole {
+    /// How far a standby is behind.
+    pub fn lag(self) -> Option<Duration> {
+        match self {
+            Self::Primary => None,
+            Self::Standby { lag } => Some(lag),
+        }
+    }
+}
+
+impl fmt::Display for ServerRole {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Primary => "primary",
+            Self::Standby { .. } => "standby",
+        })
+    }
+}
+
+/// One server of one database.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServerRow {
+    /// The `[[database]]` entry.
+    pub database: String,
+    /// The server as it is configured.
+    pub server: String,
+    /// How it stands.
+    pub state: ServerState,
+    /// What it is, where servers are looked at.
+    pub role: Option<ServerRole>,
+}
+
+impl Dialler {
+    /// How the servers of a database stand that asks for `wants`.
+    pub fn server_rows(&self, database: &str, wants: &Wants<'_>) -> Vec<ServerRow> {
+        let (fares, looks) = (locked(&self.fares), locked(&self.looks));
+        let unfit = unfit(wants, &looks);
+        let row = |server: &ServerAddress| {
+            let left = unfit.iter().find(|(one, _)| one == server).map(|(_, why)| why.to_string());
+            ServerRow {
+                database: database.to_owned(),
+                server: server.to_string(),
+                state: state(fares.get(server), looks.get(server), left),
+                role: role(&looks, server),
+            }
+        };
+        wants.servers.iter().map(row).collect()
+    }
+}
+
+fn state(fare: Option<&Fare>, look: Option<&Look>, left: Option<String>) -> ServerState {
+    let serves = look.is_some_and(|look| matches!(look.standing, Standing::Serving(_)));
+    match (fare, look, left) {
+        (Some(Fare::Failing { times, reason, .. }), ..) => {
+            ServerState::Down { reason: reason.clone(), failures: *times }
+        }
+        (_, Some(Look { silent: true, .. }), _) => {
+            let reason = "it gives no answer to server_probe_interval's look".to_owned();
+            ServerState::Down { reason, failures: 0 }
+        }
+        (.., Some(reason)) => ServerState::Left { reason },
+        (Some(Fare::Reached), ..) => ServerState::Up,
+        (None, ..) if serves => ServerState::Up,
+        (None, ..) => ServerState::Unknown,
+    }
+}
+
+fn role(looks: &Looks, server: &ServerAddress) -> Option<ServerRole> {
+    let Look { standing: Standing::Serving(state), lag, .. } = looks.get(server)? else {
+        return None;
+    };
+    Some(if state.in_recovery { ServerRole::Standby { lag: *lag } } else { ServerRole::Primary })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::super::standing::State;
+    use super::*;
+
+    #[test]
+    fn a_failed_attempt_counts_more_than_silence_and_that_more_than_being_left() {
+        let serving =
+            State { in_recovery: true, read_only: false, wal: 1, own_lag: Duration::ZERO };
+        let look = |standing, silent| Look { standing, lag: Duration::ZERO, silent };
+        let well = look(Standing::Serving(serving), false);
+        let silent = look(Standing::Serving(serving), true);
+        let failing = Fare::Failing { times: 3, until: Instant::now(), reason: "no route".into() };
+        let left = || Some("it lags".to_owned());
+        let name = |fare, look, left| state(fare, look, left).name();
+        assert_eq!(name(None, None, None), "unknown");
+        assert_eq!(name(None, Some(&well), None), "up");
+        assert_eq!(name(Some(&Fare::Reached), None, None), "up");
+        assert_eq!(name(Some(&Fare::Reached), Some(&well), left()), "left");
+        assert_eq!(name(Some(&Fare::Reached), Some(&silent), left()), "down");
+        let down = state(Some(&failing), Some(&well), left());
+        assert_eq!((down.name(), down.reason(), down.failures()), ("down", Some("no route"), 3));
+    }
+}
