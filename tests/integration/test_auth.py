@@ -530,3 +530,56 @@ def test_an_auth_query_that_fails_is_told_and_lets_nobody_in(env):
             assert error["S"] == "FATAL" and error["C"][:2] in ("08", "28", "42", "58"), error
             assert "nowhere" not in error["M"] or error["C"][:2] != "28", error
             assert "auth_query" in target.pooler.text(), "the operator is not told"
+
+
+@pooler_only
+def test_hba_rules_for_the_members_of_a_role(env):
+    """`+role` and `samerole`, as PostgreSQL has them: the server is asked, a grant and a revoke count."""
+    server = env.server()
+    server.execute("create role hba_outer; create role hba_inner in role hba_outer")
+    rules = ("host app +hba_outer all scram-sha-256\n"
+             "host samerole app3 all scram-sha-256\n"
+             "host hawser admin all trust\n")
+    asker = dict(auth_user="app2", auth_dbname="postgres")
+    try:
+        with env.pooler_with(hba=rules, **asker) as target:
+            equal(refusal(env, target, user="app2")["C"], "28000")
+            server.execute("grant hba_inner to app2")
+            suite_until(lambda: enters(target, "app2"), "a member of a member is a member", seconds=10)
+            server.execute("revoke hba_inner from app2")
+            suite_until(lambda: not enters(target, "app2"), "it is none any more", seconds=10)
+            # A superuser is a member of what it has been granted alone.
+            server.execute("alter role app2 superuser")
+            time.sleep(2.1)
+            equal(enters(target, "app2"), False)
+            server.execute("alter role app2 nosuperuser")
+            # samerole: a member of the role that has the database's name; each role is a member of itself.
+            equal(enters(target, "app3"), False)
+            server.execute("grant app to app3")
+            suite_until(lambda: enters(target, "app3"), "a member of the role app", seconds=10)
+            equal(refusal(env, target, user="nobody_at_all", secret="x")["C"], "28000")
+            # Nobody who cannot be judged gets in, by whatever later rule.
+            target.pooler.write(auth_dbname="no_such_database")
+            (target.pooler.directory / "pg_hba.conf").write_text(rules + "host all all all trust\n")
+            target.pooler.reload()
+            fields = refusal(env, target, user="app2")
+            equal((fields["C"], fields["M"]), ("08006", "the user could not be looked up"))
+    finally:
+        server.execute("alter role app2 nosuperuser; revoke app from app3; drop role hba_inner; drop role hba_outer")
+
+
+def enters(target, user):
+    try:
+        with target.connect(user, "app"):
+            return True
+    except ServerError as error:
+        equal(error.sqlstate, "28000")
+        return False
+
+
+@pooler_only
+def test_hba_rules_for_members_need_somebody_to_ask_as(env):
+    pooler = Pooler(f"{env.directory}/nobody-to-ask-as", env.cluster, hba=HBA + "host all +helper_role all md5\n")
+    done = subprocess.run([binary(), "check", "-c", str(pooler.config)], capture_output=True, text=True, timeout=10, cwd=pooler.directory)
+    equal(done.returncode, 1)
+    assert "auth_user" in done.stdout + done.stderr, done.stdout + done.stderr

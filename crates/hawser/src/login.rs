@@ -497,7 +497,7 @@ impl Login {
             Replication::Database => crate::auth::hba::Replication::Logical,
         };
         let conn = prove::conn_info(&self.origin, is_tls, database, user, replication);
-        let rule: Rule = prove::rule(&service.client_names, &config, &access, &conn).await?;
+        let rule: Rule = prove::rule(&service, &config, &access, &conn, found).await?;
         let mut secret = access.secret(user).cloned();
         // What a lookup has failed for is told after the exchange: before it, the answer would tell
         // users and databases that there are from others.

@@ -14,6 +14,7 @@ pub mod census;
 mod checked;
 pub mod enquiry;
 pub mod health;
+pub mod membership;
 pub mod open;
 pub mod place;
 mod schema;

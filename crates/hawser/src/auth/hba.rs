@@ -10,13 +10,13 @@
 //! a skipped record would let a later, weaker one decide.
 //!
 //! # Limits
-//! Group membership (`+group`, `samerole`) is known to the server only. Nothing is encrypted by GSSAPI, so that
-//! `hostgssenc` records load and never match.
+//! Nothing is encrypted by GSSAPI, so that `hostgssenc` records load and never match.
 
 mod parse;
 #[cfg(test)]
 mod tests;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
@@ -47,7 +47,7 @@ pub struct Rule {
     /// The `name=value` pairs at the end.
     pub options: Options,
     databases: Vec<DatabasePattern>,
-    users: Vec<NamePattern>,
+    users: Vec<UserPattern>,
     address: Address,
 }
 
@@ -131,6 +131,8 @@ pub struct ConnInfo<'a> {
     pub user: &'a str,
     /// Whether the session is to replicate.
     pub replication: Replication,
+    /// What is known of the user's roles.
+    pub roles: UserRoles<'a>,
 }
 
 /// How a client is connected.
@@ -158,6 +160,26 @@ pub enum PeerName<'a> {
     Unknown,
     /// The address has this name, and the name this address: both directions have been looked up.
     Verified(&'a str),
+}
+
+/// What the server says of a user's roles.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum UserRoles<'a> {
+    /// It was not asked.
+    #[default]
+    NotLookedUp,
+    /// The user is a member of these, itself among them if there is such a role.
+    Known(&'a HashSet<String>),
+}
+
+impl UserRoles<'_> {
+    /// Whether the user is a member of `role`; `None` where it takes the server to say.
+    fn include(self, role: &str) -> Option<bool> {
+        match self {
+            Self::NotLookedUp => None,
+            Self::Known(roles) => Some(roles.contains(role)),
+        }
+    }
 }
 
 /// The `replication` start-up parameter.
@@ -191,6 +213,9 @@ pub enum Match<'r> {
     /// A record with a host name may fit: look up the client's name and ask again.
     /// Never returned when [`PeerName`] is anything but `NotLookedUp`.
     NeedsPeerName,
+    /// A record for the members of a role may fit: look up the user's roles and ask again.
+    /// Never returned when [`UserRoles`] are known.
+    NeedsRoles,
 }
 
 impl HbaRules {
@@ -227,6 +252,11 @@ impl HbaRules {
         self.rules.iter().any(|rule| matches!(rule.address, Address::SameHost | Address::SameNet))
     }
 
+    /// The first record that asks for the members of a role, if there is one.
+    pub fn asks_for_roles(&self) -> Option<&Location> {
+        self.rules.iter().find(|rule| rule.asks_for_roles()).map(|rule| &rule.location)
+    }
+
     /// Records that load but cannot do what they seem to, as lines of text for the log.
     pub fn notices(&self) -> impl Iterator<Item = String> {
         self.rules.iter().filter(|rule| rule.connection == ConnectionType::HostGssEnc).map(|rule| {
@@ -240,14 +270,17 @@ impl HbaRules {
     /// The record that decides about `conn`. `interfaces` are the machine's addresses at this time.
     pub fn matches(&self, conn: &ConnInfo<'_>, interfaces: &[Interface]) -> Match<'_> {
         for rule in &self.rules {
-            // The names first: a host name is then only looked up for a record that could decide.
-            if !rule.fits_names(conn) {
+            // The names first: a host name is then only looked up for a record that could decide. Roles
+            // last: that takes a question to the server.
+            let names = rule.fits_names(conn);
+            if names == Some(false) {
                 continue;
             }
-            match rule.fits_connection(conn, interfaces) {
-                Some(true) => return Match::Rule(rule),
-                Some(false) => {}
-                None => return Match::NeedsPeerName,
+            match (rule.fits_connection(conn, interfaces), names) {
+                (Some(true), Some(_)) => return Match::Rule(rule),
+                (Some(true), None) => return Match::NeedsRoles,
+                (Some(false), _) => {}
+                (None, _) => return Match::NeedsPeerName,
             }
         }
         Match::NoEntry
@@ -255,9 +288,20 @@ impl HbaRules {
 }
 
 impl Rule {
-    fn fits_names(&self, conn: &ConnInfo<'_>) -> bool {
-        self.databases.iter().any(|database| database.matches(conn))
-            && self.users.iter().any(|user| user.matches(conn.user))
+    /// `None` where it takes the user's roles to say.
+    fn fits_names(&self, conn: &ConnInfo<'_>) -> Option<bool> {
+        let databases = any(self.databases.iter().map(|database| database.matches(conn)));
+        let users = any(self.users.iter().map(|user| user.matches(conn)));
+        match (databases, users) {
+            (Some(false), _) | (_, Some(false)) => Some(false),
+            (Some(true), Some(true)) => Some(true),
+            (None, _) | (_, None) => None,
+        }
+    }
+
+    fn asks_for_roles(&self) -> bool {
+        self.databases.iter().any(|database| matches!(database, DatabasePattern::SameRole))
+            || self.users.iter().any(|user| matches!(user, UserPattern::Members(_)))
     }
 
     /// `None` where it takes the client's host name to say.
@@ -351,20 +395,52 @@ fn describe(conn: &ConnInfo<'_>, preposition: &str) -> String {
     format!("{kind} {preposition} host \"{host}\", user \"{user}\", {database}{encryption}")
 }
 
+/// Whether one fits; `None` where those that are not known decide.
+fn any(all: impl Iterator<Item = Option<bool>>) -> Option<bool> {
+    let mut unknown = false;
+    for one in all {
+        match one {
+            Some(true) => return Some(true),
+            Some(false) => {}
+            None => unknown = true,
+        }
+    }
+    (!unknown).then_some(false)
+}
+
 #[derive(Debug, Clone)]
 enum DatabasePattern {
     SameUser,
+    /// The user is a member of the role of that name.
+    SameRole,
     Replication,
     Name(NamePattern),
 }
 
 impl DatabasePattern {
-    fn matches(&self, conn: &ConnInfo<'_>) -> bool {
+    fn matches(&self, conn: &ConnInfo<'_>) -> Option<bool> {
         match (self, conn.replication) {
-            (Self::Replication, replication) => replication == Replication::Physical,
-            (_, Replication::Physical) => false,
-            (Self::SameUser, _) => conn.database == conn.user,
-            (Self::Name(name), _) => name.matches(conn.database),
+            (Self::Replication, replication) => Some(replication == Replication::Physical),
+            (_, Replication::Physical) => Some(false),
+            (Self::SameUser, _) => Some(conn.database == conn.user),
+            (Self::SameRole, _) => conn.roles.include(conn.database),
+            (Self::Name(name), _) => Some(name.matches(conn.database)),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum UserPattern {
+    Name(NamePattern),
+    /// `+role`
+    Members(String),
+}
+
+impl UserPattern {
+    fn matches(&self, conn: &ConnInfo<'_>) -> Option<bool> {
+        match self {
+            Self::Name(name) => Some(name.matches(conn.user)),
+            Self::Members(role) => conn.roles.include(role),
         }
     }
 }

@@ -6,7 +6,7 @@
 //! the database user, and the result is then compared literally. A database user may be `all`, or `/expression` as of PostgreSQL 16.
 //!
 //! # Limits
-//! `+group` is refused: only the server knows memberships.
+//! `+group` is refused: the server is asked for members by pg_hba.conf alone.
 
 use std::path::Path;
 

@@ -173,15 +173,15 @@ impl NamePattern {
         }
     }
 
-    /// A token of a user column; membership in a group is refused, since only the server knows it.
+    /// A token of a user column; membership in a group is refused: it is no name.
     pub(crate) fn of_user(token: &Token) -> Result<Self, FileError> {
         if token.is_keyword("all") {
             return Ok(Self::All);
         }
         if !token.quoted && token.text.starts_with('+') {
             return Err(token.error(format!(
-                "group membership (\"{}\") cannot be checked outside of the server; list the users, \
-                 name a file with @file, or use a regular expression (/...)",
+                "group membership (\"{}\") is known in hba_file alone; list the users, name a file with \
+                 @file, or use a regular expression (/...)",
                 token.text
             )));
         }

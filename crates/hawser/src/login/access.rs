@@ -17,8 +17,9 @@ use crate::auth::ident::IdentMap;
 use crate::auth::scram::{Account, MockNonce, Preparation, ScramKeys};
 use crate::auth::secret::Secret;
 use crate::auth::userlist::Userlist;
-use crate::config::{Config, ForcedUser, Password};
+use crate::config::{Config, DatabaseConfig, ForcedUser, Password};
 use crate::dial::enter::Credentials;
+use crate::pools::membership;
 
 /// Plain passwords whose keys are made ahead; beyond, at the first login.
 const DERIVED_AHEAD_MAX: usize = 10_000;
@@ -50,6 +51,7 @@ impl Access {
             match HbaRules::load(path) {
                 Ok(rules) => {
                     rules.notices().for_each(|notice| tracing::warn!("{notice}"));
+                    errors.extend(roles_that_nobody_knows(config, &rules));
                     access.hba = Some(rules);
                 }
                 Err(error) => errors.push(error.to_string()),
@@ -216,6 +218,21 @@ impl Access {
             }
         }
     }
+}
+
+/// Databases whose server cannot be asked for the members of roles, where `rules` need them.
+fn roles_that_nobody_knows(config: &Config, rules: &HbaRules) -> Vec<String> {
+    let Some(location) = rules.asks_for_roles() else { return Vec::new() };
+    let unknown = |database: &&DatabaseConfig| membership::place(config, database).is_none();
+    let error = |database: &DatabaseConfig| {
+        let name = &database.name;
+        format!(
+            "{location}: the server is asked for the members of a role: database \"{name}\" needs \
+             auth_user, or user, to ask as, and where it has no dbname and is \"*\" auth_dbname to \
+             ask in"
+        )
+    };
+    config.databases().iter().filter(unknown).map(error).collect()
 }
 
 /// Whether two addresses are one, an IPv4 address in IPv6 clothes being itself.

@@ -6,7 +6,7 @@
 //! * hashing runs on blocking threads, never where other logins are served
 //! * AuthenticationOk is not sent here: it belongs to the greeting
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use hawser_core::wire::error::{ClientError, SqlState};
 
@@ -15,8 +15,8 @@ use super::access::Access;
 use super::wire::{Stop, password_message, send};
 use crate::auth::certificate::Subject;
 use crate::auth::hba::{
-    ClientCert, ClientName, ConnInfo, ConnKind, Interface, Match, Method, Options, PeerName,
-    Refused,
+    ClientCert, ClientName, ConnInfo, ConnKind, HbaRules, Interface, Match, Method, Options, PeerName,
+    Refused, UserRoles,
 };
 use crate::auth::message::{
     self, PASSWORD_MESSAGE_LENGTH_MAX, SASL_MESSAGE_LENGTH_MAX, SaslInitialResponse,
@@ -25,10 +25,10 @@ use crate::auth::scram::{
     Account, Nonce, ScramKeys, ServerBinding, ServerError, ServerExchange, ServerStep,
 };
 use crate::auth::secret::{Challenge, PasswordEncryption, Secret};
-use crate::config::{AuthType, Config};
+use crate::config::{AuthType, Config, DatabaseConfig};
 use crate::limits::half_open::Awaited;
+use crate::pools::membership;
 use crate::process::random_bytes;
-use crate::resolve::clients::ClientNames;
 use crate::service::Service;
 use crate::socket::stream::Stream;
 
@@ -74,39 +74,23 @@ fn interfaces() -> Vec<Interface> {
     }
 }
 
-/// The rule for a client. Looks its name up if that decides.
+/// The rule for a client. Looks its name up if that decides, and the user's roles.
 ///
 /// # Errors
-/// No rule lets it try.
+/// No rule lets it try, or what decides could not be looked up.
 pub async fn rule(
-    names: &ClientNames,
+    service: &Arc<Service>,
     config: &Config,
     access: &Access,
     conn: &ConnInfo<'_>,
+    database: Option<&DatabaseConfig>,
 ) -> Result<Rule, ClientError> {
     let auth_type = config.auth_type();
     if auth_type == AuthType::Hba {
         let Some(rules) = &access.hba else {
             return Err(refused(Refused::no_entry(conn)));
         };
-        let interfaces = if rules.needs_interfaces() { interfaces() } else { Vec::new() };
-        let mut found = rules.matches(conn, &interfaces);
-        if let (Match::NeedsPeerName, ConnKind::Tcp { addr, tls, .. }) = (found, conn.kind) {
-            let looked_up = names.name_of(addr, config.reload.servers.dns_max_ttl).await;
-            let name = looked_up.as_deref().map_or(PeerName::Unknown, PeerName::Verified);
-            let named = ConnInfo { kind: ConnKind::Tcp { addr, tls, name }, ..*conn };
-            found = rules.matches(&named, &interfaces);
-        }
-        return match found {
-            Match::Rule(rule) if rule.method == Method::Reject => Err(refused(rule.refusal(conn))),
-            Match::Rule(rule) => Ok(Rule {
-                method: rule.method,
-                options: rule.options.clone(),
-                must_be_known: false,
-                refusal: rule.refusal(conn),
-            }),
-            Match::NoEntry | Match::NeedsPeerName => Err(refused(Refused::no_entry(conn))),
-        };
+        return rule_of_file(service, config, rules, conn, database).await;
     }
     let method = match auth_type {
         AuthType::Trust | AuthType::Any => Method::Trust,
@@ -132,6 +116,48 @@ pub async fn rule(
     Ok(Rule { method, options, must_be_known: auth_type == AuthType::Trust, refusal })
 }
 
+async fn rule_of_file(
+    service: &Arc<Service>,
+    config: &Config,
+    rules: &HbaRules,
+    conn: &ConnInfo<'_>,
+    database: Option<&DatabaseConfig>,
+) -> Result<Rule, ClientError> {
+    let interfaces = if rules.needs_interfaces() { interfaces() } else { Vec::new() };
+    let (peer_name, roles) = (OnceLock::new(), OnceLock::new());
+    let mut known = *conn;
+    loop {
+        match rules.matches(&known, &interfaces) {
+            Match::Rule(rule) if rule.method == Method::Reject => {
+                return Err(refused(rule.refusal(conn)));
+            }
+            Match::Rule(rule) => {
+                return Ok(Rule {
+                    method: rule.method,
+                    options: rule.options.clone(),
+                    must_be_known: false,
+                    refusal: rule.refusal(conn),
+                });
+            }
+            Match::NeedsPeerName => {
+                let ConnKind::Tcp { addr, tls, .. } = known.kind else {
+                    return Err(refused(Refused::no_entry(conn)));
+                };
+                let max_ttl = config.reload.servers.dns_max_ttl;
+                let looked_up = service.client_names.name_of(addr, max_ttl).await;
+                let name = peer_name.get_or_init(|| looked_up).as_deref();
+                let name = name.map_or(PeerName::Unknown, PeerName::Verified);
+                known.kind = ConnKind::Tcp { addr, tls, name };
+            }
+            Match::NeedsRoles => {
+                let looked_up = membership::roles_of(service, config, database, conn.user).await?;
+                known.roles = UserRoles::Known(roles.get_or_init(|| looked_up));
+            }
+            Match::NoEntry => return Err(refused(Refused::no_entry(conn))),
+        }
+    }
+}
+
 /// Who a client says it is, for the rules.
 pub fn conn_info<'a>(
     origin: &Origin,
@@ -146,7 +172,7 @@ pub fn conn_info<'a>(
             ConnKind::Tcp { addr: address.ip().to_canonical(), tls, name: PeerName::NotLookedUp }
         }
     };
-    ConnInfo { kind, database, user, replication }
+    ConnInfo { kind, database, user, replication, roles: UserRoles::NotLookedUp }
 }
 
 /// What a proof has brought to light.

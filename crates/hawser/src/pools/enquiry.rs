@@ -32,6 +32,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::timeout;
 
+use super::membership::Memberships;
 use super::place::{self, Asker, Place};
 use super::strangers::{Stranger, Strangers};
 use super::{PoolEntry, Route, locked, route};
@@ -55,7 +56,7 @@ const SETTINGS_PERIOD: Duration = Duration::from_millis(50);
 const SETTINGS_WAIT: Duration = Duration::from_millis(500);
 
 /// Where names of `auth_query` are looked up that it does not qualify.
-const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
+pub(super) const LOOK_UP_PATH: &[u8] = b"pg_catalog, public";
 /// How long a login whose user has a secret here waits for the answer about that user, which it does not
 /// use: it is asked so that time does not tell who has one.
 const UNUSED_WAIT: Duration = Duration::from_secs(1);
@@ -140,6 +141,8 @@ pub struct Enquiries {
     lines: Mutex<HashMap<LineKey, Arc<AsyncMutex<Line>>>>,
     secrets: Mutex<Secrets>,
     strangers: Strangers,
+    /// Of which roles users are members.
+    pub(super) memberships: Memberships,
 }
 
 /// Why a user could not be looked up.
@@ -216,6 +219,7 @@ impl Enquiries {
         locked(&self.lines).clear();
         locked(&self.secrets).clear();
         self.strangers.forget();
+        self.memberships.forget();
     }
 
     /// Forgets what is known of one user: its proof was wrong, perhaps because the password has

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Address, ClientCert, ClientName, ConnectionType, DatabasePattern, Method, Options, Rule,
+    Address, ClientCert, ClientName, ConnectionType, DatabasePattern, Method, Options, Rule, UserPattern,
 };
 use crate::auth::pattern::NamePattern;
 use crate::auth::records::{Field, FileError, Record, Token};
@@ -39,7 +39,7 @@ pub(super) fn rule(record: &Record) -> Result<Rule, FileError> {
     let databases = columns.field("database specification")?.tokens();
     let databases = databases.iter().map(database).collect::<Result<_, _>>()?;
     let users = columns.field("role specification")?.tokens();
-    let users = users.iter().map(NamePattern::of_user).collect::<Result<_, _>>()?;
+    let users = users.iter().map(user).collect::<Result<_, _>>()?;
     let address = match connection {
         ConnectionType::Local => Address::All,
         _ => address(&mut columns)?,
@@ -75,22 +75,24 @@ fn connection_type(token: &Token) -> Result<ConnectionType, FileError> {
 }
 
 fn database(token: &Token) -> Result<DatabasePattern, FileError> {
-    if token.is_keyword("samerole") || token.is_keyword("samegroup") {
-        return Err(token.error(format!(
-            "\"{}\" cannot be checked outside of the server, which alone knows the members of roles; \
-             use all, sameuser, replication, database names, @file or a regular expression (/...)",
-            token.text
-        )));
-    }
     Ok(if token.is_keyword("all") {
         DatabasePattern::Name(NamePattern::All)
     } else if token.is_keyword("sameuser") {
         DatabasePattern::SameUser
+    } else if token.is_keyword("samerole") || token.is_keyword("samegroup") {
+        DatabasePattern::SameRole
     } else if token.is_keyword("replication") {
         DatabasePattern::Replication
     } else {
         DatabasePattern::Name(NamePattern::of(token)?)
     })
+}
+
+fn user(token: &Token) -> Result<UserPattern, FileError> {
+    match token.text.strip_prefix('+') {
+        Some(role) if !token.quoted => Ok(UserPattern::Members(role.to_owned())),
+        _ => NamePattern::of_user(token).map(UserPattern::Name),
+    }
 }
 
 fn address(columns: &mut Columns<'_>) -> Result<Address, FileError> {

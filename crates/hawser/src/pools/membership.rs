@@ -1,0 +1,150 @@
+//! Which roles a user is a member of, for `+group` and `samerole` in pg_hba.conf: the server is asked.
+//!
+//! # Model
+//! As PostgreSQL's `is_member` in src/backend/libpq/hba.c: a role is a member of itself and of what it has
+//! been granted, directly or by others, whether it inherits or not. That a superuser may do everything
+//! makes it a member of nothing.
+//!
+//! # Why not pg_has_role()
+//! It says yes of a superuser, and in pg_hba.conf a superuser is no member of a group by that.
+//!
+//! # Limits
+//! A change is seen [`PERIOD`] later at most. Roles are the cluster's: where a client asks for no database
+//! of its own (the admin console, an unknown name), the first `[[database]]` that can be asked is asked.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use hawser_core::session::options::{Asked, Replication};
+use hawser_core::wire::error::{ClientError, SqlState};
+
+use super::{enquiry, locked, route};
+use crate::config::{Config, DatabaseConfig, ForcedUser};
+use crate::dial::Login;
+use crate::service::Service;
+
+/// How long an answer is believed.
+const PERIOD: Duration = Duration::from_secs(2);
+/// Users whose answer is remembered.
+const USERS_MAX: usize = 10_000;
+
+/// $1 is the user. No row: there is no such role.
+const QUESTION: &str = "WITH RECURSIVE member(oid) AS (\
+     SELECT r.oid FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) $1 \
+     UNION SELECT m.roleid FROM pg_catalog.pg_auth_members m, member \
+     WHERE m.member OPERATOR(pg_catalog.=) member.oid) \
+     SELECT r.rolname FROM pg_catalog.pg_roles r, member \
+     WHERE r.oid OPERATOR(pg_catalog.=) member.oid";
+
+/// The roles of which a user is a member.
+pub type Roles = Arc<HashSet<String>>;
+
+/// What servers have said lately, by `[[database]]` and user.
+#[derive(Default)]
+pub(super) struct Memberships(Mutex<HashMap<(String, String), (Instant, Roles)>>);
+
+impl Memberships {
+    pub(super) fn forget(&self) {
+        locked(&self.0).clear();
+    }
+
+    fn get(&self, key: &(String, String)) -> Option<Roles> {
+        let all = locked(&self.0);
+        let (asked, roles) = all.get(key)?;
+        (asked.elapsed() < PERIOD).then(|| roles.clone())
+    }
+
+    fn put(&self, key: (String, String), roles: Roles) {
+        let mut all = locked(&self.0);
+        if all.len() >= USERS_MAX {
+            all.clear();
+        }
+        all.insert(key, (Instant::now(), roles));
+    }
+}
+
+/// As whom a server is asked, and where.
+pub struct Place<'a> {
+    entry: &'a DatabaseConfig,
+    dbname: &'a str,
+    asker: Asker<'a>,
+}
+
+enum Asker<'a> {
+    AuthUser(&'a str),
+    Forced(&'a ForcedUser),
+}
+
+/// Where the members of roles of a database are asked for, if anywhere: as `auth_user`, or as the
+/// database's own `user`. Never in a database that a client has named.
+pub fn place<'a>(config: &'a Config, database: &'a DatabaseConfig) -> Option<Place<'a>> {
+    let named = |entry: &'a DatabaseConfig| match &entry.dbname {
+        Some(dbname) => Some(dbname.as_str()),
+        None => (!entry.is_any()).then_some(entry.name.as_str()),
+    };
+    if let Some(auth_user) = &database.auth_user {
+        let asker = Asker::AuthUser(auth_user);
+        return match &database.auth_dbname {
+            Some(name) => {
+                let entry = config.database(name)?;
+                Some(Place { entry, dbname: entry.dbname_for(name), asker })
+            }
+            None => Some(Place { entry: database, dbname: named(database)?, asker }),
+        };
+    }
+    let asker = Asker::Forced(database.forced_user.as_ref()?);
+    Some(Place { entry: database, dbname: named(database)?, asker })
+}
+
+/// The roles of which `user` is a member.
+///
+/// # Errors
+/// The server could not be asked. The reason goes to the log.
+pub async fn roles_of(
+    service: &Arc<Service>,
+    config: &Config,
+    database: Option<&DatabaseConfig>,
+    user: &str,
+) -> Result<Roles, ClientError> {
+    let failed = |reason: &dyn std::fmt::Display| {
+        tracing::warn!(user, %reason, "the user's roles, which hba_file asks for, are not known");
+        ClientError::fatal(SqlState::CONNECTION_FAILURE, "the user could not be looked up")
+            .detail("The server was not asked for the user's roles; see the log of the pooler.")
+    };
+    let place = match database {
+        Some(database) => place(config, database),
+        None => config.databases().iter().find_map(|database| place(config, database)),
+    };
+    // (Refused when the files were loaded.)
+    let place = place.ok_or_else(|| failed(&"there is neither auth_user nor user to ask as"))?;
+    let key = (place.entry.name.clone(), user.to_owned());
+    if let Some(roles) = service.enquiries.memberships.get(&key) {
+        return Ok(roles);
+    }
+    let access = service.access.load();
+    let (asker, credentials) = match place.asker {
+        Asker::AuthUser(name) => (name, access.credentials(name)),
+        Asker::Forced(forced) => (forced.name.as_str(), access.credentials_of(forced)?),
+    };
+    let path = Asked { name: b"search_path"[..].into(), value: enquiry::LOOK_UP_PATH.into() };
+    let login = Login {
+        user: asker.to_owned(),
+        database: place.dbname.to_owned(),
+        replication: Replication::None,
+        parameters: vec![path],
+        start: Vec::new(),
+        credentials,
+    };
+    let route = route(config, place.entry, asker, login, &locked(&service.pools.connectings));
+    let patience = route.target.connect_timeout;
+    let asked = enquiry::ask(service, &route, patience, QUESTION, &[user.as_bytes()]).await;
+    let answer = asked.map_err(|error| failed(&error))?;
+    let name = |row: Vec<Option<Box<[u8]>>>| {
+        let name = row.into_iter().next().flatten()?;
+        String::from_utf8(name.into_vec()).ok()
+    };
+    let roles: Roles = Arc::new(answer.rows.into_iter().filter_map(name).collect());
+    service.enquiries.memberships.put(key, roles.clone());
+    Ok(roles)
+}
