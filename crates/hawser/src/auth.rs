@@ -7,7 +7,8 @@
 //! ```text
 //!   pg_hba.conf ─► hba ─┬─ password, md5 ─► message, md5 ──┐
 //!   pg_ident.conf ► ident ─ cert, peer ─► certificate      ├─► secret ◄── userlist.txt, auth_query
-//!                       └─ scram-sha-256 ─► message, scram ┘
+//!                       ├─ scram-sha-256 ─► message, scram ┘
+//!                       └─ ldap, oauth ─► an LDAP server, jwt with the issuer's keys
 //! ```
 //!
 //! # Invariants
@@ -21,8 +22,11 @@
 pub mod certificate;
 pub mod hba;
 pub mod ident;
+pub mod jwt;
+pub mod ldap;
 pub mod md5;
 pub mod message;
+pub mod oauth;
 pub mod pattern;
 pub mod records;
 pub mod scram;

@@ -303,11 +303,18 @@ impl Import {
         if let Some(method @ ("ldap" | "pam")) = method.as_deref() {
             self.take("auth_type");
             self.take("auth_ldap_options");
+            let instead = match method {
+                "ldap" => {
+                    "in a file that hba_file names, write `host all all all ldap OPTIONS` with those \
+                     of auth_ldap_options; until then "
+                }
+                _ => "",
+            };
             self.note(
                 table,
                 &format!(
-                    "auth_type = {method} is not supported: users log in by scram-sha-256, from \
-                     users_file, [[user]] or auth_query"
+                    "auth_type = {method} is not supported: {instead}users log in by scram-sha-256, \
+                     from users_file, [[user]] or auth_query"
                 ),
             );
             self.line(table, "auth_type = \"scram-sha-256\"".to_owned());

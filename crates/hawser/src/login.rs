@@ -21,7 +21,10 @@
 
 pub mod access;
 pub mod admin;
+pub mod key_sets;
+mod ldap;
 pub mod listen;
+mod outside;
 pub mod prove;
 pub mod proxy;
 pub mod start;
@@ -658,7 +661,8 @@ impl Login {
         let sent = proved.password.as_deref().and_then(|sent| std::str::from_utf8(sent).ok());
         let credentials = match (secret, sent) {
             // The client has sent what the stored form does not give.
-            (Secret::Md5(_) | Secret::Scram(_), Some(sent)) => {
+            // Of one whom an LDAP server knows nothing is stored here.
+            (Secret::Md5(_) | Secret::Scram(_) | Secret::None, Some(sent)) => {
                 access.credentials_shown(user, sent, secret)
             }
             _ => access.credentials_from(user, secret),

@@ -21,6 +21,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::Path;
 
+use super::ldap::LdapRule;
+use super::oauth::OauthRule;
 use super::pattern::NamePattern;
 use super::records::{self, Disk, FileError, FileErrors, Files, Location};
 
@@ -85,17 +87,25 @@ pub enum Method {
     Cert,
     /// The user of the process at the other end of the unix socket. Local `ident` is this too, as in PostgreSQL.
     Peer,
+    /// The password in clear text, which an LDAP server judges.
+    Ldap,
+    /// A token of an issuer.
+    Oauth,
 }
 
 /// What follows the method.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Options {
-    /// The map of `pg_ident.conf` to use with `cert` and `peer`.
+    /// The map of `pg_ident.conf` to use with `cert`, `peer` and `oauth`.
     pub map: Option<String>,
     /// What is asked of the client's certificate, in addition to the method. `VerifyFull` for `cert`.
     pub client_cert: ClientCert,
     /// Which name of the certificate is the user's.
     pub client_name: ClientName,
+    /// Which server judges the password: with method `ldap`, always.
+    pub ldap: Option<LdapRule>,
+    /// Which tokens will do: with method `oauth`, always.
+    pub oauth: Option<OauthRule>,
 }
 
 /// `clientcert=`
@@ -252,6 +262,11 @@ impl HbaRules {
         self.rules.iter().any(|rule| matches!(rule.address, Address::SameHost | Address::SameNet))
     }
 
+    /// Whether any record has another server judge the proof.
+    pub fn asks_others(&self) -> bool {
+        self.rules.iter().any(|rule| matches!(rule.method, Method::Ldap | Method::Oauth))
+    }
+
     /// The first record that asks for the members of a role, if there is one.
     pub fn asks_for_roles(&self) -> Option<&Location> {
         self.rules.iter().find(|rule| rule.asks_for_roles()).map(|rule| &rule.location)
@@ -340,6 +355,14 @@ impl Rule {
             }
             Method::Peer => {
                 let message = format!("Peer authentication failed for user \"{user}\"");
+                (INVALID_AUTHORIZATION, message)
+            }
+            Method::Ldap => {
+                let message = format!("LDAP authentication failed for user \"{user}\"");
+                (INVALID_AUTHORIZATION, message)
+            }
+            Method::Oauth => {
+                let message = format!("OAuth bearer authentication failed for user \"{user}\"");
                 (INVALID_AUTHORIZATION, message)
             }
         };
@@ -509,6 +532,8 @@ impl fmt::Display for Method {
             Self::ScramSha256 => "scram-sha-256",
             Self::Cert => "cert",
             Self::Peer => "peer",
+            Self::Ldap => "ldap",
+            Self::Oauth => "oauth",
         })
     }
 }

@@ -92,7 +92,12 @@ pub struct SaslInitialResponse<'a> {
 impl<'a> SaslInitialResponse<'a> {
     /// Reads the message.
     pub fn parse(body: &'a [u8]) -> Result<Self, MessageError> {
-        check_length(body, SASL_MESSAGE_LENGTH_MAX)?;
+        Self::parse_up_to(body, SASL_MESSAGE_LENGTH_MAX)
+    }
+
+    /// The same of a mechanism whose messages may be longer: OAUTHBEARER's have a token in them.
+    pub fn parse_up_to(body: &'a [u8], length_max: usize) -> Result<Self, MessageError> {
+        check_length(body, length_max)?;
         let (mechanism, rest) = string(body)?;
         let (length, rest) = rest.split_first_chunk().ok_or(MessageError::InsufficientData)?;
         let (data, rest) = match i32::from_be_bytes(*length) {

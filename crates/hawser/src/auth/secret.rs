@@ -145,7 +145,12 @@ impl Challenge {
                 (Secret::Plain(_) | Secret::None, PasswordEncryption::Md5) => Self::Md5,
                 (Secret::Plain(_) | Secret::None, PasswordEncryption::ScramSha256) => Self::Scram,
             }),
-            Method::Trust | Method::Reject | Method::Cert | Method::Peer => None,
+            Method::Trust
+            | Method::Reject
+            | Method::Cert
+            | Method::Peer
+            | Method::Ldap
+            | Method::Oauth => None,
         }
     }
 }

@@ -25,6 +25,10 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
         (config.reload.auth.users_file.as_deref(), "passwords, or what proves them,"),
         (config.reload.client_tls.client_tls_key_file.as_deref(), "a private key"),
     ];
+    let hba_file = config.reload.auth.hba_file.as_deref();
+    let with_secret =
+        |path: &&Path| fs::read_to_string(path).is_ok_and(|text| text.contains("ldapbindpasswd="));
+    let named = named.into_iter().chain([(hba_file.filter(with_secret), "a password")]);
     let of_databases = config.databases().iter().flat_map(|database| {
         [
             (database.tls.key_file.as_deref(), "a private key"),
@@ -32,7 +36,7 @@ pub(crate) fn files(config: &Config) -> Vec<String> {
             (database.password_file.as_deref(), "a password"),
         ]
     });
-    let all = named.into_iter().chain(of_databases);
+    let all = named.chain(of_databases);
     let secret: BTreeMap<&Path, &str> =
         all.filter_map(|(path, what)| Some((path?, what))).collect();
     secret.into_iter().filter_map(|(path, what)| describe(path, what)).collect()

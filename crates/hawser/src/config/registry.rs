@@ -481,6 +481,8 @@ settings! {
         /// Maps of system names to database users, in PostgreSQL's pg_ident.conf format.
         ident_file: Option<PathBuf> = "not set", example "\"pg_ident.conf\"",
             pgbouncer "auth_ident_file";
+        /// The authorities, in PEM, of LDAP servers and of addresses from which keys of tokens are read.
+        auth_ca_file: Option<PathBuf> = "the system's", example "\"ca.crt\"";
         /// Users and their passwords or stored secrets, in PgBouncer's format: `"name" "secret"` a line.
         users_file: Option<PathBuf> = "not set", example "\"userlist.txt\"", pgbouncer "auth_file";
         /// How clients prove who they are where there is no `hba_file`: `scram-sha-256`, `md5` (which

@@ -9,7 +9,7 @@ use super::registry::{self, Table};
 
 /// Settings of PgBouncer that Hawser lacks, and what to do instead. Also what `hawser import` says.
 const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
-    ("auth_ldap_options", "LDAP is not supported: use auth_query, users_file or [[user]]"),
+    ("auth_ldap_options", "write the options in a line of hba_file, after its method ldap"),
     ("client_tls_dheparams", "only elliptic curves are offered"),
     ("conffile", "the file is named on the command line: hawser serve -c FILE"),
     ("disable_pqexec", "the simple protocol cannot be turned off"),

@@ -11,7 +11,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hawser_core::wire::error::{ClientError, SqlState};
+use rustls::ClientConfig;
 
+use super::key_sets::KeySets;
 use crate::auth::hba::HbaRules;
 use crate::auth::ident::IdentMap;
 use crate::auth::scram::{Account, MockNonce, Preparation, ScramKeys};
@@ -20,6 +22,7 @@ use crate::auth::userlist::Userlist;
 use crate::config::{Config, DatabaseConfig, ForcedUser, Password};
 use crate::dial::enter::Credentials;
 use crate::pools::membership;
+use crate::tls::connect::outward;
 
 /// Plain passwords whose keys are made ahead; beyond, at the first login.
 const DERIVED_AHEAD_MAX: usize = 10_000;
@@ -31,6 +34,10 @@ pub struct Access {
     pub hba: Option<HbaRules>,
     /// Maps of system names.
     pub ident: Option<IdentMap>,
+    /// The keys of issuers of tokens.
+    pub key_sets: KeySets,
+    /// TLS towards servers that judge logins.
+    outward: Option<Arc<ClientConfig>>,
     own: HashMap<String, Secret>,
     list: Userlist,
     derived: Mutex<HashMap<String, ScramKeys>>,
@@ -52,6 +59,12 @@ impl Access {
                 Ok(rules) => {
                     rules.notices().for_each(|notice| tracing::warn!("{notice}"));
                     errors.extend(roles_that_nobody_knows(config, &rules));
+                    if rules.asks_others() {
+                        match outward(auth.auth_ca_file.as_deref()) {
+                            Ok(tls) => access.outward = Some(tls),
+                            Err(error) => errors.push(error.to_string()),
+                        }
+                    }
                     access.hba = Some(rules);
                 }
                 Err(error) => errors.push(error.to_string()),
@@ -79,6 +92,11 @@ impl Access {
             }
         }
         if errors.is_empty() { Ok(access) } else { Err(errors) }
+    }
+
+    /// TLS towards servers that judge logins: where rules have them it has been made.
+    pub fn outward_tls(&self) -> Option<Arc<ClientConfig>> {
+        self.outward.clone()
     }
 
     /// What the files of `new` change, a line each, for the log: no secret.

@@ -15,8 +15,8 @@ use super::access::Access;
 use super::wire::{Stop, password_message, send};
 use crate::auth::certificate::Subject;
 use crate::auth::hba::{
-    ClientCert, ClientName, ConnInfo, ConnKind, HbaRules, Interface, Match, Method, Options, PeerName,
-    Refused, UserRoles,
+    ClientCert, ClientName, ConnInfo, ConnKind, HbaRules, Interface, Match, Method, Options,
+    PeerName, Refused, UserRoles,
 };
 use crate::auth::message::{
     self, PASSWORD_MESSAGE_LENGTH_MAX, SASL_MESSAGE_LENGTH_MAX, SaslInitialResponse,
@@ -210,7 +210,7 @@ pub struct Proving<'a> {
 
 impl Proving<'_> {
     /// The client is told the rule's words, whatever the reason is.
-    fn refuse<T>(&mut self, rule: &Rule, reason: impl Into<String>) -> Result<T, Stop> {
+    pub(super) fn refuse<T>(&mut self, rule: &Rule, reason: impl Into<String>) -> Result<T, Stop> {
         self.reason = Some(reason.into());
         Err(rule.refusal().into())
     }
@@ -241,6 +241,14 @@ impl Proving<'_> {
             Method::Trust | Method::Cert => Ok(Proved::default()),
             Method::Reject => self.refuse(rule, "the rule says reject"),
             Method::Peer => self.peer(rule),
+            Method::Ldap => match &rule.options.ldap {
+                Some(ldap) => self.ldap(rule, ldap).await,
+                None => self.refuse(rule, "the rule names no LDAP server"),
+            },
+            Method::Oauth => match &rule.options.oauth {
+                Some(oauth) => self.bearer(rule, oauth).await,
+                None => self.refuse(rule, "the rule names no issuer"),
+            },
             Method::Password | Method::Md5 | Method::ScramSha256 => {
                 let encryption = PasswordEncryption::default();
                 match Challenge::of(rule.method, &secret, encryption) {
@@ -287,7 +295,7 @@ impl Proving<'_> {
         }
     }
 
-    fn is_mapped(&self, rule: &Rule, system_user: &str) -> bool {
+    pub(super) fn is_mapped(&self, rule: &Rule, system_user: &str) -> bool {
         let map = rule.options.map.as_deref();
         match (&self.access.ident, map) {
             (Some(ident), _) => ident.allows(map, system_user, self.user),
@@ -310,12 +318,12 @@ impl Proving<'_> {
         }
     }
 
-    async fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>, Stop> {
+    pub(super) async fn answer(&mut self, request: &[u8]) -> Result<Vec<u8>, Stop> {
         send(self.stream, request).await?;
         self.receive(PASSWORD_MESSAGE_LENGTH_MAX).await
     }
 
-    async fn receive(&mut self, length_max: usize) -> Result<Vec<u8>, Stop> {
+    pub(super) async fn receive(&mut self, length_max: usize) -> Result<Vec<u8>, Stop> {
         let message = password_message(self.stream, length_max);
         self.service.limits.wait(self.awaited, self.origin.network(), message).await
     }
@@ -423,7 +431,7 @@ async fn off_thread<T: Send + 'static>(
     })
 }
 
-fn malformed(error: message::MessageError) -> Stop {
+pub(super) fn malformed(error: message::MessageError) -> Stop {
     let code = error.sqlstate().as_bytes().try_into();
     let code = code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState);
     ClientError::fatal(code, error.to_string()).into()

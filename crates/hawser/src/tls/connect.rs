@@ -144,6 +144,28 @@ fn client_config(settings: &ServerTls) -> Result<ClientConfig, TlsError> {
     Ok(config)
 }
 
+/// TLS towards servers that judge logins, whose certificates are always verified, by the authorities of
+/// `ca_file` or the system's.
+///
+/// # Errors
+/// `ca_file` is no good. Without the system's, every certificate is refused.
+pub fn outward(ca_file: Option<&Path>) -> Result<Arc<ClientConfig>, TlsError> {
+    let roots = match ca_file {
+        Some(path) => authorities(path)?,
+        None => system_authorities().unwrap_or_else(|error| {
+            tracing::warn!(%error, "no TLS towards LDAP servers and issuers: set auth_ca_file");
+            RootCertStore::empty()
+        }),
+    };
+    let unusable = |error: rustls::Error| {
+        let path = ca_file.unwrap_or(Path::new("")).to_owned();
+        TlsError::Unusable { path, reason: error.to_string() }
+    };
+    let builder = ClientConfig::builder_with_provider(provider());
+    let builder = builder.with_safe_default_protocol_versions().map_err(unusable)?;
+    Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
+}
+
 fn system_authorities() -> Result<RootCertStore, TlsError> {
     let path = SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
     let path = path.ok_or(TlsError::NoSystemAuthorities)?;

@@ -3,14 +3,17 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Address, ClientCert, ClientName, ConnectionType, DatabasePattern, Method, Options, Rule, UserPattern,
+    Address, ClientCert, ClientName, ConnectionType, DatabasePattern, Method, Options, Rule,
+    UserPattern,
 };
+use crate::auth::ldap::LdapOptions;
+use crate::auth::oauth::OauthOptions;
 use crate::auth::pattern::NamePattern;
 use crate::auth::records::{Field, FileError, Record, Token};
 
 const CONNECTION_TYPES: &str = "local, host, hostssl, hostnossl, hostgssenc or hostnogssenc";
-const METHODS: &str = "trust, reject, password, md5, scram-sha-256, cert or peer";
-const OPTIONS: &str = "map, clientcert or clientname";
+const METHODS: &str = "trust, reject, password, md5, scram-sha-256, cert, peer, ldap or oauth";
+const OPTIONS: &str = "map, clientcert or clientname, one that begins with ldap, or one of oauth";
 
 /// The columns of a record, from left to right.
 struct Columns<'a> {
@@ -47,11 +50,26 @@ pub(super) fn rule(record: &Record) -> Result<Rule, FileError> {
     let method_token = columns.field("authentication method")?.single("authentication type")?;
     let method = method(method_token, connection)?;
     let mut options = Options::default();
+    let (mut ldap, mut oauth) = (LdapOptions::default(), OauthOptions::default());
     for token in columns.rest() {
-        option(token, connection, method, &mut options)?;
+        let (name, value) = pair(token)?;
+        let of_method = match method {
+            Method::Ldap => ldap.set(name, value),
+            Method::Oauth => oauth.set(name, value),
+            _ => Err(None),
+        };
+        match of_method {
+            Ok(()) => {}
+            Err(Some(message)) => return Err(token.error(message)),
+            Err(None) => option(token, (name, value), connection, method, &mut options)?,
+        }
     }
-    if method == Method::Cert {
-        options.client_cert = ClientCert::VerifyFull;
+    let refused = |message| FileError { location: method_token.location.clone(), message };
+    match method {
+        Method::Cert => options.client_cert = ClientCert::VerifyFull,
+        Method::Ldap => options.ldap = Some(ldap.finish().map_err(refused)?),
+        Method::Oauth => options.oauth = Some(oauth.finish().map_err(refused)?),
+        _ => {}
     }
     let location = record.start.clone();
     Ok(Rule { location, connection, method, options, databases, users, address })
@@ -181,7 +199,9 @@ fn method(token: &Token, connection: ConnectionType) -> Result<Method, FileError
         "cert" => Method::Cert,
         "peer" => Method::Peer,
         "ident" if local => Method::Peer,
-        known @ ("ident" | "gss" | "sspi" | "ldap" | "radius" | "pam" | "bsd" | "oauth") => {
+        "ldap" => Method::Ldap,
+        "oauth" => Method::Oauth,
+        known @ ("ident" | "gss" | "sspi" | "radius" | "pam" | "bsd") => {
             return Err(token.error(format!(
                 "authentication method \"{known}\" is not supported: it must be {METHODS}"
             )));
@@ -203,23 +223,29 @@ fn method(token: &Token, connection: ConnectionType) -> Result<Method, FileError
     }
 }
 
+fn pair(token: &Token) -> Result<(&str, &str), FileError> {
+    token.text.split_once('=').ok_or_else(|| {
+        let text = &token.text;
+        token.error(format!("authentication option not in name=value format: {text}"))
+    })
+}
+
 fn option(
     token: &Token,
+    (name, value): (&str, &str),
     connection: ConnectionType,
     method: Method,
     options: &mut Options,
 ) -> Result<(), FileError> {
-    let Some((name, value)) = token.text.split_once('=') else {
-        let text = &token.text;
-        return Err(token.error(format!("authentication option not in name=value format: {text}")));
-    };
     if matches!(name, "clientcert" | "clientname") && connection != ConnectionType::HostSsl {
         return Err(token.error(format!("{name} can only be configured for \"hostssl\" rows")));
     }
     match (name, value) {
-        ("map", _) if !matches!(method, Method::Cert | Method::Peer) => Err(token.error(
-            "authentication option \"map\" is only valid for authentication methods peer and cert",
-        )),
+        ("map", _) if !matches!(method, Method::Cert | Method::Peer | Method::Oauth) => Err(token
+            .error(
+                "authentication option \"map\" is only valid for authentication methods peer, cert \
+                 and oauth",
+            )),
         ("map", _) => {
             options.map = Some(value.to_owned());
             Ok(())
@@ -248,6 +274,14 @@ fn option(
         ("clientname", _) => {
             Err(token
                 .error(format!("invalid value for clientname: \"{value}\": it must be CN or DN")))
+        }
+        _ if name.starts_with("ldap") => Err(token.error(format!(
+            "authentication option \"{name}\" is only valid for authentication method ldap"
+        ))),
+        ("issuer" | "scope" | "validator" | "audience" | "claim" | "jwks", _) => {
+            Err(token.error(format!(
+                "authentication option \"{name}\" is only valid for authentication method oauth"
+            )))
         }
         _ => Err(token.error(format!(
             "unrecognized authentication option name: \"{name}\": it must be {OPTIONS}"

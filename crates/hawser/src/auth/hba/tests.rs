@@ -89,15 +89,15 @@ fn members_of_roles_are_asked_for_where_nothing_else_decides() {
     assert!(unknown("10.1.1.1", "app", "joe"), "the first record may fit");
     assert!(!unknown("10.1.1.1", "x", "ann"), "another name decides");
     assert!(!unknown("10.1.1.1", "x", "+quoted"), "a quoted token is a name");
-    assert!(unknown("11.1.1.1", "app", "joe"), "by samegroup alone: the address does not fit before");
+    assert!(
+        unknown("11.1.1.1", "app", "joe"),
+        "by samegroup alone: the address does not fit before"
+    );
     let with = |addr, database, user, roles: &[&str]| {
         let roles: HashSet<String> = roles.iter().map(|role| (*role).to_owned()).collect();
         line(
             &rules,
-            &ConnInfo {
-                roles: UserRoles::Known(&roles),
-                ..conn(tcp(addr, false), database, user)
-            },
+            &ConnInfo { roles: UserRoles::Known(&roles), ..conn(tcp(addr, false), database, user) },
         )
     };
     assert_eq!(with("10.1.1.1", "app", "joe", &["joe", "readers"]), 1);
@@ -235,8 +235,18 @@ fn what_cannot_be_done_is_refused_with_place_and_reason() {
             "host all all all ident",
             ":1:18: authentication method \"ident\" is not supported: it must",
         ),
-        ("host all all all ldap x=y", ":1:18: authentication method \"ldap\" is not supported"),
-        ("host all all all oauth", ":1:18: authentication method \"oauth\" is not supported"),
+        ("host all all all pam", ":1:18: authentication method \"pam\" is not supported"),
+        ("host all all all ldap x=y", ":1:23: unrecognized authentication option name: \"x\""),
+        ("host all all all ldap", ":1:18: authentication method \"ldap\" requires argument"),
+        ("host all all all ldap ldapport=x", ":1:23: invalid LDAP port number: \"x\""),
+        (
+            "host all all all md5 ldaptls=1",
+            ":1:22: authentication option \"ldaptls\" is only valid",
+        ),
+        ("host all all all ldap map=x", ":1:23: authentication option \"map\" is only valid for"),
+        ("host all all all oauth", ":1:18: authentication method \"oauth\" requires argument"),
+        ("host all all all oauth validator=x", ":1:24: validator \"x\" is not permitted"),
+        ("host all all all md5 issuer=x", ":1:22: authentication option \"issuer\" is only valid"),
         ("host all all all peer", ":1:18: peer authentication is only supported on local sockets"),
         ("host all all all cert", ":1:18: cert authentication is only supported on hostssl"),
         ("host all all all md5 map=x", ":1:22: authentication option \"map\" is only valid for"),

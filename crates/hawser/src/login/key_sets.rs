@@ -1,0 +1,202 @@
+//! The keys of issuers of tokens, from files and addresses: kept, and read again.
+//!
+//! # Model
+//! ```text
+//!   a token names a key ─► known: used, and read again every KEPT
+//!                      └─► not known: read again, at most once every AGAIN
+//! ```
+//! # Invariants
+//! * of one source there is one reading at a time: whoever waits for it takes what it brings
+//! * after a failed reading nobody waits for another within [`AFTER_FAILURE`]
+//! * keys that cannot be read again are used for [`STALE_MAX`] at most: what an issuer has withdrawn ends
+//!
+//! # Limits  no redirects, no proxies; HTTP/1.1
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::{Request, StatusCode, Uri, header};
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::sync::Mutex as AsyncMutex;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+
+use crate::auth::jwt::KeySet;
+use crate::auth::oauth::KeySource;
+use crate::tls::connect::server_name;
+
+/// How long keys are used before they are read again.
+const KEPT: Duration = Duration::from_secs(300);
+/// Between two readings for a key that is not known: anybody can name one.
+const AGAIN: Duration = Duration::from_secs(10);
+/// The same of a file.
+const FILE_AGAIN: Duration = Duration::from_secs(1);
+const AFTER_FAILURE: Duration = Duration::from_secs(1);
+const STALE_MAX: Duration = Duration::from_secs(3_600);
+/// The longest document.
+const DOCUMENT_BYTES_MAX: usize = 1 << 20;
+
+/// The keys of all issuers.
+#[derive(Debug, Default)]
+pub struct KeySets(Mutex<HashMap<KeySource, Arc<AsyncMutex<Held>>>>);
+
+#[derive(Debug, Default)]
+struct Held {
+    keys: Option<(Instant, Arc<KeySet>)>,
+    failed: Option<(Instant, String)>,
+}
+
+/// How documents are fetched.
+#[derive(Debug, Clone)]
+pub struct Fetching {
+    /// For https.
+    pub tls: Arc<ClientConfig>,
+    /// How long a reading may take.
+    pub within: Duration,
+}
+
+impl KeySets {
+    /// The keys of a source; `anew`: the kept ones did not do.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    pub async fn get(
+        &self,
+        source: &KeySource,
+        anew: bool,
+        fetching: &Fetching,
+    ) -> Result<Arc<KeySet>, String> {
+        let held = {
+            let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            all.entry(source.clone()).or_default().clone()
+        };
+        let mut held = held.lock().await;
+        let again = match source {
+            KeySource::File(_) => FILE_AGAIN,
+            KeySource::Url(_) | KeySource::Discovery(_) => AGAIN,
+        };
+        let enough = if anew { again } else { KEPT };
+        let kept = held.keys.clone();
+        if let Some((read, keys)) = &kept
+            && read.elapsed() < enough
+        {
+            return Ok(keys.clone());
+        }
+        let fallback = kept.filter(|(read, _)| read.elapsed() < STALE_MAX).map(|(_, keys)| keys);
+        if let Some((failed, reason)) = &held.failed
+            && failed.elapsed() < AFTER_FAILURE
+        {
+            return fallback.ok_or_else(|| reason.clone());
+        }
+        let read = timeout(fetching.within, read(source, fetching)).await;
+        let read = read.unwrap_or_else(|_| {
+            Err(format!("{source}: no answer within {} s", fetching.within.as_secs_f32()))
+        });
+        match read {
+            Ok(keys) => {
+                let keys = Arc::new(keys);
+                *held = Held { keys: Some((Instant::now(), keys.clone())), failed: None };
+                Ok(keys)
+            }
+            Err(reason) => {
+                tracing::warn!(%reason, "the keys of an issuer of tokens cannot be read");
+                held.failed = Some((Instant::now(), reason.clone()));
+                fallback.ok_or(reason)
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for KeySource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "{}", path.display()),
+            Self::Url(url) | Self::Discovery(url) => f.write_str(url),
+        }
+    }
+}
+
+async fn read(source: &KeySource, fetching: &Fetching) -> Result<KeySet, String> {
+    let failed = |reason: String| format!("{source}: {reason}");
+    let document = match source {
+        KeySource::File(path) => read_file(path).await,
+        KeySource::Url(url) => fetch(url, &fetching.tls).await,
+        KeySource::Discovery(url) => {
+            let document = fetch(url, &fetching.tls).await.map_err(failed)?;
+            let url = address_of_keys(&document).map_err(failed)?;
+            fetch(&url, &fetching.tls).await
+        }
+    };
+    document.and_then(|document| KeySet::parse(&document)).map_err(failed)
+}
+
+async fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let path = path.to_owned();
+    let read = tokio::task::spawn_blocking(move || std::fs::read(path)).await;
+    read.map_err(|error| error.to_string())?.map_err(|error| error.to_string())
+}
+
+/// `jwks_uri` of a discovery document, which must not lead to an address that can be listened in on.
+fn address_of_keys(document: &[u8]) -> Result<String, String> {
+    let document: serde_json::Value =
+        serde_json::from_slice(document).map_err(|error| error.to_string())?;
+    let url = document.get("jwks_uri").and_then(serde_json::Value::as_str);
+    crate::auth::oauth::url(url.ok_or("it names no jwks_uri")?)
+}
+
+/// The body of what GET gives.
+async fn fetch(url: &str, tls: &Arc<ClientConfig>) -> Result<Vec<u8>, String> {
+    let uri: Uri = url.parse().map_err(|_| "it is no address".to_owned())?;
+    let host = uri.host().ok_or("it names no host")?.trim_matches(['[', ']']).to_owned();
+    let encrypted = uri.scheme_str() == Some("https");
+    let port = uri.port_u16().unwrap_or(if encrypted { 443 } else { 80 });
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let stream = TcpStream::connect((host.as_str(), port)).await.map_err(|error| told(&error))?;
+    if !encrypted {
+        return get(stream, &uri).await;
+    }
+    let connector = TlsConnector::from(tls.clone());
+    let stream = connector.connect(server_name(&host)?, stream).await;
+    get(stream.map_err(|error| told(&error))?, &uri).await
+}
+
+async fn get(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    uri: &Uri,
+) -> Result<Vec<u8>, String> {
+    let told = |error: hyper::Error| error.to_string();
+    let authority = uri.authority().map(ToString::to_string).unwrap_or_default();
+    let path = uri.path_and_query().map_or("/", |path| path.as_str());
+    let request = Request::get(path)
+        .header(header::HOST, authority)
+        .header(header::ACCEPT, "application/json")
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())
+        .map_err(|error| error.to_string())?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(told)?;
+    let asked = async {
+        let answer = sender.send_request(request).await.map_err(told)?;
+        if answer.status() != StatusCode::OK {
+            return Err(format!("HTTP status {}", answer.status().as_u16()));
+        }
+        let body = Limited::new(answer.into_body(), DOCUMENT_BYTES_MAX).collect().await;
+        body.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
+    };
+    // Polled together: the connection moves only while somebody polls it.
+    tokio::pin!(asked);
+    tokio::select! {
+        result = &mut asked => result,
+        ended = connection => match ended {
+            Ok(()) => asked.await,
+            Err(error) => Err(error.to_string()),
+        },
+    }
+}

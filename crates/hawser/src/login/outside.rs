@@ -1,0 +1,124 @@
+//! Proofs that somebody else judges: an LDAP server, the issuer of a token.
+//!
+//! # Invariants
+//! * the client waits at most `server_connect_timeout` for them, and learns no more than that it is refused
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hawser_core::wire::error::{ClientError, SqlState};
+
+use super::key_sets::Fetching;
+use super::ldap;
+use super::prove::{Proved, Proving, Rule, malformed};
+use super::wire::{Stop, send};
+use crate::auth::jwt::{self, Expected, TokenError};
+use crate::auth::ldap::LdapRule;
+use crate::auth::message::{self, PASSWORD_MESSAGE_LENGTH_MAX, SaslInitialResponse};
+use crate::auth::oauth::{self, ACKNOWLEDGED, BearerError, OAUTHBEARER, OauthRule};
+
+impl Proving<'_> {
+    /// Asks for the password, and an LDAP server whether it is right.
+    pub(super) async fn ldap(&mut self, rule: &Rule, ldap: &LdapRule) -> Result<Proved, Stop> {
+        let body = self.answer(&message::cleartext_password()).await?;
+        let password: Box<[u8]> = message::password(&body).map_err(malformed)?.into();
+        let Ok(text) = std::str::from_utf8(&password).map(str::to_owned) else {
+            return self.refuse(rule, "the password is not UTF-8");
+        };
+        let fetching = self.fetching()?;
+        let (server, user) = (ldap.clone(), self.user.to_owned());
+        // With TLS there is a handshake in it.
+        let asked = self.service.threads.heavy(async move {
+            ldap::check(&server, fetching.tls, &user, &text, fetching.within).await
+        });
+        match asked.await.unwrap_or_else(|| Err("the process ends".to_owned())) {
+            Ok(Ok(())) => Ok(Proved { password: Some(password), ..Proved::default() }),
+            Ok(Err(reason)) => self.refuse(rule, reason),
+            Err(reason) => {
+                tracing::warn!(user = self.user, %reason, "no LDAP server could be asked");
+                self.refuse(rule, reason)
+            }
+        }
+    }
+
+    /// Asks for a token of the rule's issuer (RFC 7628).
+    pub(super) async fn bearer(&mut self, rule: &Rule, oauth: &OauthRule) -> Result<Proved, Stop> {
+        send(self.stream, &message::sasl(&[OAUTHBEARER])).await?;
+        let body = self.receive(PASSWORD_MESSAGE_LENGTH_MAX).await?;
+        let initial = SaslInitialResponse::parse_up_to(&body, PASSWORD_MESSAGE_LENGTH_MAX);
+        let initial = initial.map_err(malformed)?;
+        if initial.mechanism_name() != OAUTHBEARER {
+            return Err(ClientError::fatal(
+                SqlState::PROTOCOL_VIOLATION,
+                "client selected an invalid SASL authentication mechanism",
+            )
+            .into());
+        }
+        let first = match initial.data {
+            Some(data) => data.to_vec(),
+            None => {
+                send(self.stream, &message::sasl_continue(b"")).await?;
+                self.receive(PASSWORD_MESSAGE_LENGTH_MAX).await?
+            }
+        };
+        let reason = match oauth::token(&first).map_err(malformed_bearer)? {
+            // It asks where to get one.
+            None => "the client has shown no token".to_owned(),
+            Some(token) => match self.identity(oauth, token).await {
+                Ok(identity) if self.is_mapped(rule, &identity) => return Ok(Proved::default()),
+                Ok(identity) => format!("the token is that of \"{identity}\""),
+                Err(reason) => reason,
+            },
+        };
+        send(self.stream, &message::sasl_continue(&oauth.error_status())).await?;
+        let last = self.receive(PASSWORD_MESSAGE_LENGTH_MAX).await?;
+        if last != ACKNOWLEDGED {
+            let detail = "Client did not send a kvsep response.";
+            return Err(malformed_bearer(BearerError::Malformed(detail)));
+        }
+        self.refuse(rule, reason)
+    }
+
+    /// Whom a token is about.
+    async fn identity(&self, oauth: &OauthRule, token: &str) -> Result<String, String> {
+        let fetching = self.fetching().map_err(|_| "no TLS towards the issuer".to_owned())?;
+        let expected = Expected {
+            issuer: oauth.issuer(),
+            audience: &oauth.audience,
+            scope: &oauth.scope,
+            identity: &oauth.identity,
+        };
+        let verify = |keys| jwt::verify(token, keys, &expected, since_1970());
+        let sets = &self.access.key_sets;
+        let keys = sets.get(&oauth.keys, false, &fetching).await?;
+        let verified = match verify(&keys) {
+            Err(TokenError::UnknownKey { .. }) => {
+                let keys = sets.get(&oauth.keys, true, &fetching).await?;
+                verify(&keys)
+            }
+            verified => verified,
+        };
+        verified.map_err(|error| error.to_string())
+    }
+
+    fn fetching(&self) -> Result<Fetching, Stop> {
+        let within = self.service.config.load().reload.servers.server_connect_timeout;
+        let tls = self.access.outward_tls().ok_or_else(|| {
+            ClientError::fatal(SqlState::INTERNAL_ERROR, "the proof could not be checked")
+        })?;
+        Ok(Fetching { tls, within })
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}
+
+fn malformed_bearer(error: BearerError) -> Stop {
+    let code = error.sqlstate().as_bytes().try_into();
+    let code = code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState);
+    let told = ClientError::fatal(code, error.to_string());
+    match error.detail() {
+        Some(detail) => told.detail(detail).into(),
+        None => told.into(),
+    }
+}
