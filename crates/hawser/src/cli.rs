@@ -18,7 +18,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
 use crate::process::place;
-use crate::{cc, check, demo, import, link, logging, mptcp, rds, serve, status, top};
+use crate::{cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top};
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -59,6 +59,9 @@ enum Command {
     Link(link::command::Link),
     /// Reliable datagrams: RDS over TCP, without the kernel's module and without root.
     Rds(rds::command::Rds),
+    /// Ask PAM about a password: what `serve` runs for each login by method `pam`.
+    #[command(name = login::pam::COMMAND, hide = true)]
+    PamCheck,
     /// A WAN on this machine: rate, delay, loss, queues, limits per flow.
     Lab(lab::Lab),
 }
@@ -162,6 +165,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             }
         }
         Command::Lab(arguments) => return lab::run(&arguments),
+        Command::PamCheck => return login::pam::answer(),
         Command::Cc(arguments) => return arguments.run(),
         Command::Link(arguments) => return arguments.run(),
         Command::Rds(arguments) => return arguments.run(),

@@ -308,7 +308,10 @@ impl Import {
                     "in a file that hba_file names, write `host all all all ldap OPTIONS` with those \
                      of auth_ldap_options; until then "
                 }
-                _ => "",
+                _ => {
+                    "in a file that hba_file names, write `host all all all pam \
+                     pamservice=pgbouncer`; until then "
+                }
             };
             self.note(
                 table,

@@ -25,6 +25,7 @@ pub mod key_sets;
 mod ldap;
 pub mod listen;
 mod outside;
+pub mod pam;
 pub mod prove;
 pub mod proxy;
 pub mod start;

@@ -18,6 +18,7 @@ pub mod names;
 pub mod namespace;
 pub mod netlink;
 pub mod packets;
+pub mod pam;
 pub mod precision;
 pub mod process;
 pub mod ring;

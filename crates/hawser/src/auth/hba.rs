@@ -91,6 +91,8 @@ pub enum Method {
     Ldap,
     /// A token of an issuer.
     Oauth,
+    /// The password in clear text, which the system's PAM judges.
+    Pam,
 }
 
 /// What follows the method.
@@ -106,6 +108,24 @@ pub struct Options {
     pub ldap: Option<LdapRule>,
     /// Which tokens will do: with method `oauth`, always.
     pub oauth: Option<OauthRule>,
+    /// What PAM is asked: with method `pam`, always.
+    pub pam: Option<PamRule>,
+}
+
+/// What PAM is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PamRule {
+    /// `pamservice`
+    pub service: String,
+    /// `pam_use_hostname`: whether modules are given the client's name in place of its address.
+    pub use_host_name: bool,
+}
+
+impl Default for PamRule {
+    fn default() -> Self {
+        // PostgreSQL's: one file in /etc/pam.d does for both.
+        Self { service: "postgresql".to_owned(), use_host_name: false }
+    }
 }
 
 /// `clientcert=`
@@ -361,6 +381,10 @@ impl Rule {
                 let message = format!("LDAP authentication failed for user \"{user}\"");
                 (INVALID_AUTHORIZATION, message)
             }
+            Method::Pam => {
+                let message = format!("PAM authentication failed for user \"{user}\"");
+                (INVALID_AUTHORIZATION, message)
+            }
             Method::Oauth => {
                 let message = format!("OAuth bearer authentication failed for user \"{user}\"");
                 (INVALID_AUTHORIZATION, message)
@@ -534,6 +558,7 @@ impl fmt::Display for Method {
             Self::Peer => "peer",
             Self::Ldap => "ldap",
             Self::Oauth => "oauth",
+            Self::Pam => "pam",
         })
     }
 }

@@ -150,7 +150,8 @@ impl Challenge {
             | Method::Cert
             | Method::Peer
             | Method::Ldap
-            | Method::Oauth => None,
+            | Method::Oauth
+            | Method::Pam => None,
         }
     }
 }

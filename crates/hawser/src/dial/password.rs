@@ -21,11 +21,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::io::AsyncReadExt;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 use tokio::time::timeout;
 
 use super::enter::Credentials;
 use crate::auth::secret::Secret;
+use crate::process::group::ProcessGroup;
 
 /// Tokens have some kilobytes at most.
 const PASSWORD_BYTES_MAX: u64 = 64 * 1024;
@@ -215,38 +216,21 @@ async fn read(source: &PasswordSource) -> Result<String, PasswordError> {
     }
 }
 
-/// A command under way, in a process group of its own. If it is dropped before its end has been
-/// waited for, the whole group is killed: a shell's children would go on otherwise.
-struct Running(Option<Child>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // As long as it has not been waited for, nobody else has its number.
-        if let Some(group) = self.0.as_ref().and_then(Child::id) {
-            let _ = hawser_sys::process::kill_group(group); // it may have ended
-        }
-    }
-}
-
 /// What a command prints. It is killed if this is dropped.
 async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
     let Some((program, arguments)) = words.split_first() else {
         return Err(PasswordError::NoPassword(String::new()));
     };
     let failed = |error| PasswordError::Run(program.clone(), error);
-    let child = Command::new(program)
+    let mut command = Command::new(program);
+    command
         .args(arguments)
         .env("PGUSER", user)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .kill_on_drop(true)
-        .process_group(0)
-        .spawn()
-        .map_err(failed)?;
-    let mut running = Running(Some(child));
-    let Some(child) = &mut running.0 else { return Err(failed(io::ErrorKind::BrokenPipe.into())) };
-    let (Some(stdout), Some(stderr)) = (child.stdout.take(), child.stderr.take()) else {
+        .stderr(Stdio::piped());
+    let mut running = ProcessGroup::start(&mut command).map_err(failed)?;
+    let ((_, Some(stdout)), Some(stderr)) = (running.pipes(), running.stderr()) else {
         return Err(failed(io::ErrorKind::BrokenPipe.into()));
     };
     let (mut printed, mut complaint) = (Vec::new(), Vec::new());
@@ -255,8 +239,7 @@ async fn run(words: &[String], user: &str) -> Result<Vec<u8>, PasswordError> {
     let read = tokio::join!(stdout.read_to_end(&mut printed), stderr.read_to_end(&mut complaint));
     read.0.and(read.1).map_err(failed)?;
     drop((stdout, stderr)); // one that prints more than that ends by it
-    let status = child.wait().await.map_err(failed)?;
-    running.0 = None;
+    let status = running.wait().await.map_err(failed)?;
     if status.success() {
         return Ok(printed);
     }

@@ -1,4 +1,4 @@
-//! Proofs that somebody else judges: an LDAP server, the issuer of a token.
+//! Proofs that somebody else judges: an LDAP server, the system's PAM, the issuer of a token.
 //!
 //! # Invariants
 //! * the client waits at most `server_connect_timeout` for them, and learns no more than that it is refused
@@ -8,9 +8,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::key_sets::Fetching;
-use super::ldap;
+use super::pam::{self, Question};
 use super::prove::{Proved, Proving, Rule, malformed};
 use super::wire::{Stop, send};
+use super::{Origin, ldap};
+use crate::auth::hba::PamRule;
 use crate::auth::jwt::{self, Expected, TokenError};
 use crate::auth::ldap::LdapRule;
 use crate::auth::message::{self, PASSWORD_MESSAGE_LENGTH_MAX, SaslInitialResponse};
@@ -38,6 +40,38 @@ impl Proving<'_> {
                 self.refuse(rule, reason)
             }
         }
+    }
+
+    /// Asks for the password, and PAM whether it is right.
+    pub(super) async fn pam(&mut self, rule: &Rule, pam: &PamRule) -> Result<Proved, Stop> {
+        let body = self.answer(&message::cleartext_password()).await?;
+        let password: Box<[u8]> = message::password(&body).map_err(malformed)?.into();
+        let config = self.service.config.load_full();
+        let question = Question {
+            service: pam.service.clone(),
+            user: self.user.to_owned(),
+            host: self.host(pam.use_host_name, config.reload.servers.dns_max_ttl).await,
+            password: password.clone(),
+        };
+        match pam::check(&question, config.reload.servers.server_connect_timeout).await {
+            Ok(Ok(())) => Ok(Proved { password: Some(password), ..Proved::default() }),
+            Ok(Err(reason)) => self.refuse(rule, reason),
+            Err(reason) => {
+                tracing::warn!(user = self.user, %reason, "PAM could not be asked");
+                self.refuse(rule, reason)
+            }
+        }
+    }
+
+    /// Where the client is: its address, or its name; nothing of a unix socket's.
+    async fn host(&self, by_name: bool, max_ttl: Duration) -> String {
+        let Origin::Tcp(address) = self.origin else { return String::new() };
+        let address = address.ip().to_canonical();
+        let name = match by_name {
+            true => self.service.client_names.name_of(address, max_ttl).await,
+            false => None,
+        };
+        name.as_deref().map_or_else(|| address.to_string(), str::to_owned)
     }
 
     /// Asks for a token of the rule's issuer (RFC 7628).

@@ -245,6 +245,10 @@ impl Proving<'_> {
                 Some(ldap) => self.ldap(rule, ldap).await,
                 None => self.refuse(rule, "the rule names no LDAP server"),
             },
+            Method::Pam => match &rule.options.pam {
+                Some(pam) => self.pam(rule, pam).await,
+                None => self.refuse(rule, "the rule names no PAM service"),
+            },
             Method::Oauth => match &rule.options.oauth {
                 Some(oauth) => self.bearer(rule, oauth).await,
                 None => self.refuse(rule, "the rule names no issuer"),

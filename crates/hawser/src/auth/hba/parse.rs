@@ -3,8 +3,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::{
-    Address, ClientCert, ClientName, ConnectionType, DatabasePattern, Method, Options, Rule,
-    UserPattern,
+    Address, ClientCert, ClientName, ConnectionType, DatabasePattern, Method, Options, PamRule,
+    Rule, UserPattern,
 };
 use crate::auth::ldap::LdapOptions;
 use crate::auth::oauth::OauthOptions;
@@ -12,8 +12,9 @@ use crate::auth::pattern::NamePattern;
 use crate::auth::records::{Field, FileError, Record, Token};
 
 const CONNECTION_TYPES: &str = "local, host, hostssl, hostnossl, hostgssenc or hostnogssenc";
-const METHODS: &str = "trust, reject, password, md5, scram-sha-256, cert, peer, ldap or oauth";
-const OPTIONS: &str = "map, clientcert or clientname, one that begins with ldap, or one of oauth";
+const METHODS: &str = "trust, reject, password, md5, scram-sha-256, cert, peer, ldap, pam or oauth";
+const OPTIONS: &str =
+    "map, clientcert or clientname, one that begins with ldap or pam, or one of oauth";
 
 /// The columns of a record, from left to right.
 struct Columns<'a> {
@@ -51,11 +52,13 @@ pub(super) fn rule(record: &Record) -> Result<Rule, FileError> {
     let method = method(method_token, connection)?;
     let mut options = Options::default();
     let (mut ldap, mut oauth) = (LdapOptions::default(), OauthOptions::default());
+    let mut pam = PamRule::default();
     for token in columns.rest() {
         let (name, value) = pair(token)?;
         let of_method = match method {
             Method::Ldap => ldap.set(name, value),
             Method::Oauth => oauth.set(name, value),
+            Method::Pam => set_pam(&mut pam, name, value),
             _ => Err(None),
         };
         match of_method {
@@ -68,6 +71,7 @@ pub(super) fn rule(record: &Record) -> Result<Rule, FileError> {
     match method {
         Method::Cert => options.client_cert = ClientCert::VerifyFull,
         Method::Ldap => options.ldap = Some(ldap.finish().map_err(refused)?),
+        Method::Pam => options.pam = Some(pam),
         Method::Oauth => options.oauth = Some(oauth.finish().map_err(refused)?),
         _ => {}
     }
@@ -201,7 +205,8 @@ fn method(token: &Token, connection: ConnectionType) -> Result<Method, FileError
         "ident" if local => Method::Peer,
         "ldap" => Method::Ldap,
         "oauth" => Method::Oauth,
-        known @ ("ident" | "gss" | "sspi" | "radius" | "pam" | "bsd") => {
+        "pam" => Method::Pam,
+        known @ ("ident" | "gss" | "sspi" | "radius" | "bsd") => {
             return Err(token.error(format!(
                 "authentication method \"{known}\" is not supported: it must be {METHODS}"
             )));
@@ -221,6 +226,20 @@ fn method(token: &Token, connection: ConnectionType) -> Result<Method, FileError
         }
         _ => Ok(method),
     }
+}
+
+/// As PostgreSQL: whatever is not 1 is off.
+fn set_pam(rule: &mut PamRule, name: &str, value: &str) -> Result<(), Option<String>> {
+    match name {
+        // It is a file's name in /etc/pam.d, and nothing above.
+        "pamservice" if value.is_empty() || value.contains(['/', '\0']) => {
+            return Err(Some(format!("invalid pamservice: \"{value}\"")));
+        }
+        "pamservice" => rule.service = value.to_owned(),
+        "pam_use_hostname" => rule.use_host_name = value == "1",
+        _ => return Err(None),
+    }
+    Ok(())
 }
 
 fn pair(token: &Token) -> Result<(&str, &str), FileError> {
@@ -277,6 +296,9 @@ fn option(
         }
         _ if name.starts_with("ldap") => Err(token.error(format!(
             "authentication option \"{name}\" is only valid for authentication method ldap"
+        ))),
+        _ if name.starts_with("pam") => Err(token.error(format!(
+            "authentication option \"{name}\" is only valid for authentication method pam"
         ))),
         ("issuer" | "scope" | "validator" | "audience" | "claim" | "jwks", _) => {
             Err(token.error(format!(

@@ -235,7 +235,12 @@ fn what_cannot_be_done_is_refused_with_place_and_reason() {
             "host all all all ident",
             ":1:18: authentication method \"ident\" is not supported: it must",
         ),
-        ("host all all all pam", ":1:18: authentication method \"pam\" is not supported"),
+        ("host all all all gss", ":1:18: authentication method \"gss\" is not supported"),
+        ("host all all all pam pamservice=a/b", ":1:22: invalid pamservice: \"a/b\""),
+        (
+            "host all all all md5 pamservice=a",
+            ":1:22: authentication option \"pamservice\" is only",
+        ),
         ("host all all all ldap x=y", ":1:23: unrecognized authentication option name: \"x\""),
         ("host all all all ldap", ":1:18: authentication method \"ldap\" requires argument"),
         ("host all all all ldap ldapport=x", ":1:23: invalid LDAP port number: \"x\""),
