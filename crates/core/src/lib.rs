@@ -13,7 +13,9 @@
 //! * [`tuner`] which congestion control algorithm a path needs
 //! * [`paths`] which subflows a connection over several paths needs
 //! * [`rds`] reliable datagrams over TCP connections
+//! * [`bypass`] when bytes of a local connection may go past TCP
 
+pub mod bypass;
 pub mod engine;
 pub mod hash;
 pub mod ids;

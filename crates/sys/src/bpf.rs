@@ -13,8 +13,8 @@
 //!
 //! # Why not a library
 //! aya knows no programs that modify a return value, and has objects built by a second compiler;
-//! libbpf is C, with libelf and zlib. What is needed here are six commands of one system call and
-//! some thirty instructions.
+//! libbpf is C, with libelf and zlib. What is needed here are seven commands of one system call
+//! and some forty instructions.
 //!
 //! # Limits
 //! Linux 5.8 for the rights (CAP_BPF, CAP_PERFMON; before that CAP_SYS_ADMIN), 5.19 for
@@ -23,7 +23,7 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -41,13 +41,22 @@ const MAP_GET_NEXT_KEY: libc::c_long = 4;
 const PROG_LOAD: libc::c_long = 5;
 const OBJ_PIN: libc::c_long = 6;
 const OBJ_GET: libc::c_long = 7;
+const PROG_ATTACH: libc::c_long = 8;
 const OBJ_GET_INFO_BY_FD: libc::c_long = 15;
 const LINK_CREATE: libc::c_long = 28;
 
 /// `BPF_MAP_TYPE_HASH`.
 const HASH: u32 = 1;
+/// `BPF_MAP_TYPE_ARRAY`.
+const ARRAY: u32 = 2;
+/// `BPF_MAP_TYPE_SOCKHASH`.
+const SOCKHASH: u32 = 18;
+/// `BPF_F_NO_PREALLOC`: memory is taken for what is there, not for all that may be.
+const NO_PREALLOC: u32 = 1;
 /// `BPF_PROG_TYPE_TRACING`.
 const TRACING: u32 = 26;
+/// `BPF_SK_MSG_VERDICT` of enum bpf_attach_type.
+const SK_MSG_VERDICT: u32 = 7;
 /// `BPF_MODIFY_RETURN` of enum bpf_attach_type.
 const MODIFY_RETURN: u32 = 26;
 /// `BPF_ANY`: whether there is such an element or not.
@@ -169,6 +178,18 @@ struct ProgramLoad {
     padding: u32,
 }
 
+/// Of PROG_ATTACH.
+#[repr(C)]
+struct Attach {
+    target: u32,
+    program: u32,
+    attach_type: u32,
+    flags: u32,
+    replaced: u32,
+    relative: u32,
+    revision: u64,
+}
+
 #[repr(C)]
 struct LinkCreate {
     program: u32,
@@ -181,33 +202,49 @@ struct LinkCreate {
 
 const _: () = assert!(size_of::<ProgramLoad>() == 120 && size_of::<MapCreate>() == 44);
 
+/// What kind of table a [`Map`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapKind {
+    /// Of numbers, with memory for all of them from the beginning.
+    Hash,
+    /// Of numbers, with memory for those that are there.
+    SparseHash,
+    /// Of sockets. The value of a key is read as the socket's cookie, and the kernel takes a socket
+    /// out that is closed.
+    Sockets,
+}
+
+impl MapKind {
+    fn number(self) -> u32 {
+        match self {
+            Self::Hash | Self::SparseHash => HASH,
+            Self::Sockets => SOCKHASH,
+        }
+    }
+}
+
 /// A hash table that the kernel's programs and we read and write. Keys and values are numbers of 8
 /// bytes, so many of them.
 #[derive(Debug)]
 pub struct Map<const KEY: usize, const VALUE: usize>(OwnedFd);
 
 impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
-    const SHAPE: (u32, u32, u32) = (HASH, (KEY * 8) as u32, (VALUE * 8) as u32);
-
     /// A new one.
     ///
     /// # Errors
     /// EPERM: no CAP_BPF.
     pub fn create(name: &str, entries_max: u32) -> io::Result<Self> {
-        let (kind, key_bytes, value_bytes) = Self::SHAPE;
-        let name = name_of(name);
-        let mut attributes = MapCreate {
-            kind,
-            key_bytes,
-            value_bytes,
-            entries_max,
-            flags: 0,
-            inner: 0,
-            node: 0,
-            name,
-        };
-        // SAFETY: these are MAP_CREATE's attributes, without addresses.
-        unsafe { bpf_descriptor(MAP_CREATE, &mut attributes).map(Self) }
+        Self::create_as(MapKind::Hash, name, entries_max)
+    }
+
+    /// A new one of this kind.
+    ///
+    /// # Errors
+    /// EPERM: no CAP_BPF; for sockets also without CAP_NET_ADMIN.
+    pub fn create_as(kind: MapKind, name: &str, entries_max: u32) -> io::Result<Self> {
+        let flags = if kind == MapKind::SparseHash { NO_PREALLOC } else { 0 };
+        create((kind.number(), KEY as u32 * 8, VALUE as u32 * 8), name, entries_max, flags)
+            .map(Self)
     }
 
     /// One that is pinned there.
@@ -215,21 +252,16 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     /// # Errors
     /// As open(2); InvalidData: it is no such map.
     pub fn pinned(path: &Path) -> io::Result<Self> {
-        let fd = get(path)?;
-        let mut info = MapInfo::default();
-        let mut attributes = GetInfo {
-            fd: fd.as_raw_fd() as u32,
-            bytes: size_of::<MapInfo>() as u32,
-            info: address(&raw mut info),
-        };
-        // SAFETY: the kernel writes at most `bytes` to `info`, which lives through the call.
-        unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes)? };
+        Self::pinned_as(MapKind::Hash, path)
+    }
+
+    /// One of this kind that is pinned there.
+    ///
+    /// # Errors
+    /// As [`Map::pinned`].
+    pub fn pinned_as(kind: MapKind, path: &Path) -> io::Result<Self> {
         // What the kernel reads and writes below is of this size.
-        if (info.kind, info.key_bytes, info.value_bytes) == Self::SHAPE {
-            Ok(Self(fd))
-        } else {
-            Err(io::ErrorKind::InvalidData.into())
-        }
+        pinned((kind.number(), KEY as u32 * 8, VALUE as u32 * 8), path).map(Self)
     }
 
     /// Pins it.
@@ -305,6 +337,101 @@ impl<const KEY: usize, const VALUE: usize> Map<KEY, VALUE> {
     }
 }
 
+/// (kind, bytes of a key, bytes of a value)
+type Shape = (u32, u32, u32);
+
+fn create(shape: Shape, name: &str, entries_max: u32, flags: u32) -> io::Result<OwnedFd> {
+    let (kind, key_bytes, value_bytes) = shape;
+    let name = name_of(name);
+    let mut attributes =
+        MapCreate { kind, key_bytes, value_bytes, entries_max, flags, inner: 0, node: 0, name };
+    // SAFETY: these are MAP_CREATE's attributes, without addresses.
+    unsafe { bpf_descriptor(MAP_CREATE, &mut attributes) }
+}
+
+fn pinned(shape: Shape, path: &Path) -> io::Result<OwnedFd> {
+    let fd = get(path)?;
+    let mut info = MapInfo::default();
+    let mut attributes = GetInfo {
+        fd: fd.as_raw_fd() as u32,
+        bytes: size_of::<MapInfo>() as u32,
+        info: address(&raw mut info),
+    };
+    // SAFETY: the kernel writes at most `bytes` to `info`, which lives through the call.
+    unsafe { bpf(OBJ_GET_INFO_BY_FD, &mut attributes)? };
+    if (info.kind, info.key_bytes, info.value_bytes) == shape {
+        Ok(fd)
+    } else {
+        Err(io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// Numbers that the kernel's programs read and write in their place ([`Assembly::map_value`]): an
+/// array of one value.
+///
+/// [`Assembly::map_value`]: instruction::Assembly::map_value
+#[derive(Debug)]
+pub struct Board<const VALUE: usize>(OwnedFd);
+
+impl<const VALUE: usize> Board<VALUE> {
+    const SHAPE: Shape = (ARRAY, 4, (VALUE * 8) as u32);
+
+    /// A new one, of zeros.
+    ///
+    /// # Errors
+    /// As [`Map::create`].
+    pub fn create(name: &str) -> io::Result<Self> {
+        create(Self::SHAPE, name, 1, 0).map(Self)
+    }
+
+    /// One that is pinned there.
+    ///
+    /// # Errors
+    /// As [`Map::pinned`].
+    pub fn pinned(path: &Path) -> io::Result<Self> {
+        pinned(Self::SHAPE, path).map(Self)
+    }
+
+    /// Pins it.
+    ///
+    /// # Errors
+    /// As [`Link::pin`].
+    pub fn pin(&self, path: &Path) -> io::Result<()> {
+        pin(&self.0, path)
+    }
+
+    /// For [`Instruction`]s that use it, while it lives.
+    pub fn descriptor(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+
+    fn element(&self, key: &u32, value: *mut u64) -> MapElement {
+        let (map, key) = (self.0.as_raw_fd() as u32, address(key));
+        MapElement { map, padding: 0, key, value: address(value), flags: ANY }
+    }
+
+    /// The numbers.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn get(&self) -> io::Result<[u64; VALUE]> {
+        let mut value = [0; VALUE];
+        let mut element = self.element(&0, value.as_mut_ptr());
+        // SAFETY: key and value have the map's sizes, and live through the call.
+        unsafe { bpf(MAP_LOOKUP_ELEM, &mut element) }.map(|_| value)
+    }
+
+    /// Sets all of them.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn set(&self, mut value: [u64; VALUE]) -> io::Result<()> {
+        let mut element = self.element(&0, value.as_mut_ptr());
+        // SAFETY: key and value have the map's sizes, and live through the call.
+        unsafe { bpf(MAP_UPDATE_ELEM, &mut element) }.map(drop)
+    }
+}
+
 /// That there is no such element is no error.
 fn found(result: io::Result<RawFd>) -> io::Result<Option<RawFd>> {
     match result {
@@ -322,6 +449,28 @@ pub struct LoadError {
     /// What the verifier says, empty if it was not reached.
     pub log: String,
 }
+
+/// What a program of a control group does ([`Program::of_cgroup`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CgroupHook {
+    /// It hears of connections: that they are made, and what state they have.
+    SocketOperations,
+    /// It is asked before an option of a socket is set.
+    SetSocketOption,
+}
+
+impl CgroupHook {
+    /// enum bpf_prog_type, enum bpf_attach_type.
+    fn numbers(self) -> (u32, u32) {
+        match self {
+            Self::SocketOperations => (13, 3),
+            Self::SetSocketOption => (25, 22),
+        }
+    }
+}
+
+/// `BPF_PROG_TYPE_SK_MSG`.
+const SK_MSG: u32 = 16;
 
 /// A program that the kernel has verified.
 #[derive(Debug)]
@@ -341,12 +490,47 @@ impl Program {
         function: u32,
         instructions: &[Instruction],
     ) -> Result<Self, LoadError> {
+        Self::load(name, license, (TRACING, MODIFY_RETURN), function, instructions)
+    }
+
+    /// A program of a control group.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn of_cgroup(
+        name: &str,
+        license: &str,
+        hook: CgroupHook,
+        instructions: &[Instruction],
+    ) -> Result<Self, LoadError> {
+        Self::load(name, license, hook.numbers(), 0, instructions)
+    }
+
+    /// A program that decides about what is sent by the sockets of a map.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn of_messages(
+        name: &str,
+        license: &str,
+        instructions: &[Instruction],
+    ) -> Result<Self, LoadError> {
+        Self::load(name, license, (SK_MSG, SK_MSG_VERDICT), 0, instructions)
+    }
+
+    fn load(
+        name: &str,
+        license: &str,
+        (kind, attach_type): (u32, u32),
+        function: u32,
+        instructions: &[Instruction],
+    ) -> Result<Self, LoadError> {
         let plain = |source| LoadError { source, log: String::new() };
         let license = CString::new(license).map_err(|error| plain(error.into()))?;
         let mut log = vec![0u8; LOG_BYTES];
         let mut load = |logged: bool| {
             let mut attributes = ProgramLoad {
-                kind: TRACING,
+                kind,
                 count: instructions.len() as u32,
                 instructions: address(instructions.as_ptr()),
                 license: address(license.as_ptr()),
@@ -357,7 +541,7 @@ impl Program {
                 flags: 0,
                 name: name_of(name),
                 interface: 0,
-                attach_type: MODIFY_RETURN,
+                attach_type,
                 btf: 0,
                 function_info_bytes: 0,
                 function_info: 0,
@@ -388,15 +572,42 @@ impl Program {
     /// # Errors
     /// ENOTSUPP (524), EOPNOTSUPP: the kernel cannot on this machine. EBUSY, E2BIG: others stand there.
     pub fn attach(&self) -> io::Result<Link> {
-        let mut attributes = LinkCreate {
-            program: self.0.as_raw_fd() as u32,
-            target: 0,
-            attach_type: MODIFY_RETURN,
-            flags: 0,
-            other: [0; 4],
-        };
+        self.link(0, MODIFY_RETURN)
+    }
+
+    /// Puts it to a control group, beside others, for all sockets of it and of those below. It works
+    /// as long as the link lives. Linux 5.7.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn attach_to_cgroup(&self, cgroup: impl AsFd, hook: CgroupHook) -> io::Result<Link> {
+        self.link(cgroup.as_fd().as_raw_fd() as u32, hook.numbers().1)
+    }
+
+    fn link(&self, target: u32, attach_type: u32) -> io::Result<Link> {
+        let program = self.0.as_raw_fd() as u32;
+        let mut attributes = LinkCreate { program, target, attach_type, flags: 0, other: [0; 4] };
         // SAFETY: these are LINK_CREATE's attributes, without addresses.
         unsafe { bpf_descriptor(LINK_CREATE, &mut attributes).map(Link) }
+    }
+
+    /// Has it decide about what the sockets of a map send, those that are put there from now on. It
+    /// does as long as they live, also after the last descriptor and pin of the map have gone.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn decide_for<const KEY: usize>(&self, sockets: &Map<KEY, 1>) -> io::Result<()> {
+        let mut attributes = Attach {
+            target: sockets.descriptor() as u32,
+            program: self.0.as_raw_fd() as u32,
+            attach_type: SK_MSG_VERDICT,
+            flags: 0,
+            replaced: 0,
+            relative: 0,
+            revision: 0,
+        };
+        // SAFETY: these are PROG_ATTACH's attributes, without addresses.
+        unsafe { bpf(PROG_ATTACH, &mut attributes).map(drop) }
     }
 }
 

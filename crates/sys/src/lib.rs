@@ -5,6 +5,7 @@
 //! ([`std::thread::available_parallelism`] respects affinity and cgroup quotas).
 
 pub mod bpf;
+pub mod bypass;
 pub mod clock;
 pub mod congestion;
 pub mod dial;

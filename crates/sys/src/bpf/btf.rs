@@ -104,6 +104,28 @@ impl<'a> Btf<'a> {
         functions.find(|(_, one)| self.is_named(one.name, name)).map(|(number, _)| number)
     }
 
+    /// The number of a structure.
+    pub fn structure(self, name: &str) -> Option<u32> {
+        let mut structures = self.types().filter(|(_, one)| one.kind == STRUCT);
+        structures.find(|(_, one)| self.is_named(one.name, name)).map(|(number, _)| number)
+    }
+
+    /// Where a member of a member is, in bytes, where that is a structure, with a name or without.
+    pub fn member_within(self, structure: &str, member: &str, within: &str) -> Option<u32> {
+        let structures = self.types().filter(|(_, one)| one.kind == STRUCT);
+        let mut named = structures.filter(|(_, one)| self.is_named(one.name, structure));
+        named.find_map(|(_, one)| {
+            let mut entries = one.body.chunks_exact(MEMBER_BYTES);
+            let entry = entries
+                .find(|entry| u32_at(entry, 0).is_some_and(|name| self.is_named(name, member)))?;
+            let number = u32_at(entry, 4)?;
+            let (_, inner) = self.types().find(|(of, _)| *of == number)?;
+            let offset = self.member_of(inner, within, NESTED_MAX)?;
+            matches!(inner.kind, STRUCT | UNION).then_some(())?;
+            self.member_of(one, member, 0)?.checked_add(offset)
+        })
+    }
+
     /// Where a member of a structure is, in bytes; also one of a structure without a name within it.
     pub fn member(self, structure: &str, member: &str) -> Option<u32> {
         let structures = self.types().filter(|(_, one)| one.kind == STRUCT);
@@ -214,6 +236,8 @@ mod tests {
         assert_eq!(btf.member("net", "other"), None);
         assert_eq!(btf.member("mm", "member"), Some(24), "16 and 8 within");
         assert_eq!(btf.member("round", "member"), None);
+        assert_eq!(btf.structure("net"), Some(3));
+        assert_eq!(btf.structure("update"), None);
     }
 
     #[test]
@@ -243,5 +267,10 @@ mod tests {
         let btf = Btf::parse(&bytes).unwrap();
         assert!(btf.function("schedule").is_some());
         assert!(btf.member("task_struct", "nsproxy").is_some_and(|at| at > 0));
+        let backlog = btf.member("sock", "sk_backlog").unwrap();
+        assert_eq!(btf.member_within("sock", "sk_backlog", "rmem_alloc"), Some(backlog));
+        let tail = btf.member_within("sock", "sk_backlog", "tail").unwrap();
+        assert!(tail > backlog);
+        assert_eq!(btf.member_within("sock", "sk_backlog", "none"), None);
     }
 }

@@ -10,6 +10,7 @@ pub enum Register {
     R1 = 1,
     R2 = 2,
     R3 = 3,
+    R4 = 4,
     R6 = 6,
     R7 = 7,
     R8 = 8,
@@ -47,6 +48,10 @@ pub struct Assembly {
 
 /// `BPF_PSEUDO_MAP_FD` as the source of a 64-bit load.
 const MAP_DESCRIPTOR: u8 = 1;
+/// `BPF_PSEUDO_MAP_VALUE`, likewise.
+const MAP_VALUE: u8 = 2;
+/// `BPF_PSEUDO_KFUNC_CALL` as the source of a call.
+const KERNEL_FUNCTION: u8 = 2;
 
 impl Assembly {
     fn push(&mut self, code: u8, to: Register, from: u8, offset: i16, immediate: i32) {
@@ -85,6 +90,21 @@ impl Assembly {
         self.push(0x54, to, 0, 0, mask);
     }
 
+    /// `to |= bits`, 64 bits.
+    pub fn or(&mut self, to: Register, bits: i32) {
+        self.push(0x47, to, 0, 0, bits);
+    }
+
+    /// `to >>= bits`, 64 bits, without sign.
+    pub fn shift_right(&mut self, to: Register, bits: i32) {
+        self.push(0x77, to, 0, 0, bits);
+    }
+
+    /// `to` is a number of so many bits in network order; it is in this machine's after this.
+    pub fn from_network(&mut self, to: Register, bits: i32) {
+        self.push(0xdc, to, 0, 0, bits);
+    }
+
     /// `to += from`, 64 bits.
     pub fn add_register(&mut self, to: Register, from: Register) {
         self.push(0x0f, to, from as u8, 0, 0);
@@ -94,6 +114,21 @@ impl Assembly {
     pub fn set_64(&mut self, to: Register, value: u64) {
         self.push(0x18, to, 0, 0, value as u32 as i32);
         self.push(0, Register::R0, 0, 0, (value >> 32) as u32 as i32);
+    }
+
+    /// `to = *(u8 *)(from + offset)`.
+    pub fn load_8(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(0x71, to, from as u8, offset, 0);
+    }
+
+    /// `to = *(u32 *)(from + offset)`.
+    pub fn load_32(&mut self, to: Register, from: Register, offset: i16) {
+        self.push(0x61, to, from as u8, offset, 0);
+    }
+
+    /// `*(u32 *)(to + offset) = from`.
+    pub fn store_32(&mut self, to: Register, offset: i16, from: Register) {
+        self.push(0x63, to, from as u8, offset, 0);
     }
 
     /// `to = *(u16 *)(from + offset)`.
@@ -122,6 +157,18 @@ impl Assembly {
         self.push(0, Register::R0, 0, 0, 0);
     }
 
+    /// `to` is the address of the only value of an array of one, so many bytes into it. No call is
+    /// needed to read and write there.
+    pub fn map_value(&mut self, to: Register, descriptor: i32, bytes: i32) {
+        self.push(0x18, to, MAP_VALUE, 0, descriptor);
+        self.push(0, Register::R0, 0, 0, bytes);
+    }
+
+    /// Calls a function of the kernel's by its number in BTF; R0 is its result, R1 to R5 are lost.
+    pub fn call_kernel(&mut self, function: i32) {
+        self.push(0x85, Register::R0, KERNEL_FUNCTION, 0, function);
+    }
+
     /// Calls a helper of the kernel; R0 is its result, R1 to R5 are lost.
     pub fn call(&mut self, helper: i32) {
         self.push(0x85, Register::R0, 0, 0, helper);
@@ -140,6 +187,22 @@ impl Assembly {
     /// Goes there if all 64 bits are this.
     pub fn if_equal(&mut self, register: Register, value: i32, label: Label) {
         self.jump(0x15, register, value, label);
+    }
+
+    /// Goes there.
+    pub fn go(&mut self, label: Label) {
+        self.jump(0x05, Register::R0, 0, label);
+    }
+
+    /// Goes there unless all 64 bits are this.
+    pub fn unless_equal(&mut self, register: Register, value: i32, label: Label) {
+        self.jump(0x55, register, value, label);
+    }
+
+    /// Goes there if the first is more than the other, without signs.
+    pub fn if_above_register(&mut self, register: Register, other: Register, label: Label) {
+        self.jumps.push((self.instructions.len(), label));
+        self.push(0x2d, register, other as u8, 0, 0);
     }
 
     /// Goes there unless both are the same.

@@ -180,7 +180,7 @@ impl std::error::Error for CgroupError {
 }
 
 /// What the kernel is locked down to, if it is (kernel_lockdown(7)).
-fn lockdown() -> Option<String> {
+pub(crate) fn lockdown() -> Option<String> {
     let modes = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
     let mode = modes.split('[').nth(1)?.split(']').next()?;
     (mode != "none").then(|| mode.to_owned())
@@ -456,7 +456,7 @@ impl Conversion {
     }
 }
 
-fn is_absent(error: &io::Error) -> bool {
+pub(crate) fn is_absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
