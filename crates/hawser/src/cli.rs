@@ -18,7 +18,9 @@ use clap::{Args, Parser, Subcommand};
 use crate::admin::running::Administration;
 use crate::config::{Config, LogFormat, LogLevel, Overrides, ServerUrl};
 use crate::process::place;
-use crate::{cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top};
+use crate::{
+    bypass, cc, check, demo, import, link, logging, login, mptcp, rds, serve, status, top,
+};
 
 /// Where `serve` looks for a configuration when it is given none.
 const FILES: [&str; 2] = ["hawser.toml", "/etc/hawser/hawser.toml"];
@@ -53,6 +55,8 @@ enum Command {
     Import(Import),
     /// Multipath TCP on this machine: what there is, and setting it up.
     Mptcp(mptcp::command::Mptcp),
+    /// Local connections past the TCP/IP stack, by BPF: off unless asked for.
+    Bypass(bypass::command::BypassCommand),
     /// Congestion control: what there is, which is best to a host, and making it so.
     Cc(cc::command::Cc),
     /// TCP services of another host, over several connections: the link.
@@ -166,6 +170,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         }
         Command::Lab(arguments) => return lab::run(&arguments),
         Command::PamCheck => return login::pam::answer(),
+        Command::Bypass(arguments) => return arguments.run(),
         Command::Cc(arguments) => return arguments.run(),
         Command::Link(arguments) => return arguments.run(),
         Command::Rds(arguments) => return arguments.run(),

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod auth;
+pub mod bypass;
 pub mod cancel;
 pub mod cc;
 pub mod check;

@@ -105,13 +105,18 @@ fn file(step: &'static str) -> impl FnOnce(io::Error) -> Error {
 
 /// The control groups that can be seen here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Hierarchy(PathBuf);
+pub(crate) struct Hierarchy(PathBuf);
 
 impl Hierarchy {
-    fn find() -> Result<Self, Error> {
+    pub(crate) fn find() -> Result<Self, Error> {
         let mounts = fs::read_to_string("/proc/thread-self/mountinfo")
             .map_err(file("reading /proc/thread-self/mountinfo"))?;
         Self::of(&mounts).ok_or(Error::NoHierarchy)
+    }
+
+    /// Where it is mounted.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.0
     }
 
     /// proc(5): ... the fifth field is where, behind " - " stands what.
@@ -180,7 +185,7 @@ fn unescaped(place: &str) -> String {
 }
 
 /// The cgroup of this process: the line of number 0 is v2's (cgroups(7)).
-fn own() -> io::Result<PathBuf> {
+pub(crate) fn own() -> io::Result<PathBuf> {
     let lines = fs::read_to_string("/proc/self/cgroup")?;
     let line = lines.lines().find_map(|line| line.strip_prefix("0::"));
     line.map(PathBuf::from).ok_or_else(|| io::Error::other("it has none of cgroup v2"))

@@ -455,3 +455,7 @@ pub(super) fn options(maps: Maps) -> Option<Vec<Instruction>> {
     a.exit();
     a.finish()
 }
+
+// Of a machine with the least byte first: others lay out the same memory the other way.
+#[cfg(all(test, target_endian = "little"))]
+mod tests;

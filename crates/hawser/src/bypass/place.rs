@@ -1,0 +1,295 @@
+//! Where it is: control groups, pins, the lock; and why it cannot be had.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hawser_sys::bpf::is_file_system;
+use hawser_sys::bypass::{Bypass, BypassError, Place};
+use hawser_sys::process::lock_file;
+
+use crate::mptcp::cgroup::Hierarchy;
+
+/// bpffs is mounted there by systemd, and nowhere else by anybody.
+pub(super) const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
+/// The pins of all `run` and `serve`.
+const PINS: &str = "/sys/fs/bpf/hawser-bypass";
+/// The control group of all `run`, below the root of cgroup v2.
+const GROUP: &str = "hawser-bypass";
+/// While somebody changes something.
+const LOCK_DIRECTORY: &str = "/run/hawser-bypass";
+const LOCK: &str = "lock";
+const LOCK_TRIED_MAX: u32 = 50;
+const LOCK_PAUSE: Duration = Duration::from_millis(100);
+
+/// Why it was not done.
+#[derive(Debug)]
+pub enum Error {
+    /// No cgroup v2 is mounted.
+    NoHierarchy,
+    /// Another one changes something.
+    Busy(PathBuf),
+    /// A file cannot be read or written.
+    File {
+        /// What was to be done.
+        step: &'static str,
+        /// Why.
+        source: io::Error,
+    },
+    /// The kernel does not do it.
+    Kernel(BypassError),
+    /// It does it wrong: what was found.
+    SelfTest(String),
+    /// The program could not be started.
+    Program {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// Of `status`, `off` and `selftest`: 3 this machine cannot, 4 no rights, 5 the self-test has
+    /// failed, 6 another one is at it, 1 the rest.
+    #[must_use]
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Kernel(BypassError::Denied { .. }) => 4,
+            Self::File { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => 4,
+            Self::NoHierarchy | Self::Kernel(_) => 3,
+            Self::SelfTest(_) => 5,
+            Self::Busy(_) => 6,
+            Self::File { .. } | Self::Program { .. } => 1,
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoHierarchy => f.write_str(
+                "no cgroup v2 is mounted here (v1 alone does not do): `mount -t cgroup2 none \
+                 /sys/fs/cgroup`, or start the machine with systemd.unified_cgroup_hierarchy=1",
+            ),
+            Self::Busy(path) => {
+                write!(f, "another hawser is at it ({} is locked); try again", path.display())
+            }
+            Self::File { step, source } if source.kind() == io::ErrorKind::PermissionDenied => {
+                write!(
+                    f,
+                    "{step}: {source}. It needs root, or CAP_BPF, CAP_PERFMON and CAP_NET_ADMIN"
+                )
+            }
+            Self::File { step, source } => write!(f, "{step}: {source}"),
+            Self::Kernel(error) => error.fmt(f),
+            Self::SelfTest(found) => write!(
+                f,
+                "the self-test has failed, and local connections stay with TCP: {found}. `hawser \
+                 bypass selftest` shows all of it"
+            ),
+            Self::Program { name, source } => write!(f, "{name}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::File { source, .. } | Self::Program { source, .. } => Some(source),
+            Self::Kernel(error) => Some(error),
+            Self::NoHierarchy | Self::Busy(_) | Self::SelfTest(_) => None,
+        }
+    }
+}
+
+impl From<BypassError> for Error {
+    fn from(error: BypassError) -> Self {
+        Self::Kernel(error)
+    }
+}
+
+pub(super) fn file(step: &'static str) -> impl FnOnce(io::Error) -> Error {
+    move |source| Error::File { step, source }
+}
+
+/// The directory of the root of control groups.
+pub(super) fn root() -> Result<PathBuf, Error> {
+    let found = Hierarchy::find().ok();
+    found.map(|hierarchy| hierarchy.directory().to_owned()).ok_or(Error::NoHierarchy)
+}
+
+/// The pins of all.
+pub(super) fn pins() -> &'static Path {
+    Path::new(PINS)
+}
+
+/// The control group of all `run`.
+pub(super) fn group(root: &Path) -> PathBuf {
+    root.join(GROUP)
+}
+
+/// A control group that this process has entered, until it is left.
+#[derive(Debug)]
+pub(super) struct Entered {
+    before: PathBuf,
+    now: PathBuf,
+}
+
+const PROCESSES: &str = "cgroup.procs";
+/// How long the kernel may take to see that a control group is empty.
+const LEAVE_TRIED_MAX: u32 = 20;
+const LEAVE_PAUSE: Duration = Duration::from_millis(10);
+
+impl Entered {
+    /// Makes it and goes there; sockets made from now on, and those of children, are of it.
+    pub(super) fn make(root: &Path, group: PathBuf) -> Result<Self, Error> {
+        let own = crate::mptcp::cgroup::own().map_err(file("reading /proc/self/cgroup"))?;
+        let before = root.join(own.strip_prefix("/").unwrap_or(&own));
+        fs::create_dir_all(&group).map_err(file("making a control group"))?;
+        let entered = Self { before, now: group };
+        match fs::write(entered.now.join(PROCESSES), "0") {
+            Ok(()) => Ok(entered),
+            Err(error) => {
+                let _ = fs::remove_dir(&entered.now);
+                Err(file("entering a control group")(error))
+            }
+        }
+    }
+
+    /// Goes back, and removes it; gives whether it was empty.
+    pub(super) fn leave(self) -> bool {
+        let _ = fs::write(self.before.join(PROCESSES), "0");
+        for _ in 0..LEAVE_TRIED_MAX {
+            if fs::remove_dir(&self.now).is_ok() {
+                return true;
+            }
+            std::thread::sleep(LEAVE_PAUSE);
+        }
+        false
+    }
+}
+
+/// Holds the lock.
+pub(super) fn lock() -> Result<File, Error> {
+    let path = Path::new(LOCK_DIRECTORY).join(LOCK);
+    let step = "making the lock in /run/hawser-bypass";
+    fs::create_dir_all(LOCK_DIRECTORY).map_err(file(step))?;
+    let lock = File::options().create(true).truncate(false).write(true).open(&path);
+    let lock = lock.map_err(file(step))?;
+    for _ in 0..LOCK_TRIED_MAX {
+        if lock_file(&lock).map_err(file(step))? {
+            return Ok(lock);
+        }
+        std::thread::sleep(LOCK_PAUSE);
+    }
+    Err(Error::Busy(path))
+}
+
+/// What is pinned.
+pub(super) fn find() -> Result<Option<Bypass>, Error> {
+    // Without the file system there is nothing; reading a pin needs rights, seeing it does not.
+    if !is_file_system(Path::new(BPF_FILE_SYSTEM)).unwrap_or(false) {
+        return Ok(None);
+    }
+    Ok(Bypass::find(pins())?)
+}
+
+/// What is pinned, or a new one after its self-test, with connections taken in for this place.
+/// Under the lock.
+pub(super) fn ready(root: &Path, place: Place) -> Result<Bypass, Error> {
+    let found = find()?.filter(|bypass| bypass.standing().is_ok_and(|standing| standing.on));
+    let bypass = match found {
+        Some(bypass) => bypass,
+        None => {
+            // One that is switched off is of an `off` that did not come to its end.
+            clear()?;
+            super::selftest::in_a_process_of_its_own()?;
+            Bypass::find_or_load(pins())?
+        }
+    };
+    let attached = || -> Result<(), Error> {
+        let at = match place {
+            Place::Pooler => root.to_owned(),
+            Place::Programs => {
+                let group = group(root);
+                fs::create_dir_all(&group).map_err(file("making a control group"))?;
+                group
+            }
+        };
+        Ok(bypass.attach(place, &at)?)
+    };
+    let done = attached();
+    if let Err(error) = done {
+        tidy(root);
+        return Err(error);
+    }
+    Ok(bypass)
+}
+
+/// Removes all that is pinned.
+fn clear() -> Result<(), Error> {
+    match find()? {
+        Some(bypass) => Ok(bypass.remove()?),
+        None => Ok(()),
+    }
+}
+
+/// Removes control groups in which no program is left, and the pins if nobody needs them: no
+/// program, no pooler. Under the lock.
+pub(super) fn tidy(root: &Path) {
+    let programs = remove_empty(root);
+    if let Ok(Some(bypass)) = find() {
+        if !programs {
+            let _ = bypass.detach(Place::Programs);
+        }
+        if !programs && !bypass.is_attached(Place::Pooler) {
+            let _ = bypass.remove();
+        }
+    }
+}
+
+/// Gives whether programs are left.
+fn remove_empty(root: &Path) -> bool {
+    let group = group(root);
+    for entry in fs::read_dir(&group).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            // One with programs refuses.
+            let _ = fs::remove_dir(entry.path());
+        }
+    }
+    let _ = fs::remove_dir(&group);
+    group.exists()
+}
+
+/// Takes it all away. Gives how many connections go on over TCP.
+pub(super) fn off() -> Result<Option<u64>, Error> {
+    let Some(bypass) = find()? else { return Ok(None) };
+    // At once, whoever holds the lock.
+    bypass.switch(false)?;
+    let sockets = bypass.standing().map_or(0, |standing| standing.sockets);
+    let lock = lock();
+    bypass.remove()?;
+    if let Ok(root) = root() {
+        remove_empty(&root);
+    }
+    drop(lock);
+    Ok(Some(sockets))
+}
+
+/// The control groups of programs, and how many processes each has.
+pub(super) fn programs() -> Vec<(String, usize)> {
+    let Ok(root) = root() else { return Vec::new() };
+    let groups = fs::read_dir(group(&root)).into_iter().flatten().flatten();
+    let mut found: Vec<(String, usize)> = groups
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| {
+            let listed = fs::read_to_string(entry.path().join(PROCESSES)).unwrap_or_default();
+            (entry.file_name().to_string_lossy().into_owned(), listed.lines().count())
+        })
+        .collect();
+    found.sort_unstable();
+    found
+}

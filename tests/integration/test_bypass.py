@@ -1,0 +1,328 @@
+"""`hawser bypass`: local connections past TCP, by the kernel's own programs, in control groups of these tests.
+
+A BPF file system that only what is started from here sees; nothing of the machine's own is taken in. Where the machine
+refuses BPF, what needs it is skipped, with the reason.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+from harness.pooler import binary
+from harness.suite import Skip, equal, limit, until
+from integration.test_mptcp_cgroup import hierarchy
+from integration.test_preload import found_server
+
+SAME_FOR_ALL_SERVERS = True
+ALONE = True  # the control group of all `run` is there once
+
+CHAOS = pathlib.Path(__file__).resolve().parents[2] / "bench/bypass_chaos.py"
+ULP, TLS = 31, b"tls"
+# A pair of which neither end waits, and how many messages went past TCP meanwhile.
+PAIR = f"""
+import json, os, select, socket, subprocess, sys, time
+def status():
+    return json.loads(subprocess.run([{str(binary())!r}, "bypass", "status", "--json"], check=True, capture_output=True).stdout)
+def pair(family=socket.AF_INET, host="127.0.0.1"):
+    listener = socket.socket(family); listener.bind((host, 0)); listener.listen()
+    near = socket.socket(family); near.setblocking(False); near.connect_ex(listener.getsockname())
+    far, _ = listener.accept(); far.setblocking(False); listener.close()
+    select.select([], [near], [], 5)
+    return near, far
+def receive(sock, count):
+    data = b""
+    while len(data) < count:
+        assert select.select([sock], [], [], 10)[0], f"{{len(data)}} of {{count}}"
+        data += sock.recv(count - len(data))
+    return data
+"""
+
+
+class Kernel:
+    """A BPF file system of its own; `prepare` is done to the mounts as well."""
+
+    def __init__(self, stack, prepare=":", mount_bpf=True):
+        if os.geteuid() != 0:
+            raise Skip("it needs root")
+        mount = "mount -t bpf bpf /sys/fs/bpf && " if mount_bpf else ""
+        script = f"while mountpoint -q /sys/fs/bpf; do umount /sys/fs/bpf; done; {mount}{prepare} && echo ready && exec sleep 600"
+        self.holder = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sh", "-c", script],
+                                       stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        stack.callback(self.end)
+        if self.holder.stdout.readline() != "ready\n":
+            raise Skip(f"the mounts cannot be prepared here: {self.holder.stderr.read().strip()}")
+
+    def end(self):
+        if self.holder.poll() is None:
+            subprocess.run(self.inside(binary(), "bypass", "off"), capture_output=True)
+        self.holder.kill()
+        self.holder.wait()
+
+    def inside(self, *command):
+        return ["nsenter", f"--mount=/proc/{self.holder.pid}/ns/mnt", "--", *map(str, command)]
+
+    def start(self, *command):
+        return subprocess.Popen(self.inside(binary(), "bypass", "run", "--", *command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def hawser(self, *words, code=0):
+        done = subprocess.run(self.inside(binary(), "bypass", *words), capture_output=True, text=True, timeout=60)
+        equal(done.returncode, code, f"exit code of bypass {words} ({done.stdout}{done.stderr})")
+        return done.stdout if code == 0 else done.stdout + done.stderr
+
+    def python(self, script, *words, code=0):
+        """A script under `run`."""
+        return self.hawser("run", "--", sys.executable, "-c", PAIR + script, *words, code=code)
+
+    def status(self):
+        return json.loads(self.hawser("status", "--json"))
+
+    def left(self):
+        """What of Hawser's is pinned, or a control group."""
+        pins = subprocess.run(self.inside("ls", "/sys/fs/bpf"), capture_output=True, text=True).stdout.split()
+        groups = [path.name for path in hierarchy().iterdir() if path.name.startswith(("hawser-bypass", "hawser-selftest"))]
+        return [name for name in pins if not name.endswith(".debug")] + groups
+
+
+def needs_bypass(stack):
+    """A kernel that lets us; else a skip that says why."""
+    hierarchy()
+    kernel = Kernel(stack)
+    done = subprocess.run(kernel.inside(binary(), "bypass", "selftest"), capture_output=True, text=True, timeout=60)
+    if done.returncode in (3, 4):
+        raise Skip(done.stderr.strip())
+    wrong = [line for line in done.stdout.splitlines() if not line.startswith("ok") and "of the time through TCP" not in line]
+    equal(wrong, [], f"the self-test ({done.stdout}{done.stderr})")
+    return kernel
+
+
+@limit(60)
+def test_the_self_test_passes_and_leaves_nothing(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        equal(kernel.left(), [])
+        equal(kernel.status()["state"], "off")
+        assert "nothing to do" in kernel.hawser("off")
+
+
+@limit(60)
+def test_programs_of_run_talk_past_tcp_in_ipv4_ipv6_and_both(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        said = json.loads(kernel.python("""
+found = []
+for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"), (socket.AF_INET6, "::ffff:127.0.0.1")):
+    before = status()
+    near, far = pair(family, host)
+    near.send(b"there"); assert receive(far, 5) == b"there"
+    far.send(b"and back"); assert receive(near, 8) == b"and back"
+    after = status()
+    found.append((after["redirected"] - before["redirected"], after["redirected_bytes"] - before["redirected_bytes"], after["pairs"]))
+print(json.dumps(found)); sys.stdout.flush()
+near.close(); far.close()
+"""))
+        equal(said, [[2, 13, 1], [2, 13, 1], [2, 13, 1]])
+        equal(kernel.left(), [], "after the program has ended")
+        kernel.hawser("run", "--", "sh", "-c", "exit 7", code=7)
+        kernel.hawser("run", "--", "sh", "-c", "kill -9 $$", code=137)
+        assert "no-such-program" in kernel.hawser("run", "--", "no-such-program", code=127)
+        equal(kernel.left(), [])
+
+
+@limit(90)
+def test_two_runs_reach_each_other_and_others_stay_with_tcp(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        serving = kernel.start(sys.executable, "-c", PAIR + """
+listener = socket.socket(); listener.bind(("127.0.0.1", 0)); listener.listen()
+print(listener.getsockname()[1], flush=True)
+for _ in range(2):
+    far, _ = listener.accept(); far.setblocking(False)
+    far.send(receive(far, 5)); receive(far, 1)
+""")
+        stack.callback(serving.kill)
+        port = int(serving.stdout.readline())
+        dial = f"""
+near = socket.socket(); near.setblocking(False); near.connect_ex(("127.0.0.1", {port})); select.select([], [near], [], 5)
+time.sleep(0.3)
+near.send(b"hallo"); assert receive(near, 5) == b"hallo"
+print(json.dumps(status())); near.send(b"."); near.close()
+"""
+        equal(kernel.status()["redirected"], 0)
+        outside = subprocess.run(kernel.inside(sys.executable, "-c", PAIR + dial), capture_output=True, text=True, timeout=30, check=True)
+        equal(json.loads(outside.stdout)["sockets"], 0, "one end alone is not taken in")
+        within = json.loads(kernel.python(dial))
+        equal((within["pairs"], within["redirected"]), (1, 2))
+        equal(len(within["runs"]), 2)
+        equal(serving.wait(20), 0)
+        until(lambda: kernel.left() == [], "nothing is left")
+
+
+@limit(90)
+def test_what_is_not_certain_goes_through_tcp(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        said = json.loads(kernel.python(f"""
+found = {{}}
+def redirected(what, near, far):
+    before = status()["redirected"]
+    for round in range(3):
+        near.send(b"x" * 100); assert receive(far, 100) == b"x" * 100
+    found[what] = status()["redirected"] - before
+near, far = pair(); redirected("both do not wait", near, far)
+far.setblocking(True); redirected("a reader that waits", near, far)
+far.setblocking(False); redirected("and no longer", near, far)
+far.shutdown(socket.SHUT_WR); redirected("half closed", near, far)
+near, far = pair()
+try: near.setsockopt(socket.IPPROTO_TCP, {ULP}, {TLS!r}); found["ktls"] = "taken"
+except OSError as error: found["ktls"] = error.errno
+other = socket.socket(); other.bind(("127.0.0.1", 0)); other.listen()
+plain = socket.create_connection(other.getsockname()); other.accept()
+try: plain.setsockopt(socket.IPPROTO_TCP, {ULP}, {TLS!r}); found["ktls of others"] = "taken"
+except OSError as error: found["ktls of others"] = error.errno
+before = status()
+try:
+    for _ in range(100000): near.send(b"x")
+except BlockingIOError: pass
+found["never read"] = status()["redirected"] - before["redirected"]
+count = 0
+while True:
+    try: data = far.recv(1 << 16)
+    except BlockingIOError: break
+    assert data.strip(b"x") == b""; count += len(data)
+found["read"] = count == 100000 or count
+print(json.dumps(found))
+"""))
+        assert said.pop("ktls of others") != 1, "kTLS is refused to sockets of the map alone"
+        equal(said, {"both do not wait": 3, "a reader that waits": 0, "and no longer": 3, "half closed": 0, "ktls": 1, "never read": 128, "read": True})
+
+
+def chaos(kernel, seconds):
+    return kernel.start(sys.executable, CHAOS, "--seconds", seconds, "--connections", 12)
+
+
+def right(running, said):
+    found = json.loads(said or "{}")
+    equal(found.get("wrong", "it has said nothing"), None, said)
+    assert found["whole"] > 5 and found["bytes"] > 1_000_000, said
+    return found
+
+
+@limit(120)
+def test_chaos_loses_doubles_and_reorders_no_byte(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        running = chaos(kernel, 10)
+        stack.callback(running.kill)
+        time.sleep(9)
+        counted = kernel.status()
+        said, _ = running.communicate(timeout=60)
+        equal(running.returncode, 0, said)
+        right(running, said)
+        assert counted["redirected"] > 100 and counted["passed_unread"] > 10, counted
+        equal(kernel.left(), [])
+
+
+@limit(120)
+def test_the_death_of_the_loader_and_off_from_elsewhere_harm_no_connection(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        running = chaos(kernel, 9)
+        until(lambda: kernel.status()["redirected"] > 20, "something goes past TCP", 20)
+        child = subprocess.run(["pgrep", "-P", str(running.pid)], capture_output=True, text=True).stdout.split()
+        running.kill()  # the loader itself: its program goes on
+        running.wait()
+        before = kernel.status()
+        equal((before["state"], len(before["runs"])), ("on", 1))
+        until(lambda: kernel.status()["redirected"] > before["redirected"] + 20, "it goes on without its loader", 20)
+        assert "is off" in kernel.hawser("off")
+        equal(kernel.status()["state"], "off")
+        said = running.stdout.read()
+        right(running, said)
+        assert child, "its program was its child"
+        # The control group goes with the next command, for nobody was there to see its end.
+        kernel.hawser("run", "--", "true")
+        until(lambda: kernel.left() == [], "nothing is left")
+
+
+@limit(60)
+def test_who_may_not_and_what_is_missing_is_said_and_nothing_is_left(env):
+    with contextlib.ExitStack() as stack:
+        needs_bypass(stack)
+        kernel = Kernel(stack)
+        nobody = subprocess.run(kernel.inside("setpriv", "--reuid=65534", "--clear-groups", binary(), "bypass", "selftest"), capture_output=True, text=True)
+        equal(nobody.returncode, 4, nobody.stderr)
+        assert "CAP_BPF" in nobody.stderr, nobody.stderr
+        nobody = subprocess.run(kernel.inside("setpriv", "--reuid=65534", "--clear-groups", binary(), "bypass", "run", "--", "true"), capture_output=True, text=True)
+        equal(nobody.returncode, 125, nobody.stderr)
+        without_cgroups = "umount $(findmnt -n -t cgroup2 -o TARGET) 2>/dev/null || umount -l $(findmnt -n -t cgroup2 -o TARGET)"
+        for prepare, mount_bpf, words in ((":", False, "mount -t bpf bpf /sys/fs/bpf"), ("mount -t tmpfs none /sys/kernel/btf", True, "CONFIG_DEBUG_INFO_BTF"),
+                                          (without_cgroups, True, "no cgroup v2")):
+            poor = Kernel(stack, prepare, mount_bpf)
+            said = poor.hawser("selftest", code=3)
+            assert words in said, said
+            said = poor.hawser("run", "--", "true", code=125)
+            assert words in said, said
+            if mount_bpf:
+                equal(poor.left(), [])
+
+
+@limit(60)
+def test_one_changes_it_at_a_time_and_off_waits_for_nobody_before_it_acts(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        running = kernel.start("sleep", "60")
+        stack.callback(running.kill)
+        until(lambda: kernel.status()["programs"], "it runs")
+        with open("/run/hawser-bypass/lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            assert "another hawser" in kernel.hawser("run", "--", "true", code=125)
+            assert "is off" in kernel.hawser("off")
+        equal(kernel.status()["state"], "off")
+        running.send_signal(signal.SIGTERM)
+        equal(running.wait(20), 143, "the program's end by a signal, as a shell says it")
+        until(lambda: kernel.left() == [], "nothing is left")
+
+
+@limit(150)
+def test_postgresql_psql_and_copy_past_tcp(env):
+    programs = found_server()
+    data = pathlib.Path(env.directory) / "past-tcp"
+    data.mkdir()
+    shutil.chown(data, "postgres", "postgres")
+    user = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        subprocess.run([*user, programs / "initdb", "-D", data, "-A", "trust", "-U", "postgres", "--no-sync"], check=True, capture_output=True, cwd="/")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        serving = kernel.start(*user, programs / "postgres", "-D", data, "-p", port, "-c", "listen_addresses=127.0.0.1",
+                               "-c", "unix_socket_directories=", "-c", "fsync=off")
+        stack.callback(lambda: (serving.terminate(), serving.wait(30)))
+        until(lambda: subprocess.run([programs / "pg_isready", "-h", "127.0.0.1", "-p", str(port)], capture_output=True).returncode == 0, "ready", 60)
+
+        def psql(text):
+            return kernel.hawser("run", "--", "psql", "-XqAt", f"host=127.0.0.1 port={port} user=postgres dbname=postgres sslmode=disable", "-c", text).strip()
+
+        before = kernel.status()["redirected"]
+        equal(psql("select 1"), "1")
+        assert kernel.status()["redirected"] > before, "queries go past TCP"
+        equal(psql("select sum(length(repeat('x', 1000))) from generate_series(1, 20000)"), "20000000")
+        table = "create table t as select n, md5(n::text) as text from generate_series(1, 300000) n"
+        psql(table)
+        whole = psql("select md5(string_agg(n || text, ',' order by n)) from t")
+        out = pathlib.Path(env.directory) / "t.copy"
+        out.write_text(kernel.hawser("run", "--", "psql", "-Xq", f"host=127.0.0.1 port={port} user=postgres dbname=postgres sslmode=disable",
+                                     "-c", "copy t to stdout"))
+        psql("create table u (n int, text text)")
+        kernel.hawser("run", "--", "psql", "-Xq", f"host=127.0.0.1 port={port} user=postgres dbname=postgres sslmode=disable",
+                      "-c", f"\\copy u from {out}")
+        equal(psql("select md5(string_agg(n || text, ',' order by n)) from u"), whole)
