@@ -26,7 +26,7 @@ HEADER = struct.Struct("!QQI")  # seed, length of what follows, whether it ends 
 PERIOD = 65521  # a prime: no size of a buffer divides it
 SIZES = (16, 3_000, 40_000, 600_000)
 LENGTHS = (100, 20_000, 600_000, 4_000_000)
-STALL_SECONDS = 20
+STALL_SECONDS = 120  # a machine may be busy; what is lost is lost for ever
 
 
 class Wrong(Exception):

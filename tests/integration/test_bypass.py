@@ -326,3 +326,108 @@ def test_postgresql_psql_and_copy_past_tcp(env):
         kernel.hawser("run", "--", "psql", "-Xq", f"host=127.0.0.1 port={port} user=postgres dbname=postgres sslmode=disable",
                       "-c", f"\\copy u from {out}")
         equal(psql("select md5(string_agg(n || text, ',' order by n)) from u"), whole)
+
+
+@contextlib.contextmanager
+def pooler(env, kernel, enable, code=None):
+    """A Hawser of its own in front of the test's server, over TCP on both sides."""
+    with contextlib.ExitStack() as free:
+        port, http = (free.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1] for _ in range(2))
+    path = pathlib.Path(env.directory) / f"past-{port}.toml"
+    path.write_text(f"""[listen]
+address = "127.0.0.1:{port}"
+[bypass]
+enable = "{enable}"
+[admin]
+control_socket = "{path}.sock"
+http_address = "127.0.0.1:{http}"
+[[database]]
+name = "app"
+servers = ["127.0.0.1:{env.cluster.port}"]
+pool_size = 3
+[[user]]
+name = "app3"
+password = "third secret"
+""")
+    with open(f"{path}.log", "wb") as log:
+        process = subprocess.Popen(kernel.inside(binary(), "serve", "-c", path), stdout=log, stderr=log)
+    try:
+        if code is not None:
+            equal(process.wait(20), code)
+            yield pathlib.Path(f"{path}.log").read_text()
+            return
+
+        def ask(text, count=1):
+            done = subprocess.run(["psql", "-XqAt", f"host=127.0.0.1 port={port} user=app3 dbname=app sslmode=disable"],
+                                  input=text * count, env={**os.environ, "PGPASSWORD": "third secret"}, capture_output=True, text=True, timeout=60)
+            equal(done.returncode, 0, done.stderr)
+            return done.stdout.splitlines()
+
+        until(lambda: "ready" in pathlib.Path(f"{path}.log").read_text() or process.poll() is not None, "ready", 30)
+        equal(process.poll(), None, pathlib.Path(f"{path}.log").read_text())
+        yield ask, path, http
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(40)
+
+
+def shown(kernel, path):
+    return json.loads(subprocess.run(kernel.inside(binary(), "status", "--socket", f"{path}.sock", "--json"), capture_output=True, text=True, check=True).stdout)
+
+
+@limit(120)
+def test_the_pooler_s_clients_and_servers_go_past_tcp_and_no_others(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        with pooler(env, kernel, "on") as (ask, path, http):
+            equal(ask("select 1;\n", 300), ["1"] * 300)
+            after = kernel.status()
+            # A query and its answer, on both legs; the first go over TCP.
+            assert 1000 < after["redirected"] <= 1300, after
+            equal((after["programs"], after["poolers"]), (False, True))
+            direct = ["psql", "-XqAt", f"host=127.0.0.1 port={env.cluster.port} user=app3 dbname=app sslmode=disable"]
+            done = subprocess.run(direct, input="select 2;\n" * 100, env={**os.environ, "PGPASSWORD": "third secret"}, capture_output=True, text=True, timeout=60, check=True)
+            equal(done.stdout, "2\n" * 100)
+            equal(kernel.status()["redirected"], after["redirected"], "direct connections to the server stay with TCP")
+            status = shown(kernel, path)
+            assert "the self-test has passed" in status["bypass"], status["bypass"]
+            with socket.create_connection(("127.0.0.1", http)) as page:
+                page.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+                metrics = b"".join(iter(lambda: page.recv(65536), b"")).decode()
+            assert "hawser_bypass_on 1" in metrics, metrics
+            assert f'hawser_bypass_messages_total{{path="bypass",reason=""}} {after["redirected"]}' in metrics, [line for line in metrics.splitlines() if "bypass" in line]
+            # Large rows, whole.
+            equal(ask("select repeat(md5('a'), 20000);\n", 3), [__import__("hashlib").md5(b"a").hexdigest() * 20000] * 3)
+            kernel.hawser("off")
+            equal(ask("select 3;\n", 50), ["3"] * 50)
+            assert any("hawser bypass off" in line for line in shown(kernel, path)["fallbacks"]), shown(kernel, path)
+        equal(kernel.left(), [], "after it has ended")
+
+
+@limit(120)
+def test_auto_serves_over_tcp_where_it_cannot_be_and_on_does_not_start(env):
+    with contextlib.ExitStack() as stack:
+        needs_bypass(stack)
+        kernel = Kernel(stack, mount_bpf=False)
+        with pooler(env, kernel, "auto") as (ask, path, _):
+            equal(ask("select 1;\n"), ["1"])
+            said = shown(kernel, path)["fallbacks"]
+            assert any("stay with TCP" in line and "mount -t bpf" in line for line in said), said
+        with pooler(env, kernel, "on", code=1) as log:
+            assert "mount -t bpf" in log, log
+        checked = subprocess.run(kernel.inside(binary(), "check", "-c", path), capture_output=True, text=True)
+        assert "warn   local connections stay with TCP" in checked.stdout, checked.stdout
+
+
+@limit(120)
+def test_a_pooler_that_is_killed_leaves_what_the_next_start_or_off_takes_away(env):
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        with pooler(env, kernel, "on") as (ask, path, _):
+            equal(ask("select 1;\n"), ["1"])
+            os.kill(shown(kernel, path)["pid"], signal.SIGKILL)
+        equal(kernel.status()["poolers"], True)
+        with pooler(env, kernel, "on") as (ask, path, _):
+            equal(ask("select 1;\n"), ["1"])
+        equal(kernel.left(), [])

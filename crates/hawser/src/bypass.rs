@@ -10,8 +10,10 @@
 //! * [`place`]: control groups, pins and the lock
 //! * [`run`]: a program and its children
 //! * [`selftest`]: whether this kernel does it right
+//! * [`usage`]: the pooler's own sockets
 
 pub mod command;
 pub mod place;
 pub mod run;
 pub mod selftest;
+pub mod usage;

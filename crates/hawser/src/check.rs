@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use crate::auth::secret::Secret;
 use crate::cc::usage;
 use crate::config::{
-    Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress, ServerAddress,
+    BypassUse, Config, Congestion, Io, ListenAddress, MptcpUse, OptionalAddress, ServerAddress,
 };
 use crate::login::access::Access;
 use crate::pools::Connectings;
@@ -105,6 +105,7 @@ pub fn findings(path: &Path) -> Vec<Finding> {
     report.io(&config);
     report.mptcp(&config);
     report.congestion(&config);
+    report.bypass(&config);
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(async {
             report.listeners(&config).await;
@@ -138,6 +139,24 @@ impl Report {
             _ => Grade::Ok,
         };
         self.add(grade, format!("event loops wait with {host}"));
+    }
+
+    fn bypass(&mut self, config: &Config) {
+        let wanted = config.start.bypass.enable;
+        if wanted == BypassUse::Off {
+            return;
+        }
+        match crate::bypass::selftest::in_a_process_of_its_own() {
+            Ok(()) => {
+                self.add(Grade::Ok, "local connections go past TCP: the self-test has passed");
+            }
+            Err(error) if wanted == BypassUse::On => {
+                self.add(Grade::Error, format!("[bypass] enable = \"on\": {error}"));
+            }
+            Err(error) => {
+                self.add(Grade::Warning, format!("local connections stay with TCP: {error}"));
+            }
+        }
     }
 
     fn mptcp(&mut self, config: &Config) {

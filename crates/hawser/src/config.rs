@@ -44,9 +44,9 @@ use std::path::{Path, PathBuf};
 use crate::import;
 pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
 pub use choice::{
-    AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost, LoadBalanceHosts,
-    LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol, SyslogFacility, TargetSessionAttrs,
-    TlsMode, TlsNegotiation, TlsVersions,
+    AuthType, BypassUse, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost,
+    LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol, SyslogFacility,
+    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 pub use ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 pub use congestion::Congestion;
@@ -56,9 +56,9 @@ pub use group::{ReloadConfig, StartConfig};
 pub use overrides::Overrides;
 pub use proxy::ProxySources;
 pub use registry::{
-    AdminSettings, AuthSettings, ClientTlsSettings, ConsoleSettings, LimitSettings, ListenSettings,
-    LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings, ProcessSettings,
-    ServerSettings, ServerTlsSettings, ShutdownSettings, TimeoutSettings,
+    AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, LimitSettings,
+    ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings,
+    ProcessSettings, ServerSettings, ServerTlsSettings, ShutdownSettings, TimeoutSettings,
 };
 pub use server_url::{ServerUrl, ServerUrlError};
 pub use user::{PoolLimits, UserConfig};

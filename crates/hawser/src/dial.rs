@@ -42,6 +42,7 @@ use hawser_sys::stream::TcpOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
+use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs};
 use crate::limits::{AddressPermit, Full};
@@ -401,6 +402,8 @@ pub struct Dialler {
     pub resolver: Resolver,
     /// What connections go over, and where they fell back.
     pub mptcp: MptcpUsage,
+    /// Those of this host that go past TCP.
+    pub bypass: BypassUsage,
     /// Congestion control of connections, on both sides.
     pub congestion: CongestionUsage,
     /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
@@ -768,7 +771,7 @@ async fn attempt(
         (wanted @ (MptcpUse::Prefer | MptcpUse::Require), Endpoint::Tcp { address, .. }) => {
             dialler.mptcp.connect(*address, wanted, &target.tcp).await
         }
-        _ => reach::connect(endpoint, &target.tcp).await,
+        _ => dialler.bypass.connect(endpoint, &target.tcp).await,
     };
     let broken = |source| DialError::Connect { server: endpoint.to_string(), source };
     let mut link = link.map_err(broken)?;

@@ -53,6 +53,8 @@ pub enum ServeError {
     Admin(String),
     /// The runtime or the event loops could not be started.
     Start(std::io::Error),
+    /// `[bypass] enable = "on"`, and it cannot be.
+    Bypass(crate::bypass::place::Error),
 }
 
 impl fmt::Display for ServeError {
@@ -63,6 +65,7 @@ impl fmt::Display for ServeError {
             Self::Listen(error) => error.fmt(f),
             Self::Admin(error) => f.write_str(error),
             Self::Start(error) => write!(f, "could not start: {error}"),
+            Self::Bypass(error) => write!(f, "[bypass] enable = \"on\": {error}"),
         }
     }
 }
@@ -75,6 +78,7 @@ impl std::error::Error for ServeError {
             Self::Listen(error) => Some(error),
             Self::Admin(_) => None,
             Self::Start(error) => Some(error),
+            Self::Bypass(error) => Some(error),
         }
     }
 }
@@ -148,14 +152,24 @@ pub fn serve_as(
     // It keeps the rights that this process gives up.
     let manager = service.dialler.mptcp.manager.clone();
     manager.want(service.config.load().reload.network.mptcp_manage);
+    // As its rights allow, which the user may not have; and before the first client.
+    let bypass = &service.dialler.bypass;
+    let began = {
+        let config = service.config.load();
+        bypass.begin(config.start.bypass.enable, config.listen())
+    };
+    began.map_err(ServeError::Bypass)?;
     process::become_user(user.as_deref()).map_err(ServeError::Process)?;
     process::set_dumpable(core_dumps);
+    let ending = service.clone();
     runtimes.control.block_on(run(service, listeners, orders, logged, signals));
     manager.end();
     drop(reactors);
     drop(control_sockets); // while they are still listened on
     drop(entered);
     runtimes.end();
+    // After the last connection.
+    ending.dialler.bypass.end();
     Ok(())
 }
 

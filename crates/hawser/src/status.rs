@@ -22,6 +22,7 @@ use tokio::net::UnixListener;
 
 use crate::admin::averages::Totals;
 use crate::admin::pooler::Pooler;
+use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow};
 use crate::metrics::process::ProcessFigures;
 
@@ -73,6 +74,9 @@ pub struct Status {
     /// What `mptcp_manage` has come to.
     #[serde(default)]
     pub mptcp_manager: Option<String>,
+    /// What `[bypass] enable` has come to.
+    #[serde(default)]
+    pub bypass: Option<String>,
     /// What does not work on this host, and what is done instead.
     pub fallbacks: Vec<String>,
 }
@@ -176,6 +180,7 @@ impl Status {
             servers: pooler.servers().into_iter().map(server).collect(),
             errors: pooler.tally().errors.by_class(),
             mptcp_manager: pooler.mptcp().and_then(|mptcp| mptcp.manager.standing().in_words()),
+            bypass: pooler.bypass().and_then(BypassUsage::in_words),
             fallbacks: pooler.fallbacks(),
         }
     }
@@ -205,6 +210,9 @@ impl Status {
         writeln!(out, "  memory       {} KiB", self.private_bytes / 1024)?;
         if let Some(manager) = &self.mptcp_manager {
             writeln!(out, "  path manager {manager}")?;
+        }
+        if let Some(bypass) = &self.bypass {
+            writeln!(out, "  past TCP     {bypass}")?;
         }
         for fallback in &self.fallbacks {
             writeln!(out, "  fallback     {fallback}")?;

@@ -413,20 +413,33 @@ impl Bypass {
         self.switch.set([on.into()]).map_err(failed("writing the BPF map"))
     }
 
-    /// Has [`Place::Pooler`] take in connections to a port of a network namespace.
+    /// Has [`Place::Pooler`] take in connections to a port of a network namespace, for a process.
     ///
     /// # Errors
     /// As bpf(2); E2BIG: there are as many as there can be.
-    pub fn want_port(&self, namespace: u64, port: u16) -> io::Result<()> {
-        self.wanted.set(&[namespace, port.into()], [1])
+    pub fn want_port(&self, namespace: u64, port: u16, process: u32) -> io::Result<()> {
+        self.wanted.set(&[namespace, port.into()], [process.into()])
     }
 
-    /// Undoes [`Bypass::want_port`].
+    /// Undoes [`Bypass::want_port`], unless another process has come to want it.
     ///
     /// # Errors
     /// As bpf(2).
-    pub fn forget_port(&self, namespace: u64, port: u16) -> io::Result<()> {
-        self.wanted.remove(&[namespace, port.into()]).map(drop)
+    pub fn forget_port(&self, namespace: u64, port: u16, process: u32) -> io::Result<()> {
+        let key = [namespace, port.into()];
+        match self.wanted.get(&key)? {
+            Some([by]) if by == u64::from(process) => self.wanted.remove(&key).map(drop),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether any port is wanted.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn wants_ports(&self) -> io::Result<bool> {
+        let keys = self.wanted.keys(WANTED_MAX as usize)?;
+        Ok(keys.iter().any(|[namespace, _]| *namespace != 0))
     }
 
     /// Has [`Place::Pooler`] take in the connection that this socket is about to make.
@@ -468,6 +481,35 @@ impl Bypass {
             Ok(Standing { on, pairs: ends_of_pairs / 2, sockets, counters })
         };
         look().map_err(failed("reading the BPF maps"))
+    }
+
+    /// Forgets sockets that were closed while no program heard of it: those of a place that was
+    /// detached before.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn forget_closed(&self) -> io::Result<()> {
+        for key in self.entries.keys(SOCKETS_MAX as usize)? {
+            // A socket comes into its map before its entry, and the kernel takes it out.
+            if self.sockets.get(&key)?.is_none() {
+                self.entries.remove(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets the ports of processes that have gone.
+    ///
+    /// # Errors
+    /// As bpf(2).
+    pub fn forget_dead(&self) -> io::Result<()> {
+        for key in self.wanted.keys(WANTED_MAX as usize)? {
+            let Some([process]) = self.wanted.get(&key)? else { continue };
+            if key[0] != 0 && !Path::new(&format!("/proc/{process}")).exists() {
+                self.wanted.remove(&key)?;
+            }
+        }
+        Ok(())
     }
 
     /// Removes all pins, after nothing is redirected any more.

@@ -20,6 +20,7 @@ use hawser_core::time::Time;
 use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::averages::Totals;
+use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{ADMIN_DATABASES, Config};
 use crate::dial::Place;
@@ -138,6 +139,11 @@ pub trait Pooler: Send + Sync {
 
     /// Connections that are MPTCP, and those that were to be.
     fn mptcp(&self) -> Option<&MptcpUsage> {
+        None
+    }
+
+    /// Local connections past TCP.
+    fn bypass(&self) -> Option<&BypassUsage> {
         None
     }
 

@@ -19,6 +19,7 @@ use super::execute::execute;
 use super::operators::Operator;
 use super::pooler::{Answer, Gates, PoolEntry, Pooler, Shutdown, Tally};
 use super::session::{self, Role};
+use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{Config, DatabaseConfig, Io, OptionalAddress};
 use crate::dial::Place;
@@ -357,6 +358,7 @@ impl Pooler for Running {
     fn fallbacks(&self) -> Vec<String> {
         let mut all = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner).clone();
         all.extend(self.service.dialler.mptcp.fallbacks());
+        all.extend(self.service.dialler.bypass.fallbacks());
         all.extend(self.service.dialler.congestion.fallbacks());
         let io = self.service.config.load().start.process.io;
         if let (Io::IoUring, IoHost::NoIoUring(reason)) = (io, self.service.loops.host()) {
@@ -367,6 +369,10 @@ impl Pooler for Running {
 
     fn mptcp(&self) -> Option<&MptcpUsage> {
         Some(&self.service.dialler.mptcp)
+    }
+
+    fn bypass(&self) -> Option<&BypassUsage> {
+        Some(&self.service.dialler.bypass)
     }
 
     fn congestion(&self) -> Option<&CongestionUsage> {

@@ -245,9 +245,23 @@ pub(super) fn tidy(root: &Path) {
         if !programs {
             let _ = bypass.detach(Place::Programs);
         }
-        if !programs && !bypass.is_attached(Place::Pooler) {
+        // A pooler that was killed has forgotten nothing.
+        let _ = bypass.forget_dead();
+        let _ = bypass.forget_closed();
+        let wanted = bypass.wants_ports().unwrap_or(true);
+        if !wanted {
+            let _ = bypass.detach(Place::Pooler);
+        }
+        if !programs && !wanted {
             let _ = bypass.remove();
         }
+    }
+}
+
+/// At the end of the last pooler.
+pub(super) fn end_pooler() {
+    if let (Ok(root), Ok(_lock)) = (root(), lock()) {
+        tidy(&root);
     }
 }
 

@@ -157,6 +157,16 @@ choices! {
         Notice = "notice",
     }
 
+    /// Whether local connections go past TCP.
+    BypassUse: "off, auto, on" {
+        /// They go over TCP.
+        Off = "off",
+        /// Past it, where the machine lets us and the self-test passes.
+        Auto = "auto",
+        /// Past it, or the process does not start.
+        On = "on",
+    }
+
     /// Whether connections to a server are Multipath TCP.
     MptcpUse: "off, prefer, require" {
         /// Plain TCP.

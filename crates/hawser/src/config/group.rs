@@ -6,9 +6,10 @@
 use super::database::DatabaseConfig;
 use super::error::Rejected;
 use super::registry::{
-    AdminSettings, AuthSettings, ClientTlsSettings, ConsoleSettings, LimitSettings, ListenSettings,
-    LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings, ProcessSettings,
-    ServerSettings, ServerTlsSettings, Setting, Shown, ShutdownSettings, TimeoutSettings,
+    AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, LimitSettings,
+    ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings,
+    ProcessSettings, ServerSettings, ServerTlsSettings, Setting, Shown, ShutdownSettings,
+    TimeoutSettings,
 };
 use super::user::UserConfig;
 use super::value::{Context, Raw};
@@ -57,6 +58,8 @@ groups! {
         listen: ListenSettings,
         /// Metrics, health and control.
         admin: AdminSettings,
+        /// Local connections past TCP.
+        bypass: BypassSettings,
         /// The shape of the log.
         log: LogStartSettings,
         /// Threads, user, descriptors.

@@ -18,9 +18,9 @@ use std::time::Duration;
 
 use super::address::{ListenAddress, ServerAddress};
 use super::choice::{
-    AuthType, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost, LoadBalanceHosts,
-    LogFormat, LogLevel, PoolMode, ProxyProtocol, SyslogFacility, TargetSessionAttrs, TlsMode,
-    TlsNegotiation, TlsVersions,
+    AuthType, BypassUse, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost,
+    LoadBalanceHosts, LogFormat, LogLevel, PoolMode, ProxyProtocol, SyslogFacility,
+    TargetSessionAttrs, TlsMode, TlsNegotiation, TlsVersions,
 };
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
@@ -48,6 +48,8 @@ pub enum Table {
     Pool,
     /// Metrics, health and control.
     Admin,
+    /// Local connections past TCP.
+    Bypass,
     /// What is logged.
     Log,
     /// The process itself.
@@ -56,7 +58,7 @@ pub enum Table {
 
 impl Table {
     /// Every table, in the order of the reference.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Listen,
         Self::Database,
         Self::User,
@@ -64,6 +66,7 @@ impl Table {
         Self::Tls,
         Self::Pool,
         Self::Admin,
+        Self::Bypass,
         Self::Log,
         Self::Process,
     ];
@@ -79,6 +82,7 @@ impl Table {
             Self::Auth => "auth",
             Self::Pool => "pool",
             Self::Admin => "admin",
+            Self::Bypass => "bypass",
             Self::Log => "log",
             Self::Process => "process",
         }
@@ -743,6 +747,16 @@ settings! {
         /// names there: for tools that count columns, set what they know. On database `hawser`, and
         /// with `SHOW ... EXTENDED`, all columns are there, Hawser's own too.
         console_version: ConsoleVersion = "1.26", example "\"1.24\"";
+    }
+
+    /// Local connections past TCP.
+    BypassSettings in Bypass, Restart {
+        /// Whether TCP connections of clients and to servers on this host go past the kernel's TCP/IP
+        /// stack, by BPF. `auto`: where the machine lets us (Linux 6.2, BTF, cgroup v2, root or CAP_BPF,
+        /// CAP_PERFMON and CAP_NET_ADMIN) and a self-test at the start passes, which takes up to 2 s;
+        /// else over TCP, and `hawser status` says why. `on`: or the process does not start.
+        /// `hawser bypass off` turns it off while it runs.
+        enable: BypassUse = "off", example "\"auto\"";
     }
 
     /// The shape of the log.

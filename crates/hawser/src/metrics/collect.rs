@@ -20,6 +20,7 @@ use prometheus_client::registry::Unit;
 use super::process::ProcessFigures;
 use crate::admin::averages::Totals;
 use crate::admin::pooler::{PoolEntry, Pooler};
+use crate::bypass::usage::BypassUsage;
 use crate::dial::server_row::{ServerRole, ServerRow, ServerState};
 use crate::loops::Pool;
 use crate::mptcp::keeper::Standing;
@@ -460,6 +461,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
         }
     }
+    bypass(encoder, pooler)?;
     if let Some(congestion) = pooler.congestion() {
         let help = "Decisions of the congestion setting auto about a destination, see the log";
         let mut family =
@@ -500,4 +502,24 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             MetricType::Gauge,
         )?
         .encode_gauge(&started)
+}
+
+/// Of all on this machine, programs of `hawser bypass run` among them; nothing where it is not used.
+fn bypass(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    let Some(standing) = pooler.bypass().and_then(BypassUsage::standing) else { return Ok(()) };
+    let help = "1 if local connections go past TCP, 0 after hawser bypass off";
+    gauges(encoder, "bypass_on", help, [([], u64::from(standing.on))])?;
+    let help = "Local connections with both ends taken in";
+    gauges(encoder, "bypass_connections", help, [([], standing.pairs)])?;
+    let counters = standing.counters;
+    let help = "Messages of these, by what they went over and why, see docs/bypass.md";
+    let rows = [
+        ([("path", "bypass"), ("reason", "")], counters.redirected),
+        ([("path", "tcp"), ("reason", "full")], counters.passed_full),
+        ([("path", "tcp"), ("reason", "unread")], counters.passed_unread),
+        ([("path", "tcp"), ("reason", "other")], counters.passed_other),
+    ];
+    counts(encoder, "bypass_messages", help, None, rows)?;
+    let help = "Bytes that went past TCP";
+    counts(encoder, "bypass", help, Some(&Unit::Bytes), [([], counters.redirected_bytes)])
 }

@@ -1,0 +1,179 @@
+//! The pooler's own sockets past TCP: `[bypass] enable`.
+//!
+//! # Model
+//! ```text
+//!   begin ──► self-test ──► programs at the root of control groups
+//!   clients   connect to a port that is wanted          both ends are taken in
+//!   servers   the cookie of a socket that is about to connect is wanted
+//! ```
+//! Clients and servers are in other control groups than Hawser, so the programs stand at the root,
+//! and take in what is wanted alone. [Why](../../../../docs/decisions/0011-past-tcp-from-the-root.md).
+//!
+//! # Invariants
+//! * with `off` nothing is looked at, and nothing costs anything
+//! * with `auto` whatever fails leaves everything with TCP, and is said once
+//! * what was wanted by this process is forgotten when it ends, and the programs go with the last
+//!
+//! # Limits
+//! A process that gives up root (`user`) cannot take the programs away at its end: they stay, take
+//! nobody in, and go with `hawser bypass off` or the next start.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::OnceLock;
+
+use hawser_sys::bypass::{Bypass, Place, Standing};
+use hawser_sys::interfaces::namespace_cookie;
+use hawser_sys::stream::{TcpOptions, set_tcp_options};
+use tokio::net::TcpSocket;
+
+use super::place::{self, Error};
+use crate::config::{BypassUse, ListenAddress};
+use crate::dial::reach::{self, Endpoint};
+use crate::socket::stream::Link;
+
+/// What became of the setting.
+#[derive(Debug)]
+enum State {
+    /// It was to be, and is not.
+    Without(String),
+    /// It is.
+    Past(Wanted),
+}
+
+#[derive(Debug)]
+struct Wanted {
+    bypass: Bypass,
+    namespace: u64,
+    ports: Vec<u16>,
+}
+
+/// The pooler's use of it.
+#[derive(Debug, Default)]
+pub struct BypassUsage(OnceLock<State>);
+
+impl BypassUsage {
+    /// Begins, if it is asked for: takes up to the time of the self-test.
+    ///
+    /// # Errors
+    /// With `on`: why it cannot be.
+    pub fn begin(&self, wanted: BypassUse, listen: &[ListenAddress]) -> Result<(), Error> {
+        if wanted == BypassUse::Off {
+            return Ok(());
+        }
+        let state = match begin(listen) {
+            Ok(begun) => {
+                tracing::info!("local connections go past TCP: hawser bypass status");
+                State::Past(begun)
+            }
+            Err(error) if wanted == BypassUse::On => return Err(error),
+            Err(error) => {
+                let why = error.to_string();
+                tracing::warn!(why, "local connections stay with TCP");
+                State::Without(why)
+            }
+        };
+        // Once for each process.
+        let _ = self.0.set(state);
+        Ok(())
+    }
+
+    fn past(&self) -> Option<&Wanted> {
+        match self.0.get() {
+            Some(State::Past(wanted)) => Some(wanted),
+            _ => None,
+        }
+    }
+
+    /// How it stands, if it is used: of all on this machine, programs of `run` among them.
+    pub fn standing(&self) -> Option<Standing> {
+        self.past()?.bypass.standing().ok()
+    }
+
+    /// For `status`.
+    pub fn in_words(&self) -> Option<String> {
+        let Standing { on, pairs, counters, .. } = self.standing()?;
+        if !on {
+            return Some("switched off by hawser bypass off; a restart turns it on".to_owned());
+        }
+        let passed = counters.passed_full + counters.passed_unread + counters.passed_other;
+        Some(format!(
+            "the self-test has passed; {pairs} connections, {} messages past TCP, {passed} through it",
+            counters.redirected
+        ))
+    }
+
+    /// What was to go past TCP and does not.
+    pub fn fallbacks(&self) -> Vec<String> {
+        match self.0.get() {
+            Some(State::Without(why)) => vec![format!("local connections stay with TCP: {why}")],
+            Some(State::Past(wanted)) if wanted.bypass.standing().is_ok_and(|now| !now.on) => {
+                vec!["local connections stay with TCP: hawser bypass off".to_owned()]
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Connects to a server, past TCP if it is of this host and taken in as well.
+    ///
+    /// # Errors
+    /// As connect(2).
+    pub async fn connect(&self, endpoint: &Endpoint, options: &TcpOptions) -> io::Result<Link> {
+        let (Endpoint::Tcp { address, .. }, Some(wanted)) = (endpoint, self.past()) else {
+            return reach::connect(endpoint, options).await;
+        };
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        // Without, it goes over TCP.
+        let named = Named { bypass: &wanted.bypass, cookie: wanted.bypass.want_socket(&socket) };
+        let stream = socket.connect(*address).await;
+        drop(named);
+        let stream = stream?;
+        set_tcp_options(&stream, options)?;
+        Ok(stream.into())
+    }
+
+    /// Ends it: nobody is taken in for this process any more.
+    pub fn end(&self) {
+        let Some(Wanted { bypass, namespace, ports }) = self.past() else { return };
+        for port in ports {
+            let _ = bypass.forget_port(*namespace, *port, std::process::id());
+        }
+        if !bypass.wants_ports().unwrap_or(true) {
+            place::end_pooler();
+        }
+    }
+}
+
+/// A socket that is wanted, until it is connected or given up: those of other hosts are not taken.
+struct Named<'a> {
+    bypass: &'a Bypass,
+    cookie: io::Result<u64>,
+}
+
+impl Drop for Named<'_> {
+    fn drop(&mut self) {
+        if let Ok(cookie) = self.cookie {
+            let _ = self.bypass.forget_socket(cookie);
+        }
+    }
+}
+
+fn begin(listen: &[ListenAddress]) -> Result<Wanted, Error> {
+    let root = place::root()?;
+    let namespace = namespace_cookie().map_err(place::file("finding this network namespace"))?;
+    let _lock: File = place::lock()?;
+    place::tidy(&root);
+    let bypass = place::ready(&root, Place::Pooler)?;
+    let port = |address: &ListenAddress| match address {
+        ListenAddress::Tcp(address) => Some(SocketAddr::port(address)),
+        ListenAddress::Unix(_) => None,
+    };
+    let ports: Vec<u16> = listen.iter().filter_map(port).collect();
+    for port in &ports {
+        bypass
+            .want_port(namespace, *port, std::process::id())
+            .map_err(place::file("writing the BPF map"))?;
+    }
+    Ok(Wanted { bypass, namespace, ports })
+}
