@@ -215,6 +215,22 @@ def dial(port, v6, rng):
     return sock
 
 
+def connected(sock):
+    """Waits for it; False if the other end has reset it already."""
+    deadline = time.monotonic() + STALL_SECONDS
+    while True:
+        try:
+            sock.getpeername()
+            return True
+        except OSError as error:
+            failed = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if failed in (errno.ECONNRESET, errno.EPIPE):
+                return False
+            if failed or time.monotonic() > deadline:
+                raise Wrong(f"connect: {failed or error}") from None
+            time.sleep(0.001)
+
+
 def loop(live, until, more):
     """Steps connections; `more` gives new ones."""
     while time.monotonic() < until or live:
@@ -274,15 +290,10 @@ def connecting(ports, until, seed, connections):
         if len(live) < connections:
             v6, port = rng.choice(ports)
             sock = dial(port, v6, rng)
-            deadline = time.monotonic() + 5
-            while True:
-                try:
-                    sock.getpeername()
-                    break
-                except OSError as error:
-                    if time.monotonic() > deadline:
-                        raise Wrong(f"connect: {error}") from None
-                    time.sleep(0.001)
+            if not connected(sock):
+                counts["cut"] += 1
+                sock.close()
+                return found
             found.append(Connection(sock, rng, counts, lambda born: False))
         return found
 
@@ -337,7 +348,7 @@ def main():
         if v6:
             listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)  # also for IPv4: one end of each family
         listener.bind(("::" if v6 else "127.0.0.1", 0))
-        listener.listen(128)
+        listener.listen(4096)  # one that is full drops what its clients take for connected
         listeners.append(listener)
     v4_port, both_port = (listener.getsockname()[1] for listener in listeners)
     ports = [(False, v4_port), (False, both_port), (True, both_port)]
