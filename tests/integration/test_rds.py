@@ -463,6 +463,26 @@ def test_without_descriptors_it_waits_and_goes_on_when_there_are_some(env):
 
 
 @here
+def test_a_program_that_comes_while_descriptors_have_run_out_is_served_when_there_are_some(env):
+    with Proxy("127.0.1.1", free_port(), launcher=("prlimit", "--nofile=32:32")) as proxy, contextlib.ExitStack() as stack:
+        programs = [stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)) for _ in range(40)]
+        for program in programs:
+            program.connect(str(proxy.path))
+        until(lambda: "no program is accepted for a second" in proxy.logged(), "descriptors run out")
+        before = processor_seconds(proxy.process.pid)
+        time.sleep(2)
+        used = processor_seconds(proxy.process.pid) - before
+        assert used < 0.5, f"{used} s of a processor in 2 s"
+        # The last one waits still, and no other comes.
+        programs[-1].settimeout(20)
+        programs[-1].send(b"B" + struct.pack(">H", 7000))
+        for program in programs[:30]:
+            program.close()
+        equal(programs[-1].recv(10), b"B" + struct.pack(">H", 7000))
+        assert proxy.logged().count("no program is accepted") < 10, proxy.logged()
+
+
+@here
 def test_a_message_larger_than_the_send_buffer_is_refused_and_the_next_is_not(env):
     with two_hosts("--buffer", "1M") as (small, large), small.program() as one, large.program() as other:
         one.send(other, bytes(1 << 20))

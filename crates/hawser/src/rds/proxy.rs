@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use hawser_core::rds::header::MESSAGE_BYTES_MAX;
 use hawser_core::rds::node::{Datagram, OVERRUN_BYTES, SendError};
-use hawser_sys::listen::{BoundPath, SocketFile};
+use hawser_sys::listen::{BoundPath, SocketFile, is_of_one_connection};
 use hawser_sys::packets;
 use hawser_sys::process::{catch_signals, next_signal};
 use tracing::{info, warn};
@@ -49,6 +49,8 @@ const MESSAGE_MAX: usize = 64 << 10;
 const HEAD: usize = 1 + 2 + 16;
 /// Messages of one client before the others have their turn.
 const MESSAGES_A_TURN: usize = 64;
+/// Programs that are accepted before the others have their turn.
+const ACCEPTS_A_TURN: usize = 64;
 /// A client that takes nothing for so long while lanes stand still for it is ended.
 pub const STALLED_MAX: Duration = Duration::from_secs(5);
 /// How often that is looked at.
@@ -105,6 +107,8 @@ pub struct Proxy {
     clients: BTreeMap<u64, Client>,
     by_port: BTreeMap<u16, u64>,
     next_client: u64,
+    /// Since descriptors have run out: nothing is accepted for a while.
+    accepts_no_more: Option<Instant>,
     looked: Instant,
     gave_memory_back: Instant,
     buffer: Vec<u8>,
@@ -138,6 +142,7 @@ impl Proxy {
             clients: BTreeMap::new(),
             by_port: BTreeMap::new(),
             next_client: FIRST_CLIENT,
+            accepts_no_more: None,
             looked: Instant::now(),
             gave_memory_back: Instant::now(),
             buffer: vec![0; MESSAGE_MAX],
@@ -181,6 +186,10 @@ impl Proxy {
                 self.looked = Instant::now();
                 self.end_stalled();
             }
+            if self.accepts_no_more.is_some_and(|since| since.elapsed() >= LOOK_EACH) {
+                self.accepts_no_more = None;
+                self.accept_all();
+            }
             if self.gave_memory_back.elapsed() >= MEMORY_EACH {
                 self.gave_memory_back = Instant::now();
                 hawser_sys::memory::give_back();
@@ -190,7 +199,17 @@ impl Proxy {
 
     fn accept_all(&mut self) {
         // Edge-triggered: until there is none.
-        while let Ok(fd) = packets::accept(&self.listener) {
+        for _ in 0..ACCEPTS_A_TURN {
+            let fd = match packets::accept(&self.listener) {
+                Ok(fd) => fd,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_of_one_connection(&error) => continue,
+                Err(error) => {
+                    warn!("no program is accepted for a second: {error}");
+                    self.accepts_no_more = Some(Instant::now());
+                    return;
+                }
+            };
             if self.clients.len() >= CLIENTS_MAX {
                 warn!("a program is turned away: there are {CLIENTS_MAX} already");
                 continue;
@@ -215,6 +234,7 @@ impl Proxy {
             self.clients.insert(token, client);
             self.serve(token);
         }
+        self.endpoint.again(LISTENER);
     }
 
     fn serve(&mut self, token: u64) {
