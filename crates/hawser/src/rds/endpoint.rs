@@ -50,7 +50,7 @@ const READS_MAX: usize = 4;
 const ACCEPTS_MAX: usize = 64;
 /// Connections of a peer that wait for a lane; more are reset.
 const WAITING_MAX: usize = LANES_MAX;
-/// Connections of all peers that wait, likewise.
+/// Connections of all peers that wait: of more, one of the peer that has most is reset.
 const WAITING_ALL_MAX: usize = 1024;
 /// A peer has so long to end a connection that this end has ended.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
@@ -137,6 +137,21 @@ struct Waiting {
     from: IpAddr,
     port: u16,
     fd: OwnedFd,
+}
+
+/// Which of those that wait is to be reset, now that one more of this peer does: its last one where the
+/// peer has too many, and where all together are too many the last one of the peer that has most.
+fn one_too_many(waiting: &[Waiting], from: IpAddr) -> Option<usize> {
+    let mut of_peers = BTreeMap::<IpAddr, usize>::new();
+    waiting.iter().for_each(|one| *of_peers.entry(one.from).or_default() += 1);
+    let most = if of_peers.get(&from).is_some_and(|count| *count > WAITING_MAX) {
+        from
+    } else if waiting.len() > WAITING_ALL_MAX {
+        of_peers.into_iter().max_by_key(|(_, count)| *count)?.0
+    } else {
+        return None;
+    };
+    waiting.iter().rposition(|one| one.from == most)
 }
 
 /// A host of reliable datagrams.
@@ -448,10 +463,9 @@ impl Endpoint {
                 self.sockets.insert(connection, Socket::new(fd, false));
             }
             Err(NotTaken::Wait) => {
-                let of_peer = self.waiting.iter().filter(|other| other.from == from).count();
-                if of_peer < WAITING_MAX && self.waiting.len() < WAITING_ALL_MAX {
-                    self.waiting.push(Waiting { from, port, fd });
-                } else {
+                self.waiting.push(Waiting { from, port, fd });
+                if let Some(one_too_many) = one_too_many(&self.waiting, from) {
+                    let Waiting { from, fd, .. } = self.waiting.remove(one_too_many);
                     self.node.refused_to_wait(from);
                     close_with_reset(fd);
                 }
@@ -531,13 +545,31 @@ impl Endpoint {
         self.requests(now);
         self.write_all();
         self.ask_all(now);
-        let drained = self.draining.iter().filter(|(_, then)| **then <= now);
-        for at in drained.map(|(at, _)| *at).collect::<Vec<_>>() {
-            self.ended(at, now);
-        }
+        self.end_drained(now);
         // Acknowledgements and ends may have led to more.
         self.requests(now);
         self.write_all();
+    }
+
+    /// Ends connections whose peers have not. What TCP has acknowledged is read before: such a peer will
+    /// not send it again.
+    fn end_drained(&mut self, now: Time) {
+        let drained = self.draining.iter().filter(|(_, then)| **then <= now);
+        for at in drained.map(|(at, _)| *at).collect::<Vec<_>>() {
+            while let Some(socket) = self.sockets.get(&at).filter(|socket| !socket.paused) {
+                match recv(&socket.fd, &mut self.buffer) {
+                    Ok(count) if count > 0 => {
+                        self.node.received(at, &self.buffer[..count], now);
+                        self.requests(now);
+                    }
+                    _ => self.ended(at, now),
+                }
+            }
+            // One that is paused is read when it goes on.
+            if let Some(then) = self.draining.get_mut(&at) {
+                *then = now.after(DRAIN_MAX);
+            }
+        }
     }
 
     fn requests(&mut self, now: Time) {

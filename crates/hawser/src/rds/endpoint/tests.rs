@@ -172,3 +172,30 @@ fn what_was_not_acknowledged_comes_once_after_a_reset() {
     assert_eq!(got, (0..400).collect::<Vec<u32>>());
     assert!(one.report().peers[0].lanes[0].counts.connections > 3);
 }
+
+#[test]
+fn peers_that_have_many_connections_wait_shut_out_no_peer_that_has_one() {
+    let file = || std::fs::File::open("/dev/null").unwrap();
+    let one_of = |number: u32| Waiting {
+        from: IpAddr::V4(std::net::Ipv4Addr::from_bits(number)),
+        port: 1,
+        fd: file().into(),
+    };
+    let _ = raise_descriptor_limit();
+    let greedy = (WAITING_ALL_MAX / WAITING_MAX) as u32;
+    let mut waiting: Vec<_> =
+        (0..WAITING_ALL_MAX as u32).map(|number| one_of(number % greedy)).collect();
+    assert_eq!(one_too_many(&waiting, waiting[0].from), None);
+    // Of a peer of its own, and all after it, until each has the same.
+    for number in 0..100 {
+        waiting.push(one_of(1000 + number));
+        let from = waiting[WAITING_ALL_MAX].from;
+        let reset = waiting.remove(one_too_many(&waiting, from).unwrap());
+        assert!(reset.from < one_of(greedy).from, "one of those that have many");
+    }
+    // One more than a peer may have.
+    let mut waiting: Vec<_> = (0..=WAITING_MAX).map(|_| one_of(7)).collect();
+    waiting.push(one_of(8));
+    assert_eq!(one_too_many(&waiting, one_of(8).from), None);
+    assert_eq!(one_too_many(&waiting, one_of(7).from), Some(WAITING_MAX));
+}
