@@ -86,5 +86,5 @@ def machine(command, environment, modules=MODULES, tap=None):
                      "-object", f"memory-backend-memfd,id=memory,size={MEMORY},share=on", "-numa", "node,memdev=memory",
                      "-chardev", f"socket,id=files,path={socket}", "-device", "vhost-user-fs-pci,chardev=files,tag=root",
                      *network, "-display", "none", "-serial", "stdio", "-monitor", "none", "-no-reboot", "-kernel", KERNEL / "vmlinuz",
-                     "-append", f"console=ttyS0 panic=-1 quiet root=root rootfstype=virtiofs ro init={init}"]
+                     "-append", f"console=ttyS0 panic=-1 no_timer_check quiet root=root rootfstype=virtiofs ro init={init}"]
         yield list(map(str, arguments)), place

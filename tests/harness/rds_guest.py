@@ -6,6 +6,7 @@
 import base64
 import errno
 import json
+import select
 import socket
 import subprocess
 import sys
@@ -30,6 +31,9 @@ def operate(address, sockets, ask):
     if op == "close":
         sockets.pop(port).close()
         return 0
+    if op == "exchange":
+        pairs = [(sockets[port], tuple(to)) for port, to in ask["pairs"]]
+        return exchange(pairs, ask["count"], ask["size"], ask["seconds"])
     one = sockets[port]
     one.settimeout(ask["seconds"])
     if op == "send":
@@ -63,6 +67,35 @@ def send_waiting(one, body, to, end):
             if time.monotonic() > end:
                 raise TimeoutError from error
             time.sleep(0.005)
+
+
+def exchange(pairs, count, size, quiet):
+    """Numbered messages from each socket to its partner, and the numbers that come to it, until none has for some seconds."""
+    sent, seen, last = [0] * len(pairs), [[] for _ in pairs], time.monotonic()
+    for one, _ in pairs:
+        one.setblocking(False)
+    while time.monotonic() - last < quiet:
+        busy = False
+        for at, (one, to) in enumerate(pairs):
+            try:
+                while True:
+                    seen[at].append(int.from_bytes(one.recv(1 << 21)[:4], "big"))
+                    busy = True
+            except BlockingIOError:
+                pass
+            if sent[at] < count:
+                try:
+                    one.sendto(sent[at].to_bytes(4, "big") + bytes(size), to)
+                    sent[at] += 1
+                    busy = True
+                except OSError as error:
+                    if error.errno not in (errno.ENOBUFS, errno.EAGAIN):
+                        raise
+        if busy:
+            last = time.monotonic()
+        else:
+            select.select([one for one, _ in pairs], [], [], 0.01)
+    return seen
 
 
 def main(address):

@@ -271,6 +271,11 @@ def test_congestion_stops_both(address):
                 equal(int.from_bytes(deaf.receive()[1][:4], "big"), number)
 
 
+def wrong_of(numbers, count):
+    """Which of the first numbers came twice, which never, and whether all are in order."""
+    return sorted(n for n in set(numbers) if numbers.count(n) > 1), sorted(set(range(count)) - set(numbers)), numbers == sorted(numbers)
+
+
 def cut_within(place, moments):
     """Resets all connections of the two, some times."""
     with within(place):
@@ -307,3 +312,46 @@ def test_messages_of_the_kernel_come_once_and_in_order_across_resets(address):
         if lane["connections"] < 2:
             raise Skip("nothing could be reset here: `ss -K` does nothing (CONFIG_INET_DIAG_DESTROY)")
 
+
+@each_role(EIGHT)
+def test_messages_of_the_kernel_come_once_and_in_order_across_resets_of_eight_lanes(address):
+    """Both ways at once, by all lanes. A kernel takes new connections for any of its lanes (bench/rds_resets.py shows what
+    two kernels make of that): Hawser finds out which lane it has, and drops what it has had. What the kernel makes of
+    Hawser's messages is its own, and bounded here."""
+    count, size, ports = 150, 20_000, 16
+    with together(address) as (kernel, proxy), contextlib.ExitStack() as stack:
+        taken = [kernel.bind(buffer=64 << 20) for _ in range(ports)]
+        programs = [stack.enter_context(proxy.program()) for _ in taken]
+        # (A kernel with the larger address knocks only for what it has to send by its first lane.)
+        for program, port in zip(programs, taken):
+            program.send((KERNEL, port), b"begin")
+            equal(kernel.receive(port)[1], b"begin")
+        lanes_up(proxy, 8)
+        got = {program: [] for program in programs}
+
+        def send(program, port):
+            for number in range(count):
+                program.send((KERNEL, port), number.to_bytes(4, "big") + bytes(size))
+
+        def receive(program):
+            with contextlib.suppress(TimeoutError):
+                while len(got[program]) < count or program.has_something():
+                    got[program].append(int.from_bytes(program.receive()[1][:4], "big"))
+        threads = [threading.Thread(target=send, args=pair) for pair in zip(programs, taken)]
+        threads += [threading.Thread(target=receive, args=(program,)) for program in programs]
+        threads.append(threading.Thread(target=cut_within, args=(kernel_and_place(), 10)))
+        for thread in threads:
+            thread.start()
+        kernel.begin("exchange", pairs=[[port, [address, program.port]] for port, program in zip(taken, programs)], count=count, size=size, seconds=8)
+        to_kernel = kernel.end()["ok"]
+        for thread in threads:
+            thread.join()
+        lanes = proxy.info()["peers"][0]["lanes"]
+        wrong = {program.port: wrong_of(got[program], count) for program in programs if got[program] != list(range(count))}
+        equal(wrong, {}, f"what came twice, and never: {lanes}")
+        twice = sum(len(numbers) - len(set(numbers)) for numbers in to_kernel)
+        missing = sum(count - len(set(numbers)) for numbers in to_kernel)
+        print(f"{address}: of {count * ports} messages to the kernel {twice} came twice and {missing} never")
+        assert twice + missing < count * ports / 8, f"{twice} came twice, {missing} never: {lanes}"
+        assert all(lane["connections"] > 3 for lane in lanes), lanes
+        assert sum(lane["duplicates"] + lane["retransmitted"] for lane in lanes) > 0, "nothing was sent again"

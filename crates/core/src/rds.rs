@@ -49,6 +49,7 @@ pub mod header;
 pub mod lane;
 pub mod node;
 pub mod peer;
+mod received;
 pub mod spread;
 
 #[cfg(test)]

@@ -29,8 +29,7 @@ use std::time::Duration;
 use super::congestion::{MAP_BYTES, Map};
 use super::hash::{Shares, among};
 use super::header::{
-    Announcement, FLAG_AGAIN, FLAG_MAP, HEADER_BYTES, Header, LANES_MAX, MESSAGE_BYTES_MAX,
-    PROBE_PORT,
+    Announcement, FLAG_MAP, HEADER_BYTES, Header, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT,
 };
 pub use super::lane::{Connection, Progress};
 use super::lane::{Counts, Freed, MapMessage, State};
@@ -39,7 +38,11 @@ use crate::time::Time;
 
 mod connections;
 mod incoming;
+mod partials;
 pub mod report;
+
+pub use partials::PARTIAL_BYTES_MAX;
+use partials::Partials;
 
 /// Hosts at a time. Of more, those that were down and idle for longest are forgotten; if none is, a new
 /// one is refused.
@@ -51,6 +54,11 @@ pub const OVERRUN_BYTES: usize = 8 << 20;
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
 /// A lane waits so long for the peer to say who it is before it sends anything again.
 pub const HELD_MAX: Duration = Duration::from_secs(1);
+/// To a peer that may take a connection for any of its lanes nothing is sent on a new one for so long,
+/// unless it has said something on it: it may reset it, though TCP has acknowledged what was sent.
+pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
+/// Such a peer has so long to take its lanes down, before one is dialled again.
+pub const COMES_DOWN: Duration = Duration::from_millis(50);
 /// A larger address that still has something to send knocks again after this.
 pub const KNOCK_AGAIN: Duration = Duration::from_secs(1);
 /// A peer that does not answer and to which nothing is queued is dialled no more after this.
@@ -152,6 +160,8 @@ pub enum Notice {
     Lanes(IpAddr),
     /// There are too many peers.
     Peers(IpAddr),
+    /// It keeps the rest of a message to itself, and others need the memory.
+    Partial(IpAddr),
     /// It has started anew: messages that its last start may have got were dropped.
     Anew(IpAddr, u64),
 }
@@ -187,6 +197,12 @@ impl fmt::Display for Notice {
             Self::Peers(from) => {
                 write!(f, "{from} is refused: there are {PEERS_MAX} peers already")
             }
+            Self::Partial(from) => write!(
+                f,
+                "{from} has not sent the rest of a message for longest, and there are more than {} MiB \
+                 of such: the connection is reset",
+                PARTIAL_BYTES_MAX >> 20
+            ),
             Self::Anew(from, dropped) => write!(
                 f,
                 "{from} has started anew: {dropped} messages that its last start may have got are not \
@@ -313,6 +329,7 @@ pub struct Node {
     peers: BTreeMap<u32, Box<Peer>>,
     by_address: BTreeMap<IpAddr, u32>,
     connections: BTreeMap<Connection, Place>,
+    partials: Partials,
     next_connection: u64,
     next_peer: u32,
     congested: Map,
@@ -354,6 +371,7 @@ impl Node {
             peers: BTreeMap::new(),
             by_address: BTreeMap::new(),
             connections: BTreeMap::new(),
+            partials: Partials::default(),
             next_connection: 1,
             next_peer: 0,
             congested: Map::default(),

@@ -10,16 +10,19 @@
 //! * lanes from 1 on are dialled only while lane 0 is up
 //!
 //! # Limits
-//! A peer that does not name its lanes by source ports (Linux up to 6.18) takes connections for lanes
-//! in the order in which they come: to such a one lanes are dialled one after the other, and all of
-//! them again when one breaks.
+//! A peer that does not name its lanes by source ports (Linux up to 6.18) takes a connection for the
+//! first of its lanes that is down: to such a one lanes are dialled one after the other, after a while in
+//! which its own may come down. It may take them for other lanes than before all the same (one of its own
+//! that knocks is not down): what comes is compared as [`super::received`] says. A connection for which
+//! it has no lane is reset, though TCP has acknowledged what went by it: nothing does at first.
 
 use core::net::IpAddr;
 use std::time::Duration;
 
 use super::congestion::Map;
-use super::header::{Announcement, LANES_MAX};
+use super::header::{Announcement, FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Freed, Lane, State};
+use super::received::Received;
 use super::spread::Spread;
 use crate::time::Time;
 
@@ -39,6 +42,7 @@ pub(crate) enum Told {
     Map,
     Extension,
     Lanes,
+    Partial,
 }
 
 #[derive(Debug)]
@@ -55,6 +59,10 @@ pub(crate) struct Peer {
     pub(crate) announces_in_maps: bool,
     pub(crate) probed: bool,
     pub(crate) lanes: Vec<Lane>,
+    /// Of a peer that may take a new connection for another lane than before.
+    received: Option<Box<Received>>,
+    /// It has answered a probe: it knows how many lanes there are, and sends by the right ones.
+    answered: bool,
     pub(crate) congested: Map,
     pub(crate) spread: Spread,
     pub(crate) shut_out_until: Time,
@@ -94,6 +102,8 @@ impl Peer {
             announces_in_maps: false,
             probed: false,
             lanes: vec![Lane::default()],
+            received: None,
+            answered: false,
             congested: Map::default(),
             spread: Spread::default(),
             shut_out_until: Time::ZERO,
@@ -120,6 +130,44 @@ impl Peer {
     /// Whether no lane has a connection.
     pub(crate) fn is_down(&self) -> bool {
         self.lanes.iter().all(|lane| lane.link.state == State::Down)
+    }
+
+    /// Whether it may take a new connection for any of several lanes.
+    pub(crate) fn mixes_up(&self) -> bool {
+        self.paths > 1 && !self.port_is_lane
+    }
+
+    /// Whether a message that came by a lane is new; it is counted as the lane's last one then.
+    pub(crate) fn is_new(&mut self, lane: usize, header: &Header) -> bool {
+        self.begin_to_remember(lane);
+        self.answered |= (header.from, header.to) == (0, PROBE_PORT);
+        let this = &mut self.lanes[lane];
+        let is_new = match &mut self.received {
+            Some(received) => received.is_new(lane, header),
+            None => header.sequence >= this.expected || header.flags & FLAG_AGAIN == 0,
+        };
+        if is_new {
+            this.expected = header.sequence.wrapping_add(1);
+        }
+        is_new
+    }
+
+    /// Remembers from now on what comes by which lane. Before, a kernel's ports send by lane 0, whichever
+    /// theirs is.
+    fn begin_to_remember(&mut self, lane: usize) {
+        if self.received.is_none() && self.mixes_up() && (self.answered || lane > 0) {
+            let expected = |at: usize| self.lanes.get(at).map_or(0, |lane| lane.expected);
+            self.received = Some(Box::new(Received::new(expected)));
+        }
+    }
+
+    /// The connection of a lane is gone: what it may not have carried is sent again.
+    pub(crate) fn lane_ended(&mut self, lane: usize) {
+        self.lanes[lane].rewind();
+        self.begin_to_remember(lane);
+        if let Some(received) = &mut self.received {
+            received.ended(lane);
+        }
     }
 
     /// Whether this was not said before.
@@ -168,6 +216,7 @@ impl Peer {
                 self.lanes[at].expected = 0;
                 self.lanes[at].drop_tried(freed);
             }
+            self.received = None;
         }
         if in_map && said.lanes.is_none() {
             return learnt;
@@ -179,6 +228,9 @@ impl Peer {
             learnt.paths = true;
             self.paths = paths;
             self.move_beyond(paths, freed);
+        }
+        if !self.mixes_up() {
+            self.received = None;
         }
         learnt
     }
@@ -221,6 +273,7 @@ impl Peer {
         let unused = (self.lanes.capacity() - self.lanes.len()) * size_of::<Lane>();
         let map = if self.congested.count() > 0 { super::congestion::MAP_BYTES } else { 0 };
         let lanes: usize = self.lanes.iter().map(Lane::memory).sum();
-        size_of::<Self>() + unused + map + self.spread.memory() + lanes
+        let received = self.received.as_ref().map_or(0, |received| received.memory());
+        size_of::<Self>() + unused + map + received + self.spread.memory() + lanes
     }
 }

@@ -2,6 +2,7 @@
 
 mod handshakes;
 mod limits;
+mod mixed_up;
 mod simulated;
 
 use core::net::IpAddr;

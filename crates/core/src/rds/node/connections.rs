@@ -1,9 +1,10 @@
 //! Connections: which are dialled and taken, what is written to them, what becomes of them.
 
 use super::{
-    Announcement, Arc, Busy, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_MAX, Header, IDLE,
-    IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT,
-    Peer, Place, Progress, Request, SHUT_OUT, State, Time, Told, VecDeque, as_ipv6, is_a_host,
+    Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_BRIEFLY,
+    HELD_MAX, Header, IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice,
+    PEERS_MAX, PROBE_PORT, Peer, Place, Progress, Request, SHUT_OUT, State, Time, Told, VecDeque,
+    as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Lane, MapMessage};
@@ -53,6 +54,7 @@ impl Node {
     fn forget_connection(&mut self, connection: Connection) -> Option<(u32, usize)> {
         let place = self.place_of(connection);
         self.connections.remove(&connection);
+        self.partials.forget(connection);
         place
     }
 
@@ -92,9 +94,6 @@ impl Node {
             || peer.lanes[lane].dial_at.is_some_and(|then| then > now)
         {
             return;
-        }
-        if lane == 0 && peer.dials && !peer.port_is_lane && !peer.is_down() {
-            return; // in order: when all are down
         }
         if lane > 0 {
             let in_order = peer.port_is_lane || peer.lanes[..lane].iter().all(Lane::is_up);
@@ -136,6 +135,11 @@ impl Node {
             return self.set_dial_time(at, lane, now.after(KNOCK_AGAIN));
         }
         self.up(at, lane, None, now);
+        let Some(peer) = self.peers.get(&at) else { return };
+        if !peer.port_is_lane && !peer.lanes[..lane].iter().all(Lane::is_up) {
+            // A lane before it broke meanwhile: the peer takes this one for that.
+            return self.drain(at, lane);
+        }
         self.dial_all(at, now);
     }
 
@@ -183,7 +187,15 @@ impl Node {
         }
         peer.used = now;
         if peer.dials {
-            // A knock: it is there, so whatever wait there was is over.
+            // A knock: it is there, so whatever wait there was is over. (A kernel that knocks has its
+            // lane 0 not down yet.)
+            if peer.mixes_up() {
+                let then = now.after(COMES_DOWN);
+                if peer.lanes[0].dial_at.is_none_or(|at| at > then) {
+                    self.set_dial_time(at, 0, then);
+                }
+                return Err(NotTaken::Refuse);
+            }
             peer.lanes[0].dial_at = None;
             self.dial(at, 0, now);
             return Err(NotTaken::Refuse);
@@ -217,16 +229,24 @@ impl Node {
         // first message of each connection. And that says which lane a connection is that has come
         // before the peer has said what its ports mean. (A kernel's first message is a map, too, on
         // lane 0.)
-        let to_be_held = unknown || peer.announces_in_maps;
+        let held_for = if unknown || peer.announces_in_maps {
+            Some(HELD_MAX)
+        } else if peer.dials && peer.mixes_up() {
+            Some(HELD_BRIEFLY)
+        } else {
+            None
+        };
         let probe = unknown && !peer.probed;
         peer.probed |= probe;
         let this = &mut peer.lanes[lane];
-        this.forget_failures();
+        if held_for != Some(HELD_BRIEFLY) {
+            this.forget_failures();
+        }
         this.counts.connections += 1;
         this.link.state = State::Up;
         this.link.accepted_from = accepted_from;
         this.link.map_due = true;
-        this.link.held = to_be_held.then(|| now.after(HELD_MAX));
+        this.link.held = held_for.map(|time| now.after(time));
         if probe {
             let extensions = said.write();
             let header = Header { from: PROBE_PORT, to: 0, extensions, ..Header::default() };
@@ -235,8 +255,8 @@ impl Node {
         Self::ask_to_write(&mut self.requests, this);
         // The search for lanes that share a limit goes on once all are up.
         self.timers.insert((now, at));
-        if to_be_held {
-            self.timers.insert((now.after(HELD_MAX), at));
+        if let Some(time) = held_for {
+            self.timers.insert((now.after(time), at));
         }
     }
 
@@ -248,6 +268,7 @@ impl Node {
             return lane;
         }
         let Some(port) = link.accepted_from else {
+            peer.lanes[lane].forget_failures();
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
             return lane;
         };
@@ -329,14 +350,9 @@ impl Node {
     pub fn closed(&mut self, connection: Connection, now: Time) {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
-        peer.lanes[lane].rewind();
+        peer.lane_ended(lane);
         peer.used = now;
         self.requests.push_back(Request::Vacant(peer.address));
-        if peer.dials && !peer.port_is_lane {
-            for other in 0..peer.paths {
-                self.drain(at, other);
-            }
-        }
         self.dial_later(at, lane, now);
     }
 
@@ -355,7 +371,7 @@ impl Node {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.shut_out_until = now.after(SHUT_OUT);
-        peer.lanes[lane].rewind();
+        peer.lane_ended(lane);
         self.requests.push_back(Request::Close(connection));
         self.set_dial_time(at, lane, now.after(SHUT_OUT));
     }
@@ -379,12 +395,9 @@ impl Node {
         if is_at_rest && now.since(peer.used) > GIVE_UP {
             return;
         }
-        let wait = peer.lane(lane).back_off(random);
-        let in_order = !peer.port_is_lane;
+        let least = if peer.mixes_up() { COMES_DOWN } else { Duration::ZERO };
+        let wait = peer.lane(lane).back_off(random).max(least);
         self.set_dial_time(at, lane, now.after(wait));
-        if in_order && lane > 0 {
-            self.set_dial_time(at, 0, now.after(wait));
-        }
     }
 
     fn set_dial_time(&mut self, at: u32, lane: usize, then: Time) {
@@ -416,6 +429,7 @@ impl Node {
             this.give_back_memory();
             if this.link.held.is_some_and(|until| until <= now) {
                 this.link.held = None;
+                this.forget_failures();
                 Self::ask_to_write(&mut self.requests, this);
             }
             if wants && this.dial_at.is_some_and(|then| then <= now) {

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Announcement, Connection, Datagram, FLAG_AGAIN, Header, MAP_BYTES, Map, Node, Notice,
-    PROBE_PORT, Request, Time, Told,
+    Announcement, Connection, Counts, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT,
+    Request, Time, Told,
 };
 use crate::rds::assembly::Assembly;
 use crate::rds::peer::Learnt;
@@ -20,12 +20,30 @@ impl Node {
         this.counts.bytes_received += bytes.len() as u64;
         // Taken out, so that what a message leads to may change the lane.
         let mut assembly = std::mem::take(&mut this.link.assembly);
+        let messages = |counts: &Counts| counts.received + counts.duplicates;
+        let before = messages(&this.counts);
         let whole = self.messages(connection, &mut assembly, &mut rest, now);
         if whole
             && let Some((at, lane)) = self.place_of(connection)
             && let Some(peer) = self.peers.get_mut(&at)
         {
-            peer.lanes[lane].link.assembly = assembly;
+            let this = &mut peer.lanes[lane];
+            let is_another = messages(&this.counts) != before;
+            self.partials.has(connection, assembly.memory(), is_another, now);
+            this.link.assembly = assembly;
+            while let Some(surplus) = self.partials.surplus() {
+                self.give_up(surplus, now);
+            }
+        }
+    }
+
+    /// Resets a connection that holds memory which others need: its peer sends the message again.
+    fn give_up(&mut self, connection: Connection, now: Time) {
+        self.partials.forget(connection);
+        if let Some((at, _)) = self.place_of(connection) {
+            self.notice(at, Told::Partial, Notice::Partial);
+            self.requests.push_back(Request::Close(connection));
+            self.closed(connection, now);
         }
     }
 
@@ -59,13 +77,11 @@ impl Node {
         }
         let lane = self.release(at, lane);
         let Some(peer) = self.peers.get_mut(&at) else { return };
-        let this = &mut peer.lanes[lane];
-        if header.sequence < this.expected && header.flags & FLAG_AGAIN != 0 {
-            this.counts.duplicates += 1;
+        if !peer.is_new(lane, &header) {
+            peer.lanes[lane].counts.duplicates += 1;
             return;
         }
-        this.expected = header.sequence.wrapping_add(1);
-        this.counts.received += 1;
+        peer.lanes[lane].counts.received += 1;
         if header.is_probe() {
             let (said, unreadable) = Announcement::read_checked(&header.extensions);
             if let Some(unreadable) = unreadable {

@@ -4,7 +4,7 @@ use super::*;
 use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX};
 use crate::rds::lane::ANSWERS_MAX;
 use crate::rds::node::{
-    BindError, NotTaken, Notice, OVERRUN_BYTES, PEERS_MAX, SHUT_OUT, SendError,
+    BindError, NotTaken, Notice, OVERRUN_BYTES, PARTIAL_BYTES_MAX, PEERS_MAX, SHUT_OUT, SendError,
 };
 
 fn notices(node: &mut Node) -> Vec<Notice> {
@@ -355,6 +355,41 @@ fn peers_are_bounded_and_the_idle_ones_forgotten() {
     assert_eq!(node.accept(another, 8, Time::ZERO), Err(NotTaken::Refuse));
     assert_eq!(notices(&mut node), [Notice::Peers(one_more)], "once, whoever comes");
     assert_eq!(node.report().totals.refused, 2);
+}
+
+#[test]
+fn beginnings_of_messages_are_bounded_and_the_oldest_is_given_up() {
+    let mut node = node("255.0.0.1");
+    let port = node.bind(5).unwrap();
+    let at = |number: u32| IpAddr::V4(core::net::Ipv4Addr::from_bits(0x0a00_0000 + number));
+    let whole = message(1, 4, 5, 0, &vec![7; MESSAGE_BYTES_MAX]);
+    let (mut closed, mut last) = (Vec::new(), None);
+    let peers = (PARTIAL_BYTES_MAX / MESSAGE_BYTES_MAX) as u32 + 40;
+    for number in 0..peers {
+        let now = at_ms(number.into());
+        let connection = node.accept(at(number), 8, now).unwrap();
+        node.received(connection, &kernel_map(), now);
+        node.received(connection, &whole[..whole.len() - 1], now);
+        for request in requests(&mut node) {
+            match request {
+                Request::Close(of) => closed.push(of),
+                Request::Notice(notice) => assert!(matches!(notice, Notice::Partial(_))),
+                _ => {}
+            }
+        }
+        last = Some(connection);
+    }
+    // (Memory is taken in steps, so somewhat more than messages have bytes.)
+    assert!((40..200).contains(&closed.len()), "{}", closed.len());
+    assert!(closed.is_sorted(), "in the order in which they began: {closed:?}");
+    let memory: usize = node.report().peers.iter().map(|peer| peer.memory).sum();
+    assert!(memory < PARTIAL_BYTES_MAX + (2 << 20), "{memory}");
+    // The last one is unharmed, and the first one's message comes by another connection.
+    node.received(last.unwrap(), &whole[whole.len() - 1..], at_ms(9000));
+    assert_eq!(node.receive(port).unwrap().body.len(), MESSAGE_BYTES_MAX);
+    let again = node.accept(at(0), 8, at_ms(9000)).unwrap();
+    node.received(again, &message(1, 4, 5, FLAG_AGAIN, b"again"), at_ms(9000));
+    assert_eq!(node.receive(port).unwrap().body, b"again");
 }
 
 #[test]

@@ -1,0 +1,190 @@
+//! Which messages came before, from a peer that mixes up its lanes.
+//!
+//! # Model
+//! Linux up to 6.18 takes a new connection for the first of its lanes that is down just then, and dials
+//! its lanes in any order from any port: after a reset of several, a connection may carry another one of
+//! its lanes than the connection in the same place before. Numbers belong to its lanes, so comparing
+//! them with another's takes messages for duplicates that are none, or the other way.
+//! ```text
+//!   connection ──► remembered: the number expected next, ports that sent by it
+//!       ends   ──► before: until a message of one of these ports comes by another connection, which
+//!                  goes on with it
+//! ```
+//! All messages of a port go by one lane of its host (RDS_MPATH_HASH, net/rds/send.c), so a port names
+//! the lane. Of a port that no earlier connection has brought nothing came before.
+//!
+//! # Limits
+//! Of a connection by which more than [`PORTS_MAX`] ports have sent, those that did so last are
+//! remembered. What is sent to such a peer is compared by it with the numbers of whichever lane it takes
+//! the connection for: nothing here can mend that.
+
+use super::header::{FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
+
+/// Ports that are remembered of a connection.
+const PORTS_MAX: usize = 64;
+/// Connections that have ended and that no later one has been found to go on with; then the oldest is
+/// forgotten.
+const BEFORE_MAX: usize = 2 * LANES_MAX;
+
+/// What came by one lane of the peer's.
+#[derive(Debug, Default)]
+struct Memory {
+    expected: u64,
+    /// The one that sent last is the last one.
+    ports: Vec<u16>,
+    /// It goes on with an earlier connection.
+    goes_on: bool,
+}
+
+/// What came by all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Received {
+    /// By the connections that there are.
+    now: [Memory; LANES_MAX],
+    before: Vec<Memory>,
+}
+
+impl Received {
+    /// With what each lane expects.
+    pub(crate) fn new(expected: impl Fn(usize) -> u64) -> Self {
+        let memory = |at| Memory { expected: expected(at), ..Memory::default() };
+        Self { now: std::array::from_fn(memory), before: Vec::new() }
+    }
+
+    /// Whether a message of the connection of this lane is new.
+    pub(crate) fn is_new(&mut self, lane: usize, header: &Header) -> bool {
+        let memory = &mut self.now[lane];
+        // Of answers to pings (port 0) and of probes each lane has some.
+        let is_of_port = header.from > PROBE_PORT;
+        if is_of_port && !memory.goes_on {
+            let before = self.before.iter().position(|other| other.ports.contains(&header.from));
+            if let Some(at) = before {
+                memory.go_on_with(self.before.remove(at));
+            }
+        }
+        if header.sequence < memory.expected && header.flags & FLAG_AGAIN != 0 {
+            return false;
+        }
+        memory.expected = header.sequence.wrapping_add(1);
+        if is_of_port && !memory.remember(header.from) {
+            // It may have had another lane before: it was bound anew.
+            let others = self.now.iter_mut().enumerate().filter(|(at, _)| *at != lane);
+            for other in others.map(|(_, other)| other).chain(&mut self.before) {
+                other.ports.retain(|port| *port != header.from);
+            }
+        }
+        true
+    }
+
+    /// The connection of a lane has ended.
+    pub(crate) fn ended(&mut self, lane: usize) {
+        let mut memory = std::mem::take(&mut self.now[lane]);
+        if memory.ports.is_empty() {
+            return;
+        }
+        memory.goes_on = false;
+        memory.ports.shrink_to_fit();
+        if self.before.len() >= BEFORE_MAX {
+            self.before.remove(0);
+        }
+        self.before.push(memory);
+    }
+
+    /// Bytes of memory, itself included.
+    pub(crate) fn memory(&self) -> usize {
+        let ports = |memory: &Memory| memory.ports.capacity() * size_of::<u16>();
+        size_of::<Self>()
+            + self.before.capacity() * size_of::<Memory>()
+            + self.now.iter().chain(&self.before).map(ports).sum::<usize>()
+    }
+}
+
+impl Memory {
+    fn go_on_with(&mut self, before: Self) {
+        let since = std::mem::replace(&mut self.ports, before.ports);
+        for port in since {
+            self.remember(port);
+        }
+        self.expected = self.expected.max(before.expected);
+        self.goes_on = true;
+    }
+
+    /// Whether it was known already.
+    fn remember(&mut self, port: u16) -> bool {
+        if self.ports.last() == Some(&port) {
+            return true;
+        }
+        let known = self.ports.iter().position(|other| *other == port);
+        if let Some(at) = known {
+            self.ports.remove(at);
+        } else if self.ports.len() >= PORTS_MAX {
+            self.ports.remove(0);
+        }
+        self.ports.push(port);
+        known.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(sequence: u64, from: u16, flags: u8) -> Header {
+        Header { sequence, from, to: 9, flags, ..Header::default() }
+    }
+
+    #[test]
+    fn a_lane_that_comes_by_another_connection_goes_on_with_its_numbers() {
+        let mut received = Received::new(|_| 0);
+        for sequence in 1..5 {
+            assert!(received.is_new(0, &header(sequence, 4001, 0)));
+            assert!(received.is_new(3, &header(100 + sequence, 4002, 0)));
+        }
+        received.ended(0);
+        received.ended(3);
+        // Each comes by the other's place: what is lower than the other's number is new, and what came
+        // before is not, though it is higher.
+        assert!(!received.is_new(0, &header(104, 4002, FLAG_AGAIN)));
+        assert!(received.is_new(0, &header(105, 4002, FLAG_AGAIN)));
+        assert!(!received.is_new(3, &header(4, 4001, FLAG_AGAIN)));
+        assert!(received.is_new(3, &header(5, 4001, FLAG_AGAIN)));
+        assert!(received.is_new(3, &header(6, 4003, 0)), "another port of the same lane");
+        assert!(!received.is_new(3, &header(6, 4003, FLAG_AGAIN)));
+    }
+
+    #[test]
+    fn answers_to_pings_name_no_lane() {
+        let mut received = Received::new(|_| 0);
+        assert!(received.is_new(0, &header(1, 0, 0)) && received.is_new(0, &header(2, 4001, 0)));
+        received.ended(0);
+        assert!(received.is_new(5, &header(1, 0, FLAG_AGAIN)));
+        assert!(!received.is_new(5, &header(2, 4001, FLAG_AGAIN)));
+    }
+
+    #[test]
+    fn a_port_that_is_bound_anew_has_the_lane_by_which_it_came_last() {
+        let mut received = Received::new(|_| 0);
+        assert!(received.is_new(0, &header(50, 4001, 0)));
+        assert!(received.is_new(1, &header(7, 4001, 0)));
+        received.ended(0);
+        received.ended(1);
+        assert!(!received.is_new(2, &header(7, 4001, FLAG_AGAIN)));
+        assert!(received.is_new(2, &header(8, 4001, FLAG_AGAIN)));
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded() {
+        let mut received = Received::new(|_| 0);
+        for connection in 0..300_u16 {
+            for port in 0..200 {
+                received.is_new(0, &header(1, 2 + connection * 200 + port, 0));
+            }
+            received.ended(0);
+        }
+        assert_eq!(received.before.len(), BEFORE_MAX);
+        assert!(received.before.iter().all(|memory| memory.ports.len() == PORTS_MAX));
+        assert!(received.memory() < 5000, "{}", received.memory());
+        // The ports of the last connection are still known.
+        assert!(!received.is_new(1, &header(1, 2 + 299 * 200 + 199, FLAG_AGAIN)));
+    }
+}

@@ -1,0 +1,156 @@
+//! A kernel up to 6.18 with eight lanes whose connections are all reset, again and again.
+//!
+//! # Model
+//! Each of its lanes has a queue; a new connection is that of any lane. A reset comes after any byte, and
+//! of what has arrived the kernel knows of a part only: the rest is sent again, flagged.
+//!
+//! # Invariants
+//! * each message arrives once, and those of one port in order, whoever dials
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::*;
+use crate::rds::header::{FLAG_AGAIN, LANES_MAX, PROBE_PORT};
+use crate::seeded::Random;
+
+const PORTS: u16 = 40;
+const TO: u16 = 9;
+const ROUNDS: usize = 30;
+
+/// A lane of the kernel's: what it has not seen acknowledged, and whether it was sent already.
+#[derive(Default)]
+struct Queue {
+    sequence: u64,
+    waits: VecDeque<(Vec<u8>, bool)>,
+}
+
+struct Kernel {
+    random: Random,
+    lanes: Vec<Queue>,
+    /// What each port has sent.
+    sent: Vec<u32>,
+}
+
+impl Kernel {
+    fn new(seed: u64) -> Self {
+        let lanes = (0..LANES_MAX).map(|_| Queue::default()).collect();
+        Self { random: Random::of_seed(seed), lanes, sent: vec![0; usize::from(PORTS)] }
+    }
+
+    fn send(&mut self) {
+        let port = self.random.below(usize::from(PORTS));
+        let lane = &mut self.lanes[port % LANES_MAX];
+        lane.sequence += 1;
+        let number = self.sent[port];
+        self.sent[port] += 1;
+        let from = 4001 + port as u16;
+        let mut body = number.to_be_bytes().to_vec();
+        body.resize(4 + self.random.below(200), 7);
+        lane.waits.push_back((message(lane.sequence, from, TO, 0, &body), false));
+    }
+
+    /// A connection of a lane: a map, and all messages or a beginning of them, cut anywhere.
+    fn connection(&mut self, lane: usize, whole: bool) -> Vec<u8> {
+        let mut bytes = kernel_map();
+        for (message, tried) in &mut self.lanes[lane].waits {
+            if std::mem::replace(tried, true) {
+                message[crate::rds::header::FLAGS_AT] |= FLAG_AGAIN;
+            }
+            bytes.extend_from_slice(message);
+        }
+        let most = if whole { bytes.len() } else { self.random.below(bytes.len() + 1) };
+        // Acknowledged is as much, or less.
+        let known = if whole { most } else { self.random.below(most + 1) };
+        let mut end = kernel_map().len();
+        while let Some((message, _)) = self.lanes[lane].waits.front()
+            && end + message.len() <= known
+        {
+            end += message.len();
+            self.lanes[lane].waits.pop_front();
+        }
+        bytes.truncate(most);
+        bytes
+    }
+
+    fn shuffled(&mut self) -> Vec<usize> {
+        let mut lanes: Vec<usize> = (0..LANES_MAX).collect();
+        for at in 1..lanes.len() {
+            lanes.swap(at, self.random.below(at + 1));
+        }
+        lanes
+    }
+}
+
+/// The connections that the node takes or makes next, as many as there are lanes.
+fn connections(node: &mut Node, node_dials: bool, now: &mut Time) -> Vec<Connection> {
+    let mut found = Vec::new();
+    for _ in 0..LANES_MAX {
+        if !node_dials {
+            found.push(node.accept(address(SMALL), 50_001, *now).unwrap());
+            continue;
+        }
+        *now = now.after(Duration::from_secs(1));
+        node.tick(*now);
+        let dial = requests(node).into_iter().find_map(|request| match request {
+            Request::Dial { connection, .. } => Some(connection),
+            _ => None,
+        });
+        node.connected(dial.unwrap(), *now);
+        found.push(dial.unwrap());
+    }
+    found
+}
+
+fn play(seed: u64, node_dials: bool) -> u64 {
+    let mut kernel = Kernel::new(seed);
+    let mut now = Time::ZERO;
+    let (mut node, first) = if node_dials {
+        let (node, first, _) = dialled(now);
+        (node, first)
+    } else {
+        let mut node = node(LARGE);
+        let first = node.accept(address(SMALL), 50_000, now).unwrap();
+        (node, first)
+    };
+    node.bind(TO).unwrap();
+    // The handshake is by the kernel's first lane.
+    kernel.lanes[0].sequence = 1;
+    node.received(first, &kernel_map(), now);
+    node.received(first, &probe(1, 0, PROBE_PORT, &[5, 0, 8]), now);
+    node.closed(first, now);
+    for request in requests(&mut node) {
+        if let Request::Dial { connection, .. } = request {
+            node.failed(connection, now);
+        }
+    }
+    let mut next = vec![0; usize::from(PORTS)];
+    for round in 0..=ROUNDS {
+        let count = kernel.random.below(300);
+        (0..count).for_each(|_| kernel.send());
+        let lanes = kernel.shuffled();
+        let taken = connections(&mut node, node_dials, &mut now);
+        for (lane, connection) in lanes.iter().zip(&taken) {
+            let bytes = kernel.connection(*lane, round == ROUNDS);
+            node.received(*connection, &bytes, now);
+        }
+        while let Some(datagram) = node.receive(TO) {
+            let number = u32::from_be_bytes(datagram.body[..4].try_into().unwrap());
+            let port = usize::from(datagram.port - 4001);
+            assert_eq!(number, next[port], "of port {port}, seed {seed}, round {round}");
+            next[port] += 1;
+        }
+        taken.iter().for_each(|connection| node.closed(*connection, now));
+        requests(&mut node);
+    }
+    assert_eq!(next, kernel.sent, "seed {seed}");
+    node.report().peers[0].lanes.iter().map(|lane| lane.counts.duplicates).sum()
+}
+
+#[test]
+fn messages_of_a_kernel_that_mixes_up_its_lanes_come_once_and_in_order() {
+    for node_dials in [false, true] {
+        let duplicates: u64 = (0..60).map(|seed| play(seed, node_dials)).sum();
+        assert!(duplicates > 1000, "{duplicates} came again");
+    }
+}
