@@ -556,7 +556,10 @@ impl Endpoint {
     fn end_drained(&mut self, now: Time) {
         let drained = self.draining.iter().filter(|(_, then)| **then <= now);
         for at in drained.map(|(at, _)| *at).collect::<Vec<_>>() {
-            while let Some(socket) = self.sockets.get(&at).filter(|socket| !socket.paused) {
+            for _ in 0..READS_MAX {
+                let Some(socket) = self.sockets.get(&at).filter(|socket| !socket.paused) else {
+                    break;
+                };
                 match recv(&socket.fd, &mut self.buffer) {
                     Ok(count) if count > 0 => {
                         self.node.received(at, &self.buffer[..count], now);
@@ -565,7 +568,7 @@ impl Endpoint {
                     _ => self.ended(at, now),
                 }
             }
-            // One that is paused is read when it goes on.
+            // One that is paused is read when it goes on; of one that has more, more is read after a while.
             if let Some(then) = self.draining.get_mut(&at) {
                 *then = now.after(DRAIN_MAX);
             }
