@@ -15,7 +15,9 @@ import tempfile
 import threading
 import time
 
-from harness.suite import Background, equal, limit, until
+from harness import messages as m
+from harness.suite import Background, equal, limit, pooler_only, until
+from harness.wire import ServerError
 from integration.test_lab import here, lab, network
 
 SAME_FOR_ALL_SERVERS = True
@@ -260,7 +262,7 @@ def test_postgresql_copies_both_ways_while_paths_are_cut(env):
 
 @here
 def test_a_path_that_swallows_everything_is_found_and_nothing_is_lost(env):
-    with linked(Service(echo).port) as (near, _, relay, port):
+    with linked(Service(echo).port) as (near, far, relay, port):
         body = os.urandom(4_000_000)
         with client(port) as connection:
             connection.sendall(body[:1000])
@@ -269,7 +271,8 @@ def test_a_path_that_swallows_everything_is_found_and_nothing_is_lost(env):
             sender = Background(lambda: (connection.sendall(body), connection.shutdown(socket.SHUT_WR)))
             equal(hashlib.sha256(whole(connection)).digest(), hashlib.sha256(body).digest())
             sender.join()
-        until(lambda: "nothing has come back" in near.text(), "the path was found dead", 15)
+        why = "nothing has come back", "nothing gets through"
+        until(lambda: any(words in near.text() + far.text() for words in why), "the path was found dead", 15)
 
 
 @here
@@ -531,3 +534,160 @@ def test_more_paths_carry_more_where_each_flow_is_limited(env):
     # One flow carries 9.4; a busy machine costs a part of what there is.
     assert goodput > 20, f"{goodput:.1f} Mbit/s"
     print(f"    {goodput:.1f} Mbit/s over 12 paths")
+
+
+ENDLESS = """
+import contextlib, socket
+listener = socket.create_server(("0.0.0.0", 7000))
+print("listens", flush=True)
+while True:
+    connection = listener.accept()[0]
+    with contextlib.suppress(OSError):
+        while True:
+            connection.sendall(bytes(1 << 18))
+"""
+
+# The longest time without a byte, then the bytes at the end of each second.
+SECONDS = """
+import socket, sys, time
+connection = socket.create_connection(("127.0.0.1", 7001))
+began = last = time.monotonic()
+total, gap, marks = 0, 0, []
+while time.monotonic() - began < float(sys.argv[1]):
+    total += len(connection.recv(1 << 18))
+    now = time.monotonic()
+    gap, last = max(gap, now - last), now
+    if now - began >= len(marks):
+        marks.append(total)
+print(gap, *marks, flush=True)
+"""
+
+
+def received(description, seconds, *dial):
+    """Over a link whose paths are chosen by itself: the longest time without a byte, the bytes at the end of each second, and
+    what the near end says in the end."""
+    keys = Keys("near", "far")
+    with network(description, "--seed", "1") as name:
+        run = [hawser(), "lab", "run", name, "--accept-unfaithful"]
+        far_side, near_side = [*run, "--on", "far", "--"], [*run, "--on", "near", "--"]
+        source = subprocess.Popen([*far_side, sys.executable, "-c", ENDLESS], stdout=subprocess.PIPE, text=True)
+        ends = []
+        try:
+            equal(source.stdout.readline(), "listens\n")
+            ends.append(End("accept", "--listen", "0.0.0.0:6433", "--key", keys.path("far"), "--peer", keys.public["near"], "--allow", "127.0.0.1:7000", inside=far_side))
+            ends.append(End("dial", *dial, "--key", keys.path("near"), "--peer", keys.public["far"], "--listen", "127.0.0.1:7001", "--to", "127.0.0.1:7000", inside=near_side))
+            until(ends[1].up, "a path is up", 20)
+            said = subprocess.run([*near_side, sys.executable, "-c", SECONDS, str(seconds)], capture_output=True, text=True, timeout=seconds + 60)
+            assert said.stdout, said.stderr
+            gap, *marks = said.stdout.split()
+            return float(gap), [int(mark) for mark in marks], ends[1].session(), ends[1].text()
+        finally:
+            source.kill()
+            source.communicate()
+            for end in ends:
+                end.process.terminate()
+                end.process.wait(10)
+
+
+@here
+@limit(150)
+def test_paths_are_dialled_until_all_limits_are_used_and_those_that_share_one_rest(env):
+    _, marks, session, log = received("per-flow", 28, "--far", "10.77.0.2")
+    rate = (marks[-1] - marks[16]) * 8 / 1e6 / (len(marks) - 17)
+    carrying = [path for path in session["paths"] if path["stage"] == "up" and not path["rests"]]
+    print(f"    {rate:.1f} Mbit/s, {len(carrying)} paths")
+    # All limits together carry 75.3; a busy machine costs a part.
+    assert rate > 55, f"{rate:.1f} Mbit/s: {marks}"
+    # Those that share a limit rest before they are ended, which takes longer than this test has.
+    assert len(carrying) <= 50, log
+
+
+@here
+@limit(150)
+def test_a_line_that_is_cut_stalls_a_stream_for_less_than_two_seconds_and_is_used_again(env):
+    with tempfile.TemporaryDirectory() as directory:
+        description = pathlib.Path(directory, "lines.toml")
+        description.write_text("""
+[[link]]
+name = "fibre"
+rate = "50Mbit/s"
+rtt = "20ms"
+queue = "200packets"
+outages = [{ at = "14s", lasts = "4s", every = "60s" }]
+[[link]]
+name = "dsl"
+rate = "10Mbit/s"
+rtt = "80ms"
+queue = "100packets"
+""")
+        gap, marks, session, log = received(str(description), 28, "--far", "10.77.0.2", "--far", "10.77.1.2")
+    rates = [(after - before) * 8 / 1e6 for before, after in zip(marks, marks[1:])]
+    assert min(rates[4:]) < 20, f"it was never cut: {rates}"
+    assert gap < 2, f"{gap:.1f} s without a byte: {rates}"
+    assert max(rates[-5:]) > 40, f"the line is used again: {rates}\n{log}"
+    equal(sorted({path["addresses"][1].split(":")[0] for path in session["paths"] if path["stage"] == "up"}), ["10.77.0.2", "10.77.1.2"])
+    print(f"    {gap:.2f} s without a byte")
+
+
+def in_configuration(keys, far_port, peers=("far",), more=""):
+    known = ", ".join(f'"{keys.public[peer]}"' for peer in peers)
+    return f'[link.main]\nfar = ["127.0.0.1:{far_port}"]\nkey = "{keys.path("near")}"\npeers = [{known}]\ngrace = "3s"\n{more}'
+
+
+@pooler_only
+@limit(120)
+def test_a_pool_reaches_its_server_over_a_link_of_the_configuration(env):
+    keys = Keys("near", "far", "other")
+    far_port, place = free_port(), f"127.0.0.1:{env.cluster.target.port}"
+    far = f'[link.far]\nlisten = ["127.0.0.1:{far_port}"]\nallow = ["{place}"]\nkey = "{keys.path("far")}"\npeers = ["{keys.public["near"]}"]\n'
+    with env.pooler_with(append=far) as behind:
+        socket_path = pathlib.Path(keys.directory.name, "link.sock")
+        append = in_configuration(keys, far_port, more=f'socket = "{socket_path}"\n')
+        with env.pooler_with(append=append, servers=[f"link://main/{place}"], target_session_attrs="primary") as target:
+            client = env.connect(target)
+            equal(client.value("select 41 + 1"), "42")
+            equal(client.value("select count(*) from generate_series(1, 100000)"), "100000")
+            session = json.loads(link("status", "--socket", socket_path, "--json").stdout)["sessions"][0]
+            assert session["up"] and session["streams_open"] >= 1, session
+            # A cancel request goes to the server over the link, too.
+            client.send(m.query("select pg_sleep(20) /* over the link */"))
+            until(lambda: env.server().value("select count(*) from pg_stat_activity where state = 'active' and query like '%over the link%' and pid <> pg_backend_pid()") == "1", "it runs")
+            client.cancel(target)
+            equal(client.collect().sqlstate, "57014")
+            equal(client.value("select 1"), "1")
+            # A key that is gone after a reload is revoked; one that comes is let in without an outage.
+            behind.pooler.append = far.replace(keys.public["near"], keys.public["other"])
+            behind.pooler.write()
+            behind.pooler.reload()
+            until(lambda: not json.loads(link("status", "--socket", socket_path, "--json").stdout)["sessions"][0]["up"], "its paths are closed")
+            behind.pooler.append = far
+            behind.pooler.write()
+            behind.pooler.reload()
+            until(lambda: env.connect(target).value("select 7") == "7", "it is let in again", 20)
+            # A target that is not allowed: the pool says what it says of a server that hangs up.
+            with env.pooler_with(append=append.replace("link.sock", "second.sock"), servers=["link://main/127.0.0.1:1"], query_wait_timeout="1s") as wrong:
+                try:
+                    env.connect(wrong).value("select 1")
+                except ServerError as error:
+                    assert error.sqlstate.startswith("08"), error
+                else:
+                    raise AssertionError("a target that is not allowed was reached")
+
+
+@here
+def test_links_of_the_configuration_that_are_wrong_are_refused_with_the_reason(env):
+    keys = Keys("near", "far")
+    good = in_configuration(keys, 6433)
+    database = '[[database]]\nname = "app"\nservers = ["link://main/db:5432"]\n[auth]\nusers_file = "u"\n'
+    for text, said in (
+        (good.replace("[link.main]", "[link.other]"), "there is no [link.main]"),
+        (good.replace('far = ["127.0.0.1:6433"]', 'listen = ["127.0.0.1:6433"]\nallow = ["db:1"]'), "does not dial"),
+        (good + 'listen = ["127.0.0.1:1"]\n', "give one"),
+        (good.replace("ed25519:", "rsa:"), "a public key is ed25519:"),
+        (good.replace('key = ', "#"), "key: it is required"),
+        (good + "paths = 65\n", "1 to 64"),
+    ):
+        file = pathlib.Path(keys.directory.name, "hawser.toml")
+        file.write_text(text + database)
+        run = subprocess.run([hawser(), "check", "-c", str(file)], capture_output=True, text=True, timeout=30)
+        assert run.returncode != 0 and said in run.stderr + run.stdout, f"{said}: {run.stderr}{run.stdout}"

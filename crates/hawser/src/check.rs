@@ -354,6 +354,7 @@ async fn probe(server: &ServerAddress) -> io::Result<&'static str> {
             ask(TcpStream::connect((host.as_str(), *port)).await?).await
         }
         ServerAddress::Unix(path) => ask(UnixStream::connect(path).await?).await,
+        ServerAddress::Link { .. } => Err(io::Error::other("the link is up only while it serves")),
     }
 }
 

@@ -27,6 +27,7 @@ mod database;
 mod document;
 mod error;
 mod group;
+mod link;
 mod overrides;
 mod proxy;
 pub mod registry;
@@ -53,6 +54,7 @@ pub use congestion::Congestion;
 pub use database::{ADMIN_DATABASES, ANY_DATABASE, DatabaseConfig, ForcedUser, ServerTls};
 pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
+pub use link::{LINK_PORT_DEFAULT, LinkConfig, LinkRole};
 pub use overrides::Overrides;
 pub use proxy::ProxySources;
 pub use registry::{
@@ -85,6 +87,7 @@ pub struct Config {
     has_file: bool,
     databases: Vec<DatabaseEntry>,
     users: Vec<UserEntry>,
+    links: Vec<(String, registry::LinkEntry)>,
     places: Places,
     database_index: HashMap<String, usize>,
     user_index: HashMap<String, usize>,
@@ -100,6 +103,7 @@ pub(crate) fn accepts(setting: &'static registry::Setting, text: &str) -> Result
     let mut document = Document::empty();
     document.databases.push(DatabaseEntry::defaults());
     document.users.push(UserEntry::defaults());
+    document.links.push((String::new(), registry::LinkEntry::defaults()));
     let context = Context { setting, base: Path::new("") };
     document
         .assign(setting.table, 0, &Raw::Text(text), context)
@@ -289,7 +293,7 @@ impl Config {
         mut errors: Vec<ConfigError>,
         mut warnings: Vec<ConfigError>,
     ) -> Result<Self, ConfigErrors> {
-        let Document { start, reload, databases, users, places } = document;
+        let Document { start, reload, databases, users, links, places } = document;
         let mut config = Self {
             start,
             reload,
@@ -297,6 +301,7 @@ impl Config {
             has_file,
             databases,
             users,
+            links,
             places,
             database_index: HashMap::new(),
             user_index: HashMap::new(),
@@ -329,6 +334,10 @@ impl Config {
         self.user_index = users.iter().map(|u| &u.name).enumerate().map(index).collect();
         self.reload.databases = databases;
         self.reload.users = users;
+        // Those that are wrong are errors already.
+        let links = self.links.iter();
+        self.reload.links =
+            links.filter_map(|(name, link)| LinkConfig::of(name, link).ok()).collect();
     }
 
     /// The file that this came from, if it came from one.

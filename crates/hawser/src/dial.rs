@@ -46,6 +46,7 @@ use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
 use crate::config::{LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs};
 use crate::limits::{AddressPermit, Full};
+use crate::link::links::Links;
 use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
 use crate::process::pooler_number;
 use crate::resolve::Resolver;
@@ -406,6 +407,8 @@ pub struct Dialler {
     pub bypass: BypassUsage,
     /// Congestion control of connections, on both sides.
     pub congestion: CongestionUsage,
+    /// Ends of links that this process runs.
+    pub links: Links,
     /// Those whose servers are to be given up when nothing is heard of them: `server_lost_timeout`.
     watch: Arc<Watch>,
     /// Those that are not in the configuration.
@@ -580,6 +583,11 @@ impl Dialler {
     ) -> Result<Vec<Endpoint>, DialError> {
         match server {
             ServerAddress::Unix(path) => Ok(vec![Endpoint::Unix(path.clone())]),
+            ServerAddress::Link { link, host, port } => {
+                let v6 = host.contains(':');
+                let target = if v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+                Ok(vec![Endpoint::Link { link: link.clone(), host: host.clone(), target }])
+            }
             ServerAddress::Tcp { host, port, .. } => {
                 let within = target.connect_timeout;
                 let found = self.resolver.lookup(host, *port, target.dns_max_ttl, within).await;
@@ -624,7 +632,7 @@ impl Dialler {
                 Ok((talk, entered)) => {
                     let encrypted = talk.stream().is_encrypted();
                     let transport = match (server.mptcp(), endpoint) {
-                        (_, Endpoint::Unix(_)) => Transport::Unix,
+                        (_, Endpoint::Unix(_) | Endpoint::Link { .. }) => Transport::Unix,
                         (MptcpUse::Off, Endpoint::Tcp { .. }) => Transport::Tcp,
                         _ => Transport::of(talk.stream()),
                     };
@@ -740,7 +748,7 @@ impl Dialler {
             let encryption = if place.encrypted { Encryption::Must } else { Encryption::No };
             // Plain TCP, whatever the connection that it is for goes over: it lives for one round trip.
             let broken = |source| DialError::Connect { server: server.clone(), source };
-            let link = reach::connect(&place.endpoint, &place.tcp).await;
+            let link = reach::connect(&place.endpoint, &place.tcp, &self.links).await;
             let mut link = link.map_err(broken)?;
             announce::announce(&mut link, &place.endpoint, place.proxy).await.map_err(broken)?;
             let mut stream = reach::open(link, &place.endpoint, &place.tls, encryption).await?;
@@ -771,7 +779,11 @@ async fn attempt(
         (wanted @ (MptcpUse::Prefer | MptcpUse::Require), Endpoint::Tcp { address, .. }) => {
             dialler.mptcp.connect(*address, wanted, &target.tcp).await
         }
-        _ => dialler.bypass.connect(endpoint, &target.tcp).await,
+        _ => match dialler.bypass.connect(endpoint, &target.tcp).await {
+            Ok(None) => reach::connect(endpoint, &target.tcp, &dialler.links).await,
+            Ok(Some(link)) => Ok(link),
+            Err(error) => Err(error),
+        },
     };
     let broken = |source| DialError::Connect { server: endpoint.to_string(), source };
     let mut link = link.map_err(broken)?;

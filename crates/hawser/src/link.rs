@@ -4,6 +4,8 @@
 //! * [`proof`] TLS: both ends proved by pinned keys, or nothing said
 //! * [`connection`] one path: its socket and its TLS
 //! * [`carrier`] sockets for one [`hawser_core::link::session::Session`]: its paths and its local ones
+//! * [`links`] the ends that `hawser serve` runs, and connections of pools over them
+//! * [`control`] what other threads ask of a worker
 //! * [`worker`] one thread with an epoll set of its own: listeners, sessions, signals
 //! * [`resolving`] addresses of names, which may take long, on other threads
 //! * [`report`] what one is doing, for `hawser link status`
@@ -12,7 +14,9 @@
 pub mod carrier;
 pub mod command;
 pub mod connection;
+pub mod control;
 pub mod keys;
+pub mod links;
 pub mod proof;
 pub mod report;
 pub mod resolving;

@@ -151,6 +151,7 @@ pub fn serve_as(
     let control_sockets = service.admin.begin(&service).map_err(ServeError::Admin)?;
     // It keeps the rights that this process gives up.
     let manager = service.dialler.mptcp.manager.clone();
+    let links = service.dialler.links.clone();
     manager.want(service.config.load().reload.network.mptcp_manage);
     // As its rights allow, which the user may not have; and before the first client.
     let bypass = &service.dialler.bypass;
@@ -164,6 +165,7 @@ pub fn serve_as(
     let ending = service.clone();
     runtimes.control.block_on(run(service, listeners, orders, logged, signals));
     manager.end();
+    links.end();
     drop(reactors);
     drop(control_sockets); // while they are still listened on
     drop(entered);

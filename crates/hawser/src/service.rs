@@ -109,6 +109,8 @@ impl Service {
         threads: Threads,
     ) -> Result<Arc<Self>, NotInForce> {
         let (access, accepting, routes) = load_files(&config)?;
+        let dialler = Dialler::default();
+        dialler.links.put_in_force(&config.reload.links).map_err(NotInForce)?;
         let pools = Pools::new(loops.count());
         pools.statement_memory.set_max(config.reload.pool.prepared_statements_memory.to_usize());
         pools.set_connectings(routes);
@@ -124,7 +126,7 @@ impl Service {
             enquiries: Enquiries::default(),
             censuses: Censuses::default(),
             vacancies: Vacancies::default(),
-            dialler: Dialler::default(),
+            dialler,
             client_names: ClientNames::default(),
             cancels: CancelGate::default(),
             admin,
@@ -151,6 +153,7 @@ impl Service {
         let config = config.reloaded_over(&old);
         let (access, accepting, routes) = load_files(&config)?;
         let mut changes = old.changes(&config);
+        self.dialler.links.put_in_force(&config.reload.links).map_err(NotInForce)?;
         changes.extend(self.access.load().changes(&access));
         self.dialler.mptcp.manager.want(config.reload.network.mptcp_manage);
         self.acceptor.replace(accepting);

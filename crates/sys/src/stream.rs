@@ -192,6 +192,15 @@ pub fn local_address(fd: impl AsFd) -> io::Result<LocalAddress> {
     Ok(LocalAddress::Unix(path))
 }
 
+/// The other end of a connection over IP.
+///
+/// # Errors
+/// As getpeername(2); [`io::ErrorKind::Unsupported`] for other families.
+pub fn peer_address(fd: impl AsFd) -> io::Result<SocketAddr> {
+    let address = rustix::net::getpeername(fd)?.ok_or(io::ErrorKind::NotConnected)?;
+    SocketAddr::try_from(address).map_err(|_| io::ErrorKind::Unsupported.into())
+}
+
 /// The user id of the process at the other end of a unix socket, as it was when it connected.
 ///
 /// # Errors

@@ -47,6 +47,8 @@ pub struct TcpInfo {
     pub segments_again: u32,
     /// Segments that are sent and not acknowledged.
     pub unacked_segments: u32,
+    /// How often in a row it has sent again what was not answered (RFC 6298, section 5.5).
+    pub timeouts: u8,
     /// Probes, of a full window or of keepalive, that the peer has not answered.
     pub probes: u8,
     /// Milliseconds since anything came from the peer, be it an acknowledgement.
@@ -90,6 +92,7 @@ impl TcpInfo {
             window: old(80),
             segments_again: old(100),
             unacked_segments: old(24),
+            timeouts: bytes[2],
             probes: bytes[3],
             last_heard_ms: old(52).min(old(56)),
             bytes_acked: u64_at(bytes, 120),

@@ -15,6 +15,7 @@
 //!  10 Ping     number(8)
 //!  11 Pong     number(8)
 //!  12 Bye      -
+//!  13 Rest     rests(1)
 //! ```
 //! Hello and Welcome keep their form in all versions.
 //!
@@ -56,6 +57,7 @@ const GONE: u8 = 9;
 const PING: u8 = 10;
 const PONG: u8 = 11;
 const BYE: u8 = 12;
+const REST: u8 = 13;
 
 /// Why a path is not taken into a session.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -215,6 +217,11 @@ pub enum Frame<'a> {
     },
     /// The process ends, and the session with it.
     Bye,
+    /// From the near end: whether this path is to carry streams only where no other does.
+    Rest {
+        /// It is.
+        rests: bool,
+    },
 }
 
 /// Why bytes are no frame. The path that they came by cannot be used any more.
@@ -307,6 +314,7 @@ fn length(bytes: &[u8]) -> Result<Option<usize>, FrameError> {
         RESET => 10,
         GONE | PING | PONG => 9,
         BYE => 1,
+        REST => 2,
         kind => return Err(FrameError::Kind(kind)),
     }))
 }
@@ -368,7 +376,8 @@ impl<'a> Frame<'a> {
             GONE => Self::Gone { stream: fields.stream() },
             PING => Self::Ping { number: fields.u64() },
             PONG => Self::Pong { number: fields.u64() },
-            _ => Self::Bye,
+            BYE => Self::Bye,
+            _ => Self::Rest { rests: fields.flag("rests")? },
         };
         Ok(Some((frame, length)))
     }
@@ -417,6 +426,7 @@ impl<'a> Frame<'a> {
             Self::Ping { number } => numbers(out, PING, &[number]),
             Self::Pong { number } => numbers(out, PONG, &[number]),
             Self::Bye => out.push(BYE),
+            Self::Rest { rests } => out.extend_from_slice(&[REST, u8::from(rests)]),
         }
     }
 }

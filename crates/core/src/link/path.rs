@@ -5,6 +5,8 @@
 //!   completion = (unsent + unacked) / rate + rtt / 2            the next frame goes where this is least
 //!   rate       = the largest delivery rate of the last [`RATES`] samples that data, not their want, limited;
 //!                before there is one, what a first window carries: 10 segments a round trip (RFC 6928)
+//!   bound      = max(2.5 * rate * least rtt, rate / 10) + 32 KiB: what a bulk stream may have in it. More would
+//!                only queue: 2 * rate * rtt is what BBR needs, and slow start doubles in a round trip
 //!   dead       = something is unanswered, and nothing has come and nothing was acknowledged
 //!                for max(3 RTO, 2 s), RTO = srtt + 4 var (RFC 6298)
 //! ```
@@ -19,6 +21,7 @@ use std::time::Duration;
 
 use super::frame::Assembly;
 use super::{PathId, StreamId};
+use crate::paths::action::{Flow, FlowId, PairId, Reason};
 use crate::time::Time;
 
 /// Samples of the delivery rate that count.
@@ -27,6 +30,11 @@ const RATES: usize = 10;
 const RTT_UNKNOWN_US: u64 = 100_000;
 /// What a first window carries (RFC 6928).
 const FIRST_WINDOW_BYTES: u64 = 10 * 1448;
+/// See the module: what bulk streams may have in a path whatever its rate, and for how long it carries
+/// what they may at least.
+const BOUND_MIN: u64 = 32 << 10;
+const BOUND_TIME: u64 = 10;
+const BOUND_HALF_ROUND_TRIPS: u64 = 5;
 /// A path is not dead sooner.
 pub const DEAD_MIN: Duration = Duration::from_secs(2);
 /// A Hello that is not answered for so long has failed: it takes a round trip, on a path that has just
@@ -49,6 +57,8 @@ pub struct Sample {
     pub rtt_us: u32,
     /// Its variance.
     pub rtt_variance_us: u32,
+    /// The least round trip of late; 0: not known.
+    pub rtt_min_us: u32,
     /// Bytes a second.
     pub delivery_rate: u64,
     /// Whether that was so little for want of data.
@@ -59,6 +69,8 @@ pub struct Sample {
     pub outstanding_bytes: u64,
     /// Segments that were sent again, ever.
     pub segments_again: u32,
+    /// How often in a row TCP has sent again what was not answered.
+    pub timeouts: u32,
 }
 
 /// How far a path is.
@@ -87,6 +99,8 @@ pub enum PathEnd {
     Wrong(&'static str),
     /// The far end has refused it.
     Refused(&'static str),
+    /// What chooses paths has ended it.
+    Chosen(Reason),
 }
 
 impl std::fmt::Display for PathEnd {
@@ -97,6 +111,9 @@ impl std::fmt::Display for PathEnd {
             Self::Silent => f.write_str("nothing has come back for too long"),
             Self::Wrong(what) => write!(f, "the peer broke the protocol: {what}"),
             Self::Refused(why) => write!(f, "the far end refused it: {why}"),
+            Self::Chosen(Reason::Shares) => f.write_str("it shared the limit of another one"),
+            Self::Chosen(Reason::Unanswered) => f.write_str("nothing answers there"),
+            Self::Chosen(_) => f.write_str("nothing gets through while others carry"),
         }
     }
 }
@@ -104,7 +121,11 @@ impl std::fmt::Display for PathEnd {
 #[derive(Debug)]
 pub(super) struct Path {
     pub(super) id: PathId,
+    /// Between which addresses it is.
+    pub(super) pair: PairId,
     pub(super) stage: Stage,
+    /// It carries streams only where no other path does.
+    pub(super) rests: bool,
     pub(super) assembly: Assembly,
     /// Frames of the path itself, to be written first.
     pub(super) own: Vec<u8>,
@@ -131,10 +152,12 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub(super) fn new(id: PathId, stage: Stage, now: Time) -> Self {
+    pub(super) fn new(id: PathId, pair: PairId, stage: Stage, now: Time) -> Self {
         Self {
             id,
+            pair,
             stage,
+            rests: false,
             assembly: Assembly::default(),
             own: Vec::new(),
             last_words: Vec::new(),
@@ -174,6 +197,42 @@ impl Path {
     pub(super) fn rate(&self) -> u64 {
         let first = FIRST_WINDOW_BYTES * 1_000_000 / self.rtt_us();
         self.rates.iter().copied().max().unwrap_or(0).max(first).max(1)
+    }
+
+    /// What bulk streams may have in it.
+    fn bound(&self) -> u64 {
+        let in_flight = self.rate().saturating_mul(self.rtt_least_us()) / 1_000_000;
+        BOUND_MIN + (BOUND_HALF_ROUND_TRIPS * in_flight / 2).max(self.rate() / BOUND_TIME)
+    }
+
+    /// Whether a bulk stream may put more into it, to which `more` is given already.
+    pub(super) fn has_room(&self, more: usize) -> bool {
+        self.queued() + (more as u64) < self.bound()
+    }
+
+    fn rtt_least_us(&self) -> u64 {
+        match self.sample.rtt_min_us {
+            0 => self.rtt_us(),
+            least => least.into(),
+        }
+    }
+
+    /// For what chooses paths.
+    pub(super) fn flow(&self) -> Flow {
+        let acked = self.sample.acked_bytes;
+        let held = self.queued();
+        Flow {
+            id: FlowId(self.id.0),
+            pair: self.pair,
+            open: self.is_up(),
+            bytes: self.received_bytes + acked,
+            acked,
+            unacked: held > 0,
+            timeouts: self.sample.timeouts,
+            held,
+            backup: self.rests,
+            rtt: Duration::from_micros(self.rtt_least_us()),
+        }
     }
 
     fn queued(&self) -> u64 {

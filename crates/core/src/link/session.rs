@@ -16,6 +16,7 @@
 //! * [`schedule`](self) (`session/schedule.rs`) which path carries which frame
 //! * `session/arrivals.rs` what frames do
 //! * `session/upkeep.rs` dials, pings, deaths, the end
+//! * `session/choice.rs` which paths there are, by [`crate::paths`]
 //!
 //! # Invariants
 //! * as in [`super`]; and: a stream that has ended is never begun again by a late frame
@@ -23,6 +24,7 @@
 //!   keeps nothing either
 
 mod arrivals;
+mod choice;
 mod schedule;
 mod upkeep;
 
@@ -34,6 +36,8 @@ use super::incoming::{INITIAL_CREDIT, Incoming};
 use super::outgoing::{Ending, Outgoing};
 use super::path::{Path, PathEnd, Sample, Stage};
 use super::{PathId, StreamId, Token};
+use crate::paths::action::{Event, PairId};
+use crate::paths::chooser::Chooser;
 use crate::time::Time;
 
 /// Streams of a session.
@@ -50,10 +54,11 @@ pub const UNCONFIRMED_MAX: Duration = Duration::from_secs(30);
 pub const ACK_DELAY: Duration = Duration::from_millis(20);
 
 /// What the host is to do.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub enum Request {
-    /// Establish a path, and say [`Session::dialled`] or [`Session::lost`].
-    Dial(PathId),
+    /// Establish a path between these addresses, from a port that was not used before, and say
+    /// [`Session::dialled`] or [`Session::lost`].
+    Dial(PathId, PairId),
     /// There may be something to send: [`Session::fill`].
     Write(PathId),
     /// Close the path's connection.
@@ -75,12 +80,14 @@ pub enum Request {
 }
 
 /// What an operator should know.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Notice {
     /// A path carries streams.
     PathUp(PathId),
     /// A path has ended; how many are left.
     PathLost(PathId, PathEnd, usize),
+    /// The search for paths goes on with another state.
+    Search(Event),
 }
 
 /// Why no stream can be opened.
@@ -98,6 +105,15 @@ pub enum OpenError {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PathsFull;
 
+/// How many paths the near end has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Paths {
+    /// So many, on the pairs of addresses in turn.
+    Fixed(usize),
+    /// One for each pair of addresses; for bulk streams as many more as add to what all carry.
+    Auto,
+}
+
 /// How an end is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -105,8 +121,10 @@ pub struct Config {
     pub token: Token,
     /// For how long streams wait for a path where there is none.
     pub grace: Duration,
-    /// The near end: paths that it dials. The far end: 0.
-    pub paths: usize,
+    /// Paths that the near end dials.
+    pub paths: Paths,
+    /// Pairs of addresses between which it can dial them, 1 to [`PATHS_MAX`].
+    pub pairs: u32,
 }
 
 /// Whether the far end knows of a stream.
@@ -159,10 +177,17 @@ impl Seen {
     }
 }
 
+/// When paths between a pair of addresses are dialled again.
+#[derive(Clone, Copy, Debug)]
+struct PairDials {
+    failures: u32,
+    dial_at: Time,
+}
+
 #[derive(Debug)]
 enum Role {
     /// Opens streams and dials paths.
-    Near { next_stream: u64, established: bool, failures: u32, dial_at: Time },
+    Near { next_stream: u64, established: bool, pairs: Vec<PairDials> },
     /// Accepts both.
     Far { seen: Seen },
 }
@@ -195,6 +220,12 @@ pub struct Session {
     /// Since when no path works.
     down: Option<Time>,
     ended: bool,
+    chooser: Chooser,
+    /// When it looks next, and bytes since it last did.
+    look_at: Time,
+    moved: u64,
+    /// Whether much was carried before the last look.
+    bulky: bool,
     requests: VecDeque<Request>,
     counts: Counts,
 }
@@ -221,8 +252,12 @@ pub struct Counts {
 pub struct PathReport {
     /// Which.
     pub id: PathId,
+    /// Between which addresses: the near end's own numbers, or those that the far end's host has given.
+    pub pair: PairId,
     /// How far it is.
     pub stage: Stage,
+    /// Whether it carries streams only where no other does.
+    pub rests: bool,
     /// For how long it has been there.
     pub age: Duration,
     /// Bytes to and from the peer, without TLS's own.
@@ -254,18 +289,24 @@ impl Session {
     /// The end that dials; it asks for its first dials at the first [`Session::tick`].
     #[must_use]
     pub fn near(config: Config, now: Time) -> Self {
-        let paths = config.paths.clamp(1, PATHS_MAX);
-        let role = Role::Near { next_stream: 1, established: false, failures: 0, dial_at: now };
-        Self::new(Config { paths, ..config }, role, now)
+        let paths = match config.paths {
+            Paths::Fixed(paths) => Paths::Fixed(paths.clamp(1, PATHS_MAX)),
+            Paths::Auto => Paths::Auto,
+        };
+        let pairs = config.pairs.clamp(1, PATHS_MAX as u32);
+        let dials = vec![PairDials { failures: 0, dial_at: now }; pairs as usize];
+        let role = Role::Near { next_stream: 1, established: false, pairs: dials };
+        Self::new(Config { paths, pairs, ..config }, role, now)
     }
 
     /// The end that accepts.
     #[must_use]
     pub fn far(config: Config, now: Time) -> Self {
-        Self::new(Config { paths: 0, ..config }, Role::Far { seen: Seen::default() }, now)
+        Self::new(config, Role::Far { seen: Seen::default() }, now)
     }
 
     fn new(config: Config, role: Role, now: Time) -> Self {
+        let chooser = choice::chooser(&config, &role);
         Self {
             config,
             role,
@@ -286,6 +327,10 @@ impl Session {
             grown: 0,
             down: Some(now),
             ended: false,
+            chooser,
+            look_at: now,
+            moved: 0,
+            bulky: false,
             requests: VecDeque::new(),
             counts: Counts::default(),
         }
@@ -494,7 +539,9 @@ impl Session {
     pub fn path_reports(&self, now: Time) -> Vec<PathReport> {
         let report = |path: &Path| PathReport {
             id: path.id,
+            pair: path.pair,
             stage: path.stage,
+            rests: path.rests,
             age: now.since(path.since),
             bytes: (path.sent_bytes, path.received_bytes),
             sample: path.sample,

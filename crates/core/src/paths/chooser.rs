@@ -29,6 +29,13 @@
 //! A flow that carries 250 Mbit/s is limited by its hosts as a rule: there each further flow costs, and
 //! two are tried in place of ten. Hosts that are busy vary: so these must gain a third.
 //!
+//! Where flows that share a limit do not hold up the whole ([`Chooser::wide`]: the link, which sends what
+//! one of them holds by another), limits are met first and shares are sought later: once the first batch
+//! has shown that there are several limits, as many flows are dialled at once as find all of them
+//! ([`super::draws`]), [`WIDE_MAX`] at most. Then some of the slow ones are paused, drawn, a quarter of
+//! those that are too many: each limit has several flows at first, so the whole hardly loses one by it.
+//! Such a search begins when the whole has become as fast as it does by itself.
+//!
 //! # Invariants
 //! * at most [`FLOWS_MAX`] flows, [`BATCH_MAX`] of them being dialled
 //! * of each pair of addresses one flow carries data: when a line fails, nothing need be dialled first;
@@ -52,6 +59,9 @@ mod search;
 
 /// Subflows of a connection.
 pub const FLOWS_MAX: usize = 64;
+/// Flows until shares are sought, where these cost little: 60 draws miss one of eight limits in one case
+/// of 400.
+pub const WIDE_MAX: usize = 60;
 /// Dials at once.
 pub const BATCH_MAX: u32 = 6;
 /// Dials at once where so many limits are known that most dials meet one of them: what shares a limit
@@ -65,6 +75,8 @@ const KNOWN_MANY: usize = 5;
 /// dials are enough to say that further ones do not pay: each costs the whole.
 const FAST: f64 = 31.25e6;
 const DIALS_FAST: u32 = 2;
+/// By how much the whole is faster from one look to the next while slow start goes on.
+const RISES: f64 = 1.15;
 /// What new flows must add to the whole to be worth a trial, and beside a fast one.
 const GAIN: f64 = 0.06;
 const GAIN_FAST: f64 = 0.33;
@@ -145,6 +157,8 @@ struct LostPair {
 #[derive(Clone, Debug)]
 pub struct Chooser {
     role: Role,
+    /// Flows that share a limit do not hold up the whole.
+    wide: bool,
     draw: Draw,
     health: Health,
     phase: Phase,
@@ -183,6 +197,8 @@ pub struct Chooser {
     searched: bool,
     /// Whether what it carries alone is measured after it has begun.
     is_up: bool,
+    /// What it carried at the last look of those that say whether it becomes faster.
+    rose_to: f64,
     /// Since when it has carried much.
     bulky_at: Time,
     search_at: Time,
@@ -202,6 +218,7 @@ impl Chooser {
     pub fn new(role: Role, seed: u64) -> Self {
         Self {
             role,
+            wide: false,
             draw: Draw::new(seed),
             health: Health::default(),
             phase: Phase::Watching(Mark::new(&Look {
@@ -230,6 +247,7 @@ impl Chooser {
             limits_changed: false,
             searched: false,
             is_up: false,
+            rose_to: 0.0,
             bulky_at: Time::ZERO,
             search_at: Time::ZERO,
             search_again: SEARCH_AGAIN,
@@ -240,6 +258,13 @@ impl Chooser {
             crawl: Crawl::default(),
             last: None,
         }
+    }
+
+    /// The same, for a connection in which what one flow holds can be sent by another: flows that share a
+    /// limit cost the whole little.
+    #[must_use]
+    pub fn wide(role: Role, seed: u64) -> Self {
+        Self { wide: true, ..Self::new(role, seed) }
     }
 
     /// Its state.
@@ -421,6 +446,7 @@ impl Chooser {
         if total < BUSY_BYTES_S as f64 && gone > Duration::ZERO {
             self.close_retired(look, actions);
             self.is_up = false;
+            self.rose_to = 0.0;
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
@@ -434,12 +460,24 @@ impl Chooser {
             self.phase = Phase::Watching(Mark::new(look));
             return;
         }
+        if self.wide && self.still_rises(total) {
+            self.phase = Phase::Watching(Mark::new(look));
+            return;
+        }
         if self.searched && (now < self.search_at || self.has_lost()) {
             self.settled = total;
             self.phase = Phase::Settled { mark: Mark::new(look), low: 0 };
             return;
         }
         self.search(0, &rates, look, actions);
+    }
+
+    /// Whether the whole becomes faster by itself, as it does until slow start is over: what it gains then is
+    /// not the gain of flows that are dialled.
+    fn still_rises(&mut self, total: f64) -> bool {
+        let rises = total > self.rose_to * RISES;
+        self.rose_to = if rises { total } else { 0.0 };
+        rises
     }
 
     fn close_retired(&mut self, look: &Look<'_>, actions: &mut Vec<Action>) {
@@ -462,7 +500,7 @@ impl Chooser {
 
     /// The search has ended; what rests is closed where nothing was found, for nothing waits there.
     fn settle(&mut self, rate: f64, look: &Look<'_>, actions: &mut Vec<Action>) {
-        if self.known.len() <= 1 {
+        if self.known.len() <= 1 || self.wide {
             self.close_retired(look, actions);
         }
         let gained = self.settled == 0.0 || rate > self.settled * 1.1;

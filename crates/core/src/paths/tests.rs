@@ -24,6 +24,35 @@ fn flows_hashed_to_eight_limits_come_to_use_all_of_them() {
     assert!(reached.flows <= 9, "{} flows are kept", reached.flows);
 }
 
+/// Where shares cost little, all limits are in use soon, in every run; what shares is ended later, and what
+/// is carried meanwhile is steady.
+#[test]
+fn where_shares_cost_little_all_limits_are_met_soon_and_kept() {
+    for noise in [0.02, 0.25] {
+        for seed in 0..60 {
+            let mut network = Network::new(&[9.4125; 8], seed);
+            (network.noise, network.chooser) = (noise, Chooser::wide(Role::Dials, seed));
+            network.run(15);
+            let rate = network.rate(30);
+            let events = &network.events;
+            assert!(rate >= 71.0 || network.met.len() < 8, "seed {seed}: {rate}, {events:?}");
+            network.run(15);
+            let flows = network.carrying();
+            assert!(
+                flows <= 12,
+                "seed {seed}: {flows} flows are kept, {events:?}",
+                events = network.events
+            );
+        }
+    }
+    for seed in 0..10 {
+        let mut network = Network::new(&[50.0], seed);
+        network.chooser = Chooser::wide(Role::Dials, seed);
+        network.until_settled();
+        assert_eq!((network.flows.len(), network.dials), (1, 10), "seed {seed}");
+    }
+}
+
 /// What the program gets of a minute's copy, with what searches cost.
 #[test]
 fn the_second_half_of_a_minute_is_steady() {

@@ -9,8 +9,9 @@ use std::time::Duration;
 use hawser_core::link::frame::{Frame, Reason};
 use hawser_core::link::incoming::WINDOW_MAX;
 use hawser_core::link::path::{PathEnd, Sample};
-use hawser_core::link::session::{Config, Request, Session};
+use hawser_core::link::session::{Config, Paths, Request, Session};
 use hawser_core::link::{PathId, StreamId, Token};
+use hawser_core::paths::action::PairId;
 use hawser_core::time::Time;
 
 /// The next bytes, fewer at the end.
@@ -63,7 +64,12 @@ fn frame(what: u8, high: u8, low: u8) -> Vec<u8> {
 /// # Panics
 /// Where an invariant is broken.
 pub(crate) fn play(mut input: &[u8]) {
-    let config = Config { token: Token([1; 16]), grace: Duration::from_secs(20), paths: 2 };
+    let config = Config {
+        token: Token([1; 16]),
+        grace: Duration::from_secs(20),
+        paths: Paths::Auto,
+        pairs: 2,
+    };
     let is_near = take(&mut input, 1).first().is_some_and(|byte| byte % 2 == 0);
     let mut now = Time::ZERO;
     let mut session = if is_near { Session::near(config, now) } else { Session::far(config, now) };
@@ -74,7 +80,7 @@ pub(crate) fn play(mut input: &[u8]) {
         let path = paths.get(usize::from(what >> 7) % paths.len().max(1)).copied();
         let stream = StreamId((high % 6).into());
         match (what % 16, path) {
-            (0, _) if !is_near => paths.extend(session.join(now)),
+            (0, _) if !is_near => paths.extend(session.join(PairId(0), now)),
             (0, _) => drop(session.open("db:5432", now)),
             (1, Some(path)) => session.lost(path, PathEnd::Closed, now),
             (2, _) => {
@@ -124,7 +130,7 @@ fn follow(session: &mut Session, paths: &mut Vec<PathId>, now: Time) {
     for _ in 0..10_000 {
         let Some(request) = session.poll() else { return };
         match request {
-            Request::Dial(path) => {
+            Request::Dial(path, _) => {
                 paths.push(path);
                 session.dialled(path, now);
             }

@@ -30,7 +30,7 @@ use tokio::net::TcpSocket;
 
 use super::place::{self, Error};
 use crate::config::{BypassUse, ListenAddress};
-use crate::dial::reach::{self, Endpoint};
+use crate::dial::reach::Endpoint;
 use crate::socket::stream::Link;
 
 /// What became of the setting.
@@ -115,13 +115,17 @@ impl BypassUsage {
         }
     }
 
-    /// Connects to a server, past TCP if it is of this host and taken in as well.
+    /// Connects to a server, past TCP if it is of this host and taken in as well. `None`: not by this way.
     ///
     /// # Errors
     /// As connect(2).
-    pub async fn connect(&self, endpoint: &Endpoint, options: &TcpOptions) -> io::Result<Link> {
+    pub async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        options: &TcpOptions,
+    ) -> io::Result<Option<Link>> {
         let (Endpoint::Tcp { address, .. }, Some(wanted)) = (endpoint, self.past()) else {
-            return reach::connect(endpoint, options).await;
+            return Ok(None);
         };
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
         // Without, it goes over TCP.
@@ -130,7 +134,7 @@ impl BypassUsage {
         drop(named);
         let stream = stream?;
         set_tcp_options(&stream, options)?;
-        Ok(stream.into())
+        Ok(Some(stream.into()))
     }
 
     /// Ends it: nobody is taken in for this process any more.

@@ -5,7 +5,7 @@
 //! `.s.PGSQL.PORT` as libpq has it; `/dir:PORT` names the port; `/dir/.s.PGSQL.PORT` is the socket.
 //! All else is `host:port`, `host`, `[v6]:port`, `[v6]` or a bare v6 address; of a server,
 //! `?mptcp=prefer` or `?mptcp=require`, and `?congestion=auto` or an algorithm, may follow, joined
-//! by `&`.
+//! by `&`. `link://NAME/host:port` is a server that the far end of a link reaches.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -72,6 +72,15 @@ pub enum ServerAddress {
     },
     /// The whole path of the socket, as in `/run/postgresql/.s.PGSQL.5432`.
     Unix(PathBuf),
+    /// `link://NAME/host:port`: what the far end of a link reaches.
+    Link {
+        /// The link's name.
+        link: String,
+        /// Name or address, for the far end.
+        host: String,
+        /// Port.
+        port: u16,
+    },
 }
 
 impl ServerAddress {
@@ -96,8 +105,8 @@ impl ServerAddress {
         if text.starts_with('/') {
             return unix_path(text, SERVER_PORT_DEFAULT).map(Self::Unix);
         }
-        if text.starts_with("link://") {
-            return Err("link:// servers are not supported by this version".to_owned());
+        if let Some(rest) = text.strip_prefix("link://") {
+            return Self::parse_link(rest);
         }
         if text.contains("://") || text.contains('@') {
             // Not repeated: it may hold a password.
@@ -132,12 +141,32 @@ impl ServerAddress {
         Ok(Self::Tcp { host: host.to_owned(), port, mptcp, congestion })
     }
 
+    fn parse_link(text: &str) -> Result<Self, String> {
+        let (link, place) = text.split_once('/').unwrap_or((text, ""));
+        if link.is_empty() || place.is_empty() {
+            return Err("a server over a link is link://NAME/host:port".to_owned());
+        }
+        let (host, port) = split_port(place)?;
+        check_host(host)?;
+        let port = port.unwrap_or(SERVER_PORT_DEFAULT);
+        Ok(Self::Link { link: link.to_owned(), host: host.to_ascii_lowercase(), port })
+    }
+
+    /// The name of the link that it is reached by.
+    #[must_use]
+    pub fn link(&self) -> Option<&str> {
+        match self {
+            Self::Link { link, .. } => Some(link),
+            Self::Tcp { .. } | Self::Unix(_) => None,
+        }
+    }
+
     /// Whether connections to it are to be MPTCP.
     #[must_use]
     pub fn mptcp(&self) -> MptcpUse {
         match self {
             Self::Tcp { mptcp, .. } => *mptcp,
-            Self::Unix(_) => MptcpUse::Off,
+            Self::Unix(_) | Self::Link { .. } => MptcpUse::Off,
         }
     }
 
@@ -146,7 +175,7 @@ impl ServerAddress {
     pub fn congestion(&self) -> Congestion {
         match self {
             Self::Tcp { congestion, .. } => *congestion,
-            Self::Unix(_) => Congestion::Default,
+            Self::Unix(_) | Self::Link { .. } => Congestion::Default,
         }
     }
 
@@ -158,6 +187,7 @@ impl ServerAddress {
                 host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
             }
             Self::Unix(_) => true,
+            Self::Link { .. } => false,
         }
     }
 }
@@ -168,6 +198,10 @@ impl fmt::Display for ServerAddress {
             Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}")?,
             Self::Tcp { host, port, .. } => write!(f, "{host}:{port}")?,
             Self::Unix(path) => path.display().fmt(f)?,
+            Self::Link { link, host, port } if host.contains(':') => {
+                write!(f, "link://{link}/[{host}]:{port}")?;
+            }
+            Self::Link { link, host, port } => write!(f, "link://{link}/{host}:{port}")?,
         }
         let mut mark = '?';
         if self.mptcp() != MptcpUse::Off {
@@ -402,9 +436,22 @@ mod tests {
     }
 
     #[test]
+    fn a_server_may_be_what_the_far_end_of_a_link_reaches() {
+        for (text, host) in [("link://main/db:5433", "db"), ("link://main/[::1]:5433", "::1")] {
+            let server = ServerAddress::parse(text).unwrap();
+            let (link, host) = ("main".to_owned(), host.to_owned());
+            assert_eq!(server, ServerAddress::Link { link, host, port: 5433 });
+            assert_eq!(server.to_string(), text);
+        }
+        for text in ["link://", "link://main", "link:///db:1", "link://main/", "link://main/db:0"] {
+            assert!(ServerAddress::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_no_server_is_refused_and_a_url_is_not_repeated() {
         for text in
-            ["", ":5432", "a:0", "a:65536", "[::1", "[::1]5432", "a b", "link://x/h:1", "x:y:z"]
+            ["", ":5432", "a:0", "a:65536", "[::1", "[::1]5432", "a b", "http://x/h:1", "x:y:z"]
         {
             assert!(ServerAddress::parse(text).is_err(), "{text}");
         }

@@ -33,6 +33,13 @@ pub(super) fn between(old: &Config, new: &Config) -> Vec<String> {
         config.users.iter().map(named).collect()
     };
     entries(Table::User, &users(old), &users(new), &mut all);
+    let links = |config: &Config| {
+        let named = |(name, entry): &(String, super::registry::LinkEntry)| {
+            (name.clone(), (entry.shown(), None))
+        };
+        config.links.iter().map(named).collect()
+    };
+    entries(Table::Link, &links(old), &links(new), &mut all);
     if all.len() > CHANGES_MAX {
         let more = all.len() - CHANGES_MAX;
         all.truncate(CHANGES_MAX);

@@ -7,6 +7,7 @@ use super::choice::{AuthType, HandOver, TlsMode};
 use super::database::{ADMIN_DATABASES, ANY_DATABASE};
 use super::document::Places;
 use super::error::{ConfigError, Position};
+use super::link::LinkConfig;
 use super::registry::Table;
 
 /// Collects what is wrong with a configuration, and what is only odd.
@@ -24,6 +25,7 @@ impl<'a> Check<'a> {
             Self { config, places: &config.places, errors: Vec::new(), warnings: Vec::new() };
         check.databases();
         check.users();
+        check.links();
         check.authentication();
         check.login();
         check.client_tls();
@@ -141,6 +143,31 @@ impl<'a> Check<'a> {
                         let message = format!("name: `{name}` is already in line {line}");
                         self.error(Table::User, index, "name", message);
                     }
+                }
+            }
+        }
+    }
+
+    fn links(&mut self) {
+        let config = self.config;
+        let mut near = HashSet::new();
+        for (index, (name, entry)) in config.links.iter().enumerate() {
+            match LinkConfig::of(name, entry) {
+                Ok(link) if link.is_near() => drop(near.insert(name.as_str())),
+                Ok(_) => {}
+                Err((setting, message)) => self.error(Table::Link, index, setting, message),
+            }
+        }
+        let wrong: Vec<_> = config.links.iter().map(|(name, _)| name.as_str()).collect();
+        for (index, entry) in config.databases.iter().enumerate() {
+            for server in &entry.servers {
+                let Some(link) = server.link() else { continue };
+                if !near.contains(link) {
+                    let message = match wrong.contains(&link) {
+                        true => format!("servers: the link `{link}` does not dial"),
+                        false => format!("servers: there is no [link.{link}]"),
+                    };
+                    self.error(Table::Database, index, "servers", message);
                 }
             }
         }

@@ -18,7 +18,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::error::{ConfigError, Lines, Position, Rejected};
 use super::group::{ReloadConfig, StartConfig};
-use super::registry::{self, DatabaseEntry, Setting, Table, UserEntry};
+use super::registry::{self, DatabaseEntry, LinkEntry, Setting, Table, UserEntry};
 use super::suggest;
 use super::value::{Context, Raw};
 
@@ -41,6 +41,8 @@ pub(super) struct Document {
     pub(super) reload: ReloadConfig,
     pub(super) databases: Vec<DatabaseEntry>,
     pub(super) users: Vec<UserEntry>,
+    /// With their names.
+    pub(super) links: Vec<(String, LinkEntry)>,
     pub(super) places: Places,
 }
 
@@ -52,6 +54,7 @@ impl Document {
             reload: ReloadConfig::defaults(),
             databases: Vec::new(),
             users: Vec::new(),
+            links: Vec::new(),
             places: Places::default(),
         }
     }
@@ -91,6 +94,7 @@ impl Document {
         let known = match table {
             Table::Database => self.databases[index].assign(raw, context)?,
             Table::User => self.users[index].assign(raw, context)?,
+            Table::Link => self.links[index].1.assign(raw, context)?,
             _ => self.start.assign(raw, context)? || self.reload.assign(raw, context)?,
         };
         debug_assert!(known, "{} of {table} is in no group", context.setting.name);
@@ -141,6 +145,10 @@ impl Reader<'_> {
                 self.refuse(&key.span(), suggest::unknown_table(name, value.get_ref().is_table()));
                 continue;
             };
+            if table == Table::Link {
+                self.links(&key.span(), value.get_ref());
+                continue;
+            }
             match (value.get_ref(), table.is_array()) {
                 (DeValue::Table(content), false) => self.table(table, 0, &key.span(), content),
                 (DeValue::Array(items), true) => {
@@ -166,6 +174,24 @@ impl Reader<'_> {
                     format!("`{name}` is a table of which there is one: write {table}"),
                 ),
             }
+        }
+    }
+
+    /// `[link.NAME]`: the tables of one table.
+    fn links(&mut self, at: &Range<usize>, value: &DeValue<'_>) {
+        let DeValue::Table(links) = value else {
+            return self.refuse(at, "each link has a name: write [link.NAME]".to_owned());
+        };
+        for (name, value) in links {
+            let DeValue::Table(content) = value.get_ref() else {
+                let message = "each link has a name: write it under [link.NAME]";
+                self.refuse(&name.span(), message.to_owned());
+                continue;
+            };
+            let links = &mut self.document.links;
+            links.push((name.get_ref().to_string(), LinkEntry::defaults()));
+            let index = links.len() - 1;
+            self.table(Table::Link, index, &name.span(), content);
         }
     }
 

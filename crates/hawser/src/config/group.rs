@@ -5,6 +5,7 @@
 
 use super::database::DatabaseConfig;
 use super::error::Rejected;
+use super::link::LinkConfig;
 use super::registry::{
     AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, LimitSettings,
     ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings,
@@ -99,5 +100,7 @@ groups! {
         databases: Vec<DatabaseConfig>,
         /// Every `[[user]]`, in the order of the file, with what it inherits.
         users: Vec<UserConfig>,
+        /// Every `[link.NAME]`.
+        links: Vec<LinkConfig>,
     }
 }

@@ -25,6 +25,7 @@ use super::choice::{
 use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
 use super::error::Rejected;
+use super::link::LinkPaths;
 use super::proxy::ProxySources;
 use super::value::{
     Context, FileMode, Functions, InPlans, Limit, OptionalAddress, Password, Raw, SettingType,
@@ -42,6 +43,8 @@ pub enum Table {
     Database,
     /// `[[user]]`: passwords and limits of single users.
     User,
+    /// `[link.NAME]`: ends of links.
+    Link,
     /// How clients log in.
     Auth,
     /// Sizes, limits and times, for all databases.
@@ -58,10 +61,11 @@ pub enum Table {
 
 impl Table {
     /// Every table, in the order of the reference.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Listen,
         Self::Database,
         Self::User,
+        Self::Link,
         Self::Auth,
         Self::Tls,
         Self::Pool,
@@ -79,6 +83,7 @@ impl Table {
             Self::Tls => "tls",
             Self::Database => "database",
             Self::User => "user",
+            Self::Link => "link",
             Self::Auth => "auth",
             Self::Pool => "pool",
             Self::Admin => "admin",
@@ -88,16 +93,18 @@ impl Table {
         }
     }
 
-    /// Whether there may be several: `[[database]]`.
+    /// Whether there may be several: `[[database]]`, `[link.NAME]`.
     #[must_use]
     pub fn is_array(self) -> bool {
-        matches!(self, Self::Database | Self::User)
+        matches!(self, Self::Database | Self::User | Self::Link)
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.is_array() {
+        if *self == Self::Link {
+            f.write_str("[link.NAME]")
+        } else if self.is_array() {
             write!(f, "[[{}]]", self.name())
         } else {
             write!(f, "[{}]", self.name())
@@ -1010,5 +1017,32 @@ settings! {
         /// `client_idle_timeout` of this user.
         client_idle_timeout: Option<Timeout> = "as in [pool]", example "\"1h\"", unit Seconds,
             pgbouncer "client_idle_timeout";
+    }
+
+    /// One `[link.NAME]` as it is written; [`super::LinkConfig`] is what it comes to.
+    LinkEntry in Link, Reload {
+        /// This end's key: a file of `hawser link keygen`, which its user alone may read.
+        key: Option<PathBuf> = "required", example "\"other.key\"";
+        /// Public keys of the other end, each `ed25519:...`; more than one while a key is changed. A key that
+        /// a reload takes away is revoked: its paths are closed.
+        peers: Vec<String> = "", example "[\"ed25519:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAE=\"]";
+        /// A file of further public keys, one a line, a comment after each.
+        peers_file: Option<PathBuf> = "not set", example "\"near.keys\"";
+        /// The end that dials: where the far end listens, each host or host:port (6433). Several are several
+        /// lines.
+        far: Vec<String> = "", example "[\"db.example\", \"db2.example:6433\"]";
+        /// The end that dials: this host's addresses to dial from, for several lines. Empty: the route's.
+        from: Vec<String> = "", example "[\"192.0.2.1\"]";
+        /// The end that dials: TCP connections. `auto` is one for each line, and as many more as carry more
+        /// while something large is carried.
+        paths: LinkPaths = "auto", example "12";
+        /// The end that accepts: where near ends connect, each address:port.
+        listen: Vec<String> = "", example "[\"0.0.0.0:6433\"]";
+        /// The end that accepts: what may be reached, each host:port. Nothing else is.
+        allow: Vec<String> = "", example "[\"127.0.0.1:5432\"]";
+        /// How long connections wait while no path works, 1s to 1h.
+        grace: Duration = "20s", example "\"45s\"", unit Seconds;
+        /// A unix socket for `hawser link status` and `hawser link top`, for its user alone.
+        socket: Option<PathBuf> = "not set", example "\"/run/hawser/link.sock\"";
     }
 }

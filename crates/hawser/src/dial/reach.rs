@@ -11,6 +11,7 @@ use tokio::net::{TcpStream, UnixStream};
 
 use super::DialError;
 use crate::config::TlsMode;
+use crate::link::links::Links;
 use crate::socket::stream::{Link, Stream};
 use crate::tls::ALPN;
 use crate::tls::connect::{Connecting, server_name};
@@ -27,6 +28,15 @@ pub enum Endpoint {
     },
     /// A unix socket.
     Unix(PathBuf),
+    /// What the far end of a link reaches.
+    Link {
+        /// The link's name.
+        link: String,
+        /// The name as it was configured, for certificates.
+        host: String,
+        /// `host:port`, for the far end.
+        target: String,
+    },
 }
 
 impl std::fmt::Display for Endpoint {
@@ -35,6 +45,7 @@ impl std::fmt::Display for Endpoint {
             Self::Tcp { host, address } if *host == address.ip().to_string() => address.fmt(f),
             Self::Tcp { host, address } => write!(f, "{host} ({address})"),
             Self::Unix(path) => path.display().fmt(f),
+            Self::Link { link, target, .. } => write!(f, "link://{link}/{target}"),
         }
     }
 }
@@ -43,7 +54,7 @@ impl std::fmt::Display for Endpoint {
 ///
 /// # Errors
 /// As connect(2).
-pub async fn connect(endpoint: &Endpoint, options: &TcpOptions) -> io::Result<Link> {
+pub async fn connect(endpoint: &Endpoint, options: &TcpOptions, links: &Links) -> io::Result<Link> {
     match endpoint {
         Endpoint::Tcp { address, .. } => {
             let stream = TcpStream::connect(address).await?;
@@ -51,6 +62,9 @@ pub async fn connect(endpoint: &Endpoint, options: &TcpOptions) -> io::Result<Li
             Ok(stream.into())
         }
         Endpoint::Unix(path) => Ok(UnixStream::connect(path).await?.into()),
+        Endpoint::Link { link, target, .. } => {
+            Ok(UnixStream::from_std(links.open(link, target)?)?.into())
+        }
     }
 }
 
@@ -88,7 +102,9 @@ pub async fn open(
     tls: &Connecting,
     encryption: Encryption,
 ) -> Result<Stream, DialError> {
-    let (Endpoint::Tcp { host, .. }, Some(connector)) = (endpoint, tls.connector()) else {
+    let (Endpoint::Tcp { host, .. } | Endpoint::Link { host, .. }, Some(connector)) =
+        (endpoint, tls.connector())
+    else {
         return Ok(Stream::Plain(link));
     };
     if encryption == Encryption::No {

@@ -90,7 +90,7 @@ pub(super) fn database(
         let text = match server {
             ServerAddress::Unix(_) if port == SERVER_PORT_DEFAULT => host.to_owned(),
             ServerAddress::Unix(_) => format!("{host}:{port}"),
-            tcp @ ServerAddress::Tcp { .. } => tcp.to_string(),
+            other @ (ServerAddress::Tcp { .. } | ServerAddress::Link { .. }) => other.to_string(),
         };
         if !servers.contains(&text) {
             servers.push(text);

@@ -18,6 +18,7 @@ use hawser_core::link::frame::Reason;
 use hawser_core::link::path::PathEnd;
 use hawser_core::link::session::{Notice, Request, Session};
 use hawser_core::link::{PathId, StreamId};
+use hawser_core::paths::action::PairId;
 use hawser_core::time::Time;
 use hawser_sys::dial::{close_with_reset, dial_from, dial_result};
 use hawser_sys::epoll::{Epoll, Event};
@@ -36,6 +37,8 @@ const READS_MAX: usize = 4;
 pub const DIAL_MAX: Duration = Duration::from_secs(5);
 /// How often TCP is asked about paths with something under way.
 const SAMPLE_EACH: Duration = Duration::from_millis(20);
+/// Pairs of addresses that a far end tells apart.
+const PAIRS_MAX: usize = 256;
 /// Keepalive of local sockets: a program whose host has gone is found out.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 
@@ -79,12 +82,39 @@ impl Mark {
 
 /// What dials paths.
 pub struct Dialling {
-    /// Far ends' `host:port`, in turn.
-    pub to: Vec<String>,
-    /// This machine's addresses to dial from, in turn; none: the route's.
-    pub from: Vec<IpAddr>,
+    /// Between which addresses.
+    pub pairs: Vec<Pair>,
     /// TLS.
     pub tls: std::sync::Arc<rustls::ClientConfig>,
+}
+
+/// Addresses between which paths are dialled.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pair {
+    /// This machine's; none: the route's.
+    pub from: Option<IpAddr>,
+    /// The far end's `host:port`.
+    pub to: String,
+}
+
+impl Pair {
+    /// Each own address with each of the far end's; where there are as many of both, the first with the
+    /// first and so on: a line has one of each.
+    #[must_use]
+    pub fn all(from: &[IpAddr], to: &[String]) -> Vec<Self> {
+        let pair =
+            |from: Option<&IpAddr>, to: &String| Self { from: from.copied(), to: to.clone() };
+        match from {
+            [] => to.iter().map(|to| pair(None, to)).collect(),
+            from if from.len() == to.len() => {
+                from.iter().zip(to).map(|(from, to)| pair(Some(from), to)).collect()
+            }
+            from => {
+                let each = to.iter().flat_map(|to| from.iter().map(move |from| (from, to)));
+                each.map(|(from, to)| pair(Some(from), to)).collect()
+            }
+        }
+    }
 }
 
 /// What a carrier needs of its worker.
@@ -136,6 +166,9 @@ pub struct Carrier {
     locals_to_serve: BTreeSet<StreamId>,
     sampled: Time,
     dials: usize,
+    /// Near: paths whose far end's name is looked up. Far: the pairs of addresses that paths came by.
+    resolving: BTreeMap<PathId, PairId>,
+    pairs: BTreeMap<(IpAddr, IpAddr), PairId>,
     over: bool,
 }
 
@@ -154,6 +187,8 @@ impl Carrier {
             locals_to_serve: BTreeSet::new(),
             sampled: Time::ZERO,
             dials: number as usize,
+            resolving: BTreeMap::new(),
+            pairs: BTreeMap::new(),
             over: false,
         }
     }
@@ -191,7 +226,10 @@ impl Carrier {
         connection: Connection,
         around: &mut Around<'_>,
     ) -> Result<(), Box<Connection>> {
-        let Ok(path) = self.session.join(around.now) else { return Err(Box::new(connection)) };
+        let pair = self.pair_of(&connection);
+        let Ok(path) = self.session.join(pair, around.now) else {
+            return Err(Box::new(connection));
+        };
         let mark = Mark::Path(self.number, path).number();
         if around
             .epoll
@@ -205,6 +243,22 @@ impl Carrier {
         self.paths.insert(path, connection);
         self.paths_to_read.insert(path);
         Ok(())
+    }
+
+    /// The number of the addresses that a path came by.
+    fn pair_of(&mut self, connection: &Connection) -> PairId {
+        let Some((own, peer)) = connection.addresses() else { return PairId(u32::MAX) };
+        if self.pairs.len() >= PAIRS_MAX {
+            self.pairs.clear(); // a peer with ever new addresses: paths that are there keep their numbers
+        }
+        let next = PairId(self.pairs.values().map(|pair| pair.0 + 1).max().unwrap_or(0));
+        *self.pairs.entry((own, peer.ip())).or_insert(next)
+    }
+
+    /// Its paths' addresses: its own, and the peer's.
+    #[must_use]
+    pub fn addresses(&self, path: PathId) -> Option<(IpAddr, SocketAddr)> {
+        self.paths.get(&path).and_then(Connection::addresses)
     }
 
     /// The near end: a program has connected and wants to reach `target`.
@@ -237,7 +291,8 @@ impl Carrier {
     fn watch_local(&self, stream: StreamId, fd: &OwnedFd, around: &Around<'_>) -> io::Result<()> {
         let options =
             TcpOptions { keepalive: true, keepalive_idle: KEEPALIVE, ..TcpOptions::default() };
-        set_tcp_options(fd, &options)?;
+        // A pool's is no TCP socket; it works without them.
+        let _ = set_tcp_options(fd, &options);
         around.epoll.add(fd, Mark::Local(self.number, stream).number())
     }
 
@@ -261,7 +316,11 @@ impl Carrier {
     /// A lookup has ended.
     pub fn resolved(&mut self, mark: Mark, found: Vec<SocketAddr>, around: &mut Around<'_>) {
         match mark {
-            Mark::Path(_, path) => self.dial_at(path, &found, around),
+            Mark::Path(_, path) => {
+                if let Some(pair) = self.resolving.remove(&path) {
+                    self.dial_at(path, pair, &found, around);
+                }
+            }
             Mark::Local(_, stream) => self.connect_at(stream, found, around),
         }
     }
@@ -423,9 +482,10 @@ impl Carrier {
     fn requests(&mut self, around: &mut Around<'_>) {
         while let Some(request) = self.session.poll() {
             match request {
-                Request::Dial(path) => self.dial(path, around),
+                Request::Dial(path, pair) => self.dial(path, pair, around),
                 Request::Write(path) => self.write_path(path, around),
                 Request::Drop(path) => {
+                    self.resolving.remove(&path);
                     if let Some(path) = self.paths.remove(&path) {
                         // Refusals and the like are on their way; a dead one has nothing to lose.
                         drop(path);
@@ -447,6 +507,9 @@ impl Carrier {
                         warn!(link = self.name, "the session has ended: {reason}");
                     }
                     self.over = true;
+                }
+                Request::Notice(Notice::Search(event)) => {
+                    info!(link = self.name, "{event}");
                 }
                 Request::Notice(Notice::PathUp(path)) => {
                     info!(link = self.name, path = path.0, "a path is up");
@@ -470,25 +533,28 @@ impl Carrier {
         }
     }
 
-    fn dial(&mut self, path: PathId, around: &mut Around<'_>) {
-        let Some(dialling) = around.dialling else { return };
-        let to = &dialling.to[self.dials % dialling.to.len().max(1)];
+    fn dial(&mut self, path: PathId, pair: PairId, around: &mut Around<'_>) {
+        let Some(to) = around.dialling.and_then(|dialling| dialling.pairs.get(pair.0 as usize))
+        else {
+            return self.session.lost(path, PathEnd::NotDialled, around.now);
+        };
         // Where a lookup takes longer, the session bounds it.
-        if let Some(found) = around.resolving.ask(Mark::Path(self.number, path).number(), to) {
-            self.dial_at(path, &found, around);
+        match around.resolving.ask(Mark::Path(self.number, path).number(), &to.to) {
+            Some(found) => self.dial_at(path, pair, &found, around),
+            None => drop(self.resolving.insert(path, pair)),
         }
     }
 
-    fn dial_at(&mut self, id: PathId, found: &[SocketAddr], around: &mut Around<'_>) {
+    fn dial_at(&mut self, id: PathId, pair: PairId, found: &[SocketAddr], around: &mut Around<'_>) {
         let Some(dialling) = around.dialling else { return };
+        let from = dialling.pairs.get(pair.0 as usize).and_then(|pair| pair.from);
         self.dials += 1;
         let number = Mark::Path(self.number, id).number();
         let begun = (|| -> io::Result<Connection> {
             let none = || io::Error::new(io::ErrorKind::NotFound, "the far end has no address");
-            let to = *found.get(self.dials % found.len().max(1)).ok_or_else(none)?;
-            let same = |ip: &&IpAddr| ip.is_ipv4() == to.is_ipv4();
-            let own: Vec<&IpAddr> = dialling.from.iter().filter(same).collect();
-            let from = own.get(self.dials % own.len().max(1)).map(|ip| **ip);
+            let same = |to: &&SocketAddr| from.is_none_or(|ip| ip.is_ipv4() == to.is_ipv4());
+            let usable: Vec<&SocketAddr> = found.iter().filter(same).collect();
+            let to = **usable.get(self.dials % usable.len().max(1)).ok_or_else(none)?;
             let fd = dial_from(from.unwrap_or(any(to)), 0, to)?;
             let tls = super::proof::begin_near(&dialling.tls).map_err(io::Error::other)?;
             let connection = Connection::new(fd, tls, Phase::Connecting, around.now)?;

@@ -6,20 +6,18 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use hawser_core::link::session::PATHS_MAX;
+use hawser_core::link::session::{PATHS_MAX, Paths};
 
 use super::keys::{Key, PublicKey};
 use super::report;
-use super::resolving::split;
+use super::resolving::{split, with_port};
 use super::worker::{Far, Forward, Near, Options, Role, Worker};
 use crate::cli::print;
-use crate::config::{LogFormat, LogLevel};
+use crate::config::{LINK_PORT_DEFAULT, LogFormat, LogLevel};
 use crate::logging;
 
 const EXIT_CODES: &str = "Exit codes: 0 done, 1 failed, 2 wrong usage, 69 no running link.";
 const ABSENT: u8 = 69;
-/// The port of far ends, unless another is given.
-pub const PORT: u16 = 6433;
 
 /// `hawser link`.
 #[derive(Debug, Args)]
@@ -90,9 +88,9 @@ struct Dial {
     /// An address of this machine to dial from; may be repeated, for several lines.
     #[arg(long, value_name = "ADDR")]
     from: Vec<IpAddr>,
-    /// TCP connections.
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=PATHS_MAX as i64))]
-    paths: u16,
+    /// TCP connections: 1 to 64, or auto, which finds out how many carry more than one.
+    #[arg(long, value_name = "N", default_value = "auto", value_parser = paths)]
+    paths: Paths,
     /// Where programs connect: address:port; as often as --to.
     #[arg(long, value_name = "ADDR", required = true, value_parser = address)]
     listen: Vec<SocketAddr>,
@@ -121,6 +119,15 @@ fn seconds(text: &str) -> Result<Duration, String> {
     time.filter(|time| allowed.contains(time)).ok_or_else(wrong)
 }
 
+fn paths(text: &str) -> Result<Paths, String> {
+    let number = text.parse().ok().filter(|number| (1..=PATHS_MAX).contains(number));
+    match (text, number) {
+        ("auto", _) => Ok(Paths::Auto),
+        (_, Some(number)) => Ok(Paths::Fixed(number)),
+        _ => Err(format!("1 to {PATHS_MAX}, or auto")),
+    }
+}
+
 fn address(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs().ok().and_then(|mut found| found.next());
     found.ok_or_else(|| "an address and a port, as in 127.0.0.1:3306".to_owned())
@@ -134,9 +141,7 @@ fn target(text: &str) -> Result<String, String> {
 }
 
 fn far(text: &str) -> Result<String, String> {
-    let with_port = format!("{text}:{PORT}");
-    let found = [text, &with_port].into_iter().find(|text| split(text).is_some());
-    found.map(str::to_owned).ok_or_else(|| "a host, or host:port".to_owned())
+    with_port(text, LINK_PORT_DEFAULT).ok_or_else(|| "a host, or host:port".to_owned())
 }
 
 impl Link {
@@ -211,7 +216,7 @@ fn dial(arguments: Dial) -> Result<(), String> {
     }
     let pairs = listen.into_iter().zip(to);
     let forwards = pairs.map(|(listen, target)| Forward { listen, target }).collect();
-    let role = Role::Near(Near { to: far, from, paths: paths.into(), forwards });
+    let role = Role::Near(Near { to: far, from, paths, forwards });
     run(common.options("dial", role)?)
 }
 
@@ -236,6 +241,8 @@ mod tests {
         assert!(far("fd77::2").is_err() && target("db").is_err());
         assert_eq!(target("DB:5432"), Ok("db:5432".to_owned()));
         assert_eq!(seconds("1.5s"), Ok(Duration::from_millis(1500)));
+        assert_eq!((paths("auto"), paths("64")), (Ok(Paths::Auto), Ok(Paths::Fixed(64))));
+        assert!(paths("0").is_err() && paths("65").is_err() && paths("many").is_err());
         assert!(seconds("0").is_err() && seconds("x").is_err() && seconds("1e9").is_err());
     }
 }

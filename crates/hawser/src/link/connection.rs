@@ -11,13 +11,17 @@
 //! * a handshake that fails sends no alert: the connection is closed
 
 use std::io::{self, BufRead, Write};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use hawser_core::link::path::Sample;
 use hawser_core::time::Time;
 use hawser_sys::dial::{close_with_reset, dial_result};
-use hawser_sys::stream::{TcpOptions, recv, send, set_tcp_options, set_unsent_bytes_max};
+use hawser_sys::stream::{
+    LocalAddress, TcpOptions, local_address, peer_address, recv, send, set_tcp_options,
+    set_unsent_bytes_max,
+};
 use hawser_sys::tcp_info::tcp_info;
 
 use super::keys::PublicKey;
@@ -117,6 +121,13 @@ impl Connection {
     #[must_use]
     pub fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Its own address and the peer's.
+    #[must_use]
+    pub fn addresses(&self) -> Option<(IpAddr, SocketAddr)> {
+        let LocalAddress::Internet(own) = local_address(&self.fd).ok()? else { return None };
+        Some((own.ip(), peer_address(&self.fd).ok()?))
     }
 
     /// Its socket.
@@ -300,11 +311,13 @@ impl Connection {
         Some(Sample {
             rtt_us: info.rtt_us,
             rtt_variance_us: info.rtt_variance_us,
+            rtt_min_us: info.rtt_min_us.unwrap_or(0),
             delivery_rate: info.delivery_rate.unwrap_or(0),
             is_application_limited: info.is_application_limited,
             acked_bytes: acked,
             outstanding_bytes: under_way + waiting,
             segments_again: info.segments_again,
+            timeouts: info.timeouts.into(),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read};
+use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -63,6 +64,10 @@ pub struct PathReport {
     pub path: u64,
     /// `dialling`, `ready`, `greeting`, `up`.
     pub stage: String,
+    /// This end's address and the peer's, once they are known.
+    pub addresses: Option<(IpAddr, SocketAddr)>,
+    /// Whether it carries streams only where no other path does.
+    pub rests: bool,
     /// For how long.
     pub age_s: f64,
     /// Bytes to the peer, without TLS's own.
@@ -131,21 +136,22 @@ impl Report {
             )?;
             writeln!(
                 out,
-                "  {:>5} {:<9} {:>9} {:>10} {:>10} {:>14} {:>14} {:>6}",
+                "  {:>5} {:<9} {:>9} {:>10} {:>10} {:>14} {:>14} {:>6}  between",
                 "path", "stage", "age s", "rtt ms", "Mbit/s", "sent", "received", "again"
             )?;
             for path in &session.paths {
                 writeln!(
                     out,
-                    "  {:>5} {:<9} {:>9.1} {:>10.2} {:>10.1} {:>14} {:>14} {:>6}",
+                    "  {:>5} {:<9} {:>9.1} {:>10.2} {:>10.1} {:>14} {:>14} {:>6}  {}",
                     path.path,
-                    path.stage,
+                    if path.rests { "rests" } else { &path.stage },
                     path.age_s,
                     f64::from(path.rtt_us) / 1e3,
                     path.rate as f64 * 8.0 / 1e6,
                     path.sent_bytes,
                     path.received_bytes,
-                    path.segments_again
+                    path.segments_again,
+                    path.between()
                 )?;
             }
             for stream in &session.streams {
@@ -167,6 +173,14 @@ impl Report {
     }
 }
 
+impl PathReport {
+    /// Its addresses, for reading.
+    #[must_use]
+    pub fn between(&self) -> String {
+        self.addresses.map_or_else(String::new, |(own, peer)| format!("{own} and {peer}"))
+    }
+}
+
 impl SessionReport {
     fn of(carrier: &Carrier, now: Time) -> Self {
         let session = carrier.session();
@@ -174,6 +188,8 @@ impl SessionReport {
         let paths = session.path_reports(now).into_iter().map(|path| PathReport {
             path: path.id.0,
             stage: format!("{:?}", path.stage).to_lowercase(),
+            addresses: carrier.addresses(path.id),
+            rests: path.rests,
             age_s: path.age.as_secs_f64(),
             sent_bytes: path.bytes.0,
             received_bytes: path.bytes.1,

@@ -39,6 +39,14 @@ pub fn split(target: &str) -> Option<(&str, u16)> {
     (!host.is_empty()).then_some((host, port))
 }
 
+/// `host` with this port, or `host:port` as it is; `None` if it is neither.
+#[must_use]
+pub fn with_port(text: &str, port: u16) -> Option<String> {
+    let with_port = format!("{text}:{port}");
+    let found = [text, &with_port].into_iter().find(|text| split(text).is_some());
+    found.map(str::to_owned)
+}
+
 impl Resolving {
     /// With no lookups yet.
     ///

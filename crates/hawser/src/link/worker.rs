@@ -23,17 +23,19 @@ use hawser_core::link::Token;
 use hawser_core::link::frame::Refusal;
 use hawser_core::link::greeting::{Greeted, Greeting, NotGreeted, refusal};
 use hawser_core::link::path::GREETING_MAX;
-use hawser_core::link::session::{Config, Session};
+use hawser_core::link::session::{Config, PATHS_MAX, Paths, Session};
 use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
 use hawser_sys::epoll::{Epoll, Events};
-use hawser_sys::eventfd::EventFd;
-use hawser_sys::listen::{BoundPath, SocketFile, accept_tcp, listen_tcp, listen_unix};
+use hawser_sys::listen::{
+    BoundPath, SocketFile, accept_tcp, is_of_one_connection, listen_tcp, listen_unix,
+};
 use hawser_sys::process::{catch_signals, next_signal};
 use tracing::{error, info, warn};
 
-use super::carrier::{Around, Carrier, Dialling, Mark};
+use super::carrier::{Around, Carrier, Dialling, Mark, Pair};
 use super::connection::{Connection, Phase};
+use super::control::{Control, Order};
 use super::keys::{Key, PublicKey, read_peers};
 use super::proof::{self, Peers};
 use super::report::Report;
@@ -49,6 +51,8 @@ pub const GREETINGS_MAX: usize = 256;
 /// Sessions of a far end.
 pub const SESSIONS_MAX: usize = 64;
 const BACKLOG: i32 = 256;
+/// After an error of accept(2) that would come again at once.
+const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 /// So long the thread sleeps at most.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 /// How long a reader of the report may take.
@@ -64,7 +68,7 @@ const SIGNALS: u64 = 1 << 61;
 const RESOLVED: u64 = 2 << 61;
 const GREETING: u64 = 3 << 61;
 const REPORTS: u64 = 6 << 61;
-const STOP: u64 = 7 << 61;
+const ORDERS: u64 = 7 << 61;
 /// Numbers of sessions, as far as [`Mark`] can say them.
 const CARRIERS: u64 = 1 << 21;
 
@@ -85,7 +89,7 @@ pub struct Near {
     /// This machine's addresses to dial from.
     pub from: Vec<std::net::IpAddr>,
     /// TCP connections.
-    pub paths: usize,
+    pub paths: Paths,
     /// What is forwarded.
     pub forwards: Vec<Forward>,
 }
@@ -132,6 +136,14 @@ struct Listening {
     /// Near: where its connections lead.
     target: Option<String>,
     readable: bool,
+    /// Where no connection can be had (EMFILE), until it is tried again.
+    pauses: Option<Time>,
+}
+
+impl Listening {
+    fn may_accept(&self, moment: Time) -> bool {
+        self.readable && self.pauses.is_none_or(|until| until <= moment)
+    }
 }
 
 struct Newcomer {
@@ -144,9 +156,8 @@ pub struct Worker {
     name: String,
     grace: Duration,
     epoll: Epoll,
-    events: Events,
     signals: Option<OwnedFd>,
-    stop: Arc<EventFd>,
+    control: Arc<Control>,
     resolving: Resolving,
     reports: Option<(UnixListener, BoundPath)>,
     listeners: Vec<Listening>,
@@ -154,7 +165,7 @@ pub struct Worker {
     fixed_peers: Vec<PublicKey>,
     peers_file: Option<PathBuf>,
     dialling: Option<Dialling>,
-    paths: usize,
+    paths: Paths,
     accepting: Option<Arc<rustls::ServerConfig>>,
     targets: BTreeSet<String>,
     carriers: BTreeMap<u64, Carrier>,
@@ -192,7 +203,7 @@ impl Worker {
         let text = |error: &dyn ToString| error.to_string();
         let epoll = Epoll::new().map_err(|e| text(&e))?;
         let resolving = Resolving::new().map_err(|e| text(&e))?;
-        let stop = Arc::new(EventFd::new().map_err(|e| text(&e))?);
+        let control = Arc::new(Control::new().map_err(|e| text(&e))?);
         let signals = if catches_signals {
             Some(catch_signals(&[SIGHUP, SIGINT, SIGTERM]).map_err(|e| text(&e))?)
         } else {
@@ -208,9 +219,8 @@ impl Worker {
             name,
             grace,
             epoll,
-            events: Events::with_capacity(256),
             signals,
-            stop,
+            control,
             resolving,
             reports,
             listeners: Vec::new(),
@@ -218,7 +228,7 @@ impl Worker {
             fixed_peers: peers,
             peers_file,
             dialling: None,
-            paths: 0,
+            paths: Paths::Auto,
             accepting: None,
             targets: BTreeSet::new(),
             carriers: BTreeMap::new(),
@@ -238,7 +248,11 @@ impl Worker {
         match role {
             Role::Near(near) => {
                 let tls = proof::near(key, &self.peers).map_err(of_key)?;
-                self.dialling = Some(Dialling { to: near.to, from: near.from, tls });
+                let pairs = Pair::all(&near.from, &near.to);
+                if !(1..=PATHS_MAX).contains(&pairs.len()) {
+                    return Err(format!("there may be 1 to {PATHS_MAX} pairs of addresses"));
+                }
+                self.dialling = Some(Dialling { pairs, tls });
                 self.paths = near.paths;
                 for forward in near.forwards {
                     self.listen(forward.listen, Some(forward.target))?;
@@ -258,7 +272,7 @@ impl Worker {
     fn listen(&mut self, address: SocketAddr, target: Option<String>) -> Result<(), String> {
         let listener =
             listen_tcp(address, BACKLOG).map_err(|error| format!("{address}: {error}"))?;
-        self.listeners.push(Listening { listener, target, readable: true });
+        self.listeners.push(Listening { listener, target, readable: true, pauses: None });
         Ok(())
     }
 
@@ -273,7 +287,7 @@ impl Worker {
             self.epoll.add_readable(reports, REPORTS)?;
         }
         self.epoll.add_readable(self.resolving.fd(), RESOLVED)?;
-        self.epoll.add_readable(&*self.stop, STOP)
+        self.epoll.add_readable(&self.control.wake, ORDERS)
     }
 
     /// Where it listens.
@@ -281,24 +295,25 @@ impl Worker {
         self.listeners.iter().filter_map(|one| one.listener.local_addr().ok()).collect()
     }
 
-    /// Ends [`Worker::run`] from another thread.
+    /// For orders from other threads.
     #[must_use]
-    pub fn stop(&self) -> Arc<EventFd> {
-        self.stop.clone()
+    pub fn control(&self) -> Arc<Control> {
+        self.control.clone()
     }
 
-    /// Serves until SIGTERM, SIGINT or its stop.
+    /// Serves until SIGTERM, SIGINT or [`Order::End`].
     ///
     /// # Errors
     /// As epoll_wait(2).
     pub fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(256);
         loop {
             self.begin_session();
             let moment = now();
             let wait = self.longest_wait(moment);
-            self.epoll.wait(&mut self.events, wait)?;
+            self.epoll.wait(&mut events, wait)?;
             let moment = now();
-            if self.take_events(moment) {
+            if self.take_events(&events, moment) {
                 return Ok(());
             }
             self.accept_all(moment);
@@ -315,7 +330,9 @@ impl Worker {
         }
         let mut token = [0; 16];
         random_bytes(&mut token);
-        let config = Config { token: Token(token), grace: self.grace, paths: self.paths };
+        let pairs = self.dialling.as_ref().map_or(1, |dialling| dialling.pairs.len() as u32);
+        let (token, grace) = (Token(token), self.grace);
+        let config = Config { token, grace, paths: self.paths, pairs };
         let session = Session::near(config, now());
         self.add_carrier(self.name.clone(), None, session);
     }
@@ -332,7 +349,7 @@ impl Worker {
 
     fn longest_wait(&self, moment: Time) -> Duration {
         let busy = self.carriers.values().any(Carrier::is_busy)
-            || self.listeners.iter().any(|one| one.readable)
+            || self.listeners.iter().any(|one| one.may_accept(moment))
             || self.newcomers.values().any(|one| one.connection.is_readable());
         if busy {
             return Duration::ZERO;
@@ -340,13 +357,15 @@ impl Worker {
         let carriers = self.carriers.values().map(|carrier| carrier.longest_wait(moment));
         let greetings = self.newcomers.values();
         let greetings = greetings.map(|one| one.connection.since.after(GREETING_MAX).since(moment));
-        carriers.chain(greetings).min().unwrap_or(WAIT_MAX).min(WAIT_MAX)
+        let pauses = self.listeners.iter().filter(|one| one.readable);
+        let pauses = pauses.filter_map(|one| one.pauses).map(|until| until.since(moment));
+        carriers.chain(greetings).chain(pauses).min().unwrap_or(WAIT_MAX).min(WAIT_MAX)
     }
 
     /// Whether it is to end.
-    fn take_events(&mut self, moment: Time) -> bool {
-        for at in 0..self.events.len() {
-            let Some(event) = self.events.get(at) else { break };
+    fn take_events(&mut self, events: &Events, moment: Time) -> bool {
+        for at in 0..events.len() {
+            let Some(event) = events.get(at) else { break };
             match Mark::of(event.data) {
                 Some(Mark::Path(carrier, path)) => {
                     if let Some(carrier) = self.carriers.get_mut(&carrier) {
@@ -381,9 +400,28 @@ impl Worker {
                 }
                 REPORTS => self.answer_reports(moment),
                 _ => {
+                    if self.take_orders(moment) {
+                        return true;
+                    }
+                }
+            }
+        }
+        false
+    }
+
+    /// Does what other threads have asked for; whether it is to end.
+    fn take_orders(&mut self, moment: Time) -> bool {
+        for order in self.control.take() {
+            match order {
+                Order::End => {
                     self.end(moment);
                     return true;
                 }
+                Order::Peers { fixed, file } => {
+                    (self.fixed_peers, self.peers_file) = (fixed, file);
+                    self.reload(moment);
+                }
+                Order::Open(stream, target) => self.forward(stream.into(), &target, moment),
             }
         }
         false
@@ -459,7 +497,7 @@ impl Worker {
         for at in 0..self.listeners.len() {
             for _ in 0..ACCEPTS_MAX {
                 let one = &mut self.listeners[at];
-                if !one.readable {
+                if !one.may_accept(moment) {
                     break;
                 }
                 match accept_tcp(&one.listener) {
@@ -468,10 +506,11 @@ impl Worker {
                         None => self.newcomer(fd, from, moment),
                     },
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => one.readable = false,
+                    Err(error) if is_of_one_connection(&error) => {}
                     Err(error) => {
-                        // Of one connection (accept(2)), or no descriptor is left: the next event.
-                        warn!("a connection could not be accepted: {error}");
-                        one.readable = false;
+                        // No descriptor or no memory is left: the connection waits in the queue.
+                        warn!("connections cannot be accepted for a second: {error}");
+                        one.pauses = Some(moment.after(ACCEPT_PAUSE));
                     }
                 }
             }
@@ -555,7 +594,8 @@ impl Worker {
                     let _ = connection.write(&refusal(Refusal::Full));
                     return;
                 }
-                let config = Config { token: greeted.token, grace: self.grace, paths: 0 };
+                let (token, grace) = (greeted.token, self.grace);
+                let config = Config { token, grace, paths: Paths::Auto, pairs: 1 };
                 info!(%key, "a session begins");
                 let session = Session::far(config, moment);
                 Some(self.add_carrier(key.to_string(), Some(key), session))

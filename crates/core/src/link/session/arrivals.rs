@@ -21,6 +21,8 @@ impl Session {
     pub fn received(&mut self, id: PathId, bytes: &[u8], now: Time) {
         let Some(path) = self.paths.get_mut(&id) else { return };
         path.came(bytes.len(), now);
+        self.moved(bytes.len(), now);
+        let Some(path) = self.paths.get_mut(&id) else { return };
         let mut assembly = std::mem::take(&mut path.assembly);
         let mut verdict = Verdict::Fine;
         let fed = assembly.feed(bytes, |frame| {
@@ -88,6 +90,13 @@ impl Session {
                 return self.seen_is_bounded();
             }
             Frame::Gone { stream } => self.is_gone(stream),
+            Frame::Rest { rests } => {
+                if matches!(self.role, Role::Near { .. }) {
+                    return Verdict::End(PathEnd::Wrong("a path that the far end has rest"));
+                }
+                path.rests = rests;
+                self.wake_all();
+            }
             Frame::Hello { .. } | Frame::Welcome { .. } | Frame::Refused { .. } => {}
         }
         Verdict::Fine
@@ -270,12 +279,14 @@ impl Session {
     }
 
     fn is_now_up(&mut self, id: PathId, now: Time) {
-        if let Role::Near { established, failures, .. } = &mut self.role {
-            *established = true;
-            *failures = 0;
-        }
         if let Some(path) = self.paths.get_mut(&id) {
             path.stage = Stage::Up;
+            if let Role::Near { established, pairs, .. } = &mut self.role {
+                *established = true;
+                if let Some(pair) = pairs.get_mut(path.pair.0 as usize) {
+                    pair.failures = 0;
+                }
+            }
         }
         self.down = None;
         self.requests.push_back(Request::Notice(Notice::PathUp(id)));

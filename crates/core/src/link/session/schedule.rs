@@ -4,13 +4,13 @@
 //! Paths pull: the host asks for bytes for a path whose socket has room.
 //! ```text
 //!   control, small streams   on the path with the least completion time of those with room
-//!   bulk streams             on any path with room, unless the best one would carry all that is left
+//!   bulk streams             on any path that does not rest and has room below its bound, unless the best one would carry all that is left
 //!                            sooner than this one a single frame (ECF, CoNEXT'17)
 //!   unconfirmed streams      on the path of their Open
 //!   late pieces              once more, on the best path
 //! ```
 
-use super::{Confirmation, Ending, Frame, PathId, Request, Session, StreamId, Time};
+use super::{Confirmation, Ending, Frame, Path, PathId, Request, Session, StreamId, Time};
 use crate::link::frame::{DATA_BYTES_MAX, DATA_HEAD_BYTES, data_head};
 
 /// What a path is chosen for where it matters how long a frame is: a small one.
@@ -46,13 +46,16 @@ impl Session {
             let mut filling = Filling { path, most: before + room, out, now };
             self.fill_control(&mut filling);
             self.fill_small(&mut filling);
-            self.fill_bulk(&mut filling);
-            self.fill_late(&mut filling);
+            if !self.rests(path) {
+                self.fill_bulk(&mut filling, before);
+                self.fill_late(&mut filling);
+            }
         }
         let given = out.len() - before;
         if let Some(entry) = self.paths.get_mut(&path) {
             entry.gave(given, now);
         }
+        self.moved(given, now);
     }
 
     /// The socket of a path takes nothing now; [`Session::fill`] says that it does again.
@@ -69,6 +72,7 @@ impl Session {
     /// The best path with room.
     fn best(&self) -> Option<PathId> {
         let usable = self.paths.values().filter(|path| path.is_up() && !path.full);
+        let usable = usable.filter(|path| !self.rests(path.id));
         usable.min_by_key(|path| (path.completion_us(SMALL_BYTES), path.id)).map(|path| path.id)
     }
 
@@ -211,9 +215,19 @@ impl Session {
         }
     }
 
-    fn fill_bulk(&mut self, filling: &mut Filling<'_>) {
+    /// Whether a path rests, while another one does not.
+    fn rests(&self, id: PathId) -> bool {
+        let carries = |path: &Path| path.is_up() && !path.rests;
+        self.paths.get(&id).is_some_and(|path| path.rests) && self.paths.values().any(carries)
+    }
+
+    fn fill_bulk(&mut self, filling: &mut Filling<'_>, before: usize) {
         let mut skipped = 0;
         while !filling.is_full() && skipped < self.bulk.len() {
+            let given = filling.out.len() - before;
+            if !self.paths.get(&filling.path).is_some_and(|path| path.has_room(given)) {
+                return; // once it is sampled, it is asked again
+            }
             let Some(id) = self.bulk.pop_front() else { break };
             let Some(stream) = self.streams.get(&id) else { continue };
             if self.is_worth(filling.path, stream.out.sendable()) {
@@ -228,7 +242,7 @@ impl Session {
     /// Whether a path shall carry bytes of a stream that has so many to send.
     fn is_worth(&self, path: PathId, left: u64) -> bool {
         let Some(this) = self.paths.get(&path) else { return false };
-        let up = self.paths.values().filter(|path| path.is_up());
+        let up = self.paths.values().filter(|path| path.is_up() && !self.rests(path.id));
         let Some(best) = up.min_by_key(|path| path.completion_us(SMALL_BYTES)) else {
             return false;
         };

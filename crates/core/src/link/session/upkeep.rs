@@ -3,17 +3,32 @@
 use std::time::Duration;
 
 use super::{
-    ACK_DELAY, Confirmation, Frame, Notice, PATHS_MAX, Path, PathEnd, PathId, PathsFull,
-    RESETS_MAX, Reason, Request, Role, Sample, Session, Stage, StreamId, Time, VERSION_MAX,
-    VERSION_MIN,
+    ACK_DELAY, Confirmation, Frame, Notice, PATHS_MAX, PairDials, PairId, Path, PathEnd, PathId,
+    Paths, PathsFull, RESETS_MAX, Reason, Request, Role, Sample, Session, Stage, StreamId, Time,
+    VERSION_MAX, VERSION_MIN,
 };
 use crate::link::path::{PING_EACH, PING_EACH_IDLE};
+use crate::paths::action::Reason as Shared;
 
 /// A dial after a failed one, at first; then twice as long, up to the second.
 const DIAL_AGAIN: Duration = Duration::from_millis(100);
 const DIAL_AGAIN_MAX: Duration = Duration::from_secs(5);
 /// How often late pieces are looked for.
 const LATE_EACH: Duration = Duration::from_millis(20);
+
+impl PairDials {
+    /// A path has ended; whether it had been up.
+    fn lost(&mut self, was_up: bool, now: Time) {
+        if was_up {
+            self.dial_at = now.after(DIAL_AGAIN);
+        } else if self.dial_at <= now {
+            // Dials that fail together count as one.
+            let wait = DIAL_AGAIN * (1 << self.failures.min(6));
+            self.dial_at = now.after(wait.min(DIAL_AGAIN_MAX));
+            self.failures += 1;
+        }
+    }
+}
 
 impl Session {
     /// A path that was asked for is there, and the peer is proved.
@@ -42,17 +57,18 @@ impl Session {
         self.wake_all();
     }
 
-    /// The far end: a path has said Hello with this session's token, and the versions are common.
+    /// The far end: a path has said Hello with this session's token, and the versions are common; between
+    /// which addresses it is, by numbers of the host's own.
     ///
     /// # Errors
     /// There are [`PATHS_MAX`].
-    pub fn join(&mut self, now: Time) -> Result<PathId, PathsFull> {
+    pub fn join(&mut self, pair: PairId, now: Time) -> Result<PathId, PathsFull> {
         if self.ended || self.paths.len() >= PATHS_MAX {
             return Err(PathsFull);
         }
         let id = PathId(self.next_path);
         self.next_path += 1;
-        let mut path = Path::new(id, Stage::Up, now);
+        let mut path = Path::new(id, pair, Stage::Up, now);
         Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
         self.paths.insert(id, path);
         self.down = None;
@@ -80,20 +96,20 @@ impl Session {
     pub fn lost(&mut self, id: PathId, end: PathEnd, now: Time) {
         let Some(path) = self.paths.remove(&id) else { return };
         self.requests.push_back(Request::Drop(id));
-        if let Role::Near { failures, dial_at, .. } = &mut self.role {
-            if path.is_up() {
-                *dial_at = now.after(DIAL_AGAIN);
-            } else if *dial_at <= now {
-                // Dials that fail together count as one.
-                let wait = DIAL_AGAIN * (1 << (*failures).min(6));
-                *dial_at = now.after(wait.min(DIAL_AGAIN_MAX));
-                *failures += 1;
-            }
+        if let Role::Near { pairs, .. } = &mut self.role
+            && let Some(pair) = pairs.get_mut(path.pair.0 as usize)
+        {
+            pair.lost(path.is_up(), now);
+        }
+        let works = |other: &Path| other.pair == path.pair && other.is_up();
+        if !path.is_up() && !self.paths.values().any(works) {
+            self.chooser.refused(path.pair, now);
         }
         let left = self.paths.values().filter(|path| path.is_up()).count();
         self.requests.push_back(Request::Notice(Notice::PathLost(id, end, left)));
         if path.is_up() {
-            self.counts.paths_lost += 1;
+            let shared = end == PathEnd::Chosen(Shared::Shares);
+            self.counts.paths_lost += u64::from(!shared);
             if left == 0 {
                 self.down = Some(now);
             }
@@ -174,6 +190,7 @@ impl Session {
             self.reset(id, Reason::Unconfirmed);
         }
         self.look_at_paths(now);
+        self.choose(now);
         self.look_for_late(now);
         self.dial(now);
         if let Some(down) = self.down {
@@ -190,7 +207,12 @@ impl Session {
     }
 
     fn ping_each(&self) -> Duration {
-        if self.streams.is_empty() { PING_EACH_IDLE } else { PING_EACH }
+        match self.streams.is_empty() {
+            true => PING_EACH_IDLE,
+            // What chooses paths doubts those over which nothing has come for 1.5 s.
+            false if self.is_bulky() => PING_EACH / 2,
+            false => PING_EACH,
+        }
     }
 
     fn look_at_paths(&mut self, now: Time) {
@@ -221,7 +243,7 @@ impl Session {
         if self.paths.len() < 2 {
             return;
         }
-        let up = self.paths.values().filter(|path| path.is_up() && !path.full);
+        let up = self.paths.values().filter(|path| path.is_up() && !path.full && !path.rests);
         let Some(best) = up.min_by_key(|path| path.rto_us()) else { return };
         let (best_id, best_us) = (best.id, best.rto_us());
         let mut any = false;
@@ -242,13 +264,38 @@ impl Session {
     }
 
     fn dial(&mut self, now: Time) {
-        let Role::Near { dial_at, .. } = self.role else { return };
-        while self.paths.len() < self.config.paths && dial_at <= now {
-            let id = PathId(self.next_path);
-            self.next_path += 1;
-            self.paths.insert(id, Path::new(id, Stage::Dialling, now));
-            self.requests.push_back(Request::Dial(id));
+        let due = self.wanted();
+        for (pair, dials, missing) in due.into_iter().filter(|(_, dials, _)| dials.dial_at <= now) {
+            let _ = dials;
+            (0..missing).for_each(|_| self.dial_one(pair, now));
         }
+    }
+
+    /// Dials a path, if there may be one more.
+    pub(super) fn dial_one(&mut self, pair: PairId, now: Time) {
+        if self.paths.len() >= PATHS_MAX {
+            return;
+        }
+        let id = PathId(self.next_path);
+        self.next_path += 1;
+        self.paths.insert(id, Path::new(id, pair, Stage::Dialling, now));
+        self.requests.push_back(Request::Dial(id, pair));
+    }
+
+    /// Pairs of addresses between which there are fewer paths than there shall be whatever is carried,
+    /// when they are dialled, and how many are missing.
+    fn wanted(&self) -> Vec<(PairId, PairDials, usize)> {
+        let Role::Near { pairs, .. } = &self.role else { return Vec::new() };
+        let wanted = |at: usize| match self.config.paths {
+            Paths::Fixed(paths) => paths / pairs.len() + usize::from(at < paths % pairs.len()),
+            Paths::Auto => 1,
+        };
+        let missing = |(at, dials): (usize, &PairDials)| {
+            let pair = PairId(at as u32);
+            let there = self.paths.values().filter(|path| path.pair == pair).count();
+            (pair, *dials, wanted(at).saturating_sub(there))
+        };
+        pairs.iter().enumerate().map(missing).filter(|(_, _, missing)| *missing > 0).collect()
     }
 
     /// How long until [`Session::tick`] has something to do.
@@ -260,10 +307,8 @@ impl Session {
         let each = self.ping_each();
         let paths = self.paths.values().flat_map(|path| [path.dies(), path.pings_at(each)]);
         let late = (!self.flying.is_empty() && self.paths.len() > 1).then_some(self.late_at);
-        let dial = match self.role {
-            Role::Near { dial_at, .. } if self.paths.len() < self.config.paths => Some(dial_at),
-            _ => None,
-        };
+        let dial = self.wanted().into_iter().map(|(_, dials, _)| dials.dial_at).min();
+        let look = (self.paths.len() > 1 || !self.streams.is_empty()).then_some(self.look_at);
         let over = |down: Time| down.after(self.config.grace);
         let end = self.down.and_then(|down| match (self.streams.is_empty(), &self.role) {
             (true, Role::Near { established: false, .. }) => None,
@@ -271,7 +316,7 @@ impl Session {
         });
         let ack = self.acks_late.first().map(|(late, _)| *late);
         let unconfirmed = self.unconfirmed.first().map(|(until, _)| *until);
-        let others = [late, dial, end, ack, unconfirmed];
+        let others = [late, dial, look, end, ack, unconfirmed];
         paths.chain(others).flatten().min().map(|then| then.since(now))
     }
 

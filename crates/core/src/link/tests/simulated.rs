@@ -20,7 +20,8 @@ use crate::link::frame::{Reason, Refusal};
 use crate::link::greeting::{Greeting, refusal};
 use crate::link::incoming::WINDOW_MAX;
 use crate::link::path::Sample;
-use crate::link::session::{Config, Request, Session};
+use crate::link::session::{Config, Paths, Request, Session};
+use crate::paths::action::PairId;
 use crate::seeded::Random;
 use crate::time::Time;
 
@@ -88,15 +89,18 @@ struct World {
     again_bytes: u64,
 }
 
-fn config(paths: usize) -> Config {
-    Config { token: Token([3; 16]), grace: GRACE, paths }
+fn config(paths: Paths) -> Config {
+    Config { token: Token([3; 16]), grace: GRACE, paths, pairs: 2 }
 }
 
 impl World {
     fn new(seed: u64) -> Self {
         let mut random = Random::of_seed(seed);
         random.below(9);
-        let paths = 1 + random.below(4);
+        let paths = match 1 + random.below(4) {
+            _ if seed % 4 == 1 => Paths::Auto,
+            paths => Paths::Fixed(paths),
+        };
         Self {
             random,
             now: Time::ZERO,
@@ -136,7 +140,7 @@ impl World {
     fn requests(&mut self, end: usize) {
         while let Some(request) = self.ends[end].as_mut().and_then(Session::poll) {
             match request {
-                Request::Dial(path) => {
+                Request::Dial(path, _) => {
                     let wait = Duration::from_millis(self.random.below(100) as u64);
                     self.dials.push((self.now.after(wait), path));
                 }
@@ -299,11 +303,11 @@ impl World {
             return;
         };
         if self.ends[FAR].as_ref().is_none_or(Session::has_ended) && greeted.fresh {
-            self.ends[FAR] = Some(Session::far(config(0), self.now));
+            self.ends[FAR] = Some(Session::far(config(Paths::Auto), self.now));
         }
         match &mut self.ends[FAR] {
             Some(far) if !far.has_ended() => {
-                self.wires[wire].far = far.join(self.now).ok();
+                self.wires[wire].far = far.join(PairId(0), self.now).ok();
                 self.requests(FAR);
             }
             _ => self.transmit(wire, FAR, refusal(Refusal::Session)),
@@ -317,11 +321,13 @@ impl World {
         let sample = Sample {
             rtt_us: rtt,
             rtt_variance_us: rtt / 8,
+            rtt_min_us: rtt,
             delivery_rate: self.wires[wire].bytes_per_ms as u64 * 1000,
             is_application_limited: false,
             acked_bytes: pipe.acked,
             outstanding_bytes: pipe.bytes as u64,
             segments_again: 0,
+            timeouts: 0,
         };
         if let Some(session) = &mut self.ends[end]
             && session.wants_sample(path)

@@ -30,7 +30,7 @@ use std::time::Duration;
 use super::super::action::{Action, Flow, FlowId, Look, PairId};
 use super::super::meter::{Mark, Rates};
 use super::super::trial::{CANDIDATE, DEPRESSED, Trial, Verdict};
-use super::{Chooser, FLOWS_MAX, KNOWN_MANY, Phase, settle_dials, settle_pause};
+use super::{Chooser, FLOWS_MAX, KNOWN_MANY, Phase, WIDE_MAX, enough, settle_dials, settle_pause};
 
 /// A flow shares with none that has lost less than its rate divided by this.
 const LOST_TO: f64 = 1.5;
@@ -51,6 +51,8 @@ const REFRESHED: f64 = 0.3;
 const RESTING_MAX: usize = 48;
 /// Trials that are compared with one measurement.
 const TRIALS_OF_ONE: u32 = 4;
+/// What is paused at once of the flows that are too many, where shares cost little: one part in so many.
+const WIDE_PART: f64 = 4.0;
 /// So many trials in a row may say nothing.
 const UNCLEAR_MAX: u32 = 3;
 
@@ -114,6 +116,9 @@ impl Chooser {
             self.phase = Phase::Gauging(self.gauge(look), 0);
             return;
         }
+        if gains && self.widen(rates, look, actions) {
+            return;
+        }
         if gains {
             return self.prune(rates, 0, look, actions);
         }
@@ -122,6 +127,20 @@ impl Chooser {
             actions.push(Action::Pause(flow));
         }
         self.rest(settle_pause(look), look, actions);
+    }
+
+    /// Dials as many more as meet all limits, by what the whole carries of the fastest flow's rate, before
+    /// any share is sought; whether it does.
+    fn widen(&mut self, rates: &Rates, look: &Look<'_>, actions: &mut Vec<Action>) -> bool {
+        let limits = (rates.total() / self.top.max(1.0)).round() as u32;
+        let room = WIDE_MAX.saturating_sub(look.flows.len()) as u32;
+        let wanted = enough(limits).saturating_sub(self.dials).min(room);
+        if !self.wide || limits < 2 || wanted == 0 {
+            return false;
+        }
+        self.limits = limits;
+        self.before = rates.total();
+        self.dial_so_many(wanted, look, actions)
     }
 
     /// Of each pair one flow carries data, whatever it adds.
@@ -185,6 +204,11 @@ impl Chooser {
         if wanted as usize + look.flows.len() > FLOWS_MAX {
             self.close_retired(look, actions);
         }
+        self.dial_so_many(wanted, look, actions)
+    }
+
+    /// Dials so many, as far as there is room.
+    fn dial_so_many(&mut self, wanted: u32, look: &Look<'_>, actions: &mut Vec<Action>) -> bool {
         let flows: Vec<&Flow> =
             look.flows.iter().filter(|flow| !self.closing.contains(&flow.id)).collect();
         let count = wanted.min(FLOWS_MAX.saturating_sub(flows.len()) as u32);
@@ -283,12 +307,15 @@ impl Chooser {
     /// Of the unknown flows, those that are tried first: such as together carry what the depressed have
     /// lost; of the others such as together with a faster one carry what a limit lets through.
     fn suspects(
-        &self,
+        &mut self,
         rates: &Rates,
         depressed: &[(FlowId, f64)],
         mut unknown: Vec<FlowId>,
     ) -> Vec<FlowId> {
         unknown.sort_by(|a, b| rates.of(*b).total_cmp(&rates.of(*a)));
+        if self.wide {
+            return self.some_of_slow(rates, &unknown);
+        }
         let slowest = unknown.last().copied();
         let mut suspects = Vec::new();
         for (_, loss) in depressed {
@@ -299,6 +326,19 @@ impl Chooser {
             suspects.extend(that_carry(self.top - rates.of(kept), &mut unknown, rates));
         }
         if suspects.is_empty() { slowest.into_iter().collect() } else { suspects }
+    }
+
+    /// Of the unknown flows, the fastest first, a quarter of those that are too many, drawn from the slow.
+    fn some_of_slow(&mut self, rates: &Rates, unknown: &[FlowId]) -> Vec<FlowId> {
+        let slow = |flow: &&FlowId| rates.of(**flow) < self.top * CANDIDATE;
+        let slow: Vec<FlowId> = unknown.iter().filter(slow).copied().collect();
+        let flows = (unknown.len() + self.known.len()) as f64;
+        let beyond = flows - rates.total() / self.top.max(1.0);
+        let count = ((beyond / WIDE_PART).round() as usize).max(1);
+        match slow.as_slice() {
+            [] => unknown.last().copied().into_iter().collect(),
+            slow => self.draw.some(slow, count),
+        }
     }
 
     /// Of each pair the flow that carries most.

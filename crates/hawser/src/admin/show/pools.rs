@@ -154,6 +154,7 @@ fn balancing(database: &DatabaseConfig) -> Option<String> {
 pub(super) fn host_and_port(server: &ServerAddress) -> (String, u16) {
     match server {
         ServerAddress::Tcp { host, port, .. } => (host.clone(), *port),
+        ServerAddress::Link { link, host, port } => (format!("link://{link}/{host}"), *port),
         ServerAddress::Unix(path) => {
             let port = path.extension().and_then(|port| port.to_str()?.parse().ok());
             let directory = path.parent().unwrap_or(path);

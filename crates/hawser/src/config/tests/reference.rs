@@ -20,6 +20,11 @@ server_tls_key_file = "base.key"
 name = "u"
 password = "p"
 
+[link.main]
+key = "base.key"
+peers = ["ed25519:BASEAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA="]
+far = ["base"]
+
 [auth]
 
 [tls]
@@ -42,9 +47,15 @@ fn with_example(setting: &Setting, name: &str) -> Result<Config, ConfigErrors> {
     let entry = file.entry(setting.table.name()).or_insert_with(|| toml::Table::new().into());
     let table = match entry {
         toml::Value::Array(entries) => entries[0].as_table_mut(),
+        other if setting.table == Table::Link => other["main"].as_table_mut(),
         other => other.as_table_mut(),
     };
     let table = table.unwrap();
+    if setting.table == Table::Link && ["listen", "allow"].contains(&setting.name) {
+        table.remove("far");
+        table.insert("listen".into(), vec!["127.0.0.1:1"].into());
+        table.insert("allow".into(), vec!["base:1"].into());
+    }
     if setting.name == "hand_over" {
         table.insert("hand_over_secret_file".into(), "base.secret".into());
     }
@@ -61,6 +72,7 @@ fn every_setting_is_read_and_changes_something() {
         let differs = match setting.table {
             Table::Database => changed.databases() != base.databases(),
             Table::User => changed.users() != base.users(),
+            Table::Link => changed.reload.links != base.reload.links,
             _ if setting.change == Change::Restart => changed.start != base.start,
             _ => changed.reload != base.reload,
         };

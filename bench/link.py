@@ -1,0 +1,377 @@
+#!/usr/bin/env python3
+"""The link beside what a user would take instead: the table, in the laboratory, at the receiver, in real time.
+
+    bench/link.py [--runs 5] [--only per-flow,two-isps,outage,long-fat,query,lan] [--ways plain,manage,link,ssh,stunnel]
+                  [--seconds 60] [--page docs/benchmarks/link.md] [--json FILE]
+
+Each run has a network of its own, with a seed of its own; the ways take turns. A way is what stands between a program on the
+near host and one on the far host:
+
+    plain     TCP
+    manage    kernel MPTCP, both ends under `hawser mptcp manage`
+    link      `hawser link dial --paths auto` and `hawser link accept`
+    ssh       `ssh -L`, where there is an sshd
+    stunnel   TLS by stunnel at both ends, where it is installed
+
+The far program sends without end; what the near one has received is noted each tenth of a second. It needs root. What cannot
+run is said, with the reason.
+"""
+
+import argparse
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HAWSER = os.environ.get("HAWSER", str(ROOT / "target/release/hawser"))
+WAYS = ("plain", "manage", "link", "ssh", "stunnel")
+STEADY_S = 15.0  # so long a search for paths may take
+LINK, FAR = 7001, 7000
+
+# Sends without end, or so many bytes; or answers each byte by one, for small queries.
+SERVER = """
+import contextlib, socket, sys, threading
+limit = int(sys.argv[2])
+def serve(connection):
+    with contextlib.suppress(OSError):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        kind, left = connection.recv(1), limit or 1 << 62
+        while kind == b"q":
+            connection.sendall(bytes(64))
+            kind = connection.recv(1)
+        piece = bytes(1 << 18)
+        while kind == b"b" and left > 0:
+            connection.sendall(piece[:left])
+            left -= len(piece)
+    connection.close()
+listener = socket.create_server(("0.0.0.0", int(sys.argv[1])), backlog=64)
+print("listens", flush=True)
+while True:
+    threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+"""
+
+# What has come, each tenth of a second; the longest time without a byte, and when that began.
+RECEIVER = """
+import json, resource, socket, sys, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.sendall(b"b")
+began = last = time.monotonic()
+total, points, gap = 0, [], (0, 0)
+while last - began < float(sys.argv[3]) and (piece := connection.recv(1 << 18)):
+    total += len(piece)
+    now = time.monotonic()
+    gap, last = max(gap, (now - last, last - began)), now
+    if not points or now - points[-1][0] - began >= 0.1:
+        points.append((now - began, total))
+points.append((last - began, total))
+print(json.dumps({"points": points, "gap": gap}))
+"""
+
+# Seconds of small queries, one after the other.
+QUERIES = """
+import json, socket, sys, time
+connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+end, times = time.monotonic() + float(sys.argv[3]), []
+while (began := time.monotonic()) < end:
+    connection.sendall(b"q")
+    left = 64
+    while left:
+        left -= len(connection.recv(left))
+    times.append(time.monotonic() - began)
+    time.sleep(0.01)
+print(json.dumps(times))
+"""
+
+
+class NotHere(Exception):
+    """A way, or a network, that this machine cannot do."""
+
+
+def run(*command, **how):
+    how.setdefault("check", True)
+    return subprocess.run([str(word) for word in command], capture_output=True, text=True, **how)
+
+
+class Network:
+    """A network of the laboratory with a way over it, and the far program."""
+
+    def __init__(self, description, seed, way, directory, limit_bytes=0, lines=1):
+        self.name, self.description, self.seed, self.way = f"link-{os.getpid()}-{time.monotonic_ns() % 10**9}", description, seed, way
+        self.directory, self.limit_bytes, self.lines, self.started = pathlib.Path(directory), limit_bytes, lines, []
+
+    def inside(self, host, *command):
+        return [HAWSER, "lab", "run", self.name, "--on", host, "--accept-unfaithful", "--", *map(str, command)]
+
+    def start(self, host, *command, wait_for=None):
+        log = open(self.directory / f"log{len(self.started)}", "w+b")
+        out = subprocess.PIPE if wait_for else log
+        process = subprocess.Popen(self.inside(host, *command), stdout=out, stderr=log, cwd="/", text=bool(wait_for))
+        self.started.append(process)
+        if wait_for:
+            line = process.stdout.readline()
+            assert wait_for in line, f"{line}{pathlib.Path(log.name).read_text()}"
+        return process
+
+    def __enter__(self):
+        up = run(HAWSER, "lab", "up", self.description, "--name", self.name, "--seed", self.seed, check=False)
+        if up.returncode:
+            raise NotHere(up.stderr.strip())
+        self.up = time.monotonic()
+        try:
+            self.begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def begin(self):
+        under = [HAWSER, "mptcp", "run", "--"] if self.way == "manage" else []
+        if self.way == "manage":
+            for host in ("far", "near"):
+                self.start(host, HAWSER, "mptcp", "manage")
+            time.sleep(1)
+        self.start("far", *under, sys.executable, "-c", SERVER, FAR, self.limit_bytes, wait_for="listens")
+        if self.way in ("link", "ssh", "stunnel"):
+            getattr(self, self.way)()
+
+    def link(self):
+        keys = {}
+        for end in ("near", "far"):
+            keys[end] = run(HAWSER, "link", "keygen", self.directory / end).stdout.strip()
+        self.start("far", HAWSER, "link", "accept", "--key", self.directory / "far", "--peer", keys["near"], "--allow", f"127.0.0.1:{FAR}", "--grace", "60s", wait_for="listens")
+        far = [word for line in range(self.lines) for word in ("--far", f"10.77.{line}.2")]
+        self.start("near", HAWSER, "link", "dial", *far, "--key", self.directory / "near", "--peer", keys["far"], "--grace", "60s",
+                   "--socket", self.directory / "socket", "--listen", f"127.0.0.1:{LINK}", "--to", f"127.0.0.1:{FAR}", wait_for="listens")
+        time.sleep(2)
+
+    def ssh(self):
+        sshd = shutil.which("sshd") or "/usr/sbin/sshd"
+        if not (shutil.which("ssh") and os.path.exists(sshd)):
+            raise NotHere("there is no sshd")
+        for key in ("host", "user"):
+            run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", self.directory / key)
+        settings = self.directory / "sshd"
+        settings.write_text(f"Port 2222\nHostKey {self.directory}/host\nAuthorizedKeysFile {self.directory}/user.pub\nStrictModes no\nUsePAM no\nPidFile none\nPermitRootLogin yes\n")
+        pathlib.Path("/run/sshd").mkdir(exist_ok=True)
+        self.start("far", sshd, "-D", "-e", "-f", settings)
+        time.sleep(0.5)
+        self.start("near", "ssh", "-F", "none", "-N", "-p", 2222, "-i", self.directory / "user", "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null",
+                   "-L", f"127.0.0.1:{LINK}:127.0.0.1:{FAR}", "root@10.77.0.2")
+        time.sleep(3)
+
+    def stunnel(self):
+        program = shutil.which("stunnel4") or shutil.which("stunnel")
+        if not program:
+            raise NotHere("stunnel is not installed")
+        pem = self.directory / "pem"
+        run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-subj", "/CN=far", "-days", "2", "-keyout", pem, "-out", f"{pem}.crt")
+        common = "foreground = yes\npid =\n[s]\n"
+        (self.directory / "far.conf").write_text(f"{common}accept = 6433\nconnect = 127.0.0.1:{FAR}\ncert = {pem}.crt\nkey = {pem}\n")
+        (self.directory / "near.conf").write_text(f"{common}client = yes\naccept = 127.0.0.1:{LINK}\nconnect = 10.77.0.2:6433\nverifyChain = yes\nCAfile = {pem}.crt\n")
+        self.start("far", program, self.directory / "far.conf")
+        self.start("near", program, self.directory / "near.conf")
+        time.sleep(1)
+
+    def near(self, script, *arguments, seconds):
+        """A script on the near host, over the way: what it prints."""
+        under = [HAWSER, "mptcp", "run", "--"] if self.way == "manage" else []
+        place = ("10.77.0.2", FAR) if self.way in ("plain", "manage") else ("127.0.0.1", LINK)
+        command = self.inside("near", *under, sys.executable, "-c", script, *place, *arguments)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd="/")
+        return process, seconds
+
+    def outcome(self, begun):
+        process, seconds = begun
+        try:
+            out, errors = process.communicate(timeout=seconds + 90)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            return None
+        return json.loads(out) if process.returncode == 0 and out else None
+
+    def receive(self, seconds):
+        return self.outcome(self.near(RECEIVER, seconds, seconds=seconds))
+
+    def processor_seconds(self):
+        """What the way itself has used: not the programs at its ends."""
+        ticks = 0
+        for process in self.started:
+            for line in run("ps", "-o", "pid=,cputimes=,args=", "--ppid", process.pid, check=False).stdout.splitlines() + run("ps", "-o", "pid=,cputimes=,args=", "-p", process.pid, check=False).stdout.splitlines():
+                pid, _, arguments = line.split(None, 2)
+                if "python" in arguments.split()[0]:
+                    continue
+                with contextlib.suppress(OSError):
+                    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+                    ticks += int(fields[11]) + int(fields[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
+
+    def __exit__(self, *_):
+        for process in reversed(self.started):
+            process.terminate()
+        run(HAWSER, "lab", "down", self.name, check=False)
+        for process in self.started:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(5)
+            if process.poll() is None:
+                process.kill()
+
+
+def rate(points, begin, end):
+    """Mbit/s between two moments."""
+    inside = [point for point in points if begin <= point[0] <= end]
+    if len(inside) < 2:
+        return 0.0
+    return (inside[-1][1] - inside[0][1]) * 8 / 1e6 / max(inside[-1][0] - inside[0][0], 1e-9)
+
+
+def case_per_flow(network, seconds):
+    got = network.receive(seconds)
+    if not got:
+        return {"steady": 0.0}
+    points = got["points"]
+    reached = next((t for t, _ in points if t + 3 <= points[-1][0] and rate(points, t, t + 3) >= 71), None)
+    return {"steady": rate(points, STEADY_S, seconds), "reached": reached, "points": points}
+
+
+def case_two_isps(network, _):
+    """The first line is cut from second 20 to 25 of the network."""
+    offset = time.monotonic() - network.up
+    got = network.receive(45 - offset)
+    if not got or got["points"][-1][0] < 40 - offset:
+        return {"steady": 0.0, "stall": None}
+    points = got["points"]
+    cut = 20 - offset
+    return {"steady": rate(points, cut - 9, cut - 0.5), "after": rate(points, cut + 12, cut + 25), "stall": got["gap"][0], "points": points}
+
+
+def case_long_fat(network, seconds):
+    got = network.receive(seconds)
+    return {"steady": rate(got["points"], STEADY_S, seconds) if got else 0.0, "points": got["points"] if got else []}
+
+
+def case_query(network, _):
+    """p99 of small queries: alone, then beside what is bulky."""
+    alone = network.outcome(network.near(QUERIES, 8, seconds=8))
+    bulk = network.near(RECEIVER, 25, seconds=25)
+    time.sleep(10)
+    beside = network.outcome(network.near(QUERIES, 12, seconds=12))
+    network.outcome(bulk)
+    percentile = lambda times: 1e3 * sorted(times)[int(len(times) * 0.99)] if times else None
+    return {"alone": percentile(alone), "beside": percentile(beside)}
+
+
+def case_lan(network, _):
+    before = network.processor_seconds()
+    got = network.receive(120)
+    points = got["points"] if got else [(1, 0)]
+    return {"steady": points[-1][1] * 8 / 1e6 / points[-1][0], "processor": (network.processor_seconds() - before) / max(points[-1][1] / 1e9, 1e-9)}
+
+
+OUTAGE = """
+[[link]]
+name = "one"
+rate = "50Mbit/s"
+rtt = "20ms"
+queue = "200packets"
+outages = [{ at = "15s", lasts = "20s", every = "600s" }]
+[[link]]
+name = "two"
+rate = "10Mbit/s"
+rtt = "80ms"
+queue = "100packets"
+outages = [{ at = "15s", lasts = "20s", every = "600s" }]
+"""
+
+
+def case_outage(network, _):
+    """Both lines are out from second 15 to 35 of the network."""
+    offset = time.monotonic() - network.up
+    got = network.receive(60 - offset)
+    if not got or got["points"][-1][0] < 50 - offset:
+        return {"after": 0.0, "again": None}
+    began = got["gap"][1] + got["gap"][0]
+    return {"after": rate(got["points"], 48 - offset, 58 - offset), "again": began - (35 - offset), "points": got["points"]}
+
+
+CASES = {
+    "per-flow": ("per-flow", case_per_flow, 0, WAYS, {"steady": ("Mbit/s from second 15 on", "71 of 75.3"), "reached": ("seconds until 71", "15")}),
+    "two-isps": ("two-isps", case_two_isps, 0, ("plain", "manage", "link"), {"steady": ("Mbit/s of both lines", "95 % of 57.5: 54.6"), "stall": ("longest stall, s", "1"), "after": ("Mbit/s once the line is back", "54.6")}),
+    "outage": ("outage", case_outage, 0, ("plain", "manage", "link"), {"again": ("seconds until it goes on, after both lines were out for 20 s", "-"), "after": ("Mbit/s then", "-")}),
+    "long-fat": ("long-fat", case_long_fat, 0, WAYS, {"steady": ("Mbit/s from second 15 on", "88 of 90.9")}),
+    "query": ("per-flow", case_query, 0, ("plain", "manage", "link"), {"alone": ("p99 of small queries alone, ms", "-"), "beside": ("p99 beside a bulk stream, ms", "alone + 10")}),
+    "lan": ("lan", case_lan, 1 << 30, ("plain", "link", "ssh", "stunnel"), {"steady": ("Mbit/s", "more than stunnel"), "processor": ("seconds of a processor for a GB, both ends", "less than stunnel")}),
+}
+
+
+def shown(values):
+    values = [value for value in values if value is not None]
+    if not values:
+        return "never"
+    return f"{statistics.median(values):.1f} ({', '.join(f'{value:.1f}' for value in sorted(values))})"
+
+
+def measure(case, way, runs, seconds):
+    description, act, limit_bytes, _, _ = CASES[case]
+    results = []
+    for number in range(runs):
+        with tempfile.TemporaryDirectory() as directory:
+            os.chmod(directory, 0o700)
+            own = pathlib.Path(directory, "outage.toml")
+            own.write_text(OUTAGE)
+            lines = 2 if case in ("two-isps", "outage") else 1
+            with Network(own if description == "outage" else description, number + 1, way, directory, limit_bytes, lines) as network:
+                results.append(act(network, seconds))
+        print(f"{case}, {way}, run {number + 1}: " + ", ".join(f"{name} {value:.2f}" for name, value in results[-1].items() if isinstance(value, float)), file=sys.stderr, flush=True)
+    return results
+
+
+def table(found, absent, runs, load):
+    lines = ["# The link, measured", "", f"`bench/link.py` printed this: medians of {runs} runs, each with a network of its own, and in brackets every run. "
+             "Figures are the receiver's; rates are of what the program gets. Both ends, the network and all programs share one machine, whose load average was "
+             f"{load[0]:.0f} when it began and {os.getloadavg()[0]:.0f} when it ended.", "", "| | way | measured | wanted of the link |", "|---|---|---|---|"]
+    for case, (_, _, _, ways, figures) in CASES.items():
+        for figure, (words, wanted) in figures.items():
+            for way in ways:
+                if (case, way) in found:
+                    values = [one.get(figure) for one in found[case, way]]
+                    lines.append(f"| `{case}`: {words} | {way} | {shown(values)} | {wanted if way == 'link' else ''} |")
+    if absent:
+        lines += ["", "Not measured:", ""] + [f"* {case}, {way}: {why}" for (case, way), why in absent.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--only", default=",".join(CASES))
+    parser.add_argument("--ways", default=",".join(WAYS))
+    parser.add_argument("--page", type=pathlib.Path, help="write the table there")
+    parser.add_argument("--json", type=pathlib.Path, help="write every run there")
+    arguments = parser.parse_args()
+    load, found, absent = os.getloadavg(), {}, {}
+    for case in arguments.only.split(","):
+        for way in (way for way in CASES[case][3] if way in arguments.ways.split(",")):
+            try:
+                found[case, way] = measure(case, way, arguments.runs, arguments.seconds)
+            except NotHere as reason:
+                absent[case, way] = str(reason)
+    page = table(found, absent, arguments.runs, load)
+    print(page)
+    if arguments.page:
+        arguments.page.write_text(page)
+    if arguments.json:
+        arguments.json.write_text(json.dumps([{"case": case, "way": way, "runs": runs} for (case, way), runs in found.items()]))
+
+
+if __name__ == "__main__":
+    main()
