@@ -39,6 +39,17 @@ enum Edit<V> {
     TookAll,
 }
 
+impl<V> Edit<V> {
+    /// How many names stand for something more after it.
+    fn more(&self) -> isize {
+        match self {
+            Self::Give(..) => 1,
+            Self::Take(_) => -1,
+            Self::TakeAll | Self::TookAll => 0,
+        }
+    }
+}
+
 /// A change that is under way.
 #[derive(Debug)]
 struct InFlight<V> {
@@ -74,12 +85,14 @@ struct Changes<V> {
     newest: HashMap<Name, usize, Keyed>,
     /// The newest that takes all names away.
     took_all: Option<usize>,
+    /// Names that these give, less those that they take away.
+    more: isize,
 }
 
 impl<V> Changes<V> {
     fn new(hash_key: Keyed) -> Self {
         let newest = HashMap::with_hasher(hash_key);
-        Self { changes: VecDeque::new(), first: 0, newest, took_all: None }
+        Self { changes: VecDeque::new(), first: 0, newest, took_all: None, more: 0 }
     }
 
     fn push(&mut self, edit: Edit<V>, pipeline: u64) {
@@ -90,6 +103,7 @@ impl<V> Changes<V> {
             }
             Edit::TakeAll | Edit::TookAll => self.took_all = Some(number),
         }
+        self.more += edit.more();
         self.changes.push_back(InFlight { edit, pipeline });
     }
 
@@ -97,6 +111,7 @@ impl<V> Changes<V> {
         let InFlight { edit, .. } = self.changes.pop_front()?;
         let number = self.first;
         self.first += 1;
+        self.more -= edit.more();
         match &edit {
             Edit::Give(name, _) | Edit::Take(name) if self.newest.get(name) == Some(&number) => {
                 self.newest.remove(name);
@@ -141,6 +156,19 @@ impl<V> Journal<V> {
     /// How many names are kept, those in flight among them.
     pub(super) fn names(&self) -> usize {
         self.names
+    }
+
+    /// How many names stand for something, for a message that is sent now; more, where names were given
+    /// before all were taken away.
+    pub(super) fn standing(&self) -> usize {
+        let confirmed = self.confirmed.len();
+        match &self.in_flight {
+            None => confirmed,
+            Some(changes) if changes.took_all.is_some() => {
+                changes.changes.iter().filter(|change| change.given().is_some()).count()
+            }
+            Some(changes) => confirmed.saturating_add_signed(changes.more),
+        }
     }
 
     /// Bytes of these names.
@@ -388,6 +416,27 @@ mod tests {
                 check(&mut own, &done(&confirmed, &in_flight), &in_flight);
             }
         }
+    }
+
+    #[test]
+    fn a_name_that_is_being_taken_away_makes_room() {
+        let mut names = Journal::new(Keyed(7));
+        names.insert((*b"a").into(), 1);
+        for (given, taken) in [(b"b", b"a"), (b"c", b"b")] {
+            names.take(taken, 0);
+            assert_eq!(names.standing(), 0);
+            names.give((*given).into(), 2, 0);
+            assert_eq!(names.standing(), 1);
+        }
+        names.confirm();
+        names.ignore();
+        names.ignore();
+        names.ignore();
+        assert_eq!((names.standing(), names.is_settled()), (0, true));
+        names.give((*b"d").into(), 3, 1);
+        names.take_all(1);
+        names.give((*b"e").into(), 4, 1);
+        assert!(names.standing() <= 2);
     }
 
     #[test]

@@ -24,7 +24,7 @@ impl<S: Socket> Client<S> {
 
     /// Whether it may give one name more.
     pub(super) fn has_room_for_name(&self) -> Result<(), TooManyStatements> {
-        let count = self.statements.as_ref().map_or(0, |names| names.names().names());
+        let count = self.statements.as_ref().map_or(0, |names| names.names().standing());
         if count < limits::CLIENT_STATEMENTS_MAX { Ok(()) } else { Err(TooManyStatements) }
     }
 

@@ -271,6 +271,7 @@ impl RequestQueue {
             && matches!(self.front(), Some(Request::Sync | Request::Query))
             && self.position == Position::Between
             && self.in_doubt == InDoubt::No
+            && self.front_change().is_none()
     }
 
     /// What the first entries owe, if they are those of a plain pipeline or Query.

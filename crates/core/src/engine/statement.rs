@@ -159,6 +159,12 @@ pub struct Statement {
 }
 
 impl Statement {
+    /// Whether its rows are described anew for each portal: those of another statement, or of a cursor. Of
+    /// such statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
+    pub(super) fn describes_rows_anew(&self) -> bool {
+        begins_with_any(self.text(), &[b"fetch", b"execute", b"explain", b"show", b"call"])
+    }
+
     /// Whether it is to be made anew.
     #[inline]
     pub(super) fn is_superseded(&self) -> bool {

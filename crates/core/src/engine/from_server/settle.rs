@@ -210,7 +210,7 @@ impl<S: Socket> Relay<'_, S> {
         if !self.backend.requests.has_come_to(extra.settles_in) {
             return;
         }
-        extra.discarded = tag == b"DISCARD ALL\0" && extra.discarding.is_some();
+        extra.discarded |= tag == b"DISCARD ALL\0" && extra.discarding.is_some();
         if std::mem::take(&mut extra.forgetting) {
             self.backend.uncertain = false;
             self.backend.statements.settle();
@@ -461,19 +461,19 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     let set_again = std::mem::take(&mut extra.set_again);
     let discarding = extra.discarding.take();
     extra.discarded = false;
+    // Bound and not executed, it has done nothing.
+    let worked = discarded && discarding.is_some();
+    let nothing_done = discarding.is_some() && !worked;
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed
         && backend.status == TransactionStatus::Idle;
-    if !failed
-        && discarding.is_some()
-        && let Some(listening) = &mut extra.listening
-    {
+    if worked && let Some(listening) = &mut extra.listening {
         listening.discard();
     }
-    if failed && let Some(pins) = discarding {
+    if let Some(pins) = discarding.filter(|_| !worked) {
         client.pins = client.pins.union(pins);
-    } else if discarding.is_some() {
+    } else if worked {
         extra.by_sql = None;
         backend.by_sql = None;
         if let Some(doubt) = &mut backend.unverified {
@@ -493,10 +493,10 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     if let Some((before, _)) = untold {
         believed = before;
     }
-    if failed || resetting == Resetting::No {
+    if failed || nothing_done || resetting == Resetting::No {
         client.desired = backend.applied.clone();
     } else {
-        let reset = Reset { resetting: &resetting, discards: discarding.is_some(), set_again };
+        let reset = Reset { resetting: &resetting, discards: worked, set_again };
         let (applied, desired) = reset.settings(backend, &client.record.start);
         let mut interner = backend.pool.interner();
         backend.applied = interner.share(applied.build());

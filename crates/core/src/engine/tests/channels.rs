@@ -267,7 +267,8 @@ fn a_client_that_has_discarded_all_is_notified_of_nothing() {
             world.send(&client, &sync());
         }
         assert_eq!(server.kinds(), "PBES");
-        world.send(&server, &answers("12CI"));
+        let discarded = message(b'C', b"DISCARD ALL\0");
+        world.send(&server, &[answers("12"), discarded, answers("I")].concat());
         if !start.is_empty() {
             world.send(&client, &sync());
             assert_eq!(server.kinds(), "");

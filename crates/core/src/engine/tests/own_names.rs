@@ -36,6 +36,19 @@ fn client_with_own_p(world: &mut World) -> (Peer, Peer) {
     (client, server)
 }
 
+/// A lock would be left to another client.
+#[test]
+fn a_discard_all_that_is_bound_and_not_executed_ends_no_pin() {
+    let mut world = World::new(1);
+    let client = world.client();
+    world.send(&client, &query("CREATE TEMP TABLE t (v int)"));
+    let server = world.servers[0].clone();
+    world.send(&server, &answers("CI"));
+    world.send(&client, &[parse("", "DISCARD ALL"), bind(""), sync()].concat());
+    world.send(&server, &answers("12I"));
+    assert_eq!(world.idle_backends(), 0, "it has not been executed");
+}
+
 #[test]
 fn a_discard_all_that_is_bound_and_not_executed_takes_no_name_away() {
     let mut world = World::new(1);

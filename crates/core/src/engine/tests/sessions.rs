@@ -752,7 +752,8 @@ fn what_comes_behind_a_discard_all_pins_again() {
     let one = |text: &str| [parse("", text), bind(""), execute()].concat();
     let pipeline = [one("DISCARD ALL"), one("SET statement_timeout = 1"), sync()].concat();
     world.send(&client, &pipeline);
-    world.send(&server, &answers("12C12CI"));
+    let discarded = message(b'C', b"DISCARD ALL\0");
+    world.send(&server, &[answers("12"), discarded, answers("12CI")].concat());
     let sent = server.received();
     assert_eq!(kinds(&sent), "PBEPBESQ");
     let text = String::from_utf8_lossy(&sent).into_owned();
@@ -765,12 +766,12 @@ const HIDDEN_LISTEN: &str = "DO 'BEGIN LISTEN a; END'";
 #[test]
 fn the_pin_of_listen_ends_with_an_unlisten_that_worked() {
     for (sent, answer, ends) in [
-        (query("UNLISTEN *"), "CI", true),
-        (query("UNLISTEN *"), "EI", false),
-        ([query("UNLISTEN *"), query(HIDDEN_LISTEN)].concat(), "CI", false),
-        (query("UNLISTEN a"), "CI", false),
-        (query("DISCARD ALL"), "CI", true),
-        (query("DISCARD ALL"), "EI", false),
+        (query("UNLISTEN *"), answers("CI"), true),
+        (query("UNLISTEN *"), answers("EI"), false),
+        ([query("UNLISTEN *"), query(HIDDEN_LISTEN)].concat(), answers("CI"), false),
+        (query("UNLISTEN a"), answers("CI"), false),
+        (query("DISCARD ALL"), [message(b'C', b"DISCARD ALL\0"), answers("I")].concat(), true),
+        (query("DISCARD ALL"), answers("EI"), false),
     ] {
         let mut world = World::new(1);
         let client = world.client();
@@ -778,7 +779,7 @@ fn the_pin_of_listen_ends_with_an_unlisten_that_worked() {
         let server = world.servers[0].clone();
         world.send(&server, &answers("CI"));
         world.send(&client, &sent);
-        world.send(&server, &answers(answer));
+        world.send(&server, &answer);
         if server.kinds() == "QQQ" {
             world.send(&server, &answers("CI"));
         }

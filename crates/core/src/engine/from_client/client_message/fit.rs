@@ -71,7 +71,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         mut named: ClientStatement,
     ) -> Result<Option<ClientStatement>, Halt> {
         loop {
-            let told = named.seen.told();
+            let mut told = named.seen.told();
+            if named.statement.describes_rows_anew() {
+                told.rows = 0;
+            }
             let copy = self.backend.statements.get(named.statement.id);
             let lack = match copy {
                 Some(copy) if told == Shape::default() => {
