@@ -90,8 +90,14 @@ fn options(config: &LinkConfig) -> Result<Options, String> {
 /// What is wrong with the files that `config` names.
 fn check(config: &LinkConfig) -> Option<String> {
     let key = Key::load(&config.key).err().map(|error| error.to_string());
-    let wrong =
-        key.or_else(|| config.peers_file.as_deref().and_then(|file| read_peers(file).err()));
+    let wrong = key.or_else(|| match config.peers_file.as_deref().map(read_peers) {
+        Some(Err(error)) => Some(error),
+        // Not silently: a key that is taken out shall not stay in force.
+        Some(Ok(peers)) if peers.is_empty() && config.peers.is_empty() => {
+            Some("no key of a peer would be left: to let no peer in, remove the link".to_owned())
+        }
+        _ => None,
+    });
     wrong.map(|message| format!("[link.{}]: {message}", config.name))
 }
 
@@ -103,41 +109,58 @@ impl Links {
     /// Starts, changes and ends links, so that these run.
     ///
     /// # Errors
-    /// What is wrong with files that they name: all stays as it was. And what cannot be listened on: the
-    /// others run.
+    /// What is wrong with files that they name, and what cannot be listened on: those run that ran before.
     pub fn put_in_force(&self, wanted: &[LinkConfig]) -> Result<(), Vec<String>> {
         let wrong: Vec<String> = wanted.iter().filter_map(check).collect();
         if !wrong.is_empty() {
             return Err(wrong);
         }
-        let mut running = self.running();
-        let mut before = std::mem::take(&mut *running);
-        let mut start = Vec::new();
-        for config in wanted {
-            let Some(mut one) = before.remove(&config.name) else {
-                start.push(config);
-                continue;
-            };
-            if one.differs_by_peers(config) {
-                // Also where nothing differs: the file is read again.
-                let (fixed, file) = (config.peers.clone(), config.peers_file.clone());
-                let _ = one.control.give(Order::Peers { fixed, file });
-                one.config = config.clone();
-                running.insert(config.name.clone(), one);
-            } else {
-                one.end(); // what it listens on is free then
-                start.push(config);
-            }
-        }
-        before.into_values().for_each(Running::end);
-        let mut wrong = Vec::new();
-        for config in start {
+        let (ended, start) = self.sort(wanted);
+        // (Without the lock: dials wait for that.)
+        let before: Vec<LinkConfig> = ended.iter().map(|one| one.config.clone()).collect();
+        ended.into_iter().for_each(Running::end); // what they listen on is free then
+        let (mut started, mut wrong) = (Vec::new(), Vec::new());
+        for config in &start {
             match Running::start(config) {
-                Ok(one) => drop(running.insert(config.name.clone(), one)),
+                Ok(one) => started.push(one),
                 Err(error) => wrong.push(error),
             }
         }
+        if !wrong.is_empty() {
+            started.drain(..).for_each(Running::end);
+            for config in &before {
+                match Running::start(config) {
+                    Ok(one) => started.push(one),
+                    Err(error) => error!("a link does not go on as before: {error}"),
+                }
+            }
+        }
+        self.running().extend(started.into_iter().map(|one| (one.config.name.clone(), one)));
         if wrong.is_empty() { Ok(()) } else { Err(wrong) }
+    }
+
+    /// Takes out what is to end, and says what is to start. What goes on is told of its keys.
+    fn sort(&self, wanted: &[LinkConfig]) -> (Vec<Running>, Vec<LinkConfig>) {
+        let mut running = self.running();
+        let mut before = std::mem::take(&mut *running);
+        let (mut ended, mut start) = (Vec::new(), Vec::new());
+        for config in wanted {
+            match before.remove(&config.name) {
+                Some(mut one) if one.differs_by_peers(config) && !one.thread.is_finished() => {
+                    // Also where nothing differs: the file is read again.
+                    let (fixed, file) = (config.peers.clone(), config.peers_file.clone());
+                    let _ = one.control.give(Order::Peers { fixed, file });
+                    one.config = config.clone();
+                    running.insert(config.name.clone(), one);
+                }
+                other => {
+                    ended.extend(other);
+                    start.push(config.clone());
+                }
+            }
+        }
+        ended.extend(before.into_values());
+        (ended, start)
     }
 
     /// A connection over the link `name` to `target`, `host:port`. That the far end reaches it shows when
@@ -150,6 +173,10 @@ impl Links {
         let Some(one) = running.get(name) else {
             return Err(io::Error::new(io::ErrorKind::NotFound, format!("no link {name} runs")));
         };
+        if one.thread.is_finished() {
+            let message = format!("the link {name} has ended; RELOAD starts it again");
+            return Err(io::Error::new(io::ErrorKind::NotConnected, message));
+        }
         let (own, carried) = UnixStream::pair()?;
         own.set_nonblocking(true)?;
         carried.set_nonblocking(true)?;
