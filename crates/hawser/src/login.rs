@@ -662,10 +662,11 @@ impl Login {
         let sent = proved.password.as_deref().and_then(|sent| std::str::from_utf8(sent).ok());
         let credentials = match (secret, sent) {
             // The client has sent what the stored form does not give.
-            // Of one whom an LDAP server knows nothing is stored here.
-            (Secret::Md5(_) | Secret::Scram(_) | Secret::None, Some(sent)) => {
+            (Secret::Md5(_) | Secret::Scram(_), Some(sent)) if proved.fits_stored => {
                 access.credentials_shown(user, sent, secret)
             }
+            // Of one whom an LDAP server or PAM knows nothing is stored here.
+            (Secret::None, Some(sent)) => access.credentials_shown(user, sent, secret),
             _ => access.credentials_from(user, secret),
         };
         if let (Some(keys), Secret::Scram(_)) = (&proved.keys, secret) {

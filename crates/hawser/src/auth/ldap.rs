@@ -83,6 +83,19 @@ enum Filter {
     Text(String),
 }
 
+/// The name that a simple bind is made with.
+///
+/// # Errors
+/// The user's name has what would make another of it (RFC 4514, section 2.4), so that one entry had many
+/// names here.
+pub fn bind_name(prefix: &str, user: &str, suffix: &str) -> Result<String, String> {
+    const FORBIDDEN: [char; 10] = [',', '+', '"', '\\', '<', '>', ';', '=', '#', '\0'];
+    if user.contains(FORBIDDEN) || user.trim() != user {
+        return Err("invalid character in user name for LDAP authentication".to_owned());
+    }
+    Ok(format!("{prefix}{user}{suffix}"))
+}
+
 impl LdapSearch {
     /// The filter that finds `user`.
     ///
@@ -285,6 +298,15 @@ mod tests {
         match rule.way {
             LdapWay::Search(search) => search,
             LdapWay::Simple { .. } => panic!("{rule:?}"),
+        }
+    }
+
+    #[test]
+    fn a_name_that_would_make_another_of_the_bind_is_refused() {
+        let name = |user: &str| bind_name("uid=", user, ",ou=people");
+        assert_eq!(name("ann o'hara").as_deref(), Ok("uid=ann o'hara,ou=people"));
+        for user in ["x,ou=admins", "a+b", " ann", "ann ", "a=b", "a\\2c", "a\0", "a#b", "\"a\""] {
+            assert!(name(user).is_err(), "{user:?}");
         }
     }
 

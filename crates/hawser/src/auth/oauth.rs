@@ -156,7 +156,10 @@ pub(crate) fn url(text: &str) -> Result<String, String> {
     let local = ["http://127.0.0.1", "http://[::1]", "http://localhost"];
     let is_local = local.iter().any(|local| {
         let rest = text.strip_prefix(local);
-        rest.is_some_and(|rest| rest.starts_with([':', '/']))
+        rest.is_some_and(|rest| {
+            // (What stands before an @ is no host.)
+            rest.starts_with([':', '/']) && !rest.split('/').next().unwrap_or(rest).contains('@')
+        })
     });
     match text.starts_with("https://") || is_local {
         true => Ok(text.to_owned()),

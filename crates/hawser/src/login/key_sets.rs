@@ -6,8 +6,10 @@
 //!                      └─► not known: read again, at most once every AGAIN
 //! ```
 //! # Invariants
-//! * of one source there is one reading at a time: whoever waits for it takes what it brings
-//! * after a failed reading nobody waits for another within [`AFTER_FAILURE`]
+//! * of one source there is one reading at a time: a login without keys waits for it and takes what it
+//!   brings, one that has some goes on with these
+//! * after a failed reading no login waits for another within [`AFTER_FAILURE`], or [`AGAIN`] where there are
+//!   keys
 //! * keys that cannot be read again are used for [`STALE_MAX`] at most: what an issuer has withdrawn ends
 //!
 //! # Limits  no redirects, no proxies; HTTP/1.1
@@ -45,12 +47,21 @@ const DOCUMENT_BYTES_MAX: usize = 1 << 20;
 
 /// The keys of all issuers.
 #[derive(Debug, Default)]
-pub struct KeySets(Mutex<HashMap<KeySource, Arc<AsyncMutex<Held>>>>);
+pub struct KeySets(Mutex<HashMap<KeySource, Arc<Held>>>);
 
+/// The keys of one issuer.
 #[derive(Debug, Default)]
 struct Held {
-    keys: Option<(Instant, Arc<KeySet>)>,
-    failed: Option<(Instant, String)>,
+    /// With the moment at which they were read.
+    keys: Mutex<Option<(Instant, Arc<KeySet>)>>,
+    /// Held by what reads them: when and why that has failed, if it has.
+    reading: AsyncMutex<Option<(Instant, String)>>,
+}
+
+impl Held {
+    fn keys(&self) -> Option<(Instant, Arc<KeySet>)> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
 }
 
 /// How documents are fetched.
@@ -77,21 +88,30 @@ impl KeySets {
             let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             all.entry(source.clone()).or_default().clone()
         };
-        let mut held = held.lock().await;
         let again = match source {
             KeySource::File(_) => FILE_AGAIN,
             KeySource::Url(_) | KeySource::Discovery(_) => AGAIN,
         };
         let enough = if anew { again } else { KEPT };
-        let kept = held.keys.clone();
-        if let Some((read, keys)) = &kept
-            && read.elapsed() < enough
-        {
-            return Ok(keys.clone());
+        let fresh = |held: &Held| {
+            held.keys().filter(|(read, _)| read.elapsed() < enough).map(|(_, keys)| keys)
+        };
+        if let Some(keys) = fresh(&held) {
+            return Ok(keys);
         }
-        let fallback = kept.filter(|(read, _)| read.elapsed() < STALE_MAX).map(|(_, keys)| keys);
-        if let Some((failed, reason)) = &held.failed
-            && failed.elapsed() < AFTER_FAILURE
+        let usable = held.keys().filter(|(read, _)| read.elapsed() < STALE_MAX);
+        let fallback = usable.map(|(_, keys)| keys);
+        let mut failed = match (&fallback, held.reading.try_lock()) {
+            (_, Ok(failed)) => failed,
+            (Some(keys), Err(_)) => return Ok(keys.clone()),
+            (None, Err(_)) => held.reading.lock().await,
+        };
+        if let Some(keys) = fresh(&held) {
+            return Ok(keys); // another login has read them
+        }
+        let pause = if fallback.is_some() { again } else { AFTER_FAILURE };
+        if let Some((when, reason)) = &*failed
+            && when.elapsed() < pause
         {
             return fallback.ok_or_else(|| reason.clone());
         }
@@ -102,12 +122,14 @@ impl KeySets {
         match read {
             Ok(keys) => {
                 let keys = Arc::new(keys);
-                *held = Held { keys: Some((Instant::now(), keys.clone())), failed: None };
+                let now = Some((Instant::now(), keys.clone()));
+                *held.keys.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                *failed = None;
                 Ok(keys)
             }
             Err(reason) => {
                 tracing::warn!(%reason, "the keys of an issuer of tokens cannot be read");
-                held.failed = Some((Instant::now(), reason.clone()));
+                *failed = Some((Instant::now(), reason.clone()));
                 fallback.ok_or(reason)
             }
         }

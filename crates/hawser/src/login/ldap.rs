@@ -15,8 +15,11 @@ use rustls::ClientConfig;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use crate::auth::ldap::{LdapRule, LdapScope, LdapSearch, LdapWay};
+use crate::auth::ldap::{LdapRule, LdapScope, LdapSearch, LdapWay, bind_name};
 use crate::config::Password;
+
+/// A server that does not answer leaves time for so many in all.
+const SERVERS_TRIED: u32 = 3;
 
 /// A connection and the task that drives it, which ends with it.
 struct Session {
@@ -45,7 +48,7 @@ pub(super) async fn check(
     if password.is_empty() {
         return Ok(Err("the password is empty".to_owned()));
     }
-    let asked = timeout(within, ask(rule, tls, user, password));
+    let asked = timeout(within, ask(rule, tls, user, password, within));
     asked.await.unwrap_or_else(|_| Err(format!("no answer within {} s", within.as_secs_f32())))
 }
 
@@ -54,16 +57,20 @@ async fn ask(
     tls: Arc<ClientConfig>,
     user: &str,
     password: &str,
+    within: Duration,
 ) -> Result<Result<(), String>, String> {
     let name = match &rule.way {
-        LdapWay::Simple { prefix, suffix } => format!("{prefix}{user}{suffix}"),
-        LdapWay::Search(search) => match find(rule, &tls, search, user).await? {
+        LdapWay::Simple { prefix, suffix } => match bind_name(prefix, user, suffix) {
+            Ok(name) => name,
+            Err(reason) => return Ok(Err(reason)),
+        },
+        LdapWay::Search(search) => match find(rule, &tls, search, user, within).await? {
             Ok(name) => name,
             Err(reason) => return Ok(Err(reason)),
         },
     };
     // A connection of its own, as PostgreSQL's: what the first was bound as counts for nothing.
-    let mut session = connect(rule, &tls).await?;
+    let mut session = connect(rule, &tls, within).await?;
     let bound = session.ldap.simple_bind(&name, password).await.map_err(|error| told(&error))?;
     let _ = session.ldap.unbind().await;
     Ok(match bound.rc {
@@ -78,12 +85,13 @@ async fn find(
     tls: &Arc<ClientConfig>,
     search: &LdapSearch,
     user: &str,
+    within: Duration,
 ) -> Result<Result<String, String>, String> {
     let filter = match search.filter(user) {
         Ok(filter) => filter,
         Err(reason) => return Ok(Err(reason)),
     };
-    let mut session = connect(rule, tls).await?;
+    let mut session = connect(rule, tls, within).await?;
     let (dn, bind_password) = (&search.bind_dn, search.bind_password.as_ref());
     let bind_password = bind_password.map_or("", Password::expose);
     let bound = session.ldap.simple_bind(dn, bind_password).await.map_err(|error| told(&error))?;
@@ -110,10 +118,17 @@ async fn find(
 }
 
 /// A connection to the first server that can be reached.
-async fn connect(rule: &LdapRule, tls: &Arc<ClientConfig>) -> Result<Session, String> {
+async fn connect(
+    rule: &LdapRule,
+    tls: &Arc<ClientConfig>,
+    within: Duration,
+) -> Result<Session, String> {
     let mut last = String::new();
     for url in &rule.urls {
-        let settings = LdapConnSettings::new().set_config(tls.clone()).set_starttls(rule.start_tls);
+        let settings = LdapConnSettings::new()
+            .set_config(tls.clone())
+            .set_starttls(rule.start_tls)
+            .set_conn_timeout(within / SERVERS_TRIED);
         match LdapConnAsync::with_settings(settings, url).await {
             Ok((connection, ldap)) => {
                 let drive = tokio::spawn(async move {

@@ -3,7 +3,7 @@
 //! # Model
 //! ```text
 //!   login ─► hawser pam-check: service, user, host and password on its standard input, each with a NUL
-//!         ◄── exit code: 0 right; REFUSED, with the reason on standard output; else it could not be asked
+//!         ◄── exit code: ACCEPTED; REFUSED, with the reason on standard output; else it could not be asked
 //! ```
 //! # Why a process of its own
 //! A module blocks for as long as it likes and keeps what it likes in memory. The process is killed after the bound, with what
@@ -25,6 +25,7 @@ use tokio::process::Command;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
+use crate::process;
 use crate::process::group::ProcessGroup;
 
 /// What the command line calls the other end.
@@ -33,6 +34,8 @@ pub const COMMAND: &str = "pam-check";
 const OURSELVES: &str = "/proc/self/exe";
 /// Exit code: PAM has been asked, and says no.
 const REFUSED: u8 = 3;
+/// Not 0: a module that ends the process by exit(0) has let nobody in.
+const ACCEPTED: u8 = 43;
 const QUESTION_BYTES_MAX: u64 = 256 * 1024;
 const REASON_BYTES_MAX: u64 = 4096;
 /// Processes at one time: a storm of logins waits for its turn, within each one's bound.
@@ -87,7 +90,7 @@ async fn ask(question: &Question) -> Result<Result<(), String>, String> {
     let status = running.wait().await.map_err(told)?;
     let reason = String::from_utf8_lossy(&reason).trim().to_owned();
     match status.code() {
-        Some(0) => Ok(Ok(())),
+        Some(code) if code == i32::from(ACCEPTED) => Ok(Ok(())),
         Some(code) if code == i32::from(REFUSED) => Ok(Err(reason)),
         _ => Err(format!("{COMMAND} ended with {status}: {reason}")),
     }
@@ -95,6 +98,7 @@ async fn ask(question: &Question) -> Result<Result<(), String>, String> {
 
 /// The other end: `hawser pam-check`.
 pub fn answer() -> ExitCode {
+    process::set_dumpable(false); // an exec has undone that, and a module may crash
     let mut input = Vec::new();
     let read = std::io::stdin().lock().take(QUESTION_BYTES_MAX).read_to_end(&mut input);
     let mut parts = input.split(|byte| *byte == 0).map(CString::new);
@@ -107,7 +111,7 @@ pub fn answer() -> ExitCode {
     };
     let host = (!host.is_empty()).then_some(host.as_c_str());
     match pam::check(&service, &user, &password, host) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(ACCEPTED),
         Err(error) => {
             crate::cli::print(&format!("{error}\n"));
             match error {

@@ -182,6 +182,9 @@ pub struct Proved {
     pub keys: Option<ScramKeys>,
     /// The password that the user has sent in clear text, and that was right.
     pub password: Option<Box<[u8]>>,
+    /// Who has found it right is Hawser, by what is stored of the user: not an LDAP server or PAM, whose
+    /// password may be another than PostgreSQL's.
+    pub fits_stored: bool,
     /// What is still to be sent before AuthenticationOk.
     pub last_message: Vec<u8>,
 }
@@ -342,7 +345,10 @@ impl Proving<'_> {
         };
         let reason = self.password_reason(Method::Password);
         match off_thread(self.service, check).await? {
-            Some(password) => Ok(Proved { password: Some(password), ..Proved::default() }),
+            Some(password) => {
+                let password = Some(password);
+                Ok(Proved { password, fits_stored: true, ..Proved::default() })
+            }
             None => self.refuse(rule, reason),
         }
     }
