@@ -23,11 +23,15 @@ import sys
 import tempfile
 import time
 
+from cluster import free_port, stop
+from cpu import process_cpu_s
+
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent
 HAWSER = os.environ.get("HAWSER", str(ROOT / "target/release/hawser"))
 PG_BIN = pathlib.Path(os.environ.get("PG_BIN", "/usr/lib/postgresql/15/bin"))
 CHAOS = HERE / "bypass_chaos.py"
+STOP_S = 20
 
 
 def own_mounts():
@@ -52,12 +56,6 @@ def within(past, *command):
     return [HAWSER, "bypass", "run", "--", *map(str, command)] if past else list(map(str, command))
 
 
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
-
-
 def wait_for_port(port, seconds=20):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -72,16 +70,6 @@ def line(what, tcp, past, unit="", note=""):
     a, b = statistics.median(tcp), statistics.median(past)
     ratio = statistics.median(y / x for x, y in zip(tcp, past) if x) if any(tcp) else float("nan")
     print(f"{what:<56} {a:>12.2f} {b:>12.2f} {unit:<8} {ratio:>6.2f}{'  ' + note if note else ''}", flush=True)
-
-
-def end(process, number=signal.SIGTERM):
-    with contextlib.suppress(ProcessLookupError):
-        process.send_signal(number)
-    try:
-        process.wait(20)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
 
 
 @contextlib.contextmanager
@@ -104,7 +92,7 @@ def postgres(directory, past):
         subprocess.run([PG_BIN / "pgbench", "-i", "-q", "-s", "5"], env=environment, check=True, capture_output=True)
         yield port, environment
     finally:
-        end(server, signal.SIGTERM if past else signal.SIGINT)
+        stop(server, signal.SIGTERM if past else signal.SIGINT, STOP_S)
 
 
 def pgbench(environment, past, clients, seconds):
@@ -135,11 +123,6 @@ def case_pgbench(arguments):
                     line(f"pgbench -S prepared, direct, {clients} connections, {what}", *([t[column] for t in turn] for turn in turns), unit)
 
 
-def cpu_seconds(pid):
-    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 @contextlib.contextmanager
 def pooler(directory, port, enable):
     here = free_port()
@@ -164,7 +147,7 @@ password = "p"
         wait_for_port(here)
         yield here, server.pid
     finally:
-        end(server)
+        stop(server, limit_s=STOP_S)
 
 
 def case_hawser(arguments):
@@ -177,10 +160,10 @@ def case_hawser(arguments):
                 turns, costs = [[], []], [[], []]
                 for _ in range(arguments.rounds):
                     for past, (here, pid) in enumerate(poolers):
-                        before = cpu_seconds(pid)
+                        before = process_cpu_s(pid)
                         said = pgbench({**environment, "PGPORT": str(here), "PGPASSWORD": "p"}, False, clients, arguments.seconds)
                         turns[past].append(said)
-                        costs[past].append((cpu_seconds(pid) - before) / (said[0] * arguments.seconds) * 1e6)
+                        costs[past].append((process_cpu_s(pid) - before) / (said[0] * arguments.seconds) * 1e6)
                 for column, what, unit in ((0, "TPS", ""), (1, "p50", "us"), (2, "p99", "us")):
                     line(f"through Hawser, both legs, {clients} connections, {what}", *([t[column] for t in turn] for turn in turns), unit)
                 line(f"through Hawser, both legs, {clients} connections, CPU", *costs, "us")
@@ -203,7 +186,7 @@ def case_redis(arguments):
                 row = done.stdout.splitlines()[-1].replace('"', "").split(",")
                 turns[past].append((float(row[1]), float(row[4]), float(row[6])))
             finally:
-                end(serving)
+                stop(serving, limit_s=STOP_S)
     for column, what, unit in ((0, "requests/s", ""), (1, "p50", "ms"), (2, "p99", "ms")):
         line(f"redis-benchmark c50 GET, {what}", *([t[column] for t in turn] for turn in turns), unit)
 
@@ -319,7 +302,7 @@ def case_churn(arguments):
         print(f"{count} connections opened and closed in {time.monotonic() - begin:.0f} s: {said['sockets']} sockets left, kernel's slabs "
               f"{(slab_kb() - before) / 1024:+.1f} MB, {said['redirected']} messages past TCP", flush=True)
     finally:
-        end(holder)
+        stop(holder, limit_s=STOP_S)
 
 
 def case_chaos(arguments):

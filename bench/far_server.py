@@ -1,5 +1,6 @@
 """What the benchmarks over the laboratory's networks share: their server, and what their figures are made of."""
 
+import contextlib
 import os
 import pathlib
 import pwd
@@ -21,6 +22,15 @@ def as_server():
 def run(*command, **how):
     how.setdefault("check", True)
     return subprocess.run([str(word) for word in command], capture_output=True, text=True, **how)
+
+
+def ended(processes):
+    """Waits for processes whose network has gone, and ends those that have not."""
+    for process in processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(5)
+        if process.poll() is None:
+            process.kill()
 
 
 class Cluster:

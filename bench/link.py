@@ -29,8 +29,9 @@ import sys
 import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-HAWSER = os.environ.get("HAWSER", str(ROOT / "target/release/hawser"))
+import cpu
+from far_server import HAWSER, ended, rate, run
+
 WAYS = ("plain", "manage", "link", "ssh", "stunnel")
 STEADY_S = 15.0  # so long a search for paths may take
 LINK, FAR = 7001, 7000
@@ -95,9 +96,11 @@ class NotHere(Exception):
     """A way, or a network, that this machine cannot do."""
 
 
-def run(*command, **how):
-    how.setdefault("check", True)
-    return subprocess.run([str(word) for word in command], capture_output=True, text=True, **how)
+def is_python(pid):
+    """Whether it is one of the programs at the ends."""
+    with contextlib.suppress(OSError):
+        return b"python" in pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0]
+    return False
 
 
 class Network:
@@ -203,34 +206,14 @@ class Network:
 
     def processor_seconds(self):
         """What the way itself has used: not the programs at its ends."""
-        ticks = 0
-        for process in self.started:
-            for line in run("ps", "-o", "pid=,cputimes=,args=", "--ppid", process.pid, check=False).stdout.splitlines() + run("ps", "-o", "pid=,cputimes=,args=", "-p", process.pid, check=False).stdout.splitlines():
-                pid, _, arguments = line.split(None, 2)
-                if "python" in arguments.split()[0]:
-                    continue
-                with contextlib.suppress(OSError):
-                    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-                    ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+        ours = cpu.tree(process.pid for process in self.started)
+        return sum(cpu.process_cpu_s(pid) for pid in ours if not is_python(pid))
 
     def __exit__(self, *_):
         for process in reversed(self.started):
             process.terminate()
         run(HAWSER, "lab", "down", self.name, check=False)
-        for process in self.started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-            if process.poll() is None:
-                process.kill()
-
-
-def rate(points, begin, end):
-    """Mbit/s between two moments."""
-    inside = [point for point in points if begin <= point[0] <= end]
-    if len(inside) < 2:
-        return 0.0
-    return (inside[-1][1] - inside[0][1]) * 8 / 1e6 / max(inside[-1][0] - inside[0][0], 1e-9)
+        ended(self.started)
 
 
 def case_per_flow(network, seconds):

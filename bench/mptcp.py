@@ -17,7 +17,6 @@ It needs root, PostgreSQL's server and client, and MPTCP in the kernel.
 """
 
 import argparse
-import contextlib
 import json
 import os
 import pathlib
@@ -29,7 +28,7 @@ import sys
 import tempfile
 import time
 
-from far_server import HAWSER, ROOT, ROW_BYTES, ROWS, TABLE_BYTES, Cluster, as_server, late_share, median, rate, run, shown
+from far_server import HAWSER, ROOT, ROW_BYTES, ROWS, TABLE_BYTES, Cluster, as_server, ended, late_share, median, rate, run, shown
 from plot import BOTTOM, GRID, HEIGHT, LEFT, RIGHT, TOP, WIDTH, COLOURS, step_of, text
 
 CEILING = 75.3  # Mbit/s: 8 classes of 10 Mbit/s, less headers
@@ -84,11 +83,7 @@ class Laboratory:
                 run(*self.inside(host, HAWSER, "mptcp", "undo"), check=False)
         run(*as_server(), f"{self.cluster.bin}/pg_ctl", "-D", self.cluster.data, "-m", "immediate", "stop", check=False, cwd="/")
         run(HAWSER, "lab", "down", self.name, check=False)
-        for process in self.started:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
-            if process.poll() is None:
-                process.kill()
+        ended(self.started)
 
     def client(self, *command):
         """A command on the near host, in this way."""

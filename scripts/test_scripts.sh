@@ -106,6 +106,30 @@ LOG
     equal "$(unsteady_names "$scratch/log" | tr '\n' '|')" "test_limits.test_one|driver.asyncpg.copy|"
 }
 
+runs_a_failed_test_of_cargo_once_more() {
+    . scripts/test.sh
+    say() { :; }
+    # shellcheck disable=SC2317
+    cargo() { # a test that passes alone, one that never does, one that is not found
+        case "$*" in
+        *steady*) echo "test result: FAILED. 0 passed; 1 failed; 0 ignored" && return 101 ;;
+        *gone*) echo "test result: ok. 0 passed; 0 failed; 0 ignored" ;;
+        *) echo "test result: ok. 1 passed; 0 failed; 0 ignored" ;;
+        esac
+    }
+    local log=$scratch/log
+    echo "test a::slow ... FAILED" >"$log"
+    cargo_tests_pass_alone 1 "$log"
+    equal "$(unsteady_names "$log")" a::slow
+    echo "test a::slow ... FAILED" >"$log"
+    refutes cargo_tests_pass_alone 2 "$log" # a program that died counts and has no name
+    echo "test a::steady ... FAILED" >"$log"
+    refutes cargo_tests_pass_alone 1 "$log"
+    echo "test a::gone ... FAILED" >"$log"
+    refutes cargo_tests_pass_alone 1 "$log"
+    equal "$(unsteady_names "$log")" ""
+}
+
 counts_faults() {
     . scripts/test.sh
     logs=$scratch
@@ -404,6 +428,7 @@ scripts_are_clean() { shellcheck -x .ci/run scripts/*.sh; }
 proves "sums all test programs" sums_all_test_programs
 proves "names what failed, whoever says so" names_what_failed
 proves "names what passed the second time" names_what_passed_the_second_time
+proves "runs a failed test of cargo once more" runs_a_failed_test_of_cargo_once_more
 proves "takes only a line that is a count" takes_only_a_line_that_is_a_count
 proves "a program that dies or counts nothing is a failure" counts_faults
 proves "a second server that cannot be had is skipped, with the reason" \

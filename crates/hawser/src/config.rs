@@ -43,7 +43,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use crate::import;
-pub use address::{LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress};
+pub use address::{
+    LISTEN_PORT_DEFAULT, ListenAddress, SERVER_PORT_DEFAULT, ServerAddress, host_and_port,
+};
 pub use choice::{
     AuthType, BypassUse, ConsoleVersion, ExtensionUse, Fidelity, HandOver, Io, ListenLost,
     LoadBalanceHosts, LogFormat, LogLevel, MptcpUse, PoolMode, ProxyProtocol, SyslogFacility,

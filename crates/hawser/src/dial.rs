@@ -44,7 +44,9 @@ use tokio::time::timeout;
 
 use crate::bypass::usage::BypassUsage;
 use crate::cc::usage::CongestionUsage;
-use crate::config::{LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs};
+use crate::config::{
+    LoadBalanceHosts, MptcpUse, ProxyProtocol, ServerAddress, TargetSessionAttrs, host_and_port,
+};
 use crate::limits::{AddressPermit, Full};
 use crate::link::links::Links;
 use crate::mptcp::usage::{MptcpUsage, Transport, look_again};
@@ -584,8 +586,7 @@ impl Dialler {
         match server {
             ServerAddress::Unix(path) => Ok(vec![Endpoint::Unix(path.clone())]),
             ServerAddress::Link { link, host, port } => {
-                let v6 = host.contains(':');
-                let target = if v6 { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+                let target = host_and_port(host, *port);
                 Ok(vec![Endpoint::Link { link: link.clone(), host: host.clone(), target }])
             }
             ServerAddress::Tcp { host, port, .. } => {
@@ -779,10 +780,9 @@ async fn attempt(
         (wanted @ (MptcpUse::Prefer | MptcpUse::Require), Endpoint::Tcp { address, .. }) => {
             dialler.mptcp.connect(*address, wanted, &target.tcp).await
         }
-        _ => match dialler.bypass.connect(endpoint, &target.tcp).await {
-            Ok(None) => reach::connect(endpoint, &target.tcp, &dialler.links).await,
-            Ok(Some(link)) => Ok(link),
-            Err(error) => Err(error),
+        _ => match dialler.bypass.connect(endpoint, &target.tcp).await.transpose() {
+            Some(past) => past,
+            None => reach::connect(endpoint, &target.tcp, &dialler.links).await,
         },
     };
     let broken = |source| DialError::Connect { server: endpoint.to_string(), source };

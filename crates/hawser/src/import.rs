@@ -26,7 +26,7 @@ use std::fmt;
 use std::path::Path;
 
 use crate::config::registry::{self, Form, Setting, Table, Unit};
-use crate::config::{ANY_DATABASE, LISTEN_PORT_DEFAULT, accepts, suggest};
+use crate::config::{ANY_DATABASE, LISTEN_PORT_DEFAULT, accepts, host_and_port, suggest};
 use ini::Entry;
 
 /// PgBouncer's directory of unix sockets where none is named.
@@ -256,11 +256,7 @@ impl Import {
         let mut addresses = Vec::new();
         for host in self.take_text("listen_addr").unwrap_or_default().split(',') {
             let host = host.trim().trim_matches(['[', ']']);
-            let address = if host.contains(':') {
-                format!("[{host}]:{port}")
-            } else {
-                format!("{host}:{port}")
-            };
+            let address = host_and_port(host, port);
             match registry::find(Table::Listen, "address").map(|s| accepts(s, &address)) {
                 _ if host.is_empty() => {}
                 Some(Ok(())) => addresses.push(address),

@@ -1,5 +1,6 @@
 //! The process itself: randomness, descriptors, the pid file, becoming another user.
 
+pub mod exclusive;
 pub mod group;
 pub mod place;
 

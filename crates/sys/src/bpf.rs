@@ -29,6 +29,7 @@ use std::path::Path;
 
 pub mod btf;
 pub mod instruction;
+pub(crate) mod pins;
 
 use instruction::Instruction;
 
@@ -448,6 +449,21 @@ pub struct LoadError {
     pub source: io::Error,
     /// What the verifier says, empty if it was not reached.
     pub log: String,
+}
+
+impl LoadError {
+    /// Whether it is for lack of rights: the verifier has errors of its own with this number.
+    #[must_use]
+    pub fn is_denial(&self) -> bool {
+        self.source.raw_os_error() == Some(libc::EPERM) && self.log.is_empty()
+    }
+}
+
+/// What the kernel is locked down to, if it is (kernel_lockdown(7)).
+pub(crate) fn lockdown() -> Option<String> {
+    let modes = std::fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+    let mode = modes.split('[').nth(1)?.split(']').next()?;
+    (mode != "none").then(|| mode.to_owned())
 }
 
 /// What a program of a control group does ([`Program::of_cgroup`]).

@@ -30,8 +30,8 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use crate::bpf::btf;
-use crate::bpf::{Board, CgroupHook, LoadError, Map, MapKind, Program, is_file_system};
-use crate::mptcp::cgroup::{is_absent, lockdown};
+use crate::bpf::pins::{self, is_absent};
+use crate::bpf::{Board, CgroupHook, LoadError, Map, MapKind, Program, lockdown};
 
 mod kernel;
 mod program;
@@ -153,10 +153,9 @@ fn failed(step: &'static str) -> impl FnOnce(io::Error) -> BypassError {
 }
 
 fn loading(step: &'static str) -> impl FnOnce(LoadError) -> BypassError {
-    move |LoadError { source, log }| match source.raw_os_error() {
-        // The verifier has errors of its own with this number.
-        Some(libc::EPERM) if log.is_empty() => BypassError::Denied { step, source },
-        _ => BypassError::Refused { step, source, log },
+    move |error| match (error.is_denial(), error) {
+        (true, LoadError { source, .. }) => BypassError::Denied { step, source },
+        (false, LoadError { source, log }) => BypassError::Refused { step, source, log },
     }
 }
 
@@ -277,13 +276,9 @@ impl Bypass {
             return Ok(found);
         }
         let kernel = Kernel::running()?;
-        let mount = directory.parent().unwrap_or(Path::new("/"));
-        match is_file_system(mount) {
-            Ok(true) => {}
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(failed("looking for the BPF file system")(error));
-            }
-            _ => return Err(BypassError::NoFileSystem(mount.to_owned())),
+        let looking = failed("looking for the BPF file system");
+        if let Some(mount) = pins::missing_file_system(directory).map_err(looking)? {
+            return Err(BypassError::NoFileSystem(mount));
         }
         let bypass = Self::create(directory)?;
         bypass.load_messages(&kernel)?;
@@ -400,7 +395,7 @@ impl Bypass {
     /// # Errors
     /// As unlink(2).
     pub fn detach(&self, place: Place) -> Result<(), BypassError> {
-        remove_all(&self.directory, place.pins())
+        pins::remove_files(&self.directory, place.pins())
             .map_err(failed("taking the BPF program from the control group"))
     }
 
@@ -531,17 +526,7 @@ fn peer_of(key: &[u64; 6]) -> [u64; 6] {
 /// The programs first: without their maps nothing is to come in.
 fn remove_pins(directory: &Path) -> io::Result<()> {
     let programs = Place::ALL.into_iter().flat_map(Place::pins);
-    remove_all(directory, programs.chain([SWITCH, TOTALS, WANTED, ENTRIES, SOCKETS]))?;
-    let removed = fs::remove_dir(directory);
-    removed.or_else(|error| if is_absent(&error) { Ok(()) } else { Err(error) })
-}
-
-fn remove_all(directory: &Path, names: impl IntoIterator<Item = &'static str>) -> io::Result<()> {
-    let removed = names.into_iter().map(|name| fs::remove_file(directory.join(name)));
-    // All are tried.
-    let failures: Vec<io::Error> =
-        removed.filter_map(Result::err).filter(|error| !is_absent(error)).collect();
-    failures.into_iter().next().map_or(Ok(()), Err)
+    pins::remove(directory, programs.chain([SWITCH, TOTALS, WANTED, ENTRIES, SOCKETS]))
 }
 
 #[cfg(test)]

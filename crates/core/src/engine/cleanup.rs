@@ -36,15 +36,12 @@ impl<S: Socket> Engine<S> {
     /// Flush after it, would otherwise wait for ever.
     pub(super) fn emit_own_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let Some(backend) = &mut client.backend else { return };
         let mut out = Vec::new();
-        let mut changes = Vec::new();
-        while let Some(answer) = backend.requests.take_own_answer() {
+        while let Some(backend) = &mut client.backend
+            && let Some(answer) = backend.requests.take_own_answer()
+        {
             out.extend_from_slice(answer.bytes);
-            changes.extend(answer.change);
-        }
-        for change in &changes {
-            client.confirm(Some(change));
+            client.confirm(answer.change.as_ref());
         }
         if !out.is_empty() {
             self.answer(host, slot, &out, &[], now);
@@ -75,29 +72,21 @@ impl<S: Socket> Engine<S> {
         backend.leave_client();
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
-        } else if backend.is_to_be_tidied() {
-            self.tidy(host, backend, now);
-        } else {
-            self.release(host, backend, now);
-        }
-    }
-
-    /// Has done what is still to be done before another client may have it.
-    fn tidy<H: Host<S>>(&mut self, host: &mut H, mut backend: Box<Backend<S>>, now: Time) {
-        backend.since = now;
-        if backend.requests.has_syncs_in_doubt() || backend.reset_due != Reset::No {
-            backend.tidying = Tidying::Draining;
+        } else if backend.requests.has_syncs_in_doubt() || backend.reset_due != Reset::No {
+            backend.begin_tidying(Tidying::Draining, now);
             self.tidy_on(host, backend, now);
         } else if backend.readable {
             // There is more to read, for which no event will come: no client gets it unread.
-            backend.tidying = Tidying::Draining;
+            backend.begin_tidying(Tidying::Draining, now);
             let place = backend.place;
             self.keep(backend);
             self.tidy_later(place);
-        } else {
+        } else if backend.cancels_in_flight > 0 {
             // The signal may still hit: a client that got it now could lose a query (trap 16).
-            backend.tidying = Tidying::AwaitingCancel;
+            backend.begin_tidying(Tidying::AwaitingCancel, now);
             self.keep(backend);
+        } else {
+            self.release(host, backend, now);
         }
     }
 
@@ -584,12 +573,10 @@ impl<S: Socket> Backend<S> {
         self.unpark();
     }
 
-    /// Whether something is still to be done before another client may have it.
-    fn is_to_be_tidied(&self) -> bool {
-        self.requests.has_syncs_in_doubt()
-            || self.reset_due != Reset::No
-            || self.readable
-            || self.cancels_in_flight > 0
+    /// Something is still to be done before another client may have it.
+    fn begin_tidying(&mut self, tidying: Tidying, now: Time) {
+        self.tidying = tidying;
+        self.since = now;
     }
 
     /// Ends the copy and the pipeline that a client has left open.

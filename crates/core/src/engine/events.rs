@@ -720,7 +720,7 @@ impl<S: Socket> Engine<S> {
                     .as_ref()
                     .and_then(|backend| Some(backend.pinned.as_ref()?.since)),
                 channels: client.channel_count(),
-                statements: client.statements.as_ref().map_or(0, |names| names.names().names()),
+                statements: client.statements.as_ref().map_or(0, |names| names.names().standing()),
                 process: self.process_of(slot),
                 kept_in: client.input.len(),
                 kept_out: client.output.len(),

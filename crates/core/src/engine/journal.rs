@@ -154,7 +154,7 @@ impl<V> Journal<V> {
     }
 
     /// How many names are kept, those in flight among them.
-    pub(super) fn names(&self) -> usize {
+    pub(super) fn kept(&self) -> usize {
         self.names
     }
 
@@ -374,8 +374,8 @@ mod tests {
         }
         assert_eq!(own.is_settled(), in_flight.is_empty());
         let given = in_flight.iter().filter(|(_, value)| value.is_some()).count();
-        assert_eq!(own.names(), own.confirmed_pairs().count() + given);
-        assert_eq!(own.name_bytes(), own.names());
+        assert_eq!(own.kept(), own.confirmed_pairs().count() + given);
+        assert_eq!(own.name_bytes(), own.kept());
     }
 
     /// Beside a map into which each change is written, in their order, whenever it is asked.

@@ -60,7 +60,7 @@ impl ClientStatements {
         change: impl FnOnce(&mut Journal<ClientStatement>) -> R,
     ) -> R {
         let result = change(&mut self.names);
-        self.count(self.names.names() * NAME_OVERHEAD_BYTES + self.names.name_bytes());
+        self.count(self.names.kept() * NAME_OVERHEAD_BYTES + self.names.name_bytes());
         result
     }
 

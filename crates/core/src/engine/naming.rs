@@ -90,18 +90,16 @@ impl<S: Socket> Backend<S> {
         self.request_with(owed, Some(Change::Names));
     }
 
-    /// What precedes takes a name away, or a Close does that is answered here (`told`). What it stood for.
-    pub(super) fn request_taking(
-        &mut self,
-        client: &mut Client<S>,
-        name: &[u8],
-        told: bool,
-    ) -> Option<ClientStatement> {
-        let names = client.statements.as_mut()?;
-        let taken = names.get(significant(name))?.clone();
-        names.change(|names| names.take(significant(name), self.requests.pipeline()));
+    /// What precedes takes a name away, if it stands for something, or a Close does that is answered here
+    /// (`told`).
+    pub(super) fn request_taking(&mut self, client: &mut Client<S>, name: &[u8], told: bool) {
+        let name = significant(name);
+        let Some(names) = client.statements.as_mut().filter(|names| names.get(name).is_some())
+        else {
+            return;
+        };
+        names.change(|names| names.take(name, self.requests.pipeline()));
         self.request_with(Request::CloseKnown { told }, Some(Change::Names));
-        Some(taken)
     }
 
     /// The Execute that precedes is of a DISCARD ALL or DEALLOCATE ALL.

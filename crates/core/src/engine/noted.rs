@@ -54,7 +54,7 @@ impl<S: Socket> Client<S> {
         now: NotedStatement,
     ) -> Result<NotedStatement, TooManyPortals> {
         let noted = self.pending_session.as_ref().and_then(|extra| extra.noted.as_ref());
-        let is_full = noted.is_some_and(|noted| noted.names() >= limits::UNUSUAL_PORTALS_MAX);
+        let is_full = noted.is_some_and(|noted| noted.kept() >= limits::UNUSUAL_PORTALS_MAX);
         match (is_full, &now.unusual) {
             (true, Some(_)) => Err(TooManyPortals),
             (true, None) => Ok(NotedStatement::default()),

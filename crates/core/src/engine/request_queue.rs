@@ -538,7 +538,7 @@ impl RequestQueue {
     /// ReadyForQuery has come for the only entry: see [`Self::owes_one_end`].
     #[inline]
     pub(super) fn complete_one_end(&mut self) {
-        debug_assert!(self.owes_one_end() && self.front_change().is_none());
+        debug_assert!(self.owes_one_end());
         self.entries.pop_front();
         self.syncs_outstanding -= 1;
         self.copy_ended();

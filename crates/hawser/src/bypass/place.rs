@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use hawser_sys::bpf::is_file_system;
 use hawser_sys::bypass::{Bypass, BypassError, Place};
-use hawser_sys::process::lock_file;
 
 use crate::mptcp::cgroup::Hierarchy;
+use crate::process::exclusive;
 
 /// bpffs is mounted there by systemd, and nowhere else by anybody.
 pub(super) const BPF_FILE_SYSTEM: &str = "/sys/fs/bpf";
@@ -21,8 +21,6 @@ const GROUP: &str = "hawser-bypass";
 /// While somebody changes something.
 const LOCK_DIRECTORY: &str = "/run/hawser-bypass";
 const LOCK: &str = "lock";
-const LOCK_TRIED_MAX: u32 = 50;
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Why it was not done.
 #[derive(Debug)]
@@ -175,17 +173,8 @@ impl Entered {
 /// Holds the lock.
 pub(super) fn lock() -> Result<File, Error> {
     let path = Path::new(LOCK_DIRECTORY).join(LOCK);
-    let step = "making the lock in /run/hawser-bypass";
-    fs::create_dir_all(LOCK_DIRECTORY).map_err(file(step))?;
-    let lock = File::options().create(true).truncate(false).write(true).open(&path);
-    let lock = lock.map_err(file(step))?;
-    for _ in 0..LOCK_TRIED_MAX {
-        if lock_file(&lock).map_err(file(step))? {
-            return Ok(lock);
-        }
-        std::thread::sleep(LOCK_PAUSE);
-    }
-    Err(Error::Busy(path))
+    let lock = exclusive::lock(&path).map_err(file("making the lock in /run/hawser-bypass"))?;
+    lock.ok_or(Error::Busy(path))
 }
 
 /// What is pinned.

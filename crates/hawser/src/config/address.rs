@@ -192,16 +192,19 @@ impl ServerAddress {
     }
 }
 
+/// `host:port`, or `[v6]:port`.
+pub fn host_and_port(host: &str, port: u16) -> String {
+    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
+}
+
 impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}")?,
-            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}")?,
+            Self::Tcp { host, port, .. } => f.write_str(&host_and_port(host, *port))?,
             Self::Unix(path) => path.display().fmt(f)?,
-            Self::Link { link, host, port } if host.contains(':') => {
-                write!(f, "link://{link}/[{host}]:{port}")?;
+            Self::Link { link, host, port } => {
+                write!(f, "link://{link}/{}", host_and_port(host, *port))?;
             }
-            Self::Link { link, host, port } => write!(f, "link://{link}/{host}:{port}")?,
         }
         let mut mark = '?';
         if self.mptcp() != MptcpUse::Off {

@@ -21,8 +21,8 @@ use std::thread::JoinHandle;
 use tracing::{error, info};
 
 use super::control::{Control, Order};
-use super::keys::{Key, read_peers};
-use super::worker::{Far, Near, Options, Role, Worker};
+use super::keys::Key;
+use super::worker::{Far, Near, Options, Role, Worker, peers_of};
 use crate::config::{LinkConfig, LinkRole};
 
 /// The ends of links of this process.
@@ -90,13 +90,13 @@ fn options(config: &LinkConfig) -> Result<Options, String> {
 /// What is wrong with the files that `config` names.
 fn check(config: &LinkConfig) -> Option<String> {
     let key = Key::load(&config.key).err().map(|error| error.to_string());
-    let wrong = key.or_else(|| match config.peers_file.as_deref().map(read_peers) {
-        Some(Err(error)) => Some(error),
+    let wrong = key.or_else(|| match peers_of(&config.peers, config.peers_file.as_deref()) {
+        Err(error) => Some(error),
         // Not silently: a key that is taken out shall not stay in force.
-        Some(Ok(peers)) if peers.is_empty() && config.peers.is_empty() => {
+        Ok(peers) if peers.is_empty() => {
             Some("no key of a peer would be left: to let no peer in, remove the link".to_owned())
         }
-        _ => None,
+        Ok(_) => None,
     });
     wrong.map(|message| format!("[link.{}]: {message}", config.name))
 }

@@ -180,7 +180,11 @@ fn now() -> Time {
     Time::from_micros(monotonic_micros())
 }
 
-fn peers_of(fixed: &[PublicKey], file: Option<&Path>) -> Result<Vec<PublicKey>, String> {
+/// The keys of peers that are given, and those of the file.
+///
+/// # Errors
+/// What is wrong with the file.
+pub(super) fn peers_of(fixed: &[PublicKey], file: Option<&Path>) -> Result<Vec<PublicKey>, String> {
     let mut all = fixed.to_vec();
     if let Some(file) = file {
         all.extend(read_peers(file)?);

@@ -48,99 +48,100 @@ pub(super) async fn check(
     if password.is_empty() {
         return Ok(Err("the password is empty".to_owned()));
     }
-    let asked = timeout(within, ask(rule, tls, user, password, within));
+    let asking = Asking { rule, tls, within };
+    let asked = timeout(within, asking.ask(user, password));
     asked.await.unwrap_or_else(|_| Err(format!("no answer within {} s", within.as_secs_f32())))
 }
 
-async fn ask(
-    rule: &LdapRule,
+/// A question to the servers of a rule.
+struct Asking<'a> {
+    rule: &'a LdapRule,
     tls: Arc<ClientConfig>,
-    user: &str,
-    password: &str,
     within: Duration,
-) -> Result<Result<(), String>, String> {
-    let name = match &rule.way {
-        LdapWay::Simple { prefix, suffix } => match bind_name(prefix, user, suffix) {
-            Ok(name) => name,
-            Err(reason) => return Ok(Err(reason)),
-        },
-        LdapWay::Search(search) => match find(rule, &tls, search, user, within).await? {
-            Ok(name) => name,
-            Err(reason) => return Ok(Err(reason)),
-        },
-    };
-    // A connection of its own, as PostgreSQL's: what the first was bound as counts for nothing.
-    let mut session = connect(rule, &tls, within).await?;
-    let bound = session.ldap.simple_bind(&name, password).await.map_err(|error| told(&error))?;
-    let _ = session.ldap.unbind().await;
-    Ok(match bound.rc {
-        0 => Ok(()),
-        code => Err(format!("LDAP login failed for \"{name}\": result {code} {}", bound.text)),
-    })
 }
 
-/// The name of the user's entry.
-async fn find(
-    rule: &LdapRule,
-    tls: &Arc<ClientConfig>,
-    search: &LdapSearch,
-    user: &str,
-    within: Duration,
-) -> Result<Result<String, String>, String> {
-    let filter = match search.filter(user) {
-        Ok(filter) => filter,
-        Err(reason) => return Ok(Err(reason)),
-    };
-    let mut session = connect(rule, tls, within).await?;
-    let (dn, bind_password) = (&search.bind_dn, search.bind_password.as_ref());
-    let bind_password = bind_password.map_or("", Password::expose);
-    let bound = session.ldap.simple_bind(dn, bind_password).await.map_err(|error| told(&error))?;
-    if bound.rc != 0 {
-        return Err(format!(
-            "initial LDAP bind for ldapbinddn \"{dn}\" failed: result {}",
-            bound.rc
-        ));
+impl Asking<'_> {
+    async fn ask(&self, user: &str, password: &str) -> Result<Result<(), String>, String> {
+        let name = match &self.rule.way {
+            LdapWay::Simple { prefix, suffix } => match bind_name(prefix, user, suffix) {
+                Ok(name) => name,
+                Err(reason) => return Ok(Err(reason)),
+            },
+            LdapWay::Search(search) => match self.find(search, user).await? {
+                Ok(name) => name,
+                Err(reason) => return Ok(Err(reason)),
+            },
+        };
+        // A connection of its own, as PostgreSQL's: what the first was bound as counts for nothing.
+        let mut session = self.connect().await?;
+        let bound =
+            session.ldap.simple_bind(&name, password).await.map_err(|error| told(&error))?;
+        let _ = session.ldap.unbind().await;
+        Ok(match bound.rc {
+            0 => Ok(()),
+            code => Err(format!("LDAP login failed for \"{name}\": result {code} {}", bound.text)),
+        })
     }
-    let scope = match search.scope {
-        LdapScope::Base => Scope::Base,
-        LdapScope::One => Scope::OneLevel,
-        LdapScope::Subtree => Scope::Subtree,
-    };
-    // 1.1: no attributes, by RFC 4511.
-    let found = session.ldap.search(&search.base, scope, &filter, ["1.1"]).await;
-    let (mut entries, _) = found.and_then(SearchResult::success).map_err(|error| told(&error))?;
-    let _ = session.ldap.unbind().await;
-    Ok(match (entries.len(), entries.pop()) {
-        (1, Some(entry)) => Ok(SearchEntry::construct(entry).dn),
-        (0, _) => Err(format!("LDAP user \"{user}\" does not exist: no entry for {filter}")),
-        (count, _) => Err(format!("LDAP user \"{user}\" is not unique: {count} for {filter}")),
-    })
-}
 
-/// A connection to the first server that can be reached.
-async fn connect(
-    rule: &LdapRule,
-    tls: &Arc<ClientConfig>,
-    within: Duration,
-) -> Result<Session, String> {
-    let mut last = String::new();
-    for url in &rule.urls {
-        let settings = LdapConnSettings::new()
-            .set_config(tls.clone())
-            .set_starttls(rule.start_tls)
-            .set_conn_timeout(within / SERVERS_TRIED);
-        match LdapConnAsync::with_settings(settings, url).await {
-            Ok((connection, ldap)) => {
-                let drive = tokio::spawn(async move {
-                    // What it ends by, whoever waits for an answer learns.
-                    let _ = connection.drive().await;
-                });
-                return Ok(Session { ldap, drive });
-            }
-            Err(error) => last = format!("{url}: {}", told(&error)),
+    /// The name of the user's entry.
+    async fn find(
+        &self,
+        search: &LdapSearch,
+        user: &str,
+    ) -> Result<Result<String, String>, String> {
+        let filter = match search.filter(user) {
+            Ok(filter) => filter,
+            Err(reason) => return Ok(Err(reason)),
+        };
+        let mut session = self.connect().await?;
+        let (dn, bind_password) = (&search.bind_dn, search.bind_password.as_ref());
+        let bind_password = bind_password.map_or("", Password::expose);
+        let bound =
+            session.ldap.simple_bind(dn, bind_password).await.map_err(|error| told(&error))?;
+        if bound.rc != 0 {
+            return Err(format!(
+                "initial LDAP bind for ldapbinddn \"{dn}\" failed: result {}",
+                bound.rc
+            ));
         }
+        let scope = match search.scope {
+            LdapScope::Base => Scope::Base,
+            LdapScope::One => Scope::OneLevel,
+            LdapScope::Subtree => Scope::Subtree,
+        };
+        // 1.1: no attributes, by RFC 4511.
+        let found = session.ldap.search(&search.base, scope, &filter, ["1.1"]).await;
+        let (mut entries, _) =
+            found.and_then(SearchResult::success).map_err(|error| told(&error))?;
+        let _ = session.ldap.unbind().await;
+        Ok(match (entries.len(), entries.pop()) {
+            (1, Some(entry)) => Ok(SearchEntry::construct(entry).dn),
+            (0, _) => Err(format!("LDAP user \"{user}\" does not exist: no entry for {filter}")),
+            (count, _) => Err(format!("LDAP user \"{user}\" is not unique: {count} for {filter}")),
+        })
     }
-    Err(last)
+
+    /// A connection to the first server that can be reached.
+    async fn connect(&self) -> Result<Session, String> {
+        let mut last = String::new();
+        for url in &self.rule.urls {
+            let settings = LdapConnSettings::new()
+                .set_config(self.tls.clone())
+                .set_starttls(self.rule.start_tls)
+                .set_conn_timeout(self.within / SERVERS_TRIED);
+            match LdapConnAsync::with_settings(settings, url).await {
+                Ok((connection, ldap)) => {
+                    let drive = tokio::spawn(async move {
+                        // What it ends by, whoever waits for an answer learns.
+                        let _ = connection.drive().await;
+                    });
+                    return Ok(Session { ldap, drive });
+                }
+                Err(error) => last = format!("{url}: {}", told(&error)),
+            }
+        }
+        Err(last)
+    }
 }
 
 fn told(error: &LdapError) -> String {

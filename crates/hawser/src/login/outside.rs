@@ -9,7 +9,7 @@ use hawser_core::wire::error::{ClientError, SqlState};
 
 use super::key_sets::Fetching;
 use super::pam::{self, Question};
-use super::prove::{Proved, Proving, Rule, malformed};
+use super::prove::{Proved, Proving, Rule, broken_off, malformed};
 use super::wire::{Stop, send};
 use super::{Origin, ldap};
 use crate::auth::hba::PamRule;
@@ -148,11 +148,5 @@ fn since_1970() -> Duration {
 }
 
 fn malformed_bearer(error: BearerError) -> Stop {
-    let code = error.sqlstate().as_bytes().try_into();
-    let code = code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState);
-    let told = ClientError::fatal(code, error.to_string());
-    match error.detail() {
-        Some(detail) => told.detail(detail).into(),
-        None => told.into(),
-    }
+    broken_off(error.sqlstate(), error.to_string(), error.detail())
 }

@@ -175,6 +175,16 @@ pub fn conn_info<'a>(
     ConnInfo { kind, database, user, replication, roles: UserRoles::NotLookedUp }
 }
 
+/// A proof that is broken off with these words.
+pub(super) fn broken_off(sqlstate: &str, message: String, detail: Option<&str>) -> Stop {
+    let code = sqlstate.as_bytes().try_into();
+    let error = ClientError::fatal(code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState), message);
+    match detail {
+        Some(detail) => error.detail(detail).into(),
+        None => error.into(),
+    }
+}
+
 /// What a proof has brought to light.
 #[derive(Debug, Default)]
 pub struct Proved {
@@ -387,13 +397,7 @@ impl Proving<'_> {
             if error == ServerError::WrongProof {
                 return rule.refusal().into();
             }
-            let code = error.sqlstate().as_bytes().try_into();
-            let code = code.map_or(SqlState::PROTOCOL_VIOLATION, SqlState);
-            let told = ClientError::fatal(code, error.to_string());
-            match error.detail() {
-                Some(detail) => told.detail(detail).into(),
-                None => told.into(),
-            }
+            broken_off(error.sqlstate(), error.to_string(), error.detail())
         };
         let mut exchange = ServerExchange::start(
             account,

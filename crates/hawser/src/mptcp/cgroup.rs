@@ -18,22 +18,19 @@ use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use hawser_sys::interfaces::namespace_cookie;
 use hawser_sys::mptcp::cgroup::{CgroupError, CgroupId, Conversion, Entry};
 use hawser_sys::mptcp::socket::{self, Unsupported};
-use hawser_sys::process::lock_file;
 use serde::Serialize;
 
 use super::record;
+use crate::process::exclusive;
 
 /// Where the pins are. bpffs is mounted there by systemd, and nowhere else by anybody.
 const PINS: &str = "/sys/fs/bpf/hawser-mptcp";
 /// While somebody changes something.
 const LOCK: &str = "cgroup.lock";
-const LOCK_TRIED_MAX: u32 = 50;
-const LOCK_PAUSE: Duration = Duration::from_millis(100);
 /// Cgroups that are looked at to find those that are listed. A busy machine has some thousands.
 const LOOKED_AT_MAX: usize = 100_000;
 /// The number of the first cgroup, by which it is known that all can be seen.
@@ -194,17 +191,8 @@ pub(crate) fn own() -> io::Result<PathBuf> {
 /// Holds the lock.
 fn lock() -> Result<File, Error> {
     let path = Path::new(record::DIRECTORY).join(LOCK);
-    let step = "making the lock in /run/hawser-mptcp";
-    fs::create_dir_all(record::DIRECTORY).map_err(file(step))?;
-    let lock = File::options().create(true).truncate(false).write(true).open(&path);
-    let lock = lock.map_err(file(step))?;
-    for _ in 0..LOCK_TRIED_MAX {
-        if lock_file(&lock).map_err(file(step))? {
-            return Ok(lock);
-        }
-        std::thread::sleep(LOCK_PAUSE);
-    }
-    Err(Error::Busy(path))
+    let lock = exclusive::lock(&path).map_err(file("making the lock in /run/hawser-mptcp"))?;
+    lock.ok_or(Error::Busy(path))
 }
 
 fn namespace() -> Result<u64, Error> {

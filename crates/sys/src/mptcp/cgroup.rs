@@ -33,7 +33,8 @@ use std::path::{Path, PathBuf};
 use super::PROTOCOL;
 use crate::bpf::btf::{self, Btf};
 use crate::bpf::instruction::{Assembly, Instruction, Register::*};
-use crate::bpf::{LoadError, Map, Program, is_file_system};
+use crate::bpf::pins::{self, is_absent};
+use crate::bpf::{LoadError, Map, Program, lockdown};
 
 /// The function in whose place the program stands.
 const FUNCTION: &str = "update_socket_protocol";
@@ -177,13 +178,6 @@ impl std::error::Error for CgroupError {
             Self::Kernel | Self::Btf(_) | Self::NoFileSystem(_) | Self::Full => None,
         }
     }
-}
-
-/// What the kernel is locked down to, if it is (kernel_lockdown(7)).
-pub(crate) fn lockdown() -> Option<String> {
-    let modes = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
-    let mode = modes.split('[').nth(1)?.split(']').next()?;
-    (mode != "none").then(|| mode.to_owned())
 }
 
 fn failed(step: &'static str) -> impl FnOnce(io::Error) -> CgroupError {
@@ -370,23 +364,18 @@ impl Conversion {
         let bytes = btf::of_kernel().map_err(CgroupError::NoBtf)?;
         let btf = Btf::parse(&bytes).ok_or(CgroupError::Btf("BTF"))?;
         let kernel = Kernel::find(btf)?;
-        let mount = directory.parent().unwrap_or(Path::new("/"));
-        match is_file_system(mount) {
-            Ok(true) => {}
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-                return Err(failed("looking for the BPF file system")(error));
-            }
-            _ => return Err(CgroupError::NoFileSystem(mount.to_owned())),
+        let looking = failed("looking for the BPF file system");
+        if let Some(mount) = pins::missing_file_system(directory).map_err(looking)? {
+            return Err(CgroupError::NoFileSystem(mount));
         }
         let map = Map::create(NAME, CGROUPS_MAX).map_err(failed("making a BPF map"))?;
         let instructions =
             kernel.program(map.descriptor()).ok_or(CgroupError::Btf("a place to jump to"))?;
         let step = "loading the BPF program";
         let program = Program::modify_return(NAME, LICENSE, kernel.function, &instructions)
-            .map_err(|LoadError { source, log }| match source.raw_os_error() {
-                // The verifier has errors of its own with this number.
-                Some(libc::EPERM) if log.is_empty() => CgroupError::Denied { step, source },
-                _ => CgroupError::Refused { step, source, log },
+            .map_err(|error| match (error.is_denial(), error) {
+                (true, LoadError { source, .. }) => CgroupError::Denied { step, source },
+                (false, LoadError { source, log }) => CgroupError::Refused { step, source, log },
             })?;
         remove_pins(directory).map_err(failed("removing what was left of an earlier one"))?;
         let made = || {
@@ -456,18 +445,9 @@ impl Conversion {
     }
 }
 
-pub(crate) fn is_absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
-}
-
 /// The link first: without its map nothing is to stand there.
 fn remove_pins(directory: &Path) -> io::Result<()> {
-    let removed = [
-        fs::remove_file(directory.join(LINK)),
-        fs::remove_file(directory.join(MAP)),
-        fs::remove_dir(directory),
-    ];
-    removed.into_iter().find(|one| one.as_ref().is_err_and(|e| !is_absent(e))).unwrap_or(Ok(()))
+    pins::remove(directory, [LINK, MAP])
 }
 
 #[cfg(test)]
