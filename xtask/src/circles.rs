@@ -14,24 +14,18 @@ use crate::tree::Tree;
 
 const CRATE: &str = "crates/core/src/";
 
-/// Where there is a circle still, and how many modules it may have: the number only falls.
-const STILL: [(&str, usize); 2] = [("engine", 46), ("session", 2)];
-
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for circle in circles(&edges(tree)) {
         let room = circle.iter().next().map_or("", |first| first.split("::").next().unwrap_or(""));
-        let (_, max) = STILL.iter().find(|(name, _)| *name == room).unwrap_or(&("", 1));
-        if circle.len() > *max {
-            let names: Vec<&str> = circle.iter().map(String::as_str).collect();
-            let message = format!(
-                "{} modules import each other in a circle: {}; move what several need into a \
-                 module that imports none of them",
-                names.len(),
-                names.join(", ")
-            );
-            findings.push(Finding::error(format!("{CRATE}{room}"), message));
-        }
+        let names: Vec<&str> = circle.iter().map(String::as_str).collect();
+        let message = format!(
+            "{} modules import each other in a circle: {}; move what several need into a module \
+             that imports none of them",
+            names.len(),
+            names.join(", ")
+        );
+        findings.push(Finding::error(format!("{CRATE}{room}"), message));
     }
     findings
 }

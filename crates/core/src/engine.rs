@@ -26,6 +26,7 @@
 //! The next waiter's first message is sent to the server before the finished client is answered:
 //! the server, which is the slowest, starts soonest.
 
+pub mod about;
 mod again;
 mod ahead;
 mod answer;
@@ -41,6 +42,7 @@ pub mod effects;
 mod events;
 mod from_client;
 mod from_server;
+mod halt;
 pub mod hand_over;
 mod host;
 mod housekeeping;
@@ -66,22 +68,20 @@ mod server_unnamed;
 mod session_report;
 mod socket;
 mod sql_statement;
-pub mod statement;
 mod table;
 mod timeouts;
 mod to_server;
 mod unverified;
-
 mod vacancy;
+mod wheel;
 mod within;
 mod work;
 
 pub use crate::ids::ServerAddressId;
+pub use about::{CancelKey, ClientAbout, ClientSecret, ListenLost, PeerAddress, PoolMode};
 pub use backend::{Backend, BackendSeed};
 pub use host::{CancelRequest, Host};
-pub use message::{
-    CancelKey, ClientAbout, ClientSecret, ListenLost, NewClient, PeerAddress, PoolMode, ToLoop,
-};
+pub use message::{NewClient, ToLoop};
 pub use process_ids::{PROCESS_ID_FIRST, PROCESS_ID_LAST, loop_of_process};
 pub use socket::{Mptcp, Readiness, Socket, Token};
 pub use table::Engine;

@@ -32,6 +32,7 @@ pub mod board;
 pub mod change;
 pub mod channel;
 pub mod hub;
+pub(crate) mod named;
 pub mod ticket;
 
 #[cfg(test)]

@@ -15,6 +15,7 @@
 pub mod aside;
 pub(crate) mod calls;
 pub mod canonical;
+pub(crate) mod commands;
 pub mod functions;
 pub mod options;
 pub mod part;

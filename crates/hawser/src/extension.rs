@@ -33,7 +33,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_core::engine::ToLoop;
-use hawser_core::engine::message::{BackendRow, ClientRow, ClientState, PeerAddress, Scope};
+use hawser_core::engine::about::{ClientState, PeerAddress};
+use hawser_core::engine::message::{BackendRow, ClientRow, Scope};
 use hawser_core::wire::error::{ClientError, SqlState};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};

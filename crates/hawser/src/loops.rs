@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::message::PoolRef;
+use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::{CancelRequest, Socket, ToLoop};
 use hawser_core::ids::{ClientId, LoopId, PoolId};
 use hawser_core::time::Time;

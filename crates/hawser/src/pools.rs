@@ -29,9 +29,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
-use hawser_core::engine::message::{ListenLost, PoolMode};
-use hawser_core::engine::statement::StatementMemory;
+use hawser_core::engine::about::{ListenLost, PoolMode};
 use hawser_core::ids::PoolId;
+use hawser_core::pool::statement::StatementMemory;
 use hawser_core::pool::{self, PoolSettings, SharedPool};
 use hawser_core::session::options::{Asked, Replication};
 use hawser_core::wire::error::{ClientError, SqlState};

@@ -45,7 +45,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use hawser_core::engine::message::{Event, PoolRef, SERVER_CLOSED};
+use hawser_core::engine::backend::PoolRef;
+use hawser_core::engine::message::{Event, SERVER_CLOSED};
 use hawser_core::engine::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
 use hawser_core::ids::{ClientId, LoopId};
 use hawser_core::time::Time;

@@ -26,7 +26,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hawser_core::engine::message::PoolRef;
+use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::{Engine, Readiness, ToLoop, Token};
 use hawser_core::ids::{LoopId, PoolId};
 use hawser_core::pool::{PoolSettings, SharedPool};

@@ -12,13 +12,12 @@
 //! * one that is not read because its other side takes nothing is not noted here: an event comes
 //!   when that takes something
 
+mod steps;
+
 use std::collections::VecDeque;
 
-use super::host::Host;
 use super::limits;
-use super::socket::{Readiness, Socket, Token};
-use super::table::Engine;
-use crate::time::Time;
+use super::socket::{Readiness, Token};
 
 /// Connections to be seen to again.
 #[derive(Default, Debug)]
@@ -69,19 +68,5 @@ impl Again {
     /// What was being seen to when a panic came.
     pub(super) fn take_at(&mut self) -> Option<Token> {
         self.at.take()
-    }
-}
-
-impl<S: Socket> Engine<S> {
-    /// Sees to those that have been noted before now.
-    pub(super) fn see_again<H: Host<S>>(&mut self, host: &mut H, now: Time) {
-        // Those that are noted anew wait for the next turn. Each goes when it is seen to: a panic at
-        // one must not lose the others.
-        for _ in 0..self.again.noted.len() {
-            let Some((token, ready)) = self.again.noted.pop_front() else { return };
-            self.again.at = Some(token);
-            self.on_event(host, token, ready, now);
-            self.again.at = None;
-        }
     }
 }

@@ -20,10 +20,10 @@
 
 use std::io;
 
+use super::about::ClientState;
 use super::client::Client;
 use super::host::Host;
 use super::limits;
-use super::message::ClientState;
 use super::pending_bytes::Spare;
 use super::socket::{Socket, write_kept, write_or_keep};
 use super::table::Engine;

@@ -1,37 +1,39 @@
 //! A server connection and what has been applied to it.
 
+mod cancelling;
+
 use std::cell::Cell;
 use std::sync::Arc;
 
 use super::ahead::Ahead;
 use super::at_stake::AtStake;
-use super::census::Functions;
+use super::census::functions::Functions;
 use super::client_identity::ClientIdentity;
 use super::drawn::Drawn;
 use super::effects::Effects;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
-use super::host::{CancelRequest, Host};
-use super::message::PoolRef;
 use super::replay::Replay;
-use super::request_queue::{Change, Displaced, Request, RequestQueue};
+use super::request_queue::{Change, Displaced, RequestQueue};
 use super::restore::Longer;
 use super::server_unnamed::ServerUnnamed;
 use super::session_report::SessionReport;
 use super::socket::Socket;
 use super::sql_statement::BackendSql;
-use super::statement::{BackendStatements, Unnamed};
 use super::timeouts::Lifts;
 use super::to_server::ToServer;
 use super::unverified::Unverified;
 use super::within::Within;
-use crate::ids::ServerAddressId;
-use crate::ids::{BackendId, LoopId, Slot};
-use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters};
+use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
+use crate::pool::statement::{BackendStatements, Unnamed};
+use crate::pool::{Basis, CustomNames, Fidelity, Pinned, ServerParameters, SharedPool};
 use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
+
+/// A pool of backends over sockets of kind `S`.
+pub type PoolRef<S> = Arc<SharedPool<Box<Backend<S>>>>;
 
 /// A server connection that has just been opened and logged in, idle.
 pub struct BackendSeed<S: Socket> {
@@ -392,42 +394,6 @@ impl<S: Socket> Backend<S> {
     /// after a copy goes to a server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
         self.status == TransactionStatus::Failed || self.requests.is_copying_in()
-    }
-
-    /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
-    /// client's would then run on, under settings that are not its own.
-    #[inline]
-    pub(super) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        if self.cancel_due {
-            self.cancel_when_safe(host, reply_to);
-        }
-    }
-
-    #[cold]
-    fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        let ours = self.requests.has_injected_query()
-            || (self.requests.contains(Request::InjectedSync)
-                && !self.replay.is_healing()
-                && self.tidying == Tidying::No);
-        if ours {
-            return;
-        }
-        self.cancel_due = false;
-        if !self.requests.is_empty() {
-            self.cancel(host, reply_to);
-        }
-    }
-
-    /// Has whatever the server does for this backend cancelled.
-    pub(super) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        self.cancels_in_flight += 1;
-        host.cancel(CancelRequest {
-            server: self.server,
-            process: self.process,
-            key: self.key.clone(),
-            reply_to,
-            backend: self.place,
-        });
     }
 
     /// What comes back if the server ignores what is sent next, which takes the place of its client's unnamed

@@ -17,11 +17,12 @@ use super::client::Client;
 use super::from_client::client_message::aborted::EMPTY;
 use super::request_queue::Request;
 use super::socket::Socket;
-use super::statement::{Statement, Unnamed};
 use super::timeouts::with_timeout_of;
 use crate::pool::ServerParameters;
+use crate::pool::statement::{Statement, Unnamed};
 use crate::session::aside::Aside;
-use crate::session::settings::{self, Change, Settings, is_custom};
+use crate::session::settings;
+use crate::session::settings::{Change, Settings, is_custom};
 use crate::wire::{TransactionStatus, build};
 
 /// Name of the statement that changes settings within a pipeline.

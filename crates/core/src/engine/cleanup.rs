@@ -6,12 +6,13 @@
 //! state discarded; then it serves the next. Half a message, or a server that does not come to
 //! an end within `cancel_wait_timeout`, closes it (trap 21).
 
+use super::about::{ClientState, PoolMode};
 use super::backend::{Backend, Reset, Tidying};
-use super::client::{Client, Resetting};
-use super::effects::Effects;
+use super::client::Client;
+use super::effects::{Effects, Resetting};
 use super::host::Host;
 use super::limits;
-use super::message::{ClientState, Event, PoolMode, ToLoop};
+use super::message::{Event, ToLoop};
 use super::request_queue::Request;
 use super::socket::Socket;
 use super::table::{Engine, Holder};
@@ -580,7 +581,7 @@ impl<S: Socket> Backend<S> {
     }
 
     /// Ends the copy and the pipeline that a client has left open.
-    pub(super) fn fail_copy(&mut self) -> Result<(), super::from_client::Halt> {
+    pub(super) fn fail_copy(&mut self) -> Result<(), super::halt::Halt> {
         let mut out = Vec::new();
         if self.requests.end_copy() {
             build::copy_fail(&mut out, "the client has closed its connection");

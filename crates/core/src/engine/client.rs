@@ -3,90 +3,30 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::about::{ClientAbout, ClientSecret, ClientState, PoolMode};
 use super::backend::Backend;
 use super::census::Reader;
-use super::effects::Unusual;
-use super::from_client::Halt;
+use super::effects::{Resetting, Unusual};
+use super::halt::TooManyStatements;
 use super::journal::Journal;
 use super::limits;
 use super::listening::Listening;
-use super::message::{ClientAbout, ClientSecret, ClientState, PoolMode};
-use super::names::ClientStatements;
+use super::names::{ClientStatement, ClientStatements, Deallocated, significant};
 use super::noted::NotedStatement;
 use super::pending_bytes::PendingBytes;
-use super::replay::Seen;
 use super::socket::Socket;
 use super::sql_statement::ClientSql;
-use super::statement::{Statement, StatementMemory, Unnamed};
 use super::vacancy::Vacancy;
 use crate::hash::Keyed;
-use crate::pool::{Basis, Parameter, SchemaEpoch, Wish};
+use crate::pool::description::Seen;
+use crate::pool::statement::{Statement, StatementMemory, Unnamed};
+use crate::pool::{Basis, Parameter, Wish};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Scanner, names_temporary_schema};
 use crate::session::settings::Settings;
 use crate::time::Time;
-use crate::wire::error::{ClientError, SqlState};
-use crate::wire::frame::{self, Header};
-use crate::wire::{TransactionStatus, build, frontend};
-
-/// What a RESET that is under way goes back to the client's start values.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) enum Resetting {
-    /// Nothing.
-    #[default]
-    No,
-    /// These settings.
-    Names(Vec<Box<[u8]>>),
-    /// All settings.
-    All,
-}
-
-impl Resetting {
-    /// Adds what another takes back. Whether that was more.
-    pub(super) fn absorb(&mut self, other: &Self) -> bool {
-        match (&mut *self, other) {
-            (Self::All, _) | (_, Self::No) => false,
-            (Self::Names(names), Self::Names(more)) => {
-                let before = names.len();
-                for name in more {
-                    if !names.contains(name) {
-                        names.push(name.clone());
-                    }
-                }
-                names.len() > before
-            }
-            (now, new) => {
-                *now = new.clone();
-                true
-            }
-        }
-    }
-
-    /// Whether it takes this setting back.
-    pub(super) fn takes(&self, name: &[u8]) -> bool {
-        match self {
-            Self::No => false,
-            Self::Names(names) => names.iter().any(|known| known.eq_ignore_ascii_case(name)),
-            Self::All => true,
-        }
-    }
-}
-
-/// A statement under the name that a client gave it.
-#[derive(Clone, Debug)]
-pub(super) struct ClientStatement {
-    pub(super) statement: Arc<Statement>,
-    /// Finds it again from the answer to its Parse. Never 0.
-    pub(super) serial: u32,
-    /// The backend's pipeline that prepared it.
-    pub(super) pipeline: u64,
-    /// Something of that pipeline was executed before it, and may have changed the settings.
-    pub(super) behind: bool,
-    /// What the client has been told of it.
-    pub(super) seen: Arc<Seen>,
-    /// The epoch of the schema when the client parsed it.
-    pub(super) epoch: SchemaEpoch,
-}
+use crate::wire::frame::Header;
+use crate::wire::{TransactionStatus, build, frame, frontend};
 
 /// Parts that a session has by its start values alone, and that stay with a backend.
 pub(super) fn parts_of_start(start: &Settings) -> PartSet {
@@ -160,15 +100,6 @@ pub(super) struct PendingSession {
     pub(super) gave_up: bool,
     /// And has closed its connection since.
     pub(super) gone: bool,
-}
-
-/// Which statements of the protocol a DEALLOCATE takes away.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Deallocated {
-    /// The one of this name.
-    One(Box<[u8]>),
-    /// All that the client has.
-    All,
 }
 
 /// A client.
@@ -445,45 +376,6 @@ impl<S: Socket> Client<S> {
             self.unnamed = None;
             self.unnamed_serial = 0;
         }
-    }
-}
-
-/// As much of a statement's or portal's name as tells it apart.
-pub(super) fn significant(name: &[u8]) -> &[u8] {
-    &name[..name.len().min(limits::NAME_BYTES_MAX)]
-}
-
-/// A client has made more portals or statements than it may of those that are noted.
-#[derive(Debug)]
-pub(super) struct TooManyPortals;
-
-impl From<TooManyPortals> for Halt {
-    fn from(_: TooManyPortals) -> Self {
-        let error = ClientError::fatal(
-            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
-            format!(
-                "more than {} portals of RESET, DISCARD or DEALLOCATE in one transaction",
-                limits::UNUSUAL_PORTALS_MAX
-            ),
-        );
-        Self::Refused(error)
-    }
-}
-
-/// A client has named more statements than it may.
-#[derive(Debug)]
-pub(super) struct TooManyStatements;
-
-impl From<TooManyStatements> for Halt {
-    fn from(_: TooManyStatements) -> Self {
-        let error = ClientError::fatal(
-            SqlState::CONFIGURATION_LIMIT_EXCEEDED,
-            format!(
-                "more than {} prepared statements in one session",
-                limits::CLIENT_STATEMENTS_MAX
-            ),
-        );
-        Self::Refused(error.hint("Close the statements that are no longer needed."))
     }
 }
 

@@ -12,13 +12,10 @@
 //! # Limits
 //! SET ROLE and SET SESSION AUTHORIZATION end with it: they are set anew after it.
 
-use super::backend::Backend;
+mod steps;
+
 use super::hand_over::HandOverKey;
-use super::message::ClientAbout;
-use super::request_queue::Request;
-use super::socket::{Mptcp, Socket};
 use crate::ids::ClientId;
-use crate::session::settings::SettingsBuilder;
 
 /// What a backend's server has been told, or is to be.
 #[derive(Debug)]
@@ -51,23 +48,5 @@ impl ClientIdentity {
     /// Whether this is the number of the function that only the pooler calls.
     pub(super) fn is_of(&self, function: u32) -> bool {
         self.key.function == function
-    }
-}
-
-impl<S: Socket> Backend<S> {
-    /// Appends what tells the server of the client whose message follows.
-    pub(super) fn tell(&mut self, about: &ClientAbout, mptcp: Option<Mptcp>, out: &mut Vec<u8>) {
-        let Some(told) = &mut self.client_identity else { return };
-        let Some(process) = told.due.take() else { return };
-        told.key.write_to(process, None, about, mptcp, out);
-        self.request(Request::TellIdentity);
-        if self.applied.get(b"role").is_some()
-            || self.applied.get(b"session_authorization").is_some()
-        {
-            let mut applied = SettingsBuilder::from(&self.applied);
-            applied.remove(b"role");
-            applied.remove(b"session_authorization");
-            self.applied = self.pool.interner().share(applied.build());
-        }
     }
 }

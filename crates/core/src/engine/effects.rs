@@ -9,8 +9,7 @@
 
 mod block;
 
-use super::client::Resetting;
-use super::listening::Named;
+use crate::listen::named::Named;
 use crate::session::part::{Part, PartSet, Policy};
 use crate::session::question::ASKED;
 use crate::session::report::COVERED;
@@ -115,9 +114,52 @@ pub struct Unusual {
     pub(super) vacates: Option<Box<[u8]>>,
 }
 
+/// What a RESET that is under way goes back to the client's start values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) enum Resetting {
+    /// Nothing.
+    #[default]
+    No,
+    /// These settings.
+    Names(Vec<Box<[u8]>>),
+    /// All settings.
+    All,
+}
+
+impl Resetting {
+    /// Adds what another takes back. Whether that was more.
+    pub(super) fn absorb(&mut self, other: &Self) -> bool {
+        match (&mut *self, other) {
+            (Self::All, _) | (_, Self::No) => false,
+            (Self::Names(names), Self::Names(more)) => {
+                let before = names.len();
+                for name in more {
+                    if !names.contains(name) {
+                        names.push(name.clone());
+                    }
+                }
+                names.len() > before
+            }
+            (now, new) => {
+                *now = new.clone();
+                true
+            }
+        }
+    }
+
+    /// Whether it takes this setting back.
+    pub(super) fn takes(&self, name: &[u8]) -> bool {
+        match self {
+            Self::No => false,
+            Self::Names(names) => names.iter().any(|known| known.eq_ignore_ascii_case(name)),
+            Self::All => true,
+        }
+    }
+}
+
 impl Effects {
     /// None at all.
-    pub(super) const NONE: Effects = Effects {
+    pub(crate) const NONE: Effects = Effects {
         pins: PartSet::EMPTY,
         ends: PartSet::EMPTY,
         names: Vec::new(),

@@ -1,12 +1,12 @@
 //! Entry points of the engine: readiness of connections, and messages.
 
-use super::backend::{Backend, BackendSeed, Tidying};
+use super::about::{ClientState, PoolMode};
+use super::backend::{Backend, BackendSeed, PoolRef, Tidying};
 use super::client::{Client, PendingSession, Record, parts_of_start};
 use super::host::Host;
 use super::limits;
 use super::message::{
-    BackendRow, BackendState, ClientRow, ClientState, Event, NewClient, PoolMode, PoolRef, Scope,
-    Snapshot, ToLoop,
+    BackendRow, BackendState, ClientRow, Event, NewClient, Scope, Snapshot, ToLoop,
 };
 use super::pending_bytes::PendingBytes;
 use super::process_ids::PROCESS_ID_FIRST;
@@ -381,7 +381,7 @@ impl<S: Socket> Engine<S> {
             // it has one of its own.
             let wish = Wish { settings: client.desired.mark(), ..Wish::default() };
             if let Err(halt) = self.attach(host, slot, wish, now) {
-                if let super::from_client::Halt::BackendLost(reason) = halt {
+                if let super::halt::Halt::BackendLost(reason) = halt {
                     self.backend_failed(host, slot, reason, now);
                 }
                 return;

@@ -13,19 +13,20 @@
 
 mod attach;
 pub(super) mod client_message;
-mod kinds;
+pub(super) mod kinds;
+pub(super) mod passage;
 mod record_effects;
 
-pub(super) use kinds::bad_length;
-
-use kinds::{allowed_length, bad_kind, too_long};
-
+use self::kinds::bad_length;
+use self::passage::Passage;
+use super::about::ClientState;
 use super::backend::Backend;
-use super::client::{Client, Deallocated, significant};
+use super::client::Client;
 use super::effects::Effects;
+use super::halt::Halt;
 use super::host::Host;
 use super::limits;
-use super::message::ClientState;
+use super::names::{ClientStatement, Deallocated, significant};
 use super::plain::{Passed, Pipeline};
 use super::socket::{Socket, Token};
 use super::table::Engine;
@@ -34,112 +35,10 @@ use crate::ids::Slot;
 use crate::pool::Basis;
 use crate::session::scan::{ScanOptions, scan};
 use crate::time::Time;
-use crate::wire::error::ClientError;
-use crate::wire::frame::{self, Framed, HEADER_BYTES, Header};
-use crate::wire::{TransactionStatus, build, frontend};
+use crate::wire::frame::{Framed, HEADER_BYTES, Header};
+use crate::wire::{TransactionStatus, build, frame, frontend};
 use client_message::ClientMessage;
-
-/// Bytes from which a run is written from where it was read, not copied first.
-const DIRECT_WRITE_BYTES: usize = 4096;
-
-/// Why a client's bytes are not read on.
-#[derive(Debug)]
-pub(super) enum Halt {
-    /// All that is complete has been passed on.
-    Dry,
-    /// It waits for a backend.
-    Waiting,
-    /// Enough is outstanding: on when answers have come.
-    Full,
-    /// It has said goodbye.
-    Terminate,
-    /// It broke the protocol, or a limit.
-    Refused(ClientError),
-    /// The backend's connection failed.
-    BackendLost(&'static str),
-}
-
-/// Bytes on their way from a client to its backend.
-pub(super) struct Passage<'a> {
-    input: &'a [u8],
-    /// Start of the run that is passed on as it is.
-    run: usize,
-    /// What has been dealt with.
-    at: usize,
-    /// Bytes before the run.
-    pub(super) out: Vec<u8>,
-}
-
-impl<'a> Passage<'a> {
-    /// The message at hand is passed on as it is.
-    #[inline]
-    pub(super) fn pass(&mut self, bytes: usize) {
-        self.at += bytes;
-    }
-
-    /// The message at hand, as far as it is here.
-    #[inline]
-    pub(super) fn current(&self, bytes: usize) -> &'a [u8] {
-        &self.input[self.at..self.at + bytes]
-    }
-
-    /// The message at hand, and what is here after it.
-    #[inline]
-    pub(super) fn rest(&self) -> &'a [u8] {
-        &self.input[self.at..]
-    }
-
-    /// Ends the run, so that messages of Hawser's own can be put after it: never within a client's
-    /// message, of which the server would take them as a part.
-    pub(super) fn cut<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
-        debug_assert!(!backend.to_server.is_open(), "a client's message is open");
-        if backend.to_server.is_open() {
-            return Err(Halt::BackendLost(WriteError::Open.reason()));
-        }
-        self.end_run(backend)
-    }
-
-    #[inline]
-    fn end_run<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
-        let run = &self.input[self.run..self.at];
-        if run.is_empty() {
-            return Ok(());
-        }
-        self.run = self.at;
-        if run.len() < DIRECT_WRITE_BYTES {
-            self.out.extend_from_slice(run);
-            return Ok(());
-        }
-        backend.relay(&self.out)?;
-        self.out.clear();
-        backend.relay(run)
-    }
-
-    /// Writes everything, a client's message as far as it is here.
-    fn flush<S: Socket>(&mut self, backend: &mut Backend<S>) -> Result<(), Halt> {
-        if self.out.is_empty() {
-            let run = &self.input[self.run..self.at];
-            self.run = self.at;
-            if !run.is_empty() {
-                backend.relay(run)?;
-            }
-        } else {
-            self.end_run(backend)?;
-            if !self.out.is_empty() {
-                backend.relay(&self.out)?;
-            }
-        }
-        backend.to_server.check();
-        Ok(())
-    }
-
-    /// The message at hand is not passed on.
-    pub(super) fn skip(&mut self, bytes: usize) {
-        debug_assert_eq!(self.run, self.at, "a run must be cut before it is skipped over");
-        self.at += bytes;
-        self.run = self.at;
-    }
-}
+use kinds::{allowed_length, bad_kind, too_long};
 
 impl<S: Socket> Backend<S> {
     /// Writes whole messages of Hawser's own to the server, keeping what its socket does not take.
@@ -255,9 +154,7 @@ impl<S: Socket> Engine<S> {
         bytes: &[u8],
         now: Time,
     ) -> bool {
-        let mut passage =
-            Passage { input: bytes, run: 0, at: 0, out: std::mem::take(&mut self.to_server) };
-        passage.out.clear();
+        let mut passage = Passage::of(bytes, std::mem::take(&mut self.to_server));
         let mut halt = match self.pass_plain_alone(host, slot, &mut passage, now) {
             Some(Ok(())) => return self.passed_plain(host, slot, passage, now),
             Some(Err(Halt::Waiting)) => {
@@ -287,8 +184,8 @@ impl<S: Socket> Engine<S> {
         let awaits_server = client.backend.as_ref().is_some_and(|backend| {
             backend.requests.front().is_some_and(|owed| !owed.is_answered_here())
         });
-        if passage.at < bytes.len() {
-            client.input.extend_in(&bytes[passage.at..], &mut self.spare_input);
+        if passage.done() < bytes.len() {
+            client.input.extend_in(&bytes[passage.done()..], &mut self.spare_input);
         }
         self.keep_memory(passage.out);
         self.halted(host, slot, halt, awaits_server, now)
@@ -403,7 +300,7 @@ impl<S: Socket> Engine<S> {
     ) -> Halt {
         loop {
             let Some(client) = self.clients.get_mut(slot) else { return Halt::Dry };
-            let rest = &passage.input[passage.at..];
+            let rest = passage.rest();
             if rest.is_empty() {
                 return Halt::Dry;
             }
@@ -460,7 +357,7 @@ impl<S: Socket> Engine<S> {
     /// Goes on with a message of which some has been dealt with.
     fn walk_on(&mut self, slot: Slot, passage: &mut Passage<'_>) -> Result<(), Halt> {
         let Some(client) = self.clients.get_mut(slot) else { return Err(Halt::Dry) };
-        let rest = &passage.input[passage.at..];
+        let rest = passage.rest();
         // In the middle of a message that streams.
         if let Some(backend) = &mut client.backend
             && backend.to_server.is_open()
@@ -581,7 +478,7 @@ impl<S: Socket> Engine<S> {
         if statement.effects.resets_by_null && client.has_start_values() {
             return false; // its own text has these in place of NULL
         }
-        let named = super::client::ClientStatement {
+        let named = ClientStatement {
             statement,
             serial,
             pipeline: 0,

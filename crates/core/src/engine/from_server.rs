@@ -23,12 +23,24 @@ use super::request_queue::Request;
 use super::socket::Socket;
 use crate::session::report::ReportError;
 use crate::time::Time;
-use crate::wire::backend as kind;
 use crate::wire::error::ClientError;
-use crate::wire::frame::{self, Framed, HEADER_BYTES};
+use crate::wire::frame::{Framed, HEADER_BYTES};
+use crate::wire::{backend as kind, frame};
 
 /// The longest message that is looked at whole (a setting with a long value, for example).
 const LOOKED_AT_BYTES_MAX: usize = 1024 * 1024;
+
+/// Reports that are the last that has come, for a client that listens: the server puts notifications
+/// before the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later), and
+/// those of the listening connection come yet.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Last {
+    reports: Vec<u8>,
+    /// Where they belong in what goes to the client otherwise.
+    place: usize,
+    /// Up to where they reach in what has come.
+    end: usize,
+}
 
 /// What has become of bytes from a server.
 #[derive(Debug, Default)]
@@ -65,7 +77,7 @@ pub(super) struct Relayed {
     pub(super) transactions: u64,
     /// One of a client that listens has ended, and is not answered yet.
     pub(super) listens: bool,
-    last: report::Last,
+    last: Last,
 }
 
 impl Relayed {

@@ -2,10 +2,11 @@
 
 use std::io;
 
-use super::message::{self, ToLoop};
+use super::backend::PoolRef;
+use super::message;
+use super::message::ToLoop;
 use super::socket::{Socket, Token};
-use crate::ids::ServerAddressId;
-use crate::ids::{ClientId, LoopId, Slot};
+use crate::ids::{ClientId, LoopId, ServerAddressId, Slot};
 use crate::wire::error::{ClientError, SqlState};
 
 /// A cancel request to be sent to a server.
@@ -35,16 +36,16 @@ pub trait Host<S: Socket> {
     fn send(&mut self, to: LoopId, message: ToLoop<S>);
     /// Has a backend opened for the pool. It comes as [`ToLoop::Opened`] to loop `home`, or
     /// the pool is told of the failure ([`ToLoop::OpenFailed`]).
-    fn open(&mut self, pool: &message::PoolRef<S>, home: LoopId);
+    fn open(&mut self, pool: &PoolRef<S>, home: LoopId);
     /// Has a connection opened that listens for a pool's clients, outside of the pool's size. It
     /// comes as [`ToLoop::ListenerOpened`] to loop `home`, or [`ToLoop::ListenerFailed`] does.
-    fn open_listener(&mut self, pool: &message::PoolRef<S>, home: LoopId) {
+    fn open_listener(&mut self, pool: &PoolRef<S>, home: LoopId) {
         let error = ClientError::error(SqlState::FEATURE_NOT_SUPPORTED, "nobody listens here");
         self.send(home, ToLoop::ListenerFailed { pool: pool.clone(), error });
     }
     /// Has the idle connections to a database closed, on all servers of a pool, and none opened until
     /// what [`ToLoop::Vacated`] brings to the client is dropped.
-    fn vacate(&mut self, pool: &message::PoolRef<S>, database: &[u8], client: ClientId) {
+    fn vacate(&mut self, pool: &PoolRef<S>, database: &[u8], client: ClientId) {
         let _ = (pool, database);
         self.send(client.home, ToLoop::Vacated { client, kept: std::sync::Arc::new(()) });
     }

@@ -7,24 +7,19 @@
 
 use std::time::Duration;
 
+use super::about::{ClientState, PoolMode};
 use super::backend::Backend;
 use super::client::Client;
 use super::host::Host;
 use super::limits;
-use super::message::{ClientState, PoolMode};
 use super::socket::{Socket, Token};
 use super::table::{Engine, Holder};
+use super::wheel::{TICK_US, Wheel};
 use crate::ids::Slot;
 use crate::pool::PoolSettings;
 use crate::time::Time;
 use crate::wire::TransactionStatus;
 use crate::wire::error::{ClientError, SqlState};
-
-/// Microseconds of a tick.
-const TICK_US: u64 = 50_000;
-
-/// Ticks that the wheel spans; later ones wait for their turn in the last class.
-const SPAN: u32 = 1024;
 
 /// How long a client that has been told goodbye may take to read it.
 const GOODBYE: Duration = Duration::from_secs(5);
@@ -41,48 +36,6 @@ const GREETED_AFTER: Duration = Duration::from_millis(100);
 
 /// How long a client must have waited for one that stalls to be cut off for its sake.
 const CUT_AFTER: Duration = Duration::from_secs(1);
-
-/// The wheel of deadlines.
-#[derive(Debug)]
-pub(super) struct Wheel {
-    buckets: Vec<Vec<(Slot, u32)>>,
-    /// The tick up to which everything is done.
-    done: u32,
-    armed: usize,
-}
-
-impl Wheel {
-    pub(super) fn new() -> Self {
-        Self { buckets: (0..SPAN).map(|_| Vec::new()).collect(), done: 0, armed: 0 }
-    }
-
-    /// The tick in which this moment lies; never 0.
-    fn tick(now: Time) -> u32 {
-        u32::try_from(now.as_micros() / TICK_US + 1).unwrap_or(u32::MAX)
-    }
-
-    /// Puts a client in for a tick, or the latest that the wheel spans. Returns the tick.
-    fn arm(&mut self, slot: Slot, tick: u32) -> u32 {
-        let tick = tick.clamp(self.done + 1, self.done + SPAN - 1);
-        self.buckets[(tick % SPAN) as usize].push((slot, tick));
-        self.armed += 1;
-        tick
-    }
-
-    /// What is in the wheel up to this tick.
-    fn take_due(&mut self, upto: u32) -> Vec<(Slot, u32)> {
-        let mut due = Vec::new();
-        while self.done < upto {
-            self.done += 1;
-            due.append(&mut self.buckets[(self.done % SPAN) as usize]);
-            if self.armed == due.len() {
-                self.done = upto;
-            }
-        }
-        self.armed -= due.len();
-        due
-    }
-}
 
 /// Why a client has run out of time.
 enum Overdue {
@@ -542,30 +495,5 @@ impl<S: Socket> Backend<S> {
         if std::mem::take(&mut self.parked) {
             self.pool.lock().unpark();
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn slot(index: u32) -> Slot {
-        Slot { index, generation: 0 }
-    }
-
-    #[test]
-    fn the_wheel_gives_each_back_in_its_tick_and_late_ones_at_its_end() {
-        let mut wheel = Wheel::new();
-        assert_eq!(wheel.arm(slot(1), 3), 3);
-        assert_eq!(wheel.arm(slot(2), 3), 3);
-        assert_eq!(wheel.arm(slot(3), 100_000), SPAN - 1);
-        assert_eq!(wheel.arm(slot(4), 0), 1);
-        assert_eq!(wheel.take_due(1), [(slot(4), 1)]);
-        assert_eq!(wheel.take_due(2), []);
-        assert_eq!(wheel.take_due(3), [(slot(1), 3), (slot(2), 3)]);
-        assert_eq!(wheel.take_due(SPAN + 5), [(slot(3), SPAN - 1)]);
-        assert_eq!(wheel.take_due(10_000_000), []);
-        assert_eq!(wheel.arm(slot(5), 10_000_001), 10_000_001);
-        assert_eq!(wheel.take_due(10_000_001), [(slot(5), 10_000_001)]);
     }
 }

@@ -36,15 +36,12 @@ mod heard;
 mod named;
 mod returning;
 mod shown;
+mod state;
 mod tickets;
 
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use self::ahead::Ahead;
-pub(super) use self::named::Named;
-use super::client::Client;
-use super::socket::Socket;
 use crate::listen::change::{Pending, Taken};
 use crate::listen::{Channel, Notification};
 
@@ -125,6 +122,31 @@ struct Waiting {
     channel: Option<Channel>,
 }
 
+/// What the listening connection is on before the LISTENs of a transaction.
+#[derive(Debug, Default)]
+struct Ahead {
+    /// Channels that it has been asked for.
+    channels: BTreeSet<Channel>,
+    /// Channels that it is to be asked for.
+    wanted: Vec<Channel>,
+    /// The channel of its markers.
+    marker: Option<Channel>,
+    /// It has failed: the transaction goes on without.
+    given_up: bool,
+}
+
+impl Ahead {
+    fn channels(&self) -> &BTreeSet<Channel> {
+        &self.channels
+    }
+
+    /// The channel of markers, if all of these channels have been heard ahead.
+    fn marker_for(&self, joined: &BTreeSet<Channel>) -> Option<Channel> {
+        let heard = !self.given_up && joined.is_subset(&self.channels);
+        self.marker.clone().filter(|_| heard)
+    }
+}
+
 impl Listening {
     fn push(&mut self, message: Arc<[u8]>, channel: Option<Channel>) {
         self.queued_bytes += message.len();
@@ -164,47 +186,5 @@ impl Listening {
     /// is pending stays: its pipeline may have listened after it, and the backend says on what.
     pub(super) fn discard(&mut self) {
         self.left.extend(self.channels.iter().cloned());
-    }
-}
-
-impl<S: Socket> Client<S> {
-    fn listening(&mut self) -> Option<&mut Listening> {
-        self.pending_session.as_mut()?.listening.as_deref_mut()
-    }
-
-    fn stage(&self) -> Stage {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.map_or(Stage::AtRest, |listening| listening.stage)
-    }
-
-    /// Whether it listens without a backend of its own, or is about to.
-    #[inline]
-    pub(super) fn listens(&self) -> bool {
-        self.pending_session.as_ref().is_some_and(|extra| extra.listening.is_some())
-    }
-
-    /// Whether its backend may listen on something on its account.
-    pub(super) fn keeps_backend_to_listen(&self) -> bool {
-        self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref()).is_some_and(
-            |listening| {
-                listening.stage != Stage::AtRest || !listening.pending.is_empty() || listening.shown
-            },
-        )
-    }
-
-    /// Whether what it sends must wait for the listening connection.
-    pub(super) fn awaits_listener(&self) -> bool {
-        self.stage() != Stage::AtRest
-    }
-
-    /// How many channels are listened on for it by another connection than its backend.
-    pub(super) fn channel_count(&self) -> usize {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.map_or(0, |listening| listening.channels.len())
-    }
-
-    fn has_channels(&self) -> bool {
-        let listening = self.pending_session.as_ref().and_then(|extra| extra.listening.as_ref());
-        listening.is_some_and(|listening| !listening.channels.is_empty())
     }
 }

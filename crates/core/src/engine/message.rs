@@ -1,7 +1,9 @@
 //! What comes to a loop from outside: new connections, lent backends, orders of the operator.
 
 use core::any::Any;
-use core::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6}; // data; std::net is for I/O
+
+use super::about::{CancelKey, ClientAbout, ClientSecret, ClientState, PoolMode};
+use super::backend::PoolRef;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,158 +12,11 @@ use super::backend::{Backend, BackendSeed};
 use super::socket::Socket;
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use crate::listen::{Ask, FromHub};
-use crate::pool::SharedPool;
 use crate::session::part::PartSet;
 use crate::session::report::ReportError;
 use crate::session::settings::Settings;
 use crate::time::Time;
 use crate::wire::error::ClientError;
-
-/// A pool of backends over sockets of kind `S`.
-pub type PoolRef<S> = Arc<SharedPool<Box<Backend<S>>>>;
-
-/// When a client gives its backend back (PgBouncer's `pool_mode`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub enum PoolMode {
-    /// When it leaves.
-    Session,
-    /// When its transaction ends.
-    #[default]
-    Transaction,
-    /// When its statement ends; transaction blocks are refused.
-    Statement,
-}
-
-/// What becomes of clients that listen when the connection is lost that listens for them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
-pub enum ListenLost {
-    /// They are disconnected, as they would be with their own.
-    #[default]
-    Disconnect,
-    /// They get a warning, and are listened for again.
-    Notice,
-}
-
-/// Where a client comes from.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum PeerAddress {
-    /// A unix socket.
-    Unix,
-    /// Address and port.
-    V4(SocketAddrV4),
-    /// Address and port.
-    V6(Box<SocketAddrV6>),
-}
-
-impl From<SocketAddr> for PeerAddress {
-    /// IPv4 addresses that are written as IPv6 ones become what they are.
-    fn from(address: SocketAddr) -> Self {
-        match (address, address.ip().to_canonical()) {
-            (_, IpAddr::V4(ip)) => Self::V4(SocketAddrV4::new(ip, address.port())),
-            (SocketAddr::V6(address), _) => Self::V6(Box::new(address)),
-            (SocketAddr::V4(address), _) => Self::V4(address),
-        }
-    }
-}
-
-impl fmt::Display for PeerAddress {
-    /// The address without its port; `unix` for unix sockets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix => f.write_str("unix"),
-            Self::V4(address) => address.ip().fmt(f),
-            Self::V6(address) => address.ip().fmt(f),
-        }
-    }
-}
-
-impl PeerAddress {
-    /// The port; 0 for unix sockets.
-    pub fn port(&self) -> u16 {
-        match self {
-            Self::Unix => 0,
-            Self::V4(address) => address.port(),
-            Self::V6(address) => address.port(),
-        }
-    }
-}
-
-/// Who a client is: for SHOW, logs and limits.
-#[derive(Clone, Debug)]
-pub struct ClientAbout {
-    /// Where it comes from.
-    pub peer: PeerAddress,
-    /// When it connected.
-    pub connected: Time,
-    details: Option<Box<Details>>, // most clients have none
-}
-
-#[derive(Clone, Debug)]
-struct Details {
-    user: Option<Box<str>>,
-    tls: Box<str>,
-    mptcp: bool,
-}
-
-impl ClientAbout {
-    /// `user`: the authenticated user, if another than the pool's. `tls`: a description of TLS,
-    /// empty without.
-    pub fn new(peer: PeerAddress, user: Option<&str>, tls: &str, connected: Time) -> Self {
-        let details = (user.is_some() || !tls.is_empty()).then(|| {
-            Box::new(Details { user: user.map(Into::into), tls: tls.into(), mptcp: false })
-        });
-        Self { peer, connected, details }
-    }
-
-    /// The same client, over MPTCP.
-    #[must_use]
-    pub fn over_mptcp(mut self) -> Self {
-        let none = || Box::new(Details { user: None, tls: "".into(), mptcp: true });
-        self.details.get_or_insert_with(none).mptcp = true;
-        self
-    }
-
-    /// Whether it came over MPTCP.
-    pub fn mptcp(&self) -> bool {
-        self.details.as_ref().is_some_and(|details| details.mptcp)
-    }
-
-    /// The authenticated user, if another than the pool's.
-    pub fn user(&self) -> Option<&str> {
-        self.details.as_ref()?.user.as_deref()
-    }
-
-    /// Description of TLS, empty without.
-    pub fn tls(&self) -> &str {
-        self.details.as_ref().map_or("", |details| &details.tls)
-    }
-}
-
-/// Random bytes that a client's cancel request must show: BackendKeyData's secret key.
-#[derive(Clone)]
-pub enum ClientSecret {
-    /// Protocol 3.0.
-    Short([u8; 4]),
-    /// Protocol 3.2: up to 256 bytes.
-    Long(Box<[u8]>),
-}
-
-impl From<&[u8]> for ClientSecret {
-    fn from(bytes: &[u8]) -> Self {
-        bytes.try_into().map_or_else(|_| Self::Long(bytes.into()), Self::Short)
-    }
-}
-
-impl std::ops::Deref for ClientSecret {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Self::Short(bytes) => bytes,
-            Self::Long(bytes) => bytes,
-        }
-    }
-}
 
 /// A client that has logged in, on its way to the loop that serves it from now on.
 pub struct NewClient<S: Socket> {
@@ -317,34 +172,6 @@ impl<S: Socket> fmt::Debug for ToLoop<S> {
     }
 }
 
-/// The key that a cancel request carries, and what its sender holds until the request has been seen
-/// to, by each loop that it may be for.
-#[derive(Clone)]
-pub struct CancelKey {
-    bytes: Box<[u8]>,
-    _held: Option<Arc<dyn Any + Send + Sync>>,
-}
-
-impl CancelKey {
-    /// `held` is dropped with the last copy of the request.
-    pub fn holding(bytes: &[u8], held: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { bytes: bytes.into(), _held: Some(held) }
-    }
-}
-
-impl<B: Into<Box<[u8]>>> From<B> for CancelKey {
-    fn from(bytes: B) -> Self {
-        Self { bytes: bytes.into(), _held: None }
-    }
-}
-
-impl std::ops::Deref for CancelKey {
-    type Target = [u8];
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
-
 /// How much of a loop is looked at for a [`Snapshot`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Scope {
@@ -363,19 +190,6 @@ pub struct Snapshot {
     pub clients: Vec<ClientRow>,
     /// The backends lent to them (idle ones are in their pools), and what listens for them.
     pub backends: Vec<BackendRow>,
-}
-
-/// What a client is doing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum ClientState {
-    /// Has no backend and wants none.
-    Idle,
-    /// Wants a backend.
-    Waiting,
-    /// Has a backend.
-    Active,
-    /// Has been told goodbye.
-    Closing,
 }
 
 /// A client in SHOW CLIENTS.

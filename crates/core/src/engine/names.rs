@@ -10,13 +10,45 @@
 
 use std::sync::Arc;
 
-use super::client::ClientStatement;
 use super::journal::{Journal, Name};
-use super::statement::StatementMemory;
+use super::limits;
 use crate::hash::Keyed;
+use crate::pool::SchemaEpoch;
+use crate::pool::description::Seen;
+use crate::pool::statement::{Statement, StatementMemory};
 
 /// What a name costs beside its bytes: its place in the map and what it shares with nobody.
 const NAME_OVERHEAD_BYTES: usize = size_of::<(Name, ClientStatement)>() + 32;
+
+/// A statement under the name that a client gave it.
+#[derive(Clone, Debug)]
+pub(super) struct ClientStatement {
+    pub(super) statement: Arc<Statement>,
+    /// Finds it again from the answer to its Parse. Never 0.
+    pub(super) serial: u32,
+    /// The backend's pipeline that prepared it.
+    pub(super) pipeline: u64,
+    /// Something of that pipeline was executed before it, and may have changed the settings.
+    pub(super) behind: bool,
+    /// What the client has been told of it.
+    pub(super) seen: Arc<Seen>,
+    /// The epoch of the schema when the client parsed it.
+    pub(super) epoch: SchemaEpoch,
+}
+
+/// Which statements of the protocol a DEALLOCATE takes away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Deallocated {
+    /// The one of this name.
+    One(Box<[u8]>),
+    /// All that the client has.
+    All,
+}
+
+/// As much of a statement's or portal's name as tells it apart.
+pub(super) fn significant(name: &[u8]) -> &[u8] {
+    &name[..name.len().min(limits::NAME_BYTES_MAX)]
+}
 
 /// A client's names for prepared statements.
 #[derive(Debug)]

@@ -2,10 +2,11 @@
 //! queue of requests, in one step.
 
 use super::backend::Backend;
-use super::client::{Client, ClientStatement, TooManyStatements, significant};
+use super::client::Client;
+use super::halt::TooManyStatements;
 use super::journal::Journal;
 use super::limits;
-use super::names::ClientStatements;
+use super::names::{ClientStatement, ClientStatements, significant};
 use super::noted::NotedStatement;
 use super::request_queue::{Change, Entry, Request};
 use super::socket::Socket;

@@ -12,11 +12,9 @@
 //! DEALLOCATE takes nothing away here: what is noted of a statement that is gone does no harm, unless a
 //! PREPARE gives the same name to another.
 
-use super::backend::Backend;
-use super::client::{Client, TooManyPortals, significant};
+mod steps;
+
 use super::effects::Unusual;
-use super::limits;
-use super::socket::Socket;
 use crate::session::calls::Given;
 
 /// What is noted of one statement.
@@ -38,37 +36,5 @@ impl NotedStatement {
     /// Whether nothing has to be known of it.
     pub(super) fn is_nothing(&self) -> bool {
         self.unusual.is_none() && self.given.is_empty()
-    }
-}
-
-impl<S: Socket> Client<S> {
-    /// What is noted of a statement, for a message that is sent now.
-    pub(super) fn noted(&self, name: &[u8]) -> Option<&NotedStatement> {
-        self.pending_session.as_ref()?.noted.as_ref()?.get(significant(name))
-    }
-
-    /// This, where there is room for it. (What more of them give to set_config() is settled after the
-    /// transaction.)
-    pub(super) fn if_room_to_note(
-        &self,
-        now: NotedStatement,
-    ) -> Result<NotedStatement, TooManyPortals> {
-        let noted = self.pending_session.as_ref().and_then(|extra| extra.noted.as_ref());
-        let is_full = noted.is_some_and(|noted| noted.kept() >= limits::UNUSUAL_PORTALS_MAX);
-        match (is_full, &now.unusual) {
-            (true, Some(_)) => Err(TooManyPortals),
-            (true, None) => Ok(NotedStatement::default()),
-            (false, _) => Ok(now),
-        }
-    }
-}
-
-impl<S: Socket> Backend<S> {
-    /// Whether it is still open what is noted of a name, for a message of the pipeline under way. (Where
-    /// a Parse of its own is ignored, so is what stands after that.)
-    pub(super) fn is_being_noted(&self, client: &Client<S>, name: &[u8]) -> bool {
-        let noted = client.pending_session.as_ref().and_then(|extra| extra.noted.as_ref());
-        let pipeline = noted.and_then(|noted| noted.changes_in(significant(name)));
-        pipeline.is_some_and(|pipeline| pipeline != self.requests.pipeline())
     }
 }

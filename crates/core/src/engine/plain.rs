@@ -23,24 +23,27 @@ mod answer;
 
 use std::sync::Arc;
 
+use super::about::PoolMode;
 use super::backend::Backend;
-use super::client::{Client, ClientStatement, significant};
-use super::from_client::client_message::sequences::draws_nothing;
-use super::from_client::{Halt, Passage};
+use super::client::Client;
+use super::from_client::passage::Passage;
 use super::from_server::{Relay, Relayed};
+use super::halt::Halt;
 use super::host::Host;
 use super::limits;
-use super::message::PoolMode;
+use super::names::{ClientStatement, significant};
 use super::request_queue::PlainPipeline;
 use super::socket::Socket;
-use super::statement::{Shape, Unnamed};
 use super::table::Engine;
 use crate::ids::Slot;
 use crate::pool::Wish;
+use crate::pool::description::Shape;
+use crate::pool::statement::Unnamed;
+use crate::session::commands::draws_nothing;
 use crate::session::scan::ScanOptions;
 use crate::time::Time;
-use crate::wire::frame::{self, Framed, HEADER_BYTES};
-use crate::wire::{TransactionStatus, build, frontend};
+use crate::wire::frame::{Framed, HEADER_BYTES};
+use crate::wire::{TransactionStatus, build, frame, frontend};
 
 /// A Describe of the unnamed portal.
 const DESCRIBE_PORTAL: [u8; 7] = [frontend::DESCRIBE, 0, 0, 0, 6, b'P', 0];

@@ -58,9 +58,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::limits;
-use super::replay::Seen;
+use crate::pool::description::Seen;
 use crate::wire::build;
-pub(super) use change::{Change, Displaced, Refusal};
+pub(super) use change::{Change, Comparing, Displaced, Refusal};
 use copy_in::CopyIn;
 pub(super) use request::Request;
 

@@ -27,18 +27,18 @@
 //! known before the first byte goes: such a text has to be kept, and no client may keep more than a
 //! loop's buffer holds. What functions and DO blocks reset: `Effects::resets`.
 
+mod steps;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::backend::Backend;
-use super::client::{Client, Resetting, TooManyPortals, significant};
-use super::effects::Unusual;
+use super::effects::{Resetting, Unusual};
+use super::halt::TooManyPortals;
 use super::limits;
-use super::request_queue::Request;
-use super::socket::Socket;
 use crate::session::scan::{Discard, Findings, Name, SetValue, Verb};
-use crate::session::settings::{self, Change, Settings};
-use crate::wire::build;
+use crate::session::settings;
+use crate::session::settings::quoting::write_value;
+use crate::session::settings::{Change, Settings};
 use crate::wire::error::with_position;
 
 /// What RESET ALL leaves alone (`GUC_NO_RESET_ALL`, guc_tables.c).
@@ -156,7 +156,7 @@ pub(super) fn values_for_nulls(findings: &Findings, start: &Settings) -> Vec<Rep
     }
     let value = |(name, range): &(Name, Range<usize>)| {
         let mut literal = Vec::new();
-        settings::write_value(start.get(name.as_bytes())?, &mut literal);
+        write_value(start.get(name.as_bytes())?, &mut literal);
         Some(Replacement::new(range.clone(), literal))
     };
     findings.nulls.iter().filter_map(value).collect()
@@ -273,90 +273,6 @@ fn note(
     }
     known.insert(name.into(), Box::new(unusual.clone()));
     Ok(())
-}
-
-impl<S: Socket> Backend<S> {
-    /// Notes what a Query owes into which something was put.
-    pub(super) fn request_with_insertions(
-        &mut self,
-        text: &[u8],
-        insertions: &[Insertion],
-        utf8: bool,
-    ) {
-        self.longer.clear();
-        for insertion in insertions {
-            self.request(Request::Statements(insertion.behind));
-            for _ in &insertion.statements {
-                self.request(Request::InjectedStatement);
-            }
-            let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
-            self.longer.push(Longer { at: characters(&text[..insertion.at], utf8), by });
-        }
-        self.request(Request::Query);
-    }
-
-    /// Notes what is written in place of NULLs in that Query.
-    pub(super) fn note_replaced(&mut self, text: &[u8], replaced: &[Replacement], utf8: bool) {
-        self.longer.extend(lengthened(text, replaced, utf8));
-        self.longer.sort_by_key(|longer| longer.at);
-    }
-}
-
-impl<S: Socket> Client<S> {
-    /// Whether its start values are not those of the server connections that serve it.
-    pub(super) fn has_start_values(&self) -> bool {
-        !self.record.start.is_empty() && !self.exclusive
-    }
-
-    /// A portal has been made of a statement.
-    pub(super) fn note_portal(
-        &mut self,
-        portal: &[u8],
-        unusual: Option<&Unusual>,
-    ) -> Result<(), TooManyPortals> {
-        let portal = significant(portal);
-        if let Some(extra) = &mut self.pending_session {
-            extra.unusual_portals.remove(portal);
-        }
-        match unusual.filter(|unusual| {
-            unusual.deallocates.is_some()
-                || unusual.forgets_statements
-                || self.is_restored_behind(unusual)
-        }) {
-            Some(unusual) => note(&mut self.pending_session().unusual_portals, portal, unusual),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether something must follow the Execute of a statement that does this.
-    pub(super) fn is_restored_behind(&self, unusual: &Unusual) -> bool {
-        (self.has_start_values() && unusual.takes_start_values()) || unusual.unlistens()
-    }
-
-    /// What was noted of a portal.
-    pub(super) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
-        let known = &self.pending_session.as_ref()?.unusual_portals;
-        known.get(significant(portal)).cloned()
-    }
-
-    /// Appends what puts the start values back after an Execute.
-    pub(super) fn restore_behind(
-        &self,
-        unusual: &Unusual,
-        backend: &mut Backend<S>,
-        out: &mut Vec<u8>,
-    ) {
-        if unusual.discards_all {
-            // (Commands that need a transaction of their own are committed at once.)
-            backend.requests.let_sync_end_pipeline();
-            out.extend_from_slice(&build::SYNC);
-            backend.request(Request::InjectedSync);
-            return;
-        }
-        for text in behind(&self.record.start, unusual) {
-            backend.run_within_pipeline(text, out);
-        }
-    }
 }
 
 #[cfg(test)]

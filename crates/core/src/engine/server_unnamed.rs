@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::statement::Unnamed;
+use crate::pool::statement::Unnamed;
 
 /// The place of a Parse.
 #[derive(Clone, Copy, Debug)]

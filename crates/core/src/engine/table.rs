@@ -4,15 +4,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use super::again::Again;
-use super::backend::Backend;
+use super::backend::{Backend, PoolRef};
 use super::client::Client;
-use super::housekeeping::Wheel;
 use super::limits;
 use super::listener::{Listener, PoolHub};
-use super::message::PoolRef;
 use super::pending_bytes::Spare;
 use super::process_ids::ProcessIds;
 use super::socket::Socket;
+use super::wheel::Wheel;
 use super::work::WorkQueue;
 use crate::hash::{IdHasher, Keyed};
 use crate::ids::{BackendId, ClientId, LoopId, PoolId, Slot};

@@ -36,7 +36,7 @@ use super::incoming::{INITIAL_CREDIT, Incoming};
 use super::outgoing::{Ending, Outgoing};
 use super::path::{Path, PathEnd, Sample, Stage};
 use super::{PathId, StreamId, Token};
-use crate::paths::action::{Event, PairId};
+use crate::paths::action::{Event, PairId, Role as Chooses};
 use crate::paths::chooser::Chooser;
 use crate::time::Time;
 
@@ -285,6 +285,16 @@ pub struct StreamReport {
     pub is_bulk: bool,
 }
 
+/// The one of a session.
+fn chooser_of(config: &Config, role: &Role) -> Chooser {
+    let [a, b, c, d, e, f, g, h, ..] = config.token.0;
+    let seed = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
+    match (role, config.paths) {
+        (Role::Near { .. }, Paths::Auto) => Chooser::wide(Chooses::Dials, seed),
+        _ => Chooser::new(Chooses::Accepts, seed),
+    }
+}
+
 impl Session {
     /// The end that dials; it asks for its first dials at the first [`Session::tick`].
     #[must_use]
@@ -306,7 +316,7 @@ impl Session {
     }
 
     fn new(config: Config, role: Role, now: Time) -> Self {
-        let chooser = choice::chooser(&config, &role);
+        let chooser = chooser_of(&config, &role);
         Self {
             config,
             role,

@@ -16,7 +16,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::shared::ServerParameters;
+use super::parameters::ServerParameters;
 use crate::hash::Keyed;
 
 /// Sets of values that one pool, or one user of a shared one, tells apart; any further are taken for

@@ -25,8 +25,8 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::likeness::{Likeness, nearest};
-use super::{CustomNames, Wish};
+use super::likeness::{Likeness, Wish, nearest};
+use super::names::CustomNames;
 use crate::ids::{ClientId, LoopId};
 use crate::time::Time;
 

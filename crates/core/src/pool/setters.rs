@@ -8,8 +8,8 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::statement::{Statement, StatementTable};
 use crate::engine::limits::{WITHIN_PATHS_MAX, WITHIN_SETTINGS_MAX};
-use crate::engine::statement::{Statement, StatementTable};
 use crate::hash::Keyed;
 
 /// Statements that bring one setting, two and so on.
@@ -84,7 +84,7 @@ fn make(statements: &StatementTable, settings: usize) -> Arc<Statement> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::statement::StatementMemory;
+    use crate::pool::statement::StatementMemory;
 
     #[test]
     fn each_path_has_its_own_up_to_a_bound() {

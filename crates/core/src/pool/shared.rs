@@ -11,15 +11,17 @@ use std::time::Duration;
 use super::asking::Asking;
 use super::basis::{Bases, Basis};
 use super::left::LeftServers;
+use super::lending::{Limits, Pool};
 use super::names::{CustomNames, KnownNames};
+use super::parameters::ServerParameters;
 use super::pins::PinCount;
 use super::reporting::ReportingCount;
 use super::schema::{Schema, SchemaEpoch};
 use super::setters::Setters;
-use super::{Limits, Pool, PoolStats};
+use super::statement::{Statement, StatementMemory, StatementTable};
+use super::stats::PoolStats;
+use crate::engine::about::ListenLost;
 use crate::engine::census::Census;
-use crate::engine::message::ListenLost;
-use crate::engine::statement::{Statement, StatementMemory, StatementTable};
 use crate::hash::Keyed;
 use crate::ids::PoolId;
 use crate::session::functions::FunctionNames;
@@ -129,60 +131,6 @@ impl Default for PoolSettings {
             custom_settings_in_plans: None,
             function_census: true,
             stateful_functions: Arc::default(),
-        }
-    }
-}
-
-/// Name and value.
-pub type Parameter = (Box<[u8]>, Box<[u8]>);
-
-/// What a server of this pool says of itself at connect, in its order: the settings that it
-/// reports, with the values of a session for which nobody has set anything.
-#[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct ServerParameters {
-    /// Name and value of each ParameterStatus.
-    pub pairs: Vec<Parameter>,
-}
-
-/// Settings that a server reports and nobody can set.
-const FIXED: [&[u8]; 6] = [
-    b"server_version",
-    b"server_encoding",
-    b"integer_datetimes",
-    b"in_hot_standby",
-    b"is_superuser",
-    b"session_authorization",
-];
-
-impl ServerParameters {
-    /// Whether this one is reported, and nobody can set it.
-    pub fn is_fixed(name: &[u8]) -> bool {
-        FIXED.contains(&name)
-    }
-
-    /// Those that a session can set.
-    pub fn settable(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        let pairs = self.pairs.iter().filter(|(name, _)| !Self::is_fixed(name));
-        pairs.map(|(name, value)| (&**name, &**value))
-    }
-
-    /// The value of a setting, whatever the case of its name.
-    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
-        self.pairs.iter().find(|(n, _)| n.eq_ignore_ascii_case(name)).map(|(_, value)| &**value)
-    }
-
-    /// The first number of the server's version; 0 where it does not say one.
-    pub fn major_version(&self) -> u32 {
-        let version = self.get(b"server_version").unwrap_or_default();
-        let digits = version.split(|byte| !byte.is_ascii_digit()).next().unwrap_or_default();
-        std::str::from_utf8(digits).ok().and_then(|major| major.parse().ok()).unwrap_or(0)
-    }
-
-    /// Puts a value in.
-    pub fn set(&mut self, name: &[u8], value: &[u8]) {
-        match self.pairs.iter_mut().find(|(n, _)| n.eq_ignore_ascii_case(name)) {
-            Some((_, old)) => *old = value.into(),
-            None => self.pairs.push((name.into(), value.into())),
         }
     }
 }

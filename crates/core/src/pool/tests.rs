@@ -1,5 +1,10 @@
+use std::time::Duration;
+
+use super::lending::*;
 use super::*;
 use crate::ids::Slot;
+use crate::ids::{BackendId, ClientId, LoopId};
+use crate::time::Time;
 
 fn limits(size: u32) -> Limits {
     Limits {

@@ -11,7 +11,8 @@
 //! # Limits  the columns of a row are computed from left to right (`ExecProject`). No value comes back as
 //!           a result (IS NULL): it might have no equivalent in the client_encoding of that moment.
 
-use super::settings::{Change, write_string, write_value};
+use super::settings::Change;
+use super::settings::quoting::{write_string, write_value};
 
 /// Names that keep what was in force begin with this: they are Hawser's, and no state of a session.
 pub const KEEPING: &str = "hawser_before.";

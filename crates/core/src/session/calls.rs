@@ -9,11 +9,9 @@
 //!           where another call of the same text is not certain.
 //! # Limits  for texts that are known to have such a call: it allocates for each token.
 
-mod sequences;
+pub(crate) mod sequences;
 
 use std::ops::Range;
-
-pub(crate) use sequences::{Question, Sequence, Value, has_question, of_sequences};
 
 use super::scan::ScanOptions;
 use super::token::{Lexer, PARAMETER, Sink};

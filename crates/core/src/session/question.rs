@@ -11,7 +11,8 @@
 //! # Costs   5 to 20 us in the server for each part; `pg_locks` more where there are many locks.
 
 use super::part::{Part, PartSet};
-use super::settings::{is_custom, read_hex, write_string};
+use super::settings::quoting::write_string;
+use super::settings::{is_custom, read_hex};
 use crate::wire::frame::{take_u16, take_u32};
 
 /// Settings that one question may be about.

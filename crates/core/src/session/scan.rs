@@ -15,7 +15,7 @@
 //! # Why not a parser  PostgreSQL's own needs the whole text at once, allocates for each node and
 //!           knows one version's grammar; this pass is paid by each query.
 
-mod body;
+pub mod body;
 mod keyword;
 mod known;
 mod plain;
@@ -23,8 +23,6 @@ mod verb;
 
 use std::ops::Range;
 
-use self::body::Body;
-pub use self::body::{scan_body, scan_foreign};
 use self::keyword::{Keyword, Word};
 pub use self::known::KnownTexts;
 pub use self::plain::is_plain;
@@ -179,6 +177,32 @@ pub fn names_temporary_schema(search_path: &[u8]) -> bool {
     search_path
         .split(|byte| !byte.is_ascii_alphanumeric() && *byte != b'_')
         .any(|word| keyword::lookup(word).is_some_and(|keyword| keyword.word == Word::PgTemp))
+}
+
+/// What is to be known of a function's source while it is read.
+#[derive(Debug, Clone)]
+struct Body {
+    /// It is PL/pgSQL's.
+    procedural: bool,
+    /// It executes what it puts together: strings count.
+    watches: bool,
+    /// What follows an EXECUTE.
+    execute: Executed,
+    /// No word of the string, or of its statement, has been read.
+    at_start: bool,
+    /// The last word of the string begins what may be a temporary object.
+    creates: bool,
+}
+
+/// What an EXECUTE of PL/pgSQL executes, as far as it has been read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Executed {
+    Nothing,
+    /// The word itself has just been read.
+    Text,
+    /// `format`, then its parenthesis.
+    Format,
+    FormatText,
 }
 
 /// Scans a text that comes in chunks.

@@ -19,11 +19,14 @@
 //!           byte of a backslash, and whatever is quoted byte by byte is read as something else.
 
 mod list;
+pub(crate) mod quoting;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::hash::{BuildHasher, Hash, Hasher};
 use std::sync::{Arc, Weak};
+
+use self::quoting::write_value;
 
 /// Sets of settings that an [`Interner`] knows at most; beyond, equal ones are not shared.
 pub const INTERNED_MAX: usize = 16_384;
@@ -523,32 +526,6 @@ fn write_name(name: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// A literal of the server's own bytes, in ASCII (`xehexesc`, scan.l: what it gives is not converted, and
-/// looked at as the database's encoding). Two digits each: a third would not be read as one of them.
-pub(crate) fn write_value(value: &[u8], out: &mut Vec<u8>) {
-    if value.is_ascii() {
-        return write_string(value, out);
-    }
-    out.extend_from_slice(b"E'");
-    for &byte in value {
-        match byte {
-            b'\'' | b'\\' => out.extend_from_slice(&[byte, byte]),
-            0..0x80 => out.push(byte),
-            _ => {
-                out.extend_from_slice(b"\\x");
-                write_hex(byte, out);
-            }
-        }
-    }
-    out.push(b'\'');
-}
-
-fn write_hex(byte: u8, out: &mut Vec<u8>) {
-    const DIGITS: &[u8; 16] = b"0123456789abcdef";
-    out.push(DIGITS[usize::from(byte >> 4)]);
-    out.push(DIGITS[usize::from(byte & 15)]);
-}
-
 /// Reads what the server's `encode(..., 'hex')` gives.
 pub fn read_hex(digits: &[u8]) -> Option<Vec<u8>> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
@@ -562,22 +539,6 @@ pub fn read_hex(digits: &[u8]) -> Option<Vec<u8>> {
 pub fn is_raw(client_encoding: Option<&[u8]>, server_encoding: Option<&[u8]>) -> bool {
     const BYTES: Option<&[u8]> = Some(b"SQL_ASCII");
     client_encoding == server_encoding || client_encoding == BYTES || server_encoding == BYTES
-}
-
-/// A literal of text in the `client_encoding` in force. Only a backslash reads differently under
-/// standard_conforming_strings; where there is one, E'' says which reading is meant.
-pub(crate) fn write_string(value: &[u8], out: &mut Vec<u8>) {
-    if value.contains(&b'\\') {
-        out.push(b'E');
-    }
-    out.push(b'\'');
-    for &byte in value {
-        if byte == b'\'' || byte == b'\\' {
-            out.push(byte);
-        }
-        out.push(byte);
-    }
-    out.push(b'\'');
 }
 
 /// Collects settings; the last value of a name counts.

@@ -13,7 +13,9 @@ use std::io;
 use std::net::SocketAddrV4;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
-use hawser_core::engine::message::{BackendState, ClientState, Event, PoolRef, Scope, Snapshot};
+use hawser_core::engine::about::ClientState;
+use hawser_core::engine::backend::PoolRef;
+use hawser_core::engine::message::{BackendState, Event, Scope, Snapshot};
 use hawser_core::engine::{
     Backend, BackendSeed, CancelRequest, ClientAbout, ClientSecret, Engine, Host, NewClient,
     PeerAddress, PoolMode, Readiness, ServerAddressId, Socket, ToLoop, Token,

@@ -4,9 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime};
 
-use hawser_core::engine::message::{
-    BackendRow, BackendState, ClientAbout, ClientRow, ClientState, PeerAddress, Snapshot,
-};
+use hawser_core::engine::about::{ClientAbout, ClientState, PeerAddress};
+use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, Snapshot};
 use hawser_core::engine::{ServerAddressId, ToLoop};
 use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId, Slot};
 use hawser_core::pool::{PoolSettings, SharedPool};

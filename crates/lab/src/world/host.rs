@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
-use hawser_core::engine::message::{Event, PoolRef};
+use hawser_core::engine::backend::PoolRef;
+use hawser_core::engine::message::Event;
 use hawser_core::engine::{CancelRequest, Host, Socket, ToLoop, Token};
 use hawser_core::ids::LoopId;
 use hawser_core::time::Time;

@@ -15,7 +15,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use hawser_core::engine::message::{BackendState, ClientState, PoolRef, Scope, Snapshot};
+use hawser_core::engine::about::ClientState;
+use hawser_core::engine::backend::PoolRef;
+use hawser_core::engine::message::{BackendState, Scope, Snapshot};
 use hawser_core::engine::{Backend, Engine, ToLoop, limits};
 use hawser_core::ids::{BackendId, ClientId, LoopId};
 use hawser_core::pool::SAME_MOMENT;

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hawser_core::engine::message::PoolRef;
+use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, PoolMode, ToLoop, loop_of_process};
 use hawser_core::ids::LoopId;
 use hawser_core::session::settings::{Settings, SettingsBuilder};

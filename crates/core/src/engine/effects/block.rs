@@ -7,10 +7,10 @@
 //!           settings that the block may change (EXECUTE of a variable, RESET ALL), of those that no server
 //!           reports nothing is known, as before.
 
-use super::Effects;
-use crate::engine::client::Resetting;
+use super::{Effects, Resetting};
 use crate::session::part::PartSet;
-use crate::session::scan::{Findings, Verb, scan_body};
+use crate::session::scan::body::scan_body;
+use crate::session::scan::{Findings, Verb};
 
 /// The source of `DO [LANGUAGE plpgsql] $tag$ source $tag$`.
 fn source(text: &[u8]) -> Option<&[u8]> {

@@ -1,11 +1,12 @@
 //! How a client comes to its backend.
 
-use super::super::backend::Backend;
-use super::super::host::Host;
-use super::super::message::{ClientState, ToLoop};
-use super::super::socket::{Socket, Token};
-use super::super::table::{Engine, Holder};
-use super::Halt;
+use crate::engine::about::ClientState;
+use crate::engine::backend::Backend;
+use crate::engine::halt::Halt;
+use crate::engine::host::Host;
+use crate::engine::message::ToLoop;
+use crate::engine::socket::{Socket, Token};
+use crate::engine::table::{Engine, Holder};
 use crate::ids::{LoopId, Slot};
 use crate::pool::{Acquired, Wish};
 use crate::time::Time;

@@ -14,25 +14,25 @@ mod prepared;
 pub(in crate::engine) mod sequences;
 mod written;
 
-pub(in crate::engine) use fit::Comparing;
-use sequences::draws_nothing;
-
 use crate::engine::backend::Backend;
-use crate::engine::census::Functions;
-use crate::engine::client::{Client, Deallocated};
+use crate::engine::census::functions::Functions;
+use crate::engine::client::Client;
 use crate::engine::effects::{Effects, Unusual};
-use crate::engine::from_client::{Halt, Passage, bad_length};
+use crate::engine::from_client::kinds::bad_length;
+use crate::engine::from_client::passage::Passage;
+use crate::engine::halt::Halt;
+use crate::engine::names::Deallocated;
 use crate::engine::request_queue::Request;
 use crate::engine::restore;
 use crate::engine::socket::Socket;
-use crate::engine::statement::begins_with_any;
 use crate::engine::timeouts::without_short_timeout;
+use crate::session::commands::{begins_with_any, draws_nothing};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};
-use crate::wire::frame::{self, HEADER_BYTES, Header};
-use crate::wire::{TransactionStatus, build, frontend};
+use crate::wire::frame::{HEADER_BYTES, Header};
+use crate::wire::{TransactionStatus, build, frame, frontend};
 
 /// Whether a FunctionCall (by its body, or the start of it) is of any other function than those on
 /// large objects, for which libpq uses this message. Which function an oid stands for is not known,

@@ -1,10 +1,10 @@
 //! What a client's statements do to the books kept of its session, as they are sent.
 
-use super::super::backend::{Backend, Reset};
-use super::super::client::{Client, Resetting};
-use super::super::drawn::Last;
-use super::super::effects::{Effects, IN_DOUBT, Unusual};
-use super::super::socket::Socket;
+use crate::engine::backend::{Backend, Reset};
+use crate::engine::client::Client;
+use crate::engine::drawn::Last;
+use crate::engine::effects::{Effects, IN_DOUBT, Resetting, Unusual};
+use crate::engine::socket::Socket;
 use crate::session::part::{Part, PartSet, Undo};
 use crate::session::scan::{ScanOptions, SchemaChange};
 

@@ -1,13 +1,13 @@
 //! An error: what the server ignores after it, and what that undoes in the books.
 
-use super::super::backend::Backend;
-use super::super::client::significant;
-use super::super::replay::is_stale_or_lost;
-use super::super::request_queue::{Change, Displaced, Entry, Request};
-use super::super::restore::{Longer, count_back};
-use super::super::socket::Socket;
-use super::super::timeouts::is_cut_off;
 use super::{Fate, Relay, Relayed};
+use crate::engine::backend::Backend;
+use crate::engine::names::significant;
+use crate::engine::replay::is_stale_or_lost;
+use crate::engine::request_queue::{Change, Displaced, Entry, Request};
+use crate::engine::restore::{Longer, count_back};
+use crate::engine::socket::Socket;
+use crate::engine::timeouts::is_cut_off;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
 

@@ -1,11 +1,10 @@
 //! One message of the server: the entry that it answers, and what becomes of it.
 
-use super::super::replay::{hash_of_parameters, hash_of_rows};
-use super::super::request_queue::{Change, Request};
-use super::super::socket::Socket;
-use super::super::statement::Shape;
 use super::{Fate, Relay, Relayed};
+use crate::engine::request_queue::{Change, Request};
+use crate::engine::socket::Socket;
 use crate::listen::Notification;
+use crate::pool::description::{Shape, hash_of_parameters, hash_of_rows};
 use crate::session::part::Part;
 use crate::time::Time;
 use crate::wire::error::{ClientError, SqlState};

@@ -3,14 +3,15 @@
 use std::io::ErrorKind;
 use std::time::Duration;
 
-use super::super::backend::Backend;
-use super::super::client::Client;
-use super::super::host::Host;
-use super::super::limits;
-use super::super::message::{ClientState, Event};
-use super::super::socket::{Socket, Token};
-use super::super::table::{Engine, Holder, PoolView};
 use super::{LOOKED_AT_BYTES_MAX, Relay, Relayed};
+use crate::engine::about::ClientState;
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::host::Host;
+use crate::engine::limits;
+use crate::engine::message::Event;
+use crate::engine::socket::{Socket, Token};
+use crate::engine::table::{Engine, Holder, PoolView};
 use crate::ids::{ClientId, Slot};
 use crate::time::Time;
 

@@ -2,32 +2,20 @@
 
 use std::sync::Arc;
 
-use super::super::client::Resetting;
-use super::super::hand_over::CHALLENGE;
-use super::super::request_queue::Request;
-use super::super::socket::Socket;
-use super::{Fate, Relay, Relayed};
+use super::{Fate, Last, Relay, Relayed};
+use crate::engine::effects::Resetting;
+use crate::engine::hand_over::CHALLENGE;
+use crate::engine::request_queue::Request;
+use crate::engine::socket::Socket;
 use crate::pool::ServerParameters;
 use crate::session::part::Part;
 use crate::session::report::{NAME, SCHEMA};
 use crate::session::settings::SettingsBuilder;
-use crate::wire::build;
-use crate::wire::frame::{self, HEADER_BYTES};
+use crate::wire::frame::HEADER_BYTES;
+use crate::wire::{build, frame};
 
 /// Settings that a server may begin to report within one query: an extension that it loads makes some.
 const NEW_REPORTS_MAX: u32 = 100;
-
-/// Reports that are the last that has come, for a client that listens: the server puts notifications
-/// before the reports of a transaction that has ended (`PostgresMain`, PostgreSQL 14 and later), and
-/// those of the listening connection come yet.
-#[derive(Debug, Default)]
-pub(super) struct Last {
-    reports: Vec<u8>,
-    /// Where they belong in what goes to the client otherwise.
-    place: usize,
-    /// Up to where they reach in what has come.
-    end: usize,
-}
 
 impl<S: Socket> Relay<'_, S> {
     /// A setting has changed, or the server tells its start value.

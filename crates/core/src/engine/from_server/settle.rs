@@ -2,16 +2,16 @@
 
 use std::sync::Arc;
 
-use super::super::backend::Backend;
-use super::super::client::{Client, Resetting};
-use super::super::effects::Effects;
-use super::super::message::PoolMode;
-use super::super::request_queue::Request;
-use super::super::restore::KEPT_BY_RESET_ALL;
-use super::super::server_unnamed::Parsed;
-use super::super::socket::Socket;
-use super::super::statement::{Statement, text_of};
 use super::{Fate, Relay, Relayed};
+use crate::engine::about::PoolMode;
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::effects::{Effects, Resetting};
+use crate::engine::request_queue::Request;
+use crate::engine::restore::KEPT_BY_RESET_ALL;
+use crate::engine::server_unnamed::Parsed;
+use crate::engine::socket::Socket;
+use crate::pool::statement::{Statement, text_of};
 use crate::pool::{Basis, ServerParameters};
 use crate::session::part::Part;
 use crate::session::settings::{Settings, SettingsBuilder, is_custom};

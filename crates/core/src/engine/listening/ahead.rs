@@ -20,7 +20,7 @@
 //! listens for all. Nor is anything while that connection cannot be opened, or has been lost on the
 //! way, nor for a client with another `client_encoding`, whose backend is kept.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{Listening, Stage};
 use crate::engine::backend::Backend;
@@ -37,31 +37,6 @@ use crate::time::Time;
 /// Names of fewer bytes than this are not cut off by any server, wherever their characters begin
 /// (`NAMEDATALEN`, less the longest character).
 const UNCUT_BYTES_MAX: usize = 59;
-
-/// What the listening connection is on before the LISTENs of a transaction.
-#[derive(Debug, Default)]
-pub(super) struct Ahead {
-    /// Channels that it has been asked for.
-    channels: BTreeSet<Channel>,
-    /// Channels that it is to be asked for.
-    wanted: Vec<Channel>,
-    /// The channel of its markers.
-    marker: Option<Channel>,
-    /// It has failed: the transaction goes on without.
-    given_up: bool,
-}
-
-impl Ahead {
-    pub(super) fn channels(&self) -> &BTreeSet<Channel> {
-        &self.channels
-    }
-
-    /// The channel of markers, if all of these channels have been heard ahead.
-    pub(super) fn marker_for(&self, joined: &BTreeSet<Channel>) -> Option<Channel> {
-        let heard = !self.given_up && joined.is_subset(&self.channels);
-        self.marker.clone().filter(|_| heard)
-    }
-}
 
 /// Whether no server refuses a name or cuts it off. `utf8`: the text and the server are in UTF-8.
 fn is_sure(name: &[u8], utf8: bool) -> bool {

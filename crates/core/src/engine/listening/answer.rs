@@ -7,9 +7,9 @@
 use std::collections::VecDeque;
 
 use super::Stage;
+use crate::engine::about::ClientState;
 use crate::engine::client::Client;
 use crate::engine::host::Host;
-use crate::engine::message::ClientState;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::ids::Slot;

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use super::{Listening, Stage, Waiting};
+use crate::engine::about::ClientState;
+use crate::engine::backend::PoolRef;
 use crate::engine::client::Client;
 use crate::engine::host::Host;
 use crate::engine::limits;
-use crate::engine::message::{ClientState, PoolRef};
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::ids::Slot;

@@ -8,36 +8,9 @@ use crate::engine::restore::Insertion;
 use crate::engine::socket::Socket;
 use crate::listen::CHANNELS_A_CLIENT_MAX;
 use crate::listen::change::{Taken, is_named};
+use crate::listen::named::taken;
 use crate::session::part::Part;
-use crate::session::scan::{Findings, OneOrAll, Verb};
-
-/// What a text says of LISTEN and UNLISTEN.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct Named {
-    pub(in crate::engine) listens: Vec<Box<[u8]>>,
-    pub(in crate::engine) unlistens: Vec<Taken>,
-}
-
-impl Named {
-    pub(in crate::engine) fn add(&mut self, verb: &Verb) {
-        match verb {
-            Verb::Listen(name) => self.listens.push(name.as_bytes().into()),
-            Verb::Unlisten(what) => self.unlistens.push(taken(what)),
-            _ => {}
-        }
-    }
-
-    pub(in crate::engine) fn is_empty(&self) -> bool {
-        self.listens.is_empty() && self.unlistens.is_empty()
-    }
-}
-
-fn taken(what: &OneOrAll) -> Taken {
-    match what {
-        OneOrAll::One(name) => Taken::One(name.as_bytes().into()),
-        OneOrAll::All => Taken::All,
-    }
-}
+use crate::session::scan::{Findings, Verb};
 
 impl<S: Socket> Client<S> {
     /// A statement that listens, or ends it, is on its way to the server.

@@ -35,7 +35,7 @@ use crate::listen::hub::CHANNELS_A_QUERY_MAX;
 use crate::session::calls;
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, Verb, scan};
-use crate::session::settings::write_string;
+use crate::session::settings::quoting::write_string;
 use crate::wire::TransactionStatus;
 
 /// Bytes that are written into one text: many channels and many calls would make much of little.

@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 
 use super::Stage;
-use crate::engine::backend::Reset;
+use crate::engine::about::ClientState;
+use crate::engine::backend::{PoolRef, Reset};
 use crate::engine::client::Client;
 use crate::engine::host::Host;
-use crate::engine::message::{ClientState, PoolRef, ToLoop};
+use crate::engine::message::ToLoop;
 use crate::engine::socket::Socket;
 use crate::engine::table::Engine;
 use crate::ids::{LoopId, PoolId, Slot};

@@ -1,14 +1,24 @@
 //! What an entry carries besides what answers it.
 
+mod under_way;
+
 use std::sync::Arc;
 
-use super::super::from_client::client_message::Comparing;
-use super::super::replay::Seen;
-use super::super::server_unnamed::Parsed;
-use super::super::sql_statement::SqlStatement;
-use super::super::statement::Unnamed;
-use super::{Request, RequestQueue};
+use crate::engine::server_unnamed::Parsed;
+use crate::engine::sql_statement::SqlStatement;
+use crate::pool::description::{Seen, Shape};
+use crate::pool::statement::Unnamed;
 use crate::wire::error::SqlState;
+
+/// An unnamed statement that has been prepared anew, and what its client has been told of it.
+#[derive(Debug)]
+pub(in crate::engine) struct Comparing {
+    pub(in crate::engine) seen: Arc<Seen>,
+    /// The client's message waits for it.
+    pub(in crate::engine) waits: bool,
+    /// As the server describes it.
+    pub(in crate::engine) shape: Shape,
+}
 
 /// What is done with the answer, or what was before the message and comes back if the server ignores it.
 #[derive(Debug)]
@@ -57,48 +67,5 @@ impl Refusal {
     /// In place of any error.
     pub(in crate::engine) fn of_all(answer: Vec<u8>) -> Change {
         Change::Refuses(Box::new(Self { answer: answer.into(), of: None }))
-    }
-}
-
-/// The changes that are under way.
-impl RequestQueue {
-    fn changes(&self) -> impl DoubleEndedIterator<Item = &Change> {
-        self.entries.iter().filter_map(|entry| entry.change.as_ref())
-    }
-
-    fn changes_mut(&mut self) -> impl Iterator<Item = &mut Change> {
-        self.entries.iter_mut().filter_map(|entry| entry.change.as_mut())
-    }
-
-    /// That of the first entry.
-    pub(in crate::engine) fn front_change(&self) -> Option<&Change> {
-        self.entries.front()?.change.as_ref()
-    }
-
-    /// Whether the description that answers the first entry is looked at. (A server's longest has 1,664 columns:
-    /// 136 kB.)
-    pub(in crate::engine) fn looks_at_description(&self) -> bool {
-        self.entries.front().is_some_and(|entry| {
-            matches!(entry.owed, Request::InjectedDescribe { .. })
-                || matches!(entry.change, Some(Change::Describes(_)))
-        })
-    }
-
-    /// The same, which learns from a part of the answer.
-    pub(in crate::engine) fn front_change_mut(&mut self) -> Option<&mut Change> {
-        self.entries.front_mut()?.change.as_mut()
-    }
-
-    /// The unnamed statements that may come back, the oldest first.
-    pub(in crate::engine) fn displaced_mut(&mut self) -> impl Iterator<Item = &mut Displaced> {
-        self.changes_mut().filter_map(|change| match change {
-            Change::Displaces(displaced) => Some(&mut **displaced),
-            _ => None,
-        })
-    }
-
-    /// Whether statements of SQL's PREPARE are being prepared or deallocated.
-    pub(in crate::engine) fn has_sql_under_way(&self) -> bool {
-        self.changes().any(|change| matches!(change, Change::Prepares(_) | Change::Deallocates))
     }
 }

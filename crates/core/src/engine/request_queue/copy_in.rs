@@ -6,12 +6,11 @@
 //! all data was not read by the copy, and is answered for certain. Whether one before other data
 //! was cannot be seen.
 
-use super::super::limits;
-use super::{Position, Request, RequestQueue};
+mod syncs;
 
 /// A copy from the client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum CopyIn {
+pub(in crate::engine::request_queue) enum CopyIn {
     /// None that is known of.
     No,
     /// The server has asked for data, and the client has not ended them.
@@ -34,12 +33,12 @@ pub(super) enum CopyIn {
 impl CopyIn {
     /// Whether the server has asked for data, and the client has not ended them.
     #[inline]
-    pub(super) fn wants_data(self) -> bool {
+    pub(in crate::engine::request_queue) fn wants_data(self) -> bool {
         matches!(self, Self::Reading { .. } | Self::TakenAsFailed { .. })
     }
 
     /// Whether its end depends on nothing that the client has not sent.
-    pub(super) fn waits_for_nothing(self) -> bool {
+    pub(in crate::engine::request_queue) fn waits_for_nothing(self) -> bool {
         !self.wants_data() || matches!(self, Self::TakenAsFailed { followed: true, .. })
     }
 
@@ -61,126 +60,5 @@ impl CopyIn {
                 false => Self::Reading { syncs_in_copy, syncs_behind_data: 0 },
             };
         }
-    }
-}
-
-impl RequestQueue {
-    /// Whether the server has asked for copy data, and the client has not ended them.
-    #[inline]
-    pub(in crate::engine) fn is_copying_in(&self) -> bool {
-        self.copy_in.wants_data()
-    }
-
-    /// CopyInResponse has come: the server wants data. A Sync that has been sent already is read and
-    /// ignored while it does, so no answer to it will come. What has been sent up to the end of this
-    /// copy is struck from the queue; what follows is for what follows.
-    pub(in crate::engine) fn copy_begins(&mut self) {
-        self.copy_in = CopyIn::Reading { syncs_in_copy: 0, syncs_behind_data: 0 };
-        // A text may be answered in several parts.
-        let behind = 1 + self.owed().take_while(|next| next.is_within_query()).count();
-        while let (Some(next), CopyIn::Reading { syncs_in_copy, syncs_behind_data }) =
-            (self.entries.get(behind).map(|entry| entry.owed), &mut self.copy_in)
-        {
-            match next {
-                Request::Sync => {
-                    self.syncs_outstanding -= 1;
-                    *syncs_behind_data += 1;
-                }
-                Request::CopyInput { ends } => self.copy_in.take_data(ends),
-                _ => {
-                    // A copy that waits for data would end the connection at this.
-                    let (syncs_in_copy, syncs) = (*syncs_in_copy, *syncs_behind_data);
-                    self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: true };
-                    for _ in 0..syncs {
-                        self.syncs_outstanding += 1;
-                        self.entries.insert(behind, Request::Sync.into());
-                    }
-                    break;
-                }
-            }
-            self.entries.remove(behind);
-        }
-        // The Sync that ended what has been sent may be among those.
-        let last = self.owed().rev().find(|owed| !matches!(owed, Request::CopyInput { .. }));
-        self.position = match last {
-            Some(last) if last.ends_with_ready() => Position::Between,
-            _ => Position::InPipeline,
-        };
-    }
-
-    /// CopyData, or what ends them, is sent.
-    pub(in crate::engine) fn push_copy_input(&mut self, ends: bool) {
-        if let CopyIn::Reading { .. } = self.copy_in {
-            // The server is known to read copy data: nothing needs to be found out later.
-            self.copy_in.take_data(ends);
-            return;
-        }
-        let marker = Request::CopyInput { ends };
-        if self.back() != Some(marker) {
-            self.entries.push_back(marker.into());
-        }
-    }
-
-    /// A Sync is sent. Whether a copy reads and ignores it (trap 15), unless it has refused its data:
-    /// then it has no entry.
-    #[inline]
-    pub(in crate::engine) fn is_sync_of_copy(&mut self) -> bool {
-        match &mut self.copy_in {
-            CopyIn::Reading { syncs_behind_data, .. } => {
-                *syncs_behind_data += 1;
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Something is about to be sent that no copy reads: its client takes it that the one under way has
-    /// refused its data, or else the connection ends. What it has not read is answered.
-    pub(in crate::engine) fn take_copy_as_failed(&mut self) {
-        if let CopyIn::Reading { syncs_in_copy, syncs_behind_data } = self.copy_in {
-            self.copy_in = CopyIn::TakenAsFailed { syncs_in_copy, followed: false };
-            self.push_syncs_behind_data(syncs_behind_data);
-        }
-    }
-
-    /// It has been sent.
-    pub(in crate::engine) fn follow_copy(&mut self) {
-        if let CopyIn::TakenAsFailed { followed, .. } = &mut self.copy_in {
-            *followed = true;
-        }
-    }
-
-    /// Its client leaves: a CopyFail ends its data. `false`: no copy wants any.
-    pub(in crate::engine) fn end_copy(&mut self) -> bool {
-        if !self.is_copying_in() {
-            return false;
-        }
-        self.copy_in.take_data(false);
-        self.copy_in = CopyIn::Ended { syncs_in_copy: self.copy_in.syncs_in_copy() };
-        true
-    }
-
-    /// The copy under way has ended well: the Syncs in its middle were ignored.
-    #[inline]
-    pub(in crate::engine) fn copy_ended(&mut self) {
-        self.copy_in = CopyIn::No;
-    }
-
-    /// An error has come: the copy under way, if any, has failed.
-    pub(in crate::engine) fn copy_failed(&mut self) {
-        let copy = std::mem::replace(&mut self.copy_in, CopyIn::No);
-        if let CopyIn::Reading { syncs_behind_data, .. } = copy {
-            self.push_syncs_behind_data(syncs_behind_data);
-        }
-        self.doubt_syncs(copy.syncs_in_copy());
-        self.pass_fence();
-    }
-
-    fn push_syncs_behind_data(&mut self, syncs: u32) {
-        let certain = syncs.min(limits::SYNCS_OUTSTANDING_MAX);
-        for _ in 0..certain {
-            self.push(Request::Sync.into());
-        }
-        self.doubt_syncs(syncs - certain); // the queue has a bound
     }
 }

@@ -1,9 +1,10 @@
 //! What goes wrong in the middle of a pipeline, and what clients and servers do that they should
 //! not: nothing of it may reach another client, or keep a backend for ever.
 
-use super::harness::*;
-use crate::engine::message::{PoolMode, ToLoop};
+use crate::engine::about::PoolMode;
+use crate::engine::message::ToLoop;
 use crate::engine::socket::Token;
+use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 use crate::wire::error::{ClientError, SqlState};
 

@@ -4,12 +4,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-use crate::engine::backend::Backend;
+use crate::engine::about::{ClientAbout, ClientSecret, ClientState, PeerAddress, PoolMode};
+use crate::engine::backend::{Backend, PoolRef};
 use crate::engine::hand_over::HandOverKey;
-use crate::engine::message::{
-    ClientAbout, ClientSecret, ClientState, Event, NewClient, PeerAddress, PoolMode, PoolRef,
-    ToLoop,
-};
+use crate::engine::message::{Event, NewClient, ToLoop};
 use crate::engine::table::Holder;
 use crate::engine::{
     BackendSeed, CancelRequest, Engine, Host, Readiness, ServerAddressId, Socket, Token,

@@ -1,11 +1,13 @@
 //! Time and fairness: timeouts, drain, cancels, and clients that never stop.
 
-use super::harness::*;
-use crate::engine::message::{PoolMode, ToLoop};
+use std::time::Duration;
+
+use crate::engine::about::PoolMode;
+use crate::engine::message::ToLoop;
+use crate::engine::tests::harness::*;
 use crate::engine::{PROCESS_ID_FIRST, limits};
 use crate::ids::{ClientId, LoopId, Slot};
 use crate::wire::error::{ClientError, SqlState};
-use std::time::Duration;
 
 fn goodbye() -> ClientError {
     ClientError::fatal(SqlState::ADMIN_SHUTDOWN, "the pooler is shutting down")

@@ -1,7 +1,8 @@
 //! Order, framing and release: what must hold whatever is pipelined.
 
-use super::harness::*;
-use crate::engine::message::{PoolMode, ToLoop};
+use crate::engine::about::PoolMode;
+use crate::engine::message::ToLoop;
+use crate::engine::tests::harness::*;
 use crate::engine::{PROCESS_ID_FIRST, limits};
 use crate::ids::LoopId;
 

@@ -1,8 +1,8 @@
 //! Statement texts are read as the server will read them: under its own settings, and under those
 //! that something before them in the same write may set.
 
-use super::harness::*;
-use crate::engine::message::PoolMode;
+use crate::engine::about::PoolMode;
+use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 
 /// A call where backslashes escape; one long string where they do not.

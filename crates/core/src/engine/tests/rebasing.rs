@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::harness::*;
-use crate::engine::message::PoolMode;
+use crate::engine::about::PoolMode;
+use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 use crate::pool::ServerParameters;
 

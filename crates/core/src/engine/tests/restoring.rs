@@ -1,8 +1,8 @@
 //! RESET, SET TO DEFAULT, RESET ALL, DISCARD ALL: back to this client's start values.
 
-use super::harness::*;
+use crate::engine::about::PoolMode;
 use crate::engine::limits;
-use crate::engine::message::PoolMode;
+use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 use crate::wire::build;
 

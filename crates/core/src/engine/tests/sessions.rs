@@ -1,7 +1,7 @@
 //! What moves with a client, what pins it, and what never reaches another.
 
-use super::harness::*;
-use crate::engine::message::PoolMode;
+use crate::engine::about::PoolMode;
+use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 
 #[test]

@@ -1,8 +1,9 @@
 //! Mistakes that the simulation has found, each with the least that shows it.
 
-use super::harness::*;
 use crate::engine::PROCESS_ID_FIRST;
-use crate::engine::message::{PoolMode, ToLoop};
+use crate::engine::about::PoolMode;
+use crate::engine::message::ToLoop;
+use crate::engine::tests::harness::*;
 use crate::ids::LoopId;
 
 /// Close of a statement.

@@ -1,8 +1,9 @@
 //! A long message that comes in parts, and all that may happen between them: nothing of Hawser's own
 //! gets into it.
 
-use super::harness::*;
-use crate::engine::message::{PoolMode, ToLoop};
+use crate::engine::about::PoolMode;
+use crate::engine::message::ToLoop;
+use crate::engine::tests::harness::*;
 use crate::engine::{PROCESS_ID_FIRST, limits};
 use crate::ids::LoopId;
 use crate::wire::error::{ClientError, SqlState};

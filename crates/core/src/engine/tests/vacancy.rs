@@ -1,9 +1,11 @@
 //! Statements that want a database for themselves wait until it has been emptied of connections.
 
-use super::harness::*;
-use crate::engine::message::{PoolMode, ToLoop};
-use crate::ids::LoopId;
 use std::sync::Arc;
+
+use crate::engine::about::PoolMode;
+use crate::engine::message::ToLoop;
+use crate::engine::tests::harness::*;
+use crate::ids::LoopId;
 
 /// What a host gives that keeps connections from being opened.
 fn kept() -> (Arc<()>, std::sync::Weak<()>) {

@@ -15,9 +15,8 @@
 
 use std::time::Duration;
 
-use super::{Config, Frame, Notice, PATHS_MAX, PathEnd, PathId, Paths, Request, Role, Session};
-use crate::paths::action::{Action, FlowId, Look, PairId, Role as Chooses};
-use crate::paths::chooser::Chooser;
+use super::{Frame, Notice, PATHS_MAX, PathEnd, PathId, Request, Role, Session};
+use crate::paths::action::{Action, FlowId, Look, PairId};
 use crate::time::Time;
 
 /// Between two looks while something is carried.
@@ -26,16 +25,6 @@ const LOOK_EACH: Duration = Duration::from_millis(100);
 const LOOK_EACH_IDLE: Duration = Duration::from_secs(1);
 /// So many bytes since the last look are worth the next one soon.
 const MOVED_BYTES: u64 = 64 << 10;
-
-/// The one of a session.
-pub(super) fn chooser(config: &Config, role: &Role) -> Chooser {
-    let [a, b, c, d, e, f, g, h, ..] = config.token.0;
-    let seed = u64::from_be_bytes([a, b, c, d, e, f, g, h]);
-    match (role, config.paths) {
-        (Role::Near { .. }, Paths::Auto) => Chooser::wide(Chooses::Dials, seed),
-        _ => Chooser::new(Chooses::Accepts, seed),
-    }
-}
 
 impl Session {
     /// Bytes have come or go.

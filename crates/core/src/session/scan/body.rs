@@ -6,9 +6,9 @@
 //!           (SET, LISTEN ...) where they begin a string only, for messages have them, too.
 //! # Limits  [`Findings::dynamic`]: what a variable or a parameter gives to EXECUTE is not in the source.
 
-use super::keyword::Word;
-use super::verb::Kind;
-use super::{Finder, Findings, ScanOptions, Scanner, Watch};
+use super::{Body, Executed, Finder, Findings, ScanOptions, Scanner, Watch};
+use crate::session::scan::keyword::Word;
+use crate::session::scan::verb::Kind;
 use crate::session::token::Sink;
 
 /// Scans the source of a function: SQL, or PL/pgSQL if `procedural`. Statements stand after the words
@@ -30,32 +30,6 @@ pub fn scan_foreign(source: &[u8]) -> Findings {
     finder.content(source);
     finder.string_end();
     finder.found
-}
-
-/// What is to be known of a function's source while it is read.
-#[derive(Debug, Clone)]
-pub(super) struct Body {
-    /// It is PL/pgSQL's.
-    procedural: bool,
-    /// It executes what it puts together: strings count.
-    watches: bool,
-    /// What follows an EXECUTE.
-    execute: Executed,
-    /// No word of the string, or of its statement, has been read.
-    at_start: bool,
-    /// The last word of the string begins what may be a temporary object.
-    creates: bool,
-}
-
-/// What an EXECUTE of PL/pgSQL executes, as far as it has been read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Executed {
-    Nothing,
-    /// The word itself has just been read.
-    Text,
-    /// `format`, then its parenthesis.
-    Format,
-    FormatText,
 }
 
 impl Body {

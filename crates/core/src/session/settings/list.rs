@@ -1,6 +1,6 @@
 //! Lists of names as the server writes them (`search_path`).
 
-use super::write_value;
+use crate::session::settings::quoting::write_value;
 
 /// Words that `quote_identifier` (ruleutils.c) puts in quotes: all key words but the unreserved, of
 /// PostgreSQL 15 and 18 (kwlist.h). Which they are changes with the version: whoever has one as a name

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use hawser_core::engine::Socket;
-use hawser_core::engine::message::{BackendRow, BackendState, ClientRow, ClientState, PeerAddress};
+use hawser_core::engine::about::{ClientState, PeerAddress};
+use hawser_core::engine::message::{BackendRow, BackendState, ClientRow};
 use hawser_core::ids::{ClientId, PoolId};
 use hawser_core::session::options::Replication;
 

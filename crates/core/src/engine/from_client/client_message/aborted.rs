@@ -10,11 +10,12 @@
 //! in the same pipeline, too: the answers are the same there.)
 
 use super::ClientMessage;
-use crate::engine::client::significant;
-use crate::engine::from_client::Halt;
+use crate::engine::halt::Halt;
+use crate::engine::names::significant;
 use crate::engine::request_queue::{Refusal, Request};
 use crate::engine::socket::Socket;
-use crate::engine::statement::{Statement, begins_with_any};
+use crate::pool::statement::Statement;
+use crate::session::commands::begins_with_any;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, build, frame};
 

@@ -29,15 +29,14 @@
 use std::sync::Arc;
 
 use super::ClientMessage;
-use super::aborted::EMPTY;
-use crate::engine::client::ClientStatement;
-use crate::engine::from_client::Halt;
-use crate::engine::replay::Seen;
-use crate::engine::request_queue::{Change, Refusal, Request};
+use crate::engine::from_client::client_message::aborted::EMPTY;
+use crate::engine::halt::Halt;
+use crate::engine::names::ClientStatement;
+use crate::engine::request_queue::{Change, Comparing, Refusal, Request};
 use crate::engine::socket::Socket;
-use crate::engine::statement::{Prepared, Shape, Statement, Unnamed};
-use crate::wire::frame;
-use crate::wire::{TransactionStatus, backend, build, frontend};
+use crate::pool::description::{Seen, Shape};
+use crate::pool::statement::{Prepared, Statement, Unnamed};
+use crate::wire::{TransactionStatus, backend, build, frame, frontend};
 
 /// What the server says where the rows of a statement are others than at its Parse
 /// (`RevalidateCachedQuery`, plancache.c). Drivers know it by the routine's name.
@@ -229,16 +228,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
         }
     }
-}
-
-/// An unnamed statement that has been prepared anew, and what its client has been told of it.
-#[derive(Debug)]
-pub(in crate::engine) struct Comparing {
-    pub(in crate::engine) seen: Arc<Seen>,
-    /// The client's message waits for it.
-    pub(in crate::engine) waits: bool,
-    /// As the server describes it.
-    pub(in crate::engine) shape: Shape,
 }
 
 /// What a statement that is there lacks for a client that has been told something of it. `asks`: the server

@@ -28,13 +28,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::ClientMessage;
-use crate::engine::client::significant;
 use crate::engine::effects::Effects;
-use crate::engine::from_client::Halt;
+use crate::engine::halt::Halt;
+use crate::engine::names::significant;
 use crate::engine::request_queue::Request;
 use crate::engine::restore::Replacement;
 use crate::engine::socket::Socket;
-use crate::engine::statement::Statement;
+use crate::pool::statement::Statement;
 use crate::session::part::{Part, PartSet};
 use crate::wire::frame::HEADER_BYTES;
 use crate::wire::{TransactionStatus, backend as kind, build, frontend};

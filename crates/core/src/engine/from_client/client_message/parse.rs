@@ -15,21 +15,22 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use super::own_names::shows_statements;
 use super::{ClientMessage, aborted};
-use crate::engine::client::ClientStatement;
 use crate::engine::effects::Effects;
-use crate::engine::from_client::Halt;
+use crate::engine::from_client::client_message::own_names::shows_statements;
+use crate::engine::halt::Halt;
+use crate::engine::names::ClientStatement;
 use crate::engine::noted::NotedStatement;
 use crate::engine::request_queue::{Change, Refusal, Request};
 use crate::engine::restore;
 use crate::engine::socket::Socket;
-use crate::engine::statement::{Statement, Unnamed, begins_with_any};
+use crate::pool::statement::{Statement, Unnamed};
+use crate::session::commands::begins_with_any;
 use crate::session::part::Part;
 use crate::session::scan::{ScanOptions, SchemaChange, is_plain, scan};
 use crate::wire::error::{ClientError, SqlState};
-use crate::wire::frame::{self, HEADER_BYTES};
-use crate::wire::{TransactionStatus, build};
+use crate::wire::frame::HEADER_BYTES;
+use crate::wire::{TransactionStatus, build, frame};
 
 /// A Parse of which nothing is noted by its serial.
 const UNNOTED: Request = Request::Parse { serial: 0, statement: 0 };

@@ -7,7 +7,7 @@
 
 use super::ClientMessage;
 use crate::engine::effects::{Effects, Unusual};
-use crate::engine::from_client::Halt;
+use crate::engine::halt::Halt;
 use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
 use crate::wire::{build, frame, frontend};

@@ -4,16 +4,16 @@
 use std::sync::Arc;
 
 use super::ClientMessage;
-use crate::engine::client::ClientStatement;
-use crate::engine::from_client::Halt;
+use crate::engine::halt::Halt;
+use crate::engine::names::ClientStatement;
 use crate::engine::noted::NotedStatement;
 use crate::engine::request_queue::{Change, Request};
 use crate::engine::socket::Socket;
-use crate::engine::statement::Statement;
+use crate::pool::statement::Statement;
 use crate::session::part::Part;
 use crate::session::scan::SchemaChange;
-use crate::wire::frame::{self, HEADER_BYTES};
-use crate::wire::{TransactionStatus, build};
+use crate::wire::frame::HEADER_BYTES;
+use crate::wire::{TransactionStatus, build, frame};
 
 /// What a Describe or Close is about: `S` or `P`, and the name.
 fn target(body: &[u8]) -> Option<(u8, &[u8])> {

@@ -22,58 +22,22 @@
 mod own_alone;
 
 use super::ClientMessage;
-use super::written::Parameters;
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
 use crate::engine::drawn::Last;
-use crate::engine::from_client::Halt;
+use crate::engine::from_client::client_message::written::Parameters;
+use crate::engine::halt::Halt;
 use crate::engine::host::Host;
 use crate::engine::socket::Socket;
-use crate::engine::statement::begins_with_any;
 use crate::engine::table::Engine;
 use crate::ids::Slot;
 use crate::pool::{KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
-use crate::session::calls::{self, has_question};
+use crate::session::calls::sequences::{has_question, of_sequences};
+use crate::session::commands::{begins_with_any, draws_nothing};
 use crate::session::part::{Part, PartSet};
 use crate::time::Time;
 use crate::wire::{TransactionStatus, frame, frontend};
 use own_alone::{Arguments, own_alone};
-
-/// Commands that run no function of anybody's, by their first words.
-const DRAW_NOTHING: [&[u8]; 10] = [
-    b"abort",
-    b"begin",
-    b"deallocate",
-    b"listen",
-    b"release",
-    b"savepoint",
-    b"set",
-    b"show",
-    b"start",
-    b"unlisten",
-];
-
-/// Whether a text is commands that certainly draw from no sequence. What stands after a semicolon
-/// of a quoted text is taken for one more.
-pub(in crate::engine) fn draws_nothing(text: &[u8]) -> bool {
-    if let Some(word) = text.first_chunk::<6>()
-        && let b"select" | b"insert" | b"update" | b"delete" = &word.map(|b| b.to_ascii_lowercase())
-    {
-        return false; // what is asked most often, without a look at the list
-    }
-    let mut rest = text;
-    loop {
-        rest = rest.trim_ascii_start();
-        // Most texts end here, at their first word.
-        if !matches!(rest.first(), None | Some(b';')) && !begins_with_any(rest, &DRAW_NOTHING) {
-            return false;
-        }
-        match memchr::memchr(b';', rest) {
-            None => return true,
-            Some(at) => rest = &rest[at + 1..],
-        }
-    }
-}
 
 /// Words of statements that draw, whatever functions they call. (EXECUTE may be of an INSERT.)
 const DRAW: [&[u8]; 5] = [b"insert", b"nextval", b"merge", b"copy", b"execute"];
@@ -164,7 +128,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         // (How a backslash is read was decided at its own Parse.)
         let reread = memchr::memchr(b'\\', text).is_some() || self.is_in_doubt(text);
-        let question = calls::of_sequences(text, self.scan_options()).filter(|_| !reread)?;
+        let question = of_sequences(text, self.scan_options()).filter(|_| !reread)?;
         let utf8 = self.reads_utf8();
         if !question.has_parameters() {
             return own_alone(&question, None, utf8).map(Asked::Of);

@@ -15,14 +15,15 @@ use std::sync::Arc;
 
 use super::ClientMessage;
 use crate::engine::effects::Effects;
-use crate::engine::from_client::Halt;
+use crate::engine::halt::Halt;
 use crate::engine::noted::NotedStatement;
 use crate::engine::request_queue::Request;
 use crate::engine::restore;
 use crate::engine::socket::Socket;
-use crate::engine::statement::Statement;
 use crate::pool::Basis;
-use crate::session::calls::{self, Given, Setting};
+use crate::pool::statement::Statement;
+use crate::session::calls;
+use crate::session::calls::{Given, Setting};
 use crate::session::settings::Settings;
 use crate::wire::{build, frame, frontend};
 

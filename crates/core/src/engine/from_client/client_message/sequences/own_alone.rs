@@ -14,10 +14,9 @@
 //! # Limits      a sequence that the transaction sets by `setval(..., false)`, and another session draws
 //!               from before the question, counts as drawn
 
-use crate::session::calls::{Question, Sequence, Value};
+use crate::engine::from_client::client_message::written::Parameters;
+use crate::session::calls::sequences::{Question, Sequence, Value};
 use crate::wire::frame;
-
-use super::super::written::Parameters;
 
 /// Bytes of a name at most.
 const NAME_BYTES_MAX: usize = 512;

@@ -29,11 +29,12 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use super::basis::Basis;
+use super::description::{Seen, Shape};
+use super::schema::SchemaEpoch;
+use crate::engine::effects;
 use crate::hash::{IdHasher, IdMap, Keyed};
-
-use super::from_client::client_message::sequences::draws_nothing;
-use super::replay::Seen;
-use crate::pool::{Basis, SchemaEpoch};
+use crate::session::commands::{begins_with_any, draws_nothing};
 use crate::session::settings::{Settings, is_custom, is_parsed};
 use crate::wire::frame;
 
@@ -45,20 +46,20 @@ pub struct Unnamed {
     /// Settings in force at the Parse.
     pub settings: Settings,
     /// What executing it may do to the session: of most nothing, for which nothing is allocated.
-    effects: Option<Box<super::effects::Effects>>,
+    effects: Option<Box<effects::Effects>>,
     /// See [`Statement::draws_nothing`].
-    pub(super) draws_nothing: bool,
+    pub(crate) draws_nothing: bool,
     /// The epoch of the schema when its client parsed it.
-    pub(super) epoch: SchemaEpoch,
+    pub(crate) epoch: SchemaEpoch,
     /// What its client has been told of it.
     told: OnceLock<Arc<Seen>>,
 }
 
 impl Unnamed {
-    pub(super) fn new(
+    pub(crate) fn new(
         body: &[u8],
         settings: Settings,
-        effects: Option<super::effects::Effects>,
+        effects: Option<effects::Effects>,
         epoch: SchemaEpoch,
     ) -> Arc<Self> {
         let draws_nothing = draws_nothing(text_of(body));
@@ -68,19 +69,19 @@ impl Unnamed {
     }
 
     /// Stands for a statement of which nothing is known: it is no client's.
-    pub(super) fn unknown() -> Arc<Self> {
+    pub(crate) fn unknown() -> Arc<Self> {
         Self::new(&[], Settings::EMPTY, None, SchemaEpoch::NEVER)
     }
 
     /// The same as parsed under other settings.
-    pub(super) fn under(&self, settings: Settings, effects: super::effects::Effects) -> Arc<Self> {
+    pub(crate) fn under(&self, settings: Settings, effects: effects::Effects) -> Arc<Self> {
         let again = Self::new(&self.body, settings, Some(effects), self.epoch);
         self.told.get().map(|told| again.told.set(told.clone()));
         again
     }
 
     /// The same with other types of parameters.
-    pub(super) fn with_body(&self, body: &[u8]) -> Arc<Self> {
+    pub(crate) fn with_body(&self, body: &[u8]) -> Arc<Self> {
         let effects = self.effects.as_deref().cloned();
         let again = Self::new(body, self.settings.clone(), effects, self.epoch);
         self.told.get().map(|told| again.told.set(told.clone()));
@@ -89,29 +90,29 @@ impl Unnamed {
 
     /// What its client has been told of it, if anything.
     #[inline]
-    pub(super) fn told(&self) -> Option<&Arc<Seen>> {
+    pub(crate) fn told(&self) -> Option<&Arc<Seen>> {
         self.told.get()
     }
 
     /// Where what its client is told of it is noted.
-    pub(super) fn noting(&self) -> Arc<Seen> {
+    pub(crate) fn noting(&self) -> Arc<Seen> {
         self.told.get_or_init(Arc::default).clone()
     }
 
     /// What executing it may do to the session.
     #[inline]
-    pub(super) fn effects(&self) -> &super::effects::Effects {
+    pub(crate) fn effects(&self) -> &effects::Effects {
         self.effects.as_deref().unwrap_or(&NO_EFFECTS)
     }
 
     /// Whether that is nothing at all.
     #[inline]
-    pub(super) fn has_no_effects(&self) -> bool {
+    pub(crate) fn has_no_effects(&self) -> bool {
         self.effects.is_none()
     }
 
     /// Whether executing it changes no setting, as far as its text shows.
-    pub(super) fn sets_nothing(&self) -> bool {
+    pub(crate) fn sets_nothing(&self) -> bool {
         self.has_no_effects() && changes_no_setting(text_of(&self.body))
     }
 }
@@ -126,7 +127,7 @@ fn changes_no_setting(text: &[u8]) -> bool {
     begins_with_any(text, &CHANGE_NONE) || (begins_with_any(text, &[b"select"]) && !calls)
 }
 
-static NO_EFFECTS: super::effects::Effects = super::effects::Effects::NONE;
+static NO_EFFECTS: effects::Effects = effects::Effects::NONE;
 
 /// A prepared statement that clients share.
 #[derive(Debug)]
@@ -142,11 +143,11 @@ pub struct Statement {
     /// What these differ from.
     pub basis: Basis,
     /// What executing it may do to the session.
-    pub effects: super::effects::Effects,
+    pub effects: effects::Effects,
     /// Executing it does nothing to the session: looked for once, and not at each Bind.
-    pub(super) is_plain: bool,
+    pub(crate) is_plain: bool,
     /// It draws nothing from sequences: likewise.
-    pub(super) draws_nothing: bool,
+    pub(crate) draws_nothing: bool,
     /// What it gives depends on other things of its client's: no two share it.
     is_private: bool,
     /// The epoch of the schema in which a server has prepared it last.
@@ -161,13 +162,13 @@ pub struct Statement {
 impl Statement {
     /// Whether its rows are described anew for each portal: those of another statement, or of a cursor. Of
     /// such statements the server never says that they have changed (`RevalidateCachedQuery`, plancache.c).
-    pub(super) fn describes_rows_anew(&self) -> bool {
+    pub(crate) fn describes_rows_anew(&self) -> bool {
         begins_with_any(self.text(), &[b"fetch", b"execute", b"explain", b"show", b"call"])
     }
 
     /// Whether it is to be made anew.
     #[inline]
-    pub(super) fn is_superseded(&self) -> bool {
+    pub(crate) fn is_superseded(&self) -> bool {
         self.superseded.load(Ordering::Relaxed)
     }
 
@@ -185,7 +186,7 @@ impl Statement {
     }
 
     /// Whether executing it changes no setting, as far as its text shows.
-    pub(super) fn sets_nothing(&self) -> bool {
+    pub(crate) fn sets_nothing(&self) -> bool {
         !self.is_superseded() && self.is_plain && changes_no_setting(self.text())
     }
 
@@ -195,25 +196,25 @@ impl Statement {
     }
 
     /// Whether a server had something to say when it prepared it.
-    pub(super) fn is_noted(&self) -> bool {
+    pub(crate) fn is_noted(&self) -> bool {
         self.noted.load(Ordering::Relaxed)
     }
 
     /// Whether it means the same under all settings: a command that is not analysed before it
     /// runs, in a text that reads the same in every encoding and without any string.
-    pub(super) fn reads_no_settings(&self) -> bool {
+    pub(crate) fn reads_no_settings(&self) -> bool {
         reads_no_settings(&self.body)
     }
 }
 
 impl Unnamed {
     /// Its text.
-    pub(super) fn text(&self) -> &[u8] {
+    pub(crate) fn text(&self) -> &[u8] {
         text_of(&self.body)
     }
 
     /// See [`Statement::reads_no_settings`].
-    pub(super) fn reads_no_settings(&self) -> bool {
+    pub(crate) fn reads_no_settings(&self) -> bool {
         reads_no_settings(&self.body)
     }
 }
@@ -249,18 +250,8 @@ const COMMANDS: [&[u8]; 26] = [
 ];
 
 /// The text in the body of a Parse, after the name.
-pub(super) fn text_of(body: &[u8]) -> &[u8] {
+pub(crate) fn text_of(body: &[u8]) -> &[u8] {
     frame::take_string(body).map_or(body, |(text, _)| text)
-}
-
-/// Whether the first word of a text is one of these.
-pub(super) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
-    let text = text.trim_ascii_start();
-    let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
-    let Some(first) = text.first().map(u8::to_ascii_lowercase) else { return false };
-    words.iter().any(|word| {
-        word.len() == length && word[0] == first && text[..length].eq_ignore_ascii_case(word)
-    })
 }
 
 fn reads_no_settings(body: &[u8]) -> bool {
@@ -271,7 +262,7 @@ fn reads_no_settings(body: &[u8]) -> bool {
 
 /// Whether the columns of its rows are those of another statement or cursor, of this name in the
 /// session: the server notes them at its Parse (`UtilityTupleDescriptor`, utility.c).
-fn is_private(body: &[u8], effects: &super::effects::Effects) -> bool {
+fn is_private(body: &[u8], effects: &effects::Effects) -> bool {
     const FETCH: &[u8] = b"fetch";
     let mut text = body.trim_ascii_start();
     while let Some(comment) = text.strip_prefix(b"/*") {
@@ -283,7 +274,7 @@ fn is_private(body: &[u8], effects: &super::effects::Effects) -> bool {
 }
 
 /// Whether two sessions' settings are equal as far as parse analysis reads them.
-pub(super) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
+pub(crate) fn same_parse_settings(one: &Settings, other: &Settings) -> bool {
     have_same_key(one, other, true)
 }
 
@@ -335,15 +326,15 @@ impl StatementMemory {
     }
 
     /// Whether names alone leave room for more.
-    pub(super) fn has_room_for_names(&self) -> bool {
+    pub(crate) fn has_room_for_names(&self) -> bool {
         self.names.load(Ordering::Relaxed) < self.bytes_max.load(Ordering::Relaxed)
     }
 
-    pub(super) fn name(&self, bytes: usize) {
+    pub(crate) fn name(&self, bytes: usize) {
         self.names.fetch_add(bytes, Ordering::Relaxed);
     }
 
-    pub(super) fn unname(&self, bytes: usize) {
+    pub(crate) fn unname(&self, bytes: usize) {
         self.names.fetch_sub(bytes, Ordering::Relaxed);
     }
 
@@ -438,7 +429,7 @@ impl StatementTable {
     }
 
     /// Whether these settings are equal as far as a statement depends on them.
-    pub(super) fn depend_alike(&self, one: &Settings, other: &Settings) -> bool {
+    pub(crate) fn depend_alike(&self, one: &Settings, other: &Settings) -> bool {
         have_same_key(one, other, self.by_custom.load(Ordering::Relaxed))
     }
 
@@ -456,7 +447,7 @@ impl StatementTable {
     }
 
     /// Whether a statement may depend on this setting (its name in lower case).
-    pub(super) fn may_depend_on(&self, name: &[u8]) -> bool {
+    pub(crate) fn may_depend_on(&self, name: &[u8]) -> bool {
         is_parsed(name) && (!is_custom(name) || self.by_custom.load(Ordering::Relaxed))
     }
 
@@ -494,7 +485,7 @@ impl StatementTable {
         body: &[u8],
         basis: Basis,
         settings: &Settings,
-        effects: impl FnOnce() -> super::effects::Effects,
+        effects: impl FnOnce() -> effects::Effects,
     ) -> Arc<Statement> {
         let (mut inner, hash, custom) = self.locked_for(body, settings);
         match inner.find(hash, body, basis, settings, custom) {
@@ -509,7 +500,7 @@ impl StatementTable {
         body: &[u8],
         basis: Basis,
         settings: &Settings,
-        effects: impl FnOnce() -> super::effects::Effects,
+        effects: impl FnOnce() -> effects::Effects,
     ) -> Option<Arc<Statement>> {
         let (mut inner, hash, custom) = self.locked_for(body, settings);
         if let Some(statement) = inner.find(hash, body, basis, settings, custom) {
@@ -537,7 +528,7 @@ impl StatementTable {
         body: &[u8],
         basis: Basis,
         settings: &Settings,
-        effects: super::effects::Effects,
+        effects: effects::Effects,
     ) -> Arc<Statement> {
         let statement = self.new_statement(inner, body, basis, settings, effects);
         let (used, bytes) = (inner.clock, statement.bytes());
@@ -557,7 +548,7 @@ impl StatementTable {
         body: &[u8],
         basis: Basis,
         settings: &Settings,
-        effects: super::effects::Effects,
+        effects: effects::Effects,
     ) -> Arc<Statement> {
         let id = inner.next_id;
         inner.next_id += 1;
@@ -571,7 +562,7 @@ impl StatementTable {
             basis,
             draws_nothing: draws_nothing(text_of(body)),
             is_private: is_private(body, &effects),
-            is_plain: effects == super::effects::Effects::NONE,
+            is_plain: effects == effects::Effects::NONE,
             effects,
             proven: AtomicU64::new(SchemaEpoch::NEVER.to_bits()),
             noted: AtomicBool::new(false),
@@ -705,48 +696,25 @@ impl Inner {
     }
 }
 
-/// What a server says of a statement when it describes it: hashes, 0 for what it has not said. (Of one
-/// Parse it never says anything else: it fixes both then, and refuses to run what would give others.)
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct Shape {
-    pub(super) parameters: u64,
-    pub(super) rows: u64,
-}
-
-impl Shape {
-    /// Whether all is known of it that a client has been told.
-    #[inline]
-    pub(super) fn is_known_for(self, told: Self) -> bool {
-        (told.parameters == 0 || self.parameters != 0) && (told.rows == 0 || self.rows != 0)
-    }
-
-    /// Whether it is what a client has been told, as far as it has.
-    #[inline]
-    pub(super) fn fits(self, told: Self) -> bool {
-        (told.parameters == 0 || told.parameters == self.parameters)
-            && (told.rows == 0 || told.rows == self.rows)
-    }
-}
-
 /// A shared statement as one backend has it.
 #[derive(Debug)]
-pub(super) struct Prepared {
+pub(crate) struct Prepared {
     statement: Arc<Statement>,
     used: u64,
     /// The backend's pipeline that prepared it: ignored if something failed before it.
-    pub(super) pipeline: u64,
+    pub(crate) pipeline: u64,
     /// It is there, and of no use: to be closed before it is prepared again.
     stale: bool,
     /// The epoch of the schema when its Parse was sent.
-    pub(super) epoch: SchemaEpoch,
+    pub(crate) epoch: SchemaEpoch,
     /// When that was, by the clock of [`BackendStatements`].
-    pub(super) since: u64,
+    pub(crate) since: u64,
     /// How many of its Parses are not answered yet: what is described meanwhile is another's.
     unanswered: u32,
     /// As the server has described it.
-    pub(super) shape: Shape,
+    pub(crate) shape: Shape,
     /// The pipeline in which it was asked for that.
-    pub(super) asked_in: Option<u64>,
+    pub(crate) asked_in: Option<u64>,
 }
 
 /// The shared statements that a backend has.
@@ -809,7 +777,7 @@ impl BackendStatements {
 
     /// Notes that one is used now, if the backend has it, and has it so. The time since which it is there.
     #[inline]
-    pub(super) fn use_if(&mut self, id: u64, so: impl FnOnce(&Prepared) -> bool) -> Option<u64> {
+    pub(crate) fn use_if(&mut self, id: u64, so: impl FnOnce(&Prepared) -> bool) -> Option<u64> {
         let prepared = self.by_id.get_mut(&id)?;
         if prepared.stale || !so(prepared) {
             return None;
@@ -826,35 +794,35 @@ impl BackendStatements {
 
     /// As the backend has it, if it does.
     #[inline]
-    pub(super) fn get(&self, id: u64) -> Option<&Prepared> {
+    pub(crate) fn get(&self, id: u64) -> Option<&Prepared> {
         self.by_id.get(&id).filter(|prepared| !prepared.stale)
     }
 
     /// The text of one that the backend has.
-    pub(super) fn text(&self, id: u64) -> Option<&[u8]> {
+    pub(crate) fn text(&self, id: u64) -> Option<&[u8]> {
         self.get(id).map(|prepared| prepared.statement.text())
     }
 
     /// Whether a client's Parse in this epoch may be answered with the one that is there.
-    pub(super) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
+    pub(crate) fn is_new_enough(&self, id: u64, epoch: SchemaEpoch) -> bool {
         self.get(id).is_some_and(|one| one.epoch >= epoch && one.since >= self.outdated)
     }
 
     /// Its session may mean something else by texts from here on.
-    pub(super) fn outdate(&mut self) {
+    pub(crate) fn outdate(&mut self) {
         self.clock += 1;
         self.outdated = self.clock;
     }
 
     /// The server is asked in this pipeline what it is like.
-    pub(super) fn ask(&mut self, id: u64, pipeline: u64) {
+    pub(crate) fn ask(&mut self, id: u64, pipeline: u64) {
         if let Some(prepared) = self.by_id.get_mut(&id) {
             prepared.asked_in = Some(pipeline);
         }
     }
 
     /// The server has described it; what is 0 it has not said.
-    pub(super) fn described(&mut self, id: u64, shape: Shape) {
+    pub(crate) fn described(&mut self, id: u64, shape: Shape) {
         if let Some(prepared) = self.by_id.get_mut(&id).filter(|one| one.unanswered == 0) {
             if shape.parameters != 0 {
                 prepared.shape.parameters = shape.parameters;
@@ -866,7 +834,7 @@ impl BackendStatements {
     }
 
     /// The server has described a portal of the one that was there then.
-    pub(super) fn described_portal(&mut self, (id, since): (u64, u64), rows: u64) {
+    pub(crate) fn described_portal(&mut self, (id, since): (u64, u64), rows: u64) {
         if let Some(one) = self.by_id.get_mut(&id)
             && !one.stale
             && one.since == since

@@ -1,0 +1,20 @@
+//! Reading on where one event has left something.
+
+use crate::engine::host::Host;
+use crate::engine::socket::Socket;
+use crate::engine::table::Engine;
+use crate::time::Time;
+
+impl<S: Socket> Engine<S> {
+    /// Sees to those that have been noted before now.
+    pub(in crate::engine) fn see_again<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        // Those that are noted anew wait for the next turn. Each goes when it is seen to: a panic at
+        // one must not lose the others.
+        for _ in 0..self.again.noted.len() {
+            let Some((token, ready)) = self.again.noted.pop_front() else { return };
+            self.again.at = Some(token);
+            self.on_event(host, token, ready, now);
+            self.again.at = None;
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Cancel requests for what a server connection is doing.
+
+use super::{Backend, Tidying};
+use crate::engine::host::{CancelRequest, Host};
+use crate::engine::request_queue::Request;
+use crate::engine::socket::Socket;
+use crate::ids::LoopId;
+
+impl<S: Socket> Backend<S> {
+    /// Sends the cancel request that is due, unless it could hit a query of ours (trap 16): its
+    /// client's would then run on, under settings that are not its own.
+    #[inline]
+    pub(in crate::engine) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        if self.cancel_due {
+            self.cancel_when_safe(host, reply_to);
+        }
+    }
+
+    #[cold]
+    fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        let ours = self.requests.has_injected_query()
+            || (self.requests.contains(Request::InjectedSync)
+                && !self.replay.is_healing()
+                && self.tidying == Tidying::No);
+        if ours {
+            return;
+        }
+        self.cancel_due = false;
+        if !self.requests.is_empty() {
+            self.cancel(host, reply_to);
+        }
+    }
+
+    /// Has whatever the server does for this backend cancelled.
+    pub(in crate::engine) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
+        self.cancels_in_flight += 1;
+        host.cancel(CancelRequest {
+            server: self.server,
+            process: self.process,
+            key: self.key.clone(),
+            reply_to,
+            backend: self.place,
+        });
+    }
+}

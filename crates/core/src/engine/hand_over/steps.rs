@@ -1,0 +1,413 @@
+//! Handing a server connection over to its next user.
+
+use std::sync::Arc;
+
+use super::{ON_THE_WAY, Outcome, REPORTED_MAX, UnderWay, basis_of};
+use crate::engine::about::{ClientAbout, ClientState, PoolMode};
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::halt::Halt;
+use crate::engine::host::Host;
+use crate::engine::request_queue::Request;
+use crate::engine::socket::{Mptcp, Socket};
+use crate::engine::table::Engine;
+use crate::ids::{ClientId, Slot};
+use crate::pool::{Basis, Parameter, ServerParameters};
+use crate::session::settings::{SettingsBuilder, is_custom};
+use crate::time::Time;
+use crate::wire::error::{ClientError, SqlState, field};
+use crate::wire::{TransactionStatus, build};
+
+impl<S: Socket> Backend<S> {
+    /// The role whose session it is.
+    pub(in crate::engine) fn role(&self) -> &str {
+        self.hand_over.as_ref().map_or(&self.pool.user, |hand_over| &hand_over.user)
+    }
+
+    /// The number of these own values of the session's.
+    pub(in crate::engine) fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
+        basis_of(&self.pool, self.hand_over.as_deref(), parameters)
+    }
+
+    /// Whether the user is a superuser.
+    pub(in crate::engine) fn is_of_superuser(&self) -> bool {
+        match &self.hand_over {
+            Some(hand_over) => *hand_over.is_superuser == *b"on",
+            None => self.parameters.get(b"is_superuser") == Some(b"on"),
+        }
+    }
+
+    /// Whether it is being handed over.
+    pub(in crate::engine) fn is_handing_over(&self) -> bool {
+        self.requests.back() == Some(Request::HandOver)
+    }
+
+    /// Whether it is this client's, as far as hand-overs make it that.
+    pub(in crate::engine) fn is_handed_to(&self, client: ClientId) -> bool {
+        if !self.shared {
+            return true;
+        }
+        let hand_over = self.hand_over.as_ref();
+        hand_over.is_some_and(|hand_over| {
+            hand_over.client == Some(client) && hand_over.under_way.is_none()
+        })
+    }
+
+    /// Whether this is the number of the function that only the pooler calls.
+    pub(in crate::engine) fn is_hand_over(&self, function: u32) -> bool {
+        self.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
+            || self.client_identity.as_ref().is_some_and(|told| told.is_of(function))
+    }
+
+    /// Sees to it that the session is this client's. `true` if that is under way: nothing of the
+    /// client's may be sent before the answer.
+    pub(in crate::engine) fn hand_over_to(
+        &mut self,
+        client: ClientId,
+        process: u32,
+        about: &ClientAbout,
+        mptcp: Option<Mptcp>,
+    ) -> Result<bool, Halt> {
+        if self.is_handed_to(client) {
+            return Ok(false);
+        }
+        if self.is_handing_over() || self.is_lifting() {
+            return Ok(true);
+        }
+        if self.lift_alone()? {
+            return Ok(true);
+        }
+        let at_rest = self.is_at_rest();
+        let clean = self.has_own_settings_only();
+        let Some(user) = about.user() else { return Err(Halt::Refused(is_the_poolers())) };
+        let Some(hand_over) = self.hand_over.as_mut().filter(|_| at_rest) else {
+            return Err(Halt::BackendLost("it could not be handed over to its client"));
+        };
+        let mut out = Vec::with_capacity(256);
+        hand_over.key.write_to(process, Some(user), about, mptcp, &mut out);
+        let under_way = UnderWay {
+            client,
+            user: user.into(),
+            answered: false,
+            refused: None,
+            reported: Vec::new(),
+        };
+        let changes = *hand_over.user != *user;
+        hand_over.under_way = Some(Box::new(under_way));
+        if changes && !clean {
+            let mut ahead = Vec::with_capacity(out.len() + 16);
+            self.inject_query(b"RESET ALL", &mut ahead);
+            ahead.append(&mut out);
+            out = ahead;
+            let mut left = SettingsBuilder::new();
+            for (name, value) in self.applied.iter() {
+                if is_custom(name) {
+                    left.set(name, b""); // the name itself stays
+                } else if matches!(name, b"role" | b"session_authorization") {
+                    left.set(name, value);
+                }
+            }
+            self.applied = left.build();
+        }
+        self.request(Request::HandOver);
+        self.send(&out)?;
+        Ok(true)
+    }
+
+    /// The server reports a setting while it is handed over.
+    pub(in crate::engine) fn take_own_value(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+    ) -> Result<(), &'static str> {
+        self.note_authorization(name, value);
+        let under_way = self.hand_over.as_mut().and_then(|h| h.under_way.as_mut());
+        let Some(under_way) = under_way else { return Ok(()) };
+        if under_way.reported.len() >= REPORTED_MAX {
+            return Err("the server reported too many settings of a user");
+        }
+        under_way.reported.push((name.into(), value.into()));
+        Ok(())
+    }
+
+    /// The server says whose session it is.
+    pub(in crate::engine) fn note_authorization(&mut self, name: &[u8], value: &[u8]) {
+        let Some(hand_over) = &mut self.hand_over else { return };
+        match name {
+            b"session_authorization" => hand_over.authorization = value.into(),
+            b"is_superuser" => hand_over.is_superuser = value.into(),
+            _ => {}
+        }
+    }
+
+    /// The function has come to its end.
+    pub(in crate::engine) fn hand_over_answered(&mut self) {
+        if let Some(under_way) = self.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+            under_way.answered = true;
+        }
+    }
+
+    /// The server refuses. What it does not refuse by the function's own words, it does because that
+    /// is not what it was: then this connection is of no more use.
+    pub(in crate::engine) fn hand_over_refused(&mut self, body: &[u8]) {
+        let words = |tag| field(body, tag).map(|text| String::from_utf8_lossy(text).into_owned());
+        let code = field(body, b'C').and_then(|code| <[u8; 5]>::try_from(code).ok());
+        let code = code.map_or(SqlState::INTERNAL_ERROR, SqlState);
+        let expected = [
+            SqlState::INVALID_AUTHORIZATION,
+            SqlState::TOO_MANY_CONNECTIONS,
+            SqlState::INSUFFICIENT_PRIVILEGE, // no CONNECT, a superuser
+        ];
+        if !expected.contains(&code) {
+            self.spoiled.get_or_insert("it could not be handed over to a client");
+        }
+        let message = words(b'M').unwrap_or_else(|| "the server gave no reason".to_owned());
+        let mut error = ClientError::fatal(code, message);
+        (error.detail, error.hint, error.of_server) = (words(b'D'), words(b'H'), true);
+        if let Some(under_way) = self.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+            under_way.refused = Some(error);
+        }
+    }
+
+    /// A hand-over has come to its end. `Err`: whose session it is cannot be told.
+    pub(in crate::engine) fn hand_over_ended(&mut self) -> Result<Outcome, &'static str> {
+        const ODD: &str = "the server did not do what a hand-over asks for";
+        let idle = self.status == TransactionStatus::Idle;
+        let Some(hand_over) = &mut self.hand_over else { return Err(ODD) };
+        let Some(under_way) = hand_over.under_way.take() else { return Err(ODD) };
+        if let Some(error) = under_way.refused {
+            return if idle { Ok(Err(error)) } else { Err(ODD) };
+        }
+        let user = under_way.user.as_bytes();
+        // (Other names come in the session's encoding.)
+        let is_users = !user.is_ascii() || *hand_over.authorization == *user;
+        if !idle || !under_way.answered || !is_users {
+            return Err(ODD);
+        }
+        (hand_over.user, hand_over.client) = (under_way.user, Some(under_way.client));
+        let mut parameters = self.parameters.clone();
+        for (name, value) in &under_way.reported {
+            if !ServerParameters::is_fixed(name) && parameters.get(name) != Some(&**value) {
+                Arc::make_mut(&mut parameters).set(name, value);
+            }
+        }
+        self.take_parameters(parameters);
+        // SET ROLE and SET SESSION AUTHORIZATION end with it.
+        let mut applied = SettingsBuilder::from(&self.applied);
+        applied.remove(b"role");
+        applied.remove(b"session_authorization");
+        self.applied = self.pool.interner().share(applied.build());
+        self.begin_reports();
+        if self.basis == Basis::UNKNOWN {
+            return Ok(Err(too_many_users()));
+        }
+        Ok(Ok(()))
+    }
+
+    /// What the server has told its client at the login, if this is its session.
+    fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
+        let hand_over = self.hand_over.as_ref();
+        for (name, own) in &self.parameters.pairs {
+            let said = hand_over.and_then(|hand_over| match &**name {
+                b"session_authorization" => Some(&*hand_over.authorization),
+                b"is_superuser" => Some(&*hand_over.is_superuser),
+                _ => None,
+            });
+            let value = said.or_else(|| client.record.start.get(name)).unwrap_or(own);
+            if !told.iter().any(|(known, before)| known == name && **before == *value) {
+                build::parameter_status(out, name, value);
+            }
+        }
+    }
+}
+
+/// Nobody works as the role by which users share backends.
+fn is_the_poolers() -> ClientError {
+    ClientError::fatal(
+        SqlState::INVALID_AUTHORIZATION,
+        "this user is the pooler's own, and not for clients",
+    )
+}
+
+fn too_many_users() -> ClientError {
+    ClientError::fatal(
+        SqlState::CONFIGURATION_LIMIT_EXCEEDED,
+        "too many users share one pool, or one user's settings have changed too often",
+    )
+    .hint("A restart of the pooler forgets those of the past.")
+}
+
+impl<S: Socket> Client<S> {
+    /// Its session begins on this backend, which has been handed over to it: what it has not asked
+    /// for has the values of its user. Returns what it is due if it has been greeted already.
+    fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
+        self.basis = backend.basis;
+        let mut start = SettingsBuilder::from(&self.record.start);
+        for (name, own) in backend.parameters.settable() {
+            if self.record.start.get(name) == Some(own) {
+                start.remove(name);
+            }
+        }
+        self.record.start = backend.pool.interner().share(start.build());
+        self.desired = self.record.start.clone();
+        let mut said = Vec::with_capacity(512);
+        let told = self.pending_session.as_mut().and_then(|extra| extra.told_early.take());
+        backend.greet_as_own(self, &mut said, told.as_deref().unwrap_or_default());
+        if let Some(greeting) =
+            self.pending_session.as_mut().and_then(|extra| extra.greeting.as_mut())
+        {
+            greeting.append(&mut said);
+        }
+        self.settle();
+        said
+    }
+
+    /// What it is told of a session that it has not got yet. No superuser shares backends.
+    fn tell_early(&mut self, values: &ServerParameters) {
+        let user = self.record.about.user().unwrap_or_default().as_bytes();
+        let start = &self.record.start;
+        let told: Vec<Parameter> = values
+            .pairs
+            .iter()
+            .map(|(name, own)| {
+                let value = match &**name {
+                    b"session_authorization" => user,
+                    b"is_superuser" => b"off",
+                    _ => start.get(name).unwrap_or(own),
+                };
+                (name.clone(), value.into())
+            })
+            .collect();
+        let extra = self.pending_session();
+        if let Some(greeting) = &mut extra.greeting {
+            for (name, value) in &told {
+                build::parameter_status(greeting, name, value);
+            }
+        }
+        extra.told_early = Some(told);
+    }
+
+    /// Whether it has been greeted, and its session has not begun.
+    pub(in crate::engine) fn has_no_session_yet(&self) -> bool {
+        self.pending_session.as_ref().is_some_and(|extra| extra.told_early.is_some())
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// Sees to it that a client's backend is that client's. `true` if that is under way.
+    pub(in crate::engine) fn hand_over(&mut self, slot: Slot) -> Result<bool, Halt> {
+        let (id, process) = (self.client_id(slot), self.process_of(slot));
+        let Some(client) = self.clients.get_mut(slot) else { return Ok(false) };
+        let Some(backend) = &mut client.backend else { return Ok(false) };
+        if backend.is_handed_to(id) {
+            return Ok(false);
+        }
+        let under_way =
+            backend.hand_over_to(id, process, &client.record.about, client.socket.mptcp())?;
+        client.held = under_way;
+        Ok(under_way)
+    }
+
+    /// Begins the session of a client that is to be greeted, and has got a backend that users share.
+    /// Whether it is one.
+    pub(in crate::engine) fn introduce<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) -> bool {
+        let Some(client) = self.clients.get(slot) else { return false };
+        let shared = self.pool_of(client).pool.is_shared_by_users();
+        if !shared || !client.is_to_be_greeted() || client.exclusive {
+            return false;
+        }
+        match self.hand_over(slot) {
+            Ok(true) => {}
+            Ok(false) => self.handed_over(host, slot, Ok(()), now),
+            Err(Halt::Refused(error)) => self.say_goodbye(host, slot, &error, now),
+            Err(Halt::BackendLost(reason)) => self.backend_lost(slot, reason),
+            Err(_) => self.backend_failed(host, slot, "it could not be handed over", now),
+        }
+        true
+    }
+
+    /// Whether a client waits for nothing but its greeting, which may do without its session. (In session
+    /// mode, that tells the server's own process id.)
+    pub(in crate::engine) fn may_be_greeted_early(&self, client: &Client<S>) -> bool {
+        client.is_to_be_greeted()
+            && client.mode != PoolMode::Session
+            && self.pool_of(client).pool.is_shared_by_users()
+            && self.probable_values(client).is_some()
+    }
+
+    fn probable_values(&self, client: &Client<S>) -> Option<Arc<ServerParameters>> {
+        let user = client.record.about.user().unwrap_or_default();
+        self.pool_of(client).pool.probable_values_of_user(user)
+    }
+
+    /// Greets a client whose turn to get a backend has not come.
+    pub(in crate::engine) fn greet_early<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
+        let (id, process) = (self.client_id(slot), self.process_of(slot));
+        let values = self.clients.get(slot).and_then(|client| self.probable_values(client));
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let pool = &self.pools[client.pool as usize].pool;
+        let Some(values) = values.filter(|_| pool.lock().forget_waiter(id, client.since)) else {
+            // Its backend is on the way.
+            self.set_deadline(slot, Some(now.after(ON_THE_WAY)));
+            return;
+        };
+        client.tell_early(&values);
+        client.state = ClientState::Idle;
+        client.since = now;
+        self.greet(host, slot, process, now);
+        self.rearm(slot, now);
+        if !self.resume_later(slot) {
+            self.drain_if_idle(host, slot, now);
+        }
+    }
+
+    /// A hand-over to this client has come to its end.
+    pub(in crate::engine) fn handed_over<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        outcome: Outcome,
+        now: Time,
+    ) {
+        if let Err(error) = outcome {
+            self.say_goodbye(host, slot, &error, now);
+            return;
+        }
+        let process = self.process_of(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(backend) = client.backend.take() else { return };
+        client.held = false;
+        let begins = client.is_to_be_greeted();
+        let mut said = Vec::new();
+        if begins || client.has_no_session_yet() {
+            said = client.begin_on(&backend);
+        }
+        client.begin_with(&backend);
+        client.backend = Some(backend);
+        let mode = client.mode;
+        match mode {
+            _ if !begins => self.answer(host, slot, &said, &[], now), // before its first answer
+            PoolMode::Session => self.greet_late(host, slot, now),
+            _ => self.greet(host, slot, process, now),
+        }
+        if begins {
+            self.rearm(slot, now);
+        }
+        if !self.resume_later(slot) {
+            if self.clients.get(slot).is_some_and(|client| !client.held) {
+                self.give_back_if_unused(host, slot, now);
+            }
+            self.drain_if_idle(host, slot, now);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! The loop that hosts a pool's listening connection.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use super::{ANSWER_US, Heard, Listener, PoolHub, RETRY_US, UNUSED_US};
+use crate::engine::about::ListenLost;
+use crate::engine::backend::{BackendSeed, PoolRef};
+use crate::engine::host::Host;
+use crate::engine::message::{Event, ToLoop};
+use crate::engine::pending_bytes::PendingBytes;
+use crate::engine::socket::{Readiness, Socket, Token, write_kept};
+use crate::engine::table::{Engine, Holder, Resident};
+use crate::engine::{limits, table};
+use crate::ids::{LoopId, PoolId, Slot};
+use crate::listen::{Ask, FromHub, Hub, Step, Ticket};
+use crate::time::Time;
+use crate::wire::build;
+use crate::wire::error::{ClientError, Severity, SqlState};
+
+impl<S: Socket> Engine<S> {
+    /// A loop asks a hub of this loop for something.
+    pub(in crate::engine) fn hub_asked<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: &PoolRef<S>,
+        from: LoopId,
+        ask: Ask,
+        now: Time,
+    ) {
+        let hub = self.hubs.entry(pool.id).or_insert_with(|| PoolHub {
+            hub: Hub::default(),
+            pool: pool.clone(),
+            place: None,
+            wanted: now,
+            not_before: Time::ZERO,
+        });
+        hub.hub.ask(from, ask);
+        self.work_hub(host, pool.id, now);
+    }
+
+    /// Does what a hub has to do next.
+    fn work_hub<H: Host<S>>(&mut self, host: &mut H, pool: PoolId, now: Time) {
+        let Some(hub) = self.hubs.get_mut(&pool) else { return };
+        if hub.hub.is_needed() {
+            hub.wanted = now;
+        }
+        let stats = &hub.pool.stats.listen;
+        stats.connections.store(u32::from(hub.place.is_some()), Ordering::Relaxed);
+        let channels = u32::try_from(hub.hub.channel_count()).unwrap_or(u32::MAX);
+        stats.channels.store(channels, Ordering::Relaxed);
+        if hub.place.is_none() && now < hub.not_before {
+            return;
+        }
+        match hub.hub.next_step() {
+            None => {}
+            Some(Step::Open) => host.open_listener(&hub.pool, self.id),
+            Some(Step::Query(text)) => {
+                let Some(place) = hub.place else { return };
+                let Some(listener) = self.listener(place) else { return };
+                if listener.send(&text, now).is_err() {
+                    self.listener_ends(host, place, "server closed the connection", now);
+                }
+            }
+        }
+    }
+
+    fn listener(&mut self, place: Slot) -> Option<&mut Listener<S>> {
+        match &mut self.resident.get_mut(place)?.holder {
+            Holder::Listener(listener) => Some(listener),
+            _ => None,
+        }
+    }
+
+    /// The connection of a hub has been opened.
+    pub(in crate::engine) fn listener_opened<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        seed: BackendSeed<S>,
+        now: Time,
+    ) {
+        let pool = seed.pool.clone();
+        let id = seed.id;
+        let listener = Box::new(Listener {
+            id,
+            socket: seed.socket,
+            pool: seed.pool,
+            process: seed.process,
+            server: seed.server,
+            epoch: seed.epoch,
+            opened: seed.opened,
+            input: Vec::new(),
+            output: PendingBytes::EMPTY,
+            ready: false,
+            asked: now,
+            error: None,
+            _permit: seed.permit,
+        });
+        let Some(hub) = self.hubs.get_mut(&pool.id).filter(|hub| hub.place.is_none()) else {
+            return; // nobody wants it any more
+        };
+        let view = hub.pool.clone();
+        let view = self.view_of(&view);
+        let first = listener.first_query(&seed.parameters);
+        let holder = Holder::Listener(listener);
+        let place = self.resident.insert_with(|_| Resident { id, pool: view, holder });
+        if let Some(hub) = self.hubs.get_mut(&pool.id) {
+            hub.place = Some(place);
+        }
+        let Some(Resident { holder: Holder::Listener(listener), .. }) =
+            self.resident.get_mut(place)
+        else {
+            return;
+        };
+        if host.watch(&listener.socket, Token::Backend(place)).is_err()
+            || listener.send(&first, now).is_err()
+        {
+            self.listener_ends(host, place, "its connection could not be watched", now);
+        }
+    }
+
+    /// The connection of a hub could not be opened.
+    pub(in crate::engine) fn listener_failed<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: &PoolRef<S>,
+        now: Time,
+    ) {
+        let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
+        hub.not_before = now.after(Duration::from_micros(RETRY_US));
+        let tickets = hub.hub.open_failed();
+        self.fail_tickets(host, pool, tickets, false);
+    }
+
+    fn fail_tickets<H: Host<S>>(
+        &self,
+        host: &mut H,
+        pool: &PoolRef<S>,
+        tickets: Vec<(LoopId, Ticket)>,
+        lost: bool,
+    ) {
+        for (to, ticket) in tickets {
+            let said = FromHub::Failed { ticket, lost };
+            host.send(to, ToLoop::FromHub { pool: pool.clone(), said });
+        }
+    }
+
+    /// Something has happened on a listening connection.
+    pub(in crate::engine) fn listener_event<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        place: Slot,
+        ready: Readiness,
+        now: Time,
+    ) {
+        let Some(listener) = self.listener(place) else { return };
+        if ready.writable
+            && write_kept(&mut listener.socket, &mut listener.output).is_err()
+            && !ready.readable
+        {
+            self.listener_ends(host, place, "server closed the connection", now);
+            return;
+        }
+        if ready.readable || ready.hangup {
+            self.read_listener(host, place, now);
+        }
+    }
+
+    fn read_listener<H: Host<S>>(&mut self, host: &mut H, place: Slot, now: Time) {
+        let mut buffer = std::mem::take(&mut self.server_input);
+        if buffer.len() != limits::READ_BYTES {
+            buffer = table::buffer();
+        }
+        let ended = loop {
+            if !self.again.may_read(Token::Backend(place)) {
+                break None;
+            }
+            let Some(listener) = self.listener(place) else { break None };
+            match listener.socket.read(&mut buffer) {
+                Ok(0) => break Some("server closed the connection"),
+                Ok(read) => {
+                    listener.input.extend_from_slice(&buffer[..read]);
+                    let (heard, ended) = listener.take_heard();
+                    self.heard(host, place, heard, now);
+                    if ended.is_some() {
+                        break ended;
+                    }
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break None,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => break Some("server closed the connection"),
+            }
+        };
+        self.server_input = buffer;
+        if let Some(reason) = ended {
+            self.listener_ends(host, place, reason, now);
+        }
+    }
+
+    /// Deals with what has come, in its order.
+    fn heard<H: Host<S>>(&mut self, host: &mut H, place: Slot, heard: Vec<Heard>, now: Time) {
+        let Some(listener) = self.listener(place) else { return };
+        let (pool, marker) = (listener.pool.clone(), listener.marker());
+        for heard in heard {
+            let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
+            let tell = |said| ToLoop::FromHub { pool: pool.clone(), said };
+            match heard {
+                Heard::Notified(one) if one.channel == marker => {
+                    if let Some((to, ticket)) = Ticket::read(one.payload())
+                        && to.0 < self.loops
+                    {
+                        host.send(to, tell(FromHub::Marked(ticket, one.process)));
+                    }
+                }
+                Heard::Notified(one) => {
+                    pool.stats.listen.heard.add(1);
+                    let one = std::sync::Arc::new(one);
+                    for to in hub.hub.loops(&one.channel) {
+                        host.send(to, tell(FromHub::Notified(one.clone())));
+                    }
+                }
+                Heard::Ready => {
+                    for (to, ticket) in hub.hub.answered() {
+                        host.send(to, tell(FromHub::Passed(ticket, marker.clone())));
+                    }
+                    let first = self
+                        .listener(place)
+                        .is_some_and(|listener| !std::mem::replace(&mut listener.ready, true));
+                    if first && let Some(hub) = self.hubs.get_mut(&pool.id) {
+                        hub.hub.opened(marker.clone());
+                    }
+                    self.work_hub(host, pool.id, now);
+                }
+            }
+        }
+    }
+
+    /// A listening connection has ended, or must.
+    pub(in crate::engine) fn listener_ends<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        place: Slot,
+        reason: &'static str,
+        now: Time,
+    ) {
+        let Some(Resident { holder: Holder::Listener(mut listener), .. }) =
+            self.resident.remove(place)
+        else {
+            return;
+        };
+        let _ = listener.socket.write(&build::TERMINATE); // it may be gone
+        listener.socket.shutdown();
+        host.event(Event::BackendClosed {
+            backend: listener.id,
+            database: &listener.pool.database,
+            user: &listener.pool.user,
+            reason,
+        });
+        let pool = listener.pool.clone();
+        let Some(hub) = self.hubs.get_mut(&pool.id) else { return };
+        hub.place = None;
+        hub.not_before = now.after(Duration::from_micros(RETRY_US / 10));
+        let again = pool.settings().listen_lost == ListenLost::Notice;
+        let is_needed = hub.hub.is_needed();
+        let told: Vec<LoopId> = hub.hub.all_loops().into_iter().collect();
+        let tickets = hub.hub.lost(again);
+        self.fail_tickets(host, &pool, tickets, !again);
+        if is_needed {
+            let error = lost_error(listener.error.take(), reason, again);
+            for to in told {
+                let said = FromHub::Lost { error: error.clone(), again };
+                host.send(to, ToLoop::FromHub { pool: pool.clone(), said });
+            }
+        }
+        self.work_hub(host, pool.id, now); // not before the pause is over
+    }
+
+    /// Nobody is to be connected to a pool's database who does not listen.
+    pub(in crate::engine) fn end_unused_listener<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        pool: PoolId,
+        now: Time,
+    ) {
+        if let Some(hub) = self.hubs.get(&pool)
+            && !hub.hub.is_needed()
+            && let Some(place) = hub.place
+        {
+            self.listener_ends(host, place, "nobody listens, and its database is wanted", now);
+        }
+    }
+
+    /// Looks after the hubs of this loop: once a tick.
+    pub(in crate::engine) fn look_after_hubs<H: Host<S>>(&mut self, host: &mut H, now: Time) {
+        if self.hubs.is_empty() {
+            return;
+        }
+        let pools: Vec<PoolId> = self.hubs.keys().copied().collect();
+        for pool in pools {
+            let Some(hub) = self.hubs.get(&pool) else { continue };
+            let (busy, unused) = (hub.hub.is_busy(), !hub.hub.is_needed());
+            let unused = unused && now.micros_since(hub.wanted) >= UNUSED_US;
+            match hub.place {
+                Some(place) => {
+                    let late = self.listener(place).is_some_and(|listener| {
+                        (busy || !listener.ready) && now.micros_since(listener.asked) >= ANSWER_US
+                    });
+                    if late {
+                        self.listener_ends(host, place, "it does not answer", now);
+                    } else if unused {
+                        self.listener_ends(host, place, "nobody listens any more", now);
+                    } else {
+                        self.work_hub(host, pool, now);
+                    }
+                }
+                None if unused => drop(self.hubs.remove(&pool)),
+                None => self.work_hub(host, pool, now),
+            }
+        }
+    }
+}
+
+/// What clients are told when what they listen by is lost.
+fn lost_error(of_server: Option<ClientError>, reason: &str, again: bool) -> ClientError {
+    let mut error = of_server.unwrap_or_else(|| {
+        let text = "server closed the connection unexpectedly";
+        ClientError::fatal(SqlState::CONNECTION_FAILURE, text)
+            .detail(format!("The connection that listens for this one: {reason}."))
+    });
+    if again {
+        error.severity = Severity::Warning;
+        error.detail =
+            Some(format!("The connection that listens for this one: {}.", error.message));
+        error.message = "notifications may have been lost".to_owned();
+        error.hint = Some("It listens again; look at the state that they tell of.".to_owned());
+    } else {
+        error.severity = Severity::Fatal;
+    }
+    error
+}

@@ -1,0 +1,62 @@
+//! Sending a pipeline again.
+
+use super::Healing;
+use crate::engine::host::Host;
+use crate::engine::names::ClientStatement;
+use crate::engine::request_queue::Request;
+use crate::engine::socket::Socket;
+use crate::engine::table::Engine;
+use crate::ids::Slot;
+use crate::time::Time;
+use crate::wire::{TransactionStatus, build, frontend};
+
+impl<S: Socket> Engine<S> {
+    /// The server is ready for the next step of the healing.
+    pub(in crate::engine) fn heal<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(backend) = &mut client.backend else { return };
+        // What the refused pipeline did to names has been taken back: it is there.
+        let serial = backend.replay.serial;
+        let named = client
+            .statements
+            .as_ref()
+            .and_then(|names| names.names().pairs().find(|(_, named)| named.serial == serial))
+            .map(|(_, named)| named.clone());
+        match (backend.replay.healing, named) {
+            (Healing::Swallowing, Some(ClientStatement { statement, .. })) => {
+                let mut out = Vec::new();
+                backend.replay.healing = Healing::Checking;
+                backend.prepare(&statement, &mut out);
+                build::message(&mut out, frontend::DESCRIBE, |out| {
+                    out.push(b'S');
+                    build::string(out, &statement.name);
+                });
+                out.extend_from_slice(&build::SYNC);
+                backend.request(Request::InjectedDescribe { statement: statement.id });
+                backend.request(Request::InjectedSync);
+                self.write_to_backend(slot, &out);
+            }
+            (Healing::Checking, Some(named)) if backend.replay.is_as_seen(&named.seen) => {
+                let bytes = std::mem::take(&mut backend.replay.bytes);
+                backend.replay.forget();
+                backend.replay.again = true;
+                let behind = client.input.take();
+                self.take_in(host, slot, &bytes, now);
+                if let Some(client) = self.clients.get_mut(slot) {
+                    client.input.extend_from_slice(&behind);
+                    if let Some(backend) = &mut client.backend {
+                        backend.replay.again = false;
+                        backend.replay.bytes = bytes;
+                    }
+                }
+            }
+            _ => {
+                let mut answer = std::mem::take(&mut backend.replay.refusal);
+                backend.replay.forget();
+                build::ready_for_query(&mut answer, TransactionStatus::Idle);
+                self.answer(host, slot, &answer, &[], now);
+                self.give_back_if_unused(host, slot, now);
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The changes that are under way.
+
+use super::{Change, Displaced};
+use crate::engine::request_queue::{Request, RequestQueue};
+
+impl RequestQueue {
+    pub(in crate::engine::request_queue) fn changes(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = &Change> {
+        self.entries.iter().filter_map(|entry| entry.change.as_ref())
+    }
+
+    pub(in crate::engine::request_queue) fn changes_mut(
+        &mut self,
+    ) -> impl Iterator<Item = &mut Change> {
+        self.entries.iter_mut().filter_map(|entry| entry.change.as_mut())
+    }
+
+    /// That of the first entry.
+    pub(in crate::engine) fn front_change(&self) -> Option<&Change> {
+        self.entries.front()?.change.as_ref()
+    }
+
+    /// Whether the description that answers the first entry is looked at. (A server's longest has 1,664 columns:
+    /// 136 kB.)
+    pub(in crate::engine) fn looks_at_description(&self) -> bool {
+        self.entries.front().is_some_and(|entry| {
+            matches!(entry.owed, Request::InjectedDescribe { .. })
+                || matches!(entry.change, Some(Change::Describes(_)))
+        })
+    }
+
+    /// The same, which learns from a part of the answer.
+    pub(in crate::engine) fn front_change_mut(&mut self) -> Option<&mut Change> {
+        self.entries.front_mut()?.change.as_mut()
+    }
+
+    /// The unnamed statements that may come back, the oldest first.
+    pub(in crate::engine) fn displaced_mut(&mut self) -> impl Iterator<Item = &mut Displaced> {
+        self.changes_mut().filter_map(|change| match change {
+            Change::Displaces(displaced) => Some(&mut **displaced),
+            _ => None,
+        })
+    }
+
+    /// Whether statements of SQL's PREPARE are being prepared or deallocated.
+    pub(in crate::engine) fn has_sql_under_way(&self) -> bool {
+        self.changes().any(|change| matches!(change, Change::Prepares(_) | Change::Deallocates))
+    }
+}

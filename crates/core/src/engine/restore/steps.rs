@@ -1,0 +1,100 @@
+//! RESET, and the error positions of texts that are longer than their client's own.
+
+use super::{Insertion, Longer, Replacement, behind, characters, lengthened, note};
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::effects::Unusual;
+use crate::engine::halt::TooManyPortals;
+use crate::engine::names::significant;
+use crate::engine::request_queue::Request;
+use crate::engine::socket::Socket;
+use crate::wire::build;
+
+impl<S: Socket> Backend<S> {
+    /// Notes what a Query owes into which something was put.
+    pub(in crate::engine) fn request_with_insertions(
+        &mut self,
+        text: &[u8],
+        insertions: &[Insertion],
+        utf8: bool,
+    ) {
+        self.longer.clear();
+        for insertion in insertions {
+            self.request(Request::Statements(insertion.behind));
+            for _ in &insertion.statements {
+                self.request(Request::InjectedStatement);
+            }
+            let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
+            self.longer.push(Longer { at: characters(&text[..insertion.at], utf8), by });
+        }
+        self.request(Request::Query);
+    }
+
+    /// Notes what is written in place of NULLs in that Query.
+    pub(in crate::engine) fn note_replaced(
+        &mut self,
+        text: &[u8],
+        replaced: &[Replacement],
+        utf8: bool,
+    ) {
+        self.longer.extend(lengthened(text, replaced, utf8));
+        self.longer.sort_by_key(|longer| longer.at);
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Whether its start values are not those of the server connections that serve it.
+    pub(in crate::engine) fn has_start_values(&self) -> bool {
+        !self.record.start.is_empty() && !self.exclusive
+    }
+
+    /// A portal has been made of a statement.
+    pub(in crate::engine) fn note_portal(
+        &mut self,
+        portal: &[u8],
+        unusual: Option<&Unusual>,
+    ) -> Result<(), TooManyPortals> {
+        let portal = significant(portal);
+        if let Some(extra) = &mut self.pending_session {
+            extra.unusual_portals.remove(portal);
+        }
+        match unusual.filter(|unusual| {
+            unusual.deallocates.is_some()
+                || unusual.forgets_statements
+                || self.is_restored_behind(unusual)
+        }) {
+            Some(unusual) => note(&mut self.pending_session().unusual_portals, portal, unusual),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether something must follow the Execute of a statement that does this.
+    pub(in crate::engine) fn is_restored_behind(&self, unusual: &Unusual) -> bool {
+        (self.has_start_values() && unusual.takes_start_values()) || unusual.unlistens()
+    }
+
+    /// What was noted of a portal.
+    pub(in crate::engine) fn portal(&self, portal: &[u8]) -> Option<Box<Unusual>> {
+        let known = &self.pending_session.as_ref()?.unusual_portals;
+        known.get(significant(portal)).cloned()
+    }
+
+    /// Appends what puts the start values back after an Execute.
+    pub(in crate::engine) fn restore_behind(
+        &self,
+        unusual: &Unusual,
+        backend: &mut Backend<S>,
+        out: &mut Vec<u8>,
+    ) {
+        if unusual.discards_all {
+            // (Commands that need a transaction of their own are committed at once.)
+            backend.requests.let_sync_end_pipeline();
+            out.extend_from_slice(&build::SYNC);
+            backend.request(Request::InjectedSync);
+            return;
+        }
+        for text in behind(&self.record.start, unusual) {
+            backend.run_within_pipeline(text, out);
+        }
+    }
+}

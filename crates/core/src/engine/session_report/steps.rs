@@ -1,0 +1,585 @@
+//! What follows from a report, for the server connection and for its client.
+
+use super::{Changed, SessionReport, TOLD_TO_END, beside, is_compared, significant};
+use crate::engine::backend::{Backend, Reset};
+use crate::engine::client::Client;
+use crate::engine::socket::Socket;
+use crate::engine::unverified::PASSING;
+use crate::ids::ClientId;
+use crate::session::canonical::is_unsafe_encoding;
+use crate::session::part::{Part, PartSet, Policy};
+use crate::session::question::NAMES_MAX;
+use crate::session::report::{Report, ReportError, SetTo};
+use crate::session::settings::{
+    Settings, SettingsBuilder, can_move, is_custom, is_for_superusers, is_raw,
+};
+use crate::wire::build;
+
+/// What has become of settings that a report tells of.
+#[derive(Default)]
+struct ReportedSettings {
+    /// Those whose values are to be asked for.
+    names: Vec<Box<[u8]>>,
+    /// Of some of these another value would give the same report.
+    untold: bool,
+    /// Some do not move.
+    stays: PartSet,
+    /// Those whose values are known.
+    applied: Option<(Settings, Settings)>,
+    /// What the client is told of those that go back to its own start values.
+    restored: Vec<u8>,
+}
+
+impl<S: Socket> Backend<S> {
+    /// Whether the last report and the books say something else of a setting, where nobody but Hawser
+    /// may have changed any since the report.
+    #[inline]
+    pub(in crate::engine) fn disagrees(&mut self) -> bool {
+        let Some(exact) = &self.session_report else { return false };
+        if !exact.fresh && exact.compared.is_shared_with(&self.applied) {
+            return false;
+        }
+        self.compare_with_report()
+    }
+
+    #[cold]
+    fn compare_with_report(&mut self) -> bool {
+        let Some(exact) = &self.session_report else { return false };
+        let in_doubt = self.shared
+            || self.unverified.is_some()
+            || exact.stays
+            || exact.untold
+            || exact.report.is_cut
+            || self.is_classic();
+        if in_doubt {
+            return false;
+        }
+        let reported = |name: &[u8], value: &[u8]| {
+            let set = exact.report.setting(name);
+            match set.map(|set| set.value.as_deref()) {
+                Some(None) => true,
+                there => significant(name, there.flatten()) == significant(name, Some(value)),
+            }
+        };
+        let known = self.applied.iter().filter(|(name, _)| is_compared(name));
+        let mut lost = known.filter(|(name, _)| !self.tells_of(name));
+        let differs = lost.any(|(name, value)| !reported(name, value))
+            || exact.report.settings.iter().any(|set| {
+                is_compared(&set.name)
+                    && self.applied.get(&set.name).is_none()
+                    && exact.nobodys.setting(&set.name) != Some(set)
+                    && !reported(&set.name, b"")
+            });
+        let applied = self.applied.clone();
+        if let Some(exact) = self.session_report.as_mut().filter(|_| !differs) {
+            exact.compared = applied;
+        }
+        differs
+    }
+
+    /// Whether a report has come that has not been looked at.
+    pub(in crate::engine) fn has_fresh_report(&self) -> bool {
+        self.session_report.as_ref().is_some_and(|exact| exact.fresh)
+    }
+
+    /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
+    pub(in crate::engine) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
+        let Some(exact) = &mut self.session_report else { return Ok(()) };
+        match Report::read(text) {
+            Ok(report) => {
+                exact.report = report;
+                exact.fresh = true;
+                Ok(())
+            }
+            Err(error) => {
+                self.session_report = None;
+                self.spoiled.get_or_insert("its server reported what cannot be read");
+                Err(error)
+            }
+        }
+    }
+
+    /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
+    /// What no command undoes, a client has left that was gone before the report came.
+    pub(in crate::engine) fn leave_to_nobody(&mut self, to_its_first: bool) {
+        let Some(mut exact) = self.session_report.take_if(|exact| exact.fresh) else { return };
+        let left = exact.report.parts.minus(exact.nobodys.parts);
+        if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
+            self.spoil_for_good();
+        }
+        exact.fresh = false;
+        exact.since = self.requests.pipeline();
+        exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
+        self.note_reported_names(&mut exact);
+        exact.nobodys = beside(&exact.report, &self.applied);
+        if self.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
+            exact.nobodys.parts.remove(Part::SqlStatement);
+        }
+        self.session_report = Some(exact);
+    }
+
+    /// It has been handed over: what it has by now is its user's own. (Custom names of a user's own
+    /// settings stay behind with an empty value, and are not reckoned with.)
+    pub(in crate::engine) fn begin_reports(&mut self) {
+        let Some(exact) = &mut self.session_report else { return };
+        (exact.fresh, exact.untold, exact.stays) = (false, false, false);
+        exact.since = self.requests.pipeline();
+        exact.noted.clone_from(&exact.report.names);
+        exact.nobodys = beside(&exact.report, &self.applied);
+    }
+
+    /// Whether all settings certainly have the values that they have by themselves.
+    pub(in crate::engine) fn has_own_settings_only(&self) -> bool {
+        let report = self.session_report.as_ref().map(|exact| &exact.report);
+        self.applied.is_empty()
+            && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
+    }
+
+    /// A client that was gone before the report came has left something that a reset takes off.
+    pub(in crate::engine) fn has_left_overs(&self) -> bool {
+        let Some(exact) = self.session_report.as_ref().filter(|exact| exact.fresh) else {
+            return false;
+        };
+        let mut left = exact.report.parts.minus(exact.nobodys.parts);
+        if self.has_sql_statements(&exact.report.statements) {
+            left.remove(Part::SqlStatement); // who is next has them taken away
+        }
+        let set = exact.report.settings.iter().any(|set| {
+            let known = self.applied.get(&set.name);
+            (known.is_some() || exact.nobodys.setting(&set.name) != Some(set))
+                && !self.tells_of(&set.name)
+                && known != set.value.as_deref()
+        });
+        let reset = self.applied.iter().any(|(name, value)| {
+            let stays = is_custom(name) && value.is_empty();
+            !stays && !self.tells_of(name) && exact.report.setting(name).is_none()
+        });
+        set || reset || !left.minus(PartSet::of(&[Part::SequenceValue])).is_empty()
+    }
+
+    /// Whether its server's word on statements of PREPARE is about its client's alone.
+    pub(in crate::engine) fn tells_all_statements(&self) -> bool {
+        let exact = self.session_report.as_ref();
+        exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
+    }
+
+    /// This client has it from now on.
+    pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
+        self.ahead.forget_outcome();
+        if let Some(exact) = &mut self.session_report {
+            exact.holder = Some(client);
+            exact.asks = false;
+            exact.changed.clear();
+        }
+    }
+
+    /// A client's transaction has given a setting the server's own value, or another.
+    pub(in crate::engine) fn note_reported_value(
+        &mut self,
+        name: &[u8],
+        was_own: bool,
+        is_own: bool,
+    ) {
+        let Some(exact) = &mut self.session_report else { return };
+        match exact.changed.iter_mut().find(|changed| *changed.name == *name) {
+            Some(changed) => changed.is_own = is_own,
+            None => exact.changed.push(Changed { name: name.into(), was_own, is_own }),
+        }
+    }
+
+    /// Custom names stay with the connection, whoever has made them.
+    fn note_reported_names(&mut self, exact: &mut SessionReport) {
+        if exact.noted == exact.report.names {
+            return;
+        }
+        for name in &exact.report.names {
+            if !exact.noted.contains(name) {
+                self.note_custom(name);
+            }
+        }
+        exact.noted.clone_from(&exact.report.names);
+    }
+
+    /// Whether currval and lastval must be discarded before what its client sends first: their
+    /// value is another's, or one that it has asked for already and that would hide what it draws
+    /// now. `None`: the server reports nothing.
+    pub(in crate::engine) fn must_discard_sequences(
+        &self,
+        asks: impl FnOnce() -> bool,
+    ) -> Option<bool> {
+        let exact = self.session_report.as_ref()?;
+        let own = exact.drawn_by.is_some() && exact.drawn_by == exact.holder;
+        Some(exact.may_draw() && (!own || (exact.asked && !asks())))
+    }
+
+    /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
+    /// sees to the rest.
+    pub(in crate::engine) fn asks_for_sequences(&mut self) -> bool {
+        let Some(exact) = &mut self.session_report else { return false };
+        exact.asks = true;
+        true
+    }
+
+    /// Its client has kept it to ask for what it drew, and has not asked.
+    pub(in crate::engine) fn note_unasked(&mut self) {
+        self.pool.asking.note_waste(self.drawn.text());
+        if let Some(exact) = &mut self.session_report {
+            exact.unasked = true;
+        }
+    }
+
+    /// Whether it has settings that do not move.
+    pub(in crate::engine) fn keeps_settings(&self) -> bool {
+        self.session_report.as_ref().is_some_and(|exact| exact.stays)
+    }
+
+    /// Whether text under its `client_encoding` is what the server has, byte by byte.
+    pub(in crate::engine) fn reads_raw(&self) -> bool {
+        let name = &b"client_encoding"[..];
+        let of_client = self.applied.get(name).or_else(|| self.parameters.get(name));
+        is_raw(of_client, self.parameters.get(b"server_encoding"))
+    }
+
+    /// Whether characters of its `client_encoding` contain bytes that look like ASCII.
+    pub(in crate::engine) fn reads_unsafely(&self) -> bool {
+        let name = &b"client_encoding"[..];
+        self.applied.get(name).or_else(|| self.parameters.get(name)).is_some_and(is_unsafe_encoding)
+    }
+
+    /// Whether ParameterStatus tells of this setting, which a client can set.
+    fn tells_of(&self, name: &[u8]) -> bool {
+        name != b"session_authorization" && self.parameters.get(name).is_some()
+    }
+
+    /// Whether it tells the value itself: one that is not ASCII comes converted.
+    fn tells_value(&self, set: &SetTo) -> bool {
+        self.tells_of(&set.name) && set.value.as_deref().is_none_or(<[u8]>::is_ascii)
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Its transaction is over, and its backend at rest: the report is the truth, if there is one. What
+    /// it is to be told of its settings.
+    #[inline]
+    pub(in crate::engine) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
+        if let Some(exact) = &backend.session_report
+            && (exact.fresh
+                || exact.asks
+                || exact.untold
+                || backend.unverified.is_some()
+                || !self.pins.is_empty())
+        {
+            return self.settle_report(backend);
+        }
+        if let Some(exact) = &mut backend.session_report {
+            exact.changed.clear();
+        }
+        Vec::new()
+    }
+
+    #[cold]
+    fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
+        let mut told = Vec::new();
+        let Some(mut exact) = backend.session_report.take() else { return told };
+        backend.note_reported_names(&mut exact);
+        let held = exact.report.parts.minus(exact.nobodys.parts);
+        let mut pinning = Policy::pooler().pinning(held);
+        if held.contains(Part::Listen) {
+            pinning.insert(Part::Listen); // what the text shows moves, and is no longer here by then
+        }
+        let one_keeps_it = self.is_session_mode() || self.exclusive || backend.is_classic();
+        let lasting = match one_keeps_it {
+            true => Policy::pooler().must_close_with(pinning),
+            false => Policy::pooler().must_close(pinning.minus(TOLD_TO_END)),
+        };
+        if lasting {
+            backend.spoil_for_good();
+        }
+        let draws = exact.may_draw();
+        let asked = std::mem::take(&mut exact.asks);
+        exact.asked = draws && (asked || (exact.asked && !exact.fresh));
+        exact.unasked &= !exact.fresh;
+        exact.drawn_by = exact.holder.filter(|_| draws);
+        if exact.report.is_cut {
+            // What the text shows pins as without it, and what else there is does not end.
+            backend.spoiled.get_or_insert("its session held more than its server could report");
+            self.pins.insert(Part::Setting);
+            backend.doubt_all();
+        } else if self.is_session_mode() || self.exclusive {
+            // One client has it for all its life.
+        } else if backend.is_classic() {
+            let sql = held.intersection(PartSet::of(&[Part::SqlStatement]));
+            self.lose(backend, &exact, pinning.union(sql));
+        } else {
+            told = self.hold_what_is_reported(backend, &mut exact, pinning);
+            if draws && !exact.asked && !exact.unasked {
+                self.keep_what_it_drew(backend);
+            }
+        }
+        exact.fresh = false;
+        exact.since = backend.requests.pipeline();
+        exact.changed.clear();
+        backend.session_report = Some(exact);
+        told
+    }
+
+    /// What pins is lost, and no other client finds it.
+    fn lose(&mut self, backend: &mut Backend<S>, exact: &SessionReport, pinning: PartSet) {
+        let mut lost = pinning.minus(PartSet::of(&[Part::SequenceValue]));
+        if self.keeps_backend_to_listen() {
+            lost.remove(Part::Listen);
+        }
+        let sets = exact.fresh
+            && exact.report.settings.iter().any(|set| {
+                exact.nobodys.setting(&set.name) != Some(set)
+                    && !backend.tells_of(&set.name)
+                    && set.value.as_deref() != backend.applied.get(&set.name)
+            });
+        if !lost.is_empty() || sets {
+            backend.reset_due = Reset::All;
+        }
+    }
+
+    /// Pins and settings are those of the report.
+    fn hold_what_is_reported(
+        &mut self,
+        backend: &mut Backend<S>,
+        exact: &mut SessionReport,
+        pinning: PartSet,
+    ) -> Vec<u8> {
+        let mut doubt = backend.unverified.take();
+        let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
+        let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
+        let mut told = ReportedSettings::default();
+        if exact.fresh || exact.untold {
+            told = self.read_settings(backend, exact, named);
+            exact.stays = !told.stays.is_empty();
+            exact.untold = told.untold;
+        } else if exact.stays {
+            told.stays = self.pins.intersection(PartSet::ANY_SETTING);
+        }
+        if let Some((applied, desired)) = told.applied.take() {
+            self.adopt_settings(backend, applied, desired, exact.since);
+        }
+        let mut covered = exact.covered().union(PASSING);
+        if exact.report.parts.contains(Part::Listen) && self.pins.contains(Part::Listen) {
+            covered.remove(Part::Listen);
+        }
+        let mut pins = pinning.minus(PartSet::of(&[Part::SequenceValue]));
+        if pins.contains(Part::Listen) && self.keeps_backend_to_listen() {
+            pins.remove(Part::Listen);
+        }
+        let taken_away = backend.by_sql.is_some()
+            && exact.report.statements.is_empty()
+            && !backend.has_parsed_statements()
+            && !noted.has_parsed();
+        let prepared = self.pins.contains(Part::SqlStatement) || taken_away;
+        self.pins = self.pins.minus(covered).union(pins).union(told.stays);
+        let left = doubt.as_ref().map_or(PartSet::EMPTY, |doubt| doubt.parts());
+        let mut asked = left.intersection(exact.nobodys.parts);
+        if exact.covered().contains(Part::SqlStatement)
+            && self.is_to_ask_for_sql(backend, exact, left, noted.has_parsed())
+        {
+            asked.insert(Part::SqlStatement);
+            self.pins.insert(Part::SqlStatement);
+        }
+        if prepared && !self.pins.contains(Part::SqlStatement) {
+            // A DEALLOCATE ALL within a function has taken the shared ones away, too.
+            backend.statements.clear_in_doubt();
+            backend.uncertain = true;
+        }
+        self.pins = self.pins.union(self.pins_of_settings(backend));
+        backend.doubt_reported(asked, told.names, exact.since, noted);
+        if backend.settings_in_doubt() {
+            self.pins.insert(Part::Setting);
+        }
+        told.restored
+    }
+
+    /// Whether the server is to be asked for its statements of PREPARE: of these a report has the
+    /// names. `left`: what texts have left in doubt. `parsed`: the protocol has given such a name, of
+    /// which it tells nothing.
+    fn is_to_ask_for_sql(
+        &mut self,
+        backend: &mut Backend<S>,
+        exact: &SessionReport,
+        left: PartSet,
+        parsed: bool,
+    ) -> bool {
+        let names = &exact.report.statements;
+        let parsed = parsed || backend.has_parsed_statements();
+        if names.is_empty() && !parsed && backend.by_sql.is_some() {
+            self.forget_sql_statements();
+            backend.by_sql = None;
+            return false;
+        }
+        if names.is_empty() && !parsed {
+            return false; // of what it has, nothing was brought
+        }
+        let others = !backend.has_sql_statements(names);
+        if left.contains(Part::SqlStatement) || (others && exact.fresh) {
+            return true;
+        }
+        if others || self.keeps_sql_statements() {
+            self.pins.insert(Part::SqlStatement);
+        }
+        false
+    }
+
+    /// Compares the settings of the report with what the backend is known to have. What differs, the
+    /// client has done.
+    fn read_settings(
+        &self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        named: &[Box<[u8]>],
+    ) -> ReportedSettings {
+        let mut reading = ReadingSettings {
+            applied: SettingsBuilder::from(&backend.applied),
+            desired: SettingsBuilder::from(&self.desired),
+            changed: false,
+            told: ReportedSettings::default(),
+        };
+        reading.take_set(backend, exact, named);
+        reading.take_reset(backend, exact, &self.record.start);
+        reading.take_taken_back(backend, exact, self);
+        reading.take_own_values(exact, self);
+        let ReadingSettings { applied, desired, changed, mut told } = reading;
+        told.applied = changed.then(|| (applied.build(), desired.build()));
+        told
+    }
+}
+
+/// Whether a setting of the report is the client's: it is not at the value that it has for a client
+/// without any, nor is it the role that the pool gives.
+fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
+    let nobodys = exact.nobodys.setting(&set.name) == Some(set);
+    (!nobodys || backend.applied.get(&set.name).is_some())
+        && !(*set.name == *b"session_authorization"
+            && set.value.as_deref() == Some(backend.role().as_bytes()))
+}
+
+/// What a report says of settings, as far as it has been read.
+struct ReadingSettings {
+    /// What the server has.
+    applied: SettingsBuilder,
+    /// What the client wants.
+    desired: SettingsBuilder,
+    /// Either differs from what was known.
+    changed: bool,
+    told: ReportedSettings,
+}
+
+impl ReadingSettings {
+    /// Takes what has been set.
+    fn take_set<S: Socket>(
+        &mut self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        named: &[Box<[u8]>],
+    ) {
+        let report = &exact.report;
+        let known = |name: &[u8]| backend.applied.get(name);
+        for set in report.settings.iter().filter(|set| is_clients(backend, exact, set)) {
+            let name = &*set.name;
+            let part = Part::of_setting(name, |_| false);
+            let Some(part) = part.filter(|part| *part != Part::Seed && !backend.tells_value(set))
+            else {
+                continue;
+            };
+            let known = known(name);
+            let by_text = known.is_some() || named.iter().any(|known| **known == *name);
+            let may_set = by_text
+                || backend.is_of_superuser()
+                || if is_custom(name) { report.knows(name) } else { !is_for_superusers(name) };
+            if !may_set || !can_move(name) {
+                self.told.stays.insert(part);
+                continue;
+            }
+            match &set.value {
+                Some(value) => {
+                    if known != Some(&**value) {
+                        self.applied.set(name, value);
+                        self.desired.set(name, value);
+                        self.changed = true;
+                    }
+                }
+                None if self.told.names.len() < NAMES_MAX => {
+                    self.told.untold = true;
+                    self.told.names.push(name.into());
+                }
+                None => self.told.stays.insert(part),
+            }
+        }
+    }
+
+    /// Takes what has been reset, be it within a function: it is at the client's own start value.
+    fn take_reset<S: Socket>(
+        &mut self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        start: &Settings,
+    ) {
+        let report = &exact.report;
+        for (name, value) in backend.applied.iter().filter(|(name, _)| !backend.tells_of(name)) {
+            if report.setting(name).is_some_and(|set| is_clients(backend, exact, set)) {
+                continue;
+            }
+            let stays = is_custom(name) && report.knows(name);
+            if stays && value.is_empty() {
+                continue;
+            }
+            self.changed = true;
+            if stays {
+                self.applied.set(name, b"");
+                self.desired.set(name, start.get(name).unwrap_or_default());
+            } else {
+                self.applied.remove(name);
+                match start.get(name) {
+                    Some(value) => self.desired.set(name, value),
+                    None => self.desired.remove(name),
+                };
+            }
+        }
+    }
+
+    /// Takes what was set and taken back, and is no longer unheard of.
+    fn take_taken_back<S: Socket>(
+        &mut self,
+        backend: &Backend<S>,
+        exact: &SessionReport,
+        client: &Client<S>,
+    ) {
+        let (report, start) = (&exact.report, &client.record.start);
+        for name in report.names.iter().filter(|name| {
+            backend.applied.get(name).is_none()
+                && report.setting(name).is_none()
+                && !exact.nobodys.knows(name)
+                && can_move(name)
+        }) {
+            self.applied.set(name, b"");
+            if client.desired.get(name).is_none() {
+                // (Otherwise by us, in a pipeline that has failed: the client still wants it.)
+                self.desired.set(name, start.get(name).unwrap_or_default());
+            }
+            self.changed = true;
+        }
+    }
+
+    /// Takes what has come to the server's own value. (Of those that the server reports it has told the value
+    /// alone.)
+    fn take_own_values<S: Socket>(&mut self, exact: &SessionReport, client: &Client<S>) {
+        let (report, start) = (&exact.report, &client.record.start);
+        for one in exact.changed.iter().filter(|one| exact.fresh && one.came_to_own()) {
+            let name = &one.name;
+            if let Some(value) = start.get(name)
+                && client.desired.get(name).is_none()
+                && report.setting(&name.to_ascii_lowercase()).is_none()
+            {
+                self.desired.set(name, value);
+                self.changed = true;
+                build::parameter_status(&mut self.told.restored, name, value);
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Short timeouts: taken off for statements of Hawser's own, and given back.
+
+use super::{EITHER, NAME, is_cut_off, is_short, without_short_timeout};
+use crate::engine::backend::Backend;
+use crate::engine::from_client::client_message::ClientMessage;
+use crate::engine::halt::Halt;
+use crate::engine::host::Host;
+use crate::engine::limits;
+use crate::engine::request_queue::Request;
+use crate::engine::socket::Socket;
+use crate::engine::table::Engine;
+use crate::ids::Slot;
+use crate::session::settings::{Settings, SettingsBuilder, write_set_query};
+use crate::time::Time;
+use crate::wire::{TransactionStatus, build};
+
+impl<S: Socket> Backend<S> {
+    /// Whether it has a short timeout, and this client has not the same.
+    #[inline]
+    pub(in crate::engine) fn must_lift_for(&self, desired: &Settings) -> bool {
+        self.applied != *desired
+            && is_short(&self.applied, NAME)
+            && self.applied.get(NAME) != desired.get(NAME)
+    }
+
+    /// Appends what takes off a short timeout. Whether there is one.
+    fn lift_timeout(&mut self, out: &mut Vec<u8>) -> bool {
+        if !is_short(&self.applied, NAME) {
+            return false;
+        }
+        for _ in ["it", "what its own timer leaves"] {
+            build::query(out, b"SET statement_timeout TO 0");
+            self.request(Request::InjectedLift);
+        }
+        self.unnamed.taken_by_query();
+        self.ahead.begin();
+        true
+    }
+
+    /// Whether a short timeout is being taken off.
+    pub(in crate::engine) fn is_lifting(&self) -> bool {
+        self.requests.back() == Some(Request::InjectedLift)
+    }
+
+    /// Its client has just got it: takes off a short timeout. `true` if that is under way.
+    pub(in crate::engine) fn lift_alone(&mut self) -> Result<bool, Halt> {
+        if self.is_lifting() {
+            return Ok(true);
+        }
+        if self.requests.is_empty() {
+            self.ahead.end();
+        }
+        let mut out = Vec::new();
+        if !self.is_at_rest() || !self.lift_timeout(&mut out) {
+            return Ok(false);
+        }
+        self.send(&out)?;
+        Ok(true)
+    }
+
+    /// One of the two has failed. Whether that does no harm.
+    pub(in crate::engine) fn lift_failed(&mut self, error: &[u8]) -> bool {
+        if self.requests.second() == Some(Request::InjectedLift) {
+            self.lifts.failed = self.lifts.failed.saturating_add(1);
+            self.lifts.cut_off = true;
+        }
+        is_cut_off(error) && self.lifts.failed < limits::LIFTS_MAX
+    }
+
+    /// One of the two has come to its end. Whether it was the second.
+    pub(in crate::engine) fn lift_ended(&mut self) -> bool {
+        if self.requests.front() == Some(Request::InjectedLift) {
+            return false;
+        }
+        let value = if std::mem::take(&mut self.lifts.cut_off) {
+            EITHER
+        } else {
+            self.lifts.failed = 0;
+            b"0"
+        };
+        let mut applied = SettingsBuilder::from(&self.applied);
+        applied.set(NAME, value);
+        self.applied = self.pool.interner().share(applied.build());
+        true
+    }
+
+    /// Appends what is left to be brought: a short timeout. No statement of ours follows.
+    pub(in crate::engine) fn apply_timeout(&mut self, desired: &Settings, out: &mut Vec<u8>) {
+        if self.applied == *desired {
+            return;
+        }
+        debug_assert!(without_short_timeout(desired) == self.applied, "all else is there");
+        let before = std::mem::replace(&mut self.applied, desired.clone());
+        let mut text = Vec::new();
+        write_set_query(before.diff(desired), &mut text);
+        self.inject_query(&text, out);
+    }
+}
+
+impl<S: Socket> ClientMessage<'_, '_, S> {
+    /// A query of ours goes before a client's transaction: not under a short timeout.
+    pub(in crate::engine) fn lift_first(&mut self) -> Result<(), Halt> {
+        if self.backend.status != TransactionStatus::Idle || self.client.is_session_mode() {
+            return Ok(());
+        }
+        self.passage.cut(self.backend)?;
+        if self.backend.lift_timeout(&mut self.passage.out) {
+            return self.wait();
+        }
+        Ok(())
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// A client that is to be greeted has waited for a short timeout to be taken off. Whether its
+    /// session begins with a hand-over.
+    pub(in crate::engine) fn begin_behind_lift<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) -> bool {
+        if self.introduce(host, slot, now) {
+            return true;
+        }
+        self.greet_late(host, slot, now);
+        false
+    }
+}

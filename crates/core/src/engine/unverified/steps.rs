@@ -1,0 +1,430 @@
+//! Asking the server what a session still has, and what follows from its answer.
+
+use std::sync::Arc;
+
+use super::{Noted, NotedPrepare, PASSING, Unverified};
+use crate::engine::about::ClientState;
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::effects::{Effects, IN_DOUBT, Resetting};
+use crate::engine::halt::Halt;
+use crate::engine::host::Host;
+use crate::engine::limits;
+use crate::engine::request_queue::Request;
+use crate::engine::restore::KEPT_BY_RESET_ALL;
+use crate::engine::socket::Socket;
+use crate::engine::table::Engine;
+use crate::engine::timeouts::{ends_transactions_soon, is_cut_off};
+use crate::ids::Slot;
+use crate::pool::statement::Statement;
+use crate::session::part::{Part, PartSet};
+use crate::session::question::{ASKED, Question};
+use crate::session::scan::names_temporary_schema;
+use crate::session::settings::{Settings, SettingsBuilder, is_custom};
+use crate::time::Time;
+use crate::wire::TransactionStatus;
+
+impl<S: Socket> Backend<S> {
+    /// These parts may have come or gone.
+    pub(in crate::engine) fn mark_unverified(&mut self, parts: PartSet) {
+        if !parts.is_empty() {
+            let doubt = self.unverified.get_or_insert_default();
+            doubt.parts = doubt.parts.union(parts);
+        }
+    }
+
+    /// These settings may have been set by what is about to be sent.
+    #[cold]
+    pub(in crate::engine) fn doubt_settings(&mut self, effects: &Effects) {
+        let within = self.status != TransactionStatus::Idle;
+        let pipeline = self.requests.pipeline();
+        let doubt = self.unverified.get_or_insert_default();
+        doubt.begin_anew_if_discarded();
+        if doubt.names.is_empty() && !doubt.vague {
+            doubt.since = pipeline;
+        }
+        doubt.vague |= effects.vague;
+        doubt.exact |= effects.several || within;
+        for name in effects.names.iter().chain(&effects.local_names) {
+            doubt.add_name(name);
+        }
+        if let Resetting::Names(names) = &effects.resets {
+            doubt.resets.extend(names.iter().filter(|name| is_custom(name)).cloned());
+        }
+    }
+
+    /// The server has told the value of this setting, but not byte by byte.
+    #[cold]
+    pub(in crate::engine) fn doubt_told(&mut self, name: &[u8]) {
+        let since = self.requests.answered_pipeline();
+        let doubt = self.unverified.get_or_insert_default();
+        doubt.begin_anew_if_discarded();
+        if doubt.names.is_empty() && !doubt.vague {
+            doubt.since = since;
+        }
+        doubt.exact = true;
+        doubt.add_name(name);
+    }
+
+    /// What the session holds is not known, and no question would tell.
+    pub(in crate::engine) fn doubt_all(&mut self) {
+        self.unverified.get_or_insert_default().vague = true;
+    }
+
+    /// The server has reported all but this: parts of which it tells nothing, or not all, and the
+    /// values of these settings, changed in this pipeline or later.
+    pub(in crate::engine) fn doubt_reported(
+        &mut self,
+        parts: PartSet,
+        names: Vec<Box<[u8]>>,
+        since: u64,
+        noted: Noted,
+    ) {
+        if !parts.is_empty() || !names.is_empty() {
+            self.unverified =
+                Some(Box::new(Unverified { parts, names, since, noted, ..Unverified::default() }));
+        }
+    }
+
+    /// A text prepares these by SQL, or takes some away (`ended`), under these settings; `sets`: it may
+    /// change these as well.
+    pub(in crate::engine) fn note_sql(
+        &mut self,
+        prepared: &[Box<[u8]>],
+        settings: &Settings,
+        ended: bool,
+        sets: bool,
+    ) {
+        let doubtful = self.status != TransactionStatus::Idle || self.settings_in_doubt();
+        // What was executed before it in its pipeline is not answered yet.
+        let unknown = sets || self.local_path || self.requests.contains(Request::Execute);
+        let noted = &mut self.unverified.get_or_insert_default().noted;
+        noted.ended |= ended;
+        for name in prepared {
+            let (name, settings) = (name.clone(), settings.clone());
+            let parsed = Vec::new();
+            noted.add(NotedPrepare { name, settings, doubtful, unknown, parsed });
+        }
+    }
+
+    /// A Parse gives a statement this name there, which is the client's own for it.
+    pub(in crate::engine) fn note_parsed(&mut self, name: &[u8], statement: &Arc<Statement>) {
+        let doubtful = self.settings_in_doubt();
+        let noted = NotedPrepare {
+            name: name.into(),
+            settings: statement.settings.clone(),
+            doubtful,
+            unknown: false,
+            parsed: vec![statement.clone()],
+        };
+        self.mark_unverified(PartSet::of(&[Part::SqlStatement]));
+        self.unverified.get_or_insert_default().noted.add(noted);
+    }
+
+    /// What the protocol may have prepared under this name, while it is not known whether it has.
+    pub(in crate::engine) fn noted_as_parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
+        self.unverified.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
+    }
+
+    /// Whether a text or a Parse that is not known to have failed gives a statement this name there.
+    pub(in crate::engine) fn may_have_named(&self, name: &[u8]) -> bool {
+        self.unverified.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
+    }
+
+    /// The server knows custom names for good, whatever becomes of the statement.
+    pub(in crate::engine) fn note_names(&mut self, effects: &Effects) {
+        let names = effects.names.iter().chain(&effects.local_names);
+        for name in names.filter(|name| is_custom(name)) {
+            self.note_custom(name);
+        }
+    }
+
+    /// Of the parts in question those that the statement leaves as they are: custom names that the
+    /// session has, and that are set up to the end of the transaction.
+    pub(in crate::engine) fn known_to_stay(&self, effects: &Effects) -> PartSet {
+        let stays = !effects.vague
+            && !effects.names.iter().any(|name| is_custom(name))
+            && effects.local_names.iter().all(|name| self.applied.get(name).is_some());
+        if stays { PartSet::of(&[Part::CustomSetting]) } else { PartSet::EMPTY }
+    }
+
+    /// Whether a statement that is parsed now may be parsed under other settings than is known.
+    pub(in crate::engine) fn settings_in_doubt(&self) -> bool {
+        self.unverified.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+    }
+
+    /// Whether the server's word is awaited.
+    pub(in crate::engine) fn is_asking(&self) -> bool {
+        self.requests.back() == Some(Request::InjectedQuestion)
+    }
+
+    /// A row has come for the question under way.
+    pub(in crate::engine) fn take_answer(&mut self, row: &[u8]) {
+        if let Some(doubt) = &mut self.unverified {
+            doubt.answer = doubt.question.as_ref().and_then(|question| question.read(row));
+        }
+    }
+
+    /// The question has failed: nothing is known. One that was cut off, by a timeout of its client's, is
+    /// asked again at once.
+    pub(in crate::engine) fn question_failed(&mut self, error: &[u8]) {
+        if let Some(doubt) = &mut self.unverified {
+            doubt.answer = None;
+            if is_cut_off(error) && doubt.cut_off < limits::LIFTS_MAX {
+                doubt.cut_off += 1;
+                doubt.tried = None;
+            }
+        }
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// A cancel can hit nothing of this client's any more: what could not be asked for that reason,
+    /// when its transaction ended, is asked now.
+    pub(in crate::engine) fn ask_behind_cancel<H: Host<S>>(
+        &mut self,
+        host: &mut H,
+        slot: Slot,
+        now: Time,
+    ) {
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        if !client.is_pinned() || client.holds_ready() || client.is_leaving() {
+            return;
+        }
+        let Some(mut backend) = client.backend.take_if(|backend| backend.is_at_rest()) else {
+            return;
+        };
+        let done = client.can_give_back(&mut backend);
+        if let Ok(true) = done {
+            client.state = ClientState::Idle;
+            client.since = now;
+            self.give_back(host, backend, now);
+            self.drain_if_idle(host, slot, now);
+            return;
+        }
+        client.backend = Some(backend);
+        if done.is_err() {
+            self.backend_lost(slot, "server closed the connection");
+        } else {
+            self.count_pinned(host, slot, now);
+        }
+    }
+}
+
+impl<S: Socket> Client<S> {
+    /// Settings go back to values that they have been given in the same text or pipeline: to the
+    /// client's own start values, or to the server's.
+    #[cold]
+    pub(in crate::engine) fn doubt_resetting(
+        &mut self,
+        backend: &mut Backend<S>,
+        resetting: &Resetting,
+    ) {
+        let known = backend.unverified.as_ref().map_or(&[][..], |doubt| &doubt.names);
+        let moved = |name: &[u8]| {
+            backend.parameters.get(name).is_none()
+                && (backend.applied.get(name).is_some()
+                    || known.iter().any(|known| known.eq_ignore_ascii_case(name)))
+        };
+        let mut names: Vec<Box<[u8]>> = match resetting {
+            Resetting::No => Vec::new(),
+            Resetting::Names(names) => names.clone(),
+            Resetting::All => backend
+                .applied
+                .iter()
+                .filter(|(name, _)| !KEPT_BY_RESET_ALL.contains(name))
+                .map(|(name, _)| name.into())
+                .collect(),
+        };
+        if names.iter().any(|name| name.eq_ignore_ascii_case(b"session_authorization")) {
+            names.push(b"role"[..].into());
+            names.push(b"session_authorization"[..].into());
+        }
+        names.retain(|name| moved(name) || KEPT_BY_RESET_ALL.contains(&&**name));
+        if names.is_empty() {
+            return;
+        }
+        for name in &names {
+            let part = Part::of_setting(name, |_| false);
+            self.pins = self.pins.union(part.into_iter().collect());
+        }
+        backend.doubt_settings(&Effects { names, several: true, ..Effects::default() });
+    }
+
+    /// Whether its backend, which is at rest, can be given back. Where what pins is in doubt, the
+    /// server is asked.
+    #[inline]
+    pub(in crate::engine) fn can_give_back(
+        &mut self,
+        backend: &mut Backend<S>,
+    ) -> Result<bool, Halt> {
+        if !self.is_pinned() {
+            return Ok(true);
+        }
+        if backend.unverified.is_some() { self.ask(backend) } else { Ok(false) }
+    }
+
+    /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if asking may
+    /// end that. Whether there is nothing left to ask for, and nothing pins.
+    #[cold]
+    fn ask(&mut self, backend: &mut Backend<S>) -> Result<bool, Halt> {
+        // A sequence's value does not keep it where others may not be kept: what else does must be known.
+        let apart = ASKED.union(PASSING).union(IN_DOUBT).union(PartSet::of(&[Part::SequenceValue]));
+        let others = self.pins.minus(apart);
+        let unsettled = self.is_unsettled();
+        if self.is_session_mode()
+            || !others.is_empty()
+            || unsettled
+            || backend.requests.has_syncs_in_doubt()
+            || backend.cancels_in_flight > 0
+            || backend.status != TransactionStatus::Idle
+        {
+            return Ok(false);
+        }
+        let lasting = self.lasting_pins(backend);
+        let transactions = backend.transactions;
+        let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
+        let Some(doubt) = &mut backend.unverified else { return Ok(false) };
+        if doubt.vague || doubt.tried == Some(transactions) {
+            return Ok(false);
+        }
+        let parts = doubt.parts.intersection(self.pins).minus(lasting);
+        let known = self.sql_statements().iter().filter(|known| known.parsed.is_some());
+        let mut parsed: Vec<_> = known.map(|known| known.name.clone()).collect();
+        parsed.extend(doubt.noted.parsed_names().cloned());
+        if in_unsafe_encoding && !parsed.iter().all(|name| name.is_ascii()) {
+            return Ok(false); // no quotes hold such a name for certain
+        }
+        let question = Question::new(parts, doubt.names.clone(), doubt.exact)
+            .with_parsed(parsed)
+            .in_digits(digits);
+        if question.is_empty() {
+            self.conclude(backend);
+            return Ok(!self.is_pinned());
+        }
+        let mut text = Vec::with_capacity(limits::QUESTION_BYTES);
+        question.write(&mut text);
+        (doubt.question, doubt.answer) = (Some(question), None);
+        doubt.tried = Some(transactions);
+        if let Some(pinned) = &mut backend.pinned {
+            pinned.question(true);
+        }
+        let mut out = Vec::with_capacity(limits::QUESTION_BYTES);
+        backend.inject_question(&text, &mut out);
+        backend.send(&out)?;
+        Ok(false)
+    }
+
+    /// The server has said what there is.
+    #[cold]
+    pub(in crate::engine) fn conclude(&mut self, backend: &mut Backend<S>) {
+        let Some(mut doubt) = backend.unverified.take() else { return };
+        let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
+        if let Some(question) = doubt.question.take() {
+            let Some(answer) = doubt.answer.take() else {
+                // Asked again after the next transaction.
+                backend.unverified = Some(doubt);
+                return;
+            };
+            gone = gone.union(question.parts().minus(answer.present));
+            if !question.names().is_empty() {
+                let (values, since) = (&answer.values, doubt.since);
+                self.take_settings(backend, question.names(), values, since, &doubt);
+            }
+            if question.parts().contains(Part::SqlStatement) {
+                if self.take_sql_statements(backend, answer.statements, &doubt.noted) {
+                    gone.remove(Part::SqlStatement);
+                } else {
+                    gone.insert(Part::SqlStatement);
+                }
+            }
+        }
+        if gone.contains(Part::SqlStatement) {
+            // A DEALLOCATE ALL within a function has taken the shared ones away, too.
+            backend.statements.clear_in_doubt();
+            backend.uncertain = true;
+        }
+        self.pins = self.pins.minus(gone).union(self.pins_of_settings(backend));
+    }
+
+    /// Parts that pin it by the settings in force.
+    pub(in crate::engine) fn pins_of_settings(&self, backend: &Backend<S>) -> PartSet {
+        let mut pins = self.lasting_pins(backend);
+        if backend.applied.get(b"search_path").is_some_and(names_temporary_schema) {
+            pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
+        }
+        if ends_transactions_soon(&backend.applied) || backend.keeps_settings() {
+            pins.insert(Part::Setting); // taking it off could itself take too long
+        }
+        pins
+    }
+
+    /// The server has told the values of settings: they are what the client wants, and what the
+    /// backend has. What was parsed since they were in doubt was noted under the values before.
+    /// After a DISCARD ALL the client wants its start values, which the backend does not have yet.
+    fn take_settings(
+        &mut self,
+        backend: &mut Backend<S>,
+        names: &[Box<[u8]>],
+        values: &[Option<Box<[u8]>>],
+        since: u64,
+        doubt: &Unverified,
+    ) {
+        let empty = |name: &[u8], value: Option<&[u8]>| {
+            value == Some(b"") && doubt.resets.iter().any(|reset| reset.eq_ignore_ascii_case(name))
+        };
+        let told = |settings: &Settings, start: &Settings| {
+            let mut settings = SettingsBuilder::from(settings);
+            for (name, value) in names.iter().zip(values) {
+                let login = **name == *b"session_authorization";
+                let own = value.as_deref().filter(|v| login && **v == *backend.role().as_bytes());
+                // What has been reset where no SET could be put after it: within a function.
+                let reset = doubt.discarded
+                    || if is_custom(name) {
+                        empty(name, value.as_deref())
+                    } else {
+                        value.is_none()
+                    };
+                let start = start.get(name).filter(|_| reset);
+                match start.or(value.as_deref().filter(|_| own.is_none())) {
+                    Some(value) => settings.set(name, value),
+                    None => settings.remove(name),
+                };
+            }
+            settings.build()
+        };
+        let applied = told(&backend.applied, &Settings::EMPTY);
+        let desired = told(&self.desired, &self.record.start);
+        self.adopt_settings(backend, applied, desired, since);
+    }
+
+    /// The backend has these settings, and the client wants those, since this pipeline or a later
+    /// one.
+    pub(in crate::engine) fn adopt_settings(
+        &mut self,
+        backend: &mut Backend<S>,
+        applied: Settings,
+        desired: Settings,
+        since: u64,
+    ) {
+        let mut interner = backend.pool.interner();
+        let (applied, desired) = (interner.share(applied), interner.share(desired));
+        drop(interner);
+        if applied == backend.applied && desired == self.desired {
+            return;
+        }
+        (backend.applied, self.desired) = (applied, desired);
+        backend.statements.mark_stale_since(since);
+        let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
+        for named in named.filter(|named| named.pipeline >= since) {
+            let before = named.statement.clone();
+            named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
+        }
+        if backend.unnamed.since() >= since
+            && let Some(unnamed) = &self.unnamed
+        {
+            let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
+            self.unnamed = Some(unnamed.under(backend.applied.clone(), effects));
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! A client's message waits until a database is vacant.
+
+use super::{Hold, Vacancy};
+use crate::engine::effects::Unusual;
+use crate::engine::from_client::client_message::ClientMessage;
+use crate::engine::halt::Halt;
+use crate::engine::host::Host;
+use crate::engine::socket::Socket;
+use crate::engine::table::Engine;
+use crate::ids::{ClientId, Slot};
+use crate::wire::TransactionStatus;
+
+impl<S: Socket> ClientMessage<'_, '_, S> {
+    /// Makes a statement wait until nobody is connected to the database that it wants for itself.
+    pub(in crate::engine) fn hold_for_vacancy(&mut self, unusual: &Unusual) -> Result<(), Halt> {
+        let Some(database) = &unusual.vacates else { return Ok(()) };
+        match self.client.pending_session().vacancy.take() {
+            Some(Vacancy::Given(kept)) => {
+                self.backend.vacancy = Some(kept);
+                self.client.settle();
+                return Ok(());
+            }
+            // In a block the server refuses it.
+            None if self.backend.status != TransactionStatus::Idle => {
+                self.client.settle();
+                return Ok(());
+            }
+            None => self.client.pending_session().vacancy = Some(Vacancy::Wanted(database.clone())),
+            under_way => self.client.pending_session().vacancy = under_way,
+        }
+        self.backend.replay.forget(); // it has the message already, which comes again
+        self.wait()
+    }
+
+    /// The same for a Bind, of the client's statement of this name.
+    pub(in crate::engine) fn hold_bind_for_vacancy(&mut self, name: &[u8]) -> Result<(), Halt> {
+        let unusual = if name.is_empty() {
+            let unnamed = self.client.unnamed.as_ref().filter(|one| !one.has_no_effects());
+            unnamed.and_then(|unnamed| unnamed.effects().unusual.as_ref())
+        } else {
+            self.client.statement(name).and_then(|named| named.statement.effects.unusual.as_ref())
+        };
+        match unusual.filter(|unusual| unusual.vacates.is_some()).cloned() {
+            Some(unusual) => self.hold_for_vacancy(&unusual),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<S: Socket> Engine<S> {
+    /// A client's message has been dealt with. If it must wait for a database to be emptied, that is
+    /// asked for now.
+    pub(in crate::engine) fn ask_for_vacancy<H: Host<S>>(&mut self, host: &mut H, slot: Slot) {
+        let id = self.client_id(slot);
+        let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(extra) = &mut client.pending_session else { return };
+        if let Some(Vacancy::Wanted(database)) = &extra.vacancy {
+            let pool = &self.pools[client.pool as usize].pool;
+            host.vacate(pool, database, id);
+            extra.vacancy = Some(Vacancy::Asked);
+        }
+    }
+
+    /// A database has been emptied for a client's statement.
+    pub(in crate::engine) fn vacated(&mut self, id: ClientId, kept: Hold) {
+        let Some(client) = self.clients.get_mut(id.slot) else { return };
+        let Some(extra) = &mut client.pending_session else { return };
+        if matches!(extra.vacancy, Some(Vacancy::Asked)) {
+            extra.vacancy = Some(Vacancy::Given(kept));
+            client.held = false;
+            self.resume_later(id.slot);
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Sending settings within a client's pipeline.
+
+use super::{REPORTED, Within, goes_within, reads_or_writes_rows};
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::from_client::client_message::ClientMessage;
+use crate::engine::halt::Halt;
+use crate::engine::limits;
+use crate::engine::names::significant;
+use crate::engine::request_queue::Request;
+use crate::engine::socket::Socket;
+use crate::session::scan::{ScanOptions, is_plain};
+use crate::session::settings::{Change, Settings, SettingsBuilder};
+use crate::wire::frame::{Framed, HEADER_BYTES};
+use crate::wire::{TransactionStatus, build, frame, frontend};
+
+impl<S: Socket> Client<S> {
+    /// Whether the messages at the start of `bytes` are a pipeline, whole, that settings may go with.
+    fn takes_settings(&self, mut bytes: &[u8], options: ScanOptions) -> bool {
+        // Names that Parses of this pipeline have given.
+        let mut parsed: [&[u8]; 4] = [&[]; 4];
+        let mut named = 0;
+        // The unnamed portal is one of ours until the client binds it.
+        let mut bound = false;
+        for _ in 0..limits::WITHIN_MESSAGES_MAX {
+            let Framed::Header(header) = frame::header(bytes) else { return false };
+            let Some(body) = bytes.get(HEADER_BYTES..header.total()) else { return false };
+            bytes = &bytes[header.total()..];
+            let fits = match header.kind {
+                frontend::SYNC => return header.body == 0,
+                frontend::PARSE => frame::take_string(body).is_some_and(|(name, rest)| {
+                    let text = frame::take_string(rest).map_or(&[][..], |(text, _)| text);
+                    let room = parsed.get_mut(named).map(|place| *place = name).is_some();
+                    named += 1;
+                    room && options == ScanOptions::default()
+                        && is_plain(text)
+                        && reads_or_writes_rows(text)
+                }),
+                frontend::BIND => {
+                    let names = frame::take_string(body)
+                        .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
+                    names.is_some_and(|(portal, name)| {
+                        bound |= portal.is_empty();
+                        parsed[..named.min(parsed.len())].contains(&name) || self.is_harmless(name)
+                    })
+                }
+                frontend::DESCRIBE => match body.split_first() {
+                    Some((b'S', _)) => true,
+                    Some((b'P', portal)) => bound || portal != b"\0",
+                    _ => false,
+                },
+                frontend::EXECUTE => bound || body.first() != Some(&0),
+                _ => false,
+            };
+            if !fits {
+                return false;
+            }
+        }
+        false
+    }
+
+    /// Whether a statement of the protocol, by the client's name for it, reads or writes rows and does
+    /// nothing to the session.
+    fn is_harmless(&self, name: &[u8]) -> bool {
+        let (body, effects) = match self.statement(name) {
+            Some(named) => (&named.statement.body, &named.statement.effects),
+            None => match &self.unnamed {
+                Some(unnamed) if significant(name).is_empty() => (&unnamed.body, unnamed.effects()),
+                _ => return false,
+            },
+        };
+        effects.is_none() && reads_or_writes_rows(body)
+    }
+}
+
+impl<S: Socket> ClientMessage<'_, '_, S> {
+    /// Whether the backend lacks settings of the client's that can go with its pipeline.
+    pub(in crate::engine) fn settings_fit_within(&self) -> bool {
+        let (backend, client) = (&*self.backend, &*self.client);
+        backend.applied != client.desired
+            && !client.is_session_mode()
+            && client.pending_session.is_none()
+            && !backend.shares_nothing()
+            && backend.status == TransactionStatus::Idle
+            && matches!(self.header.kind, frontend::BIND | frontend::PARSE)
+            && client.takes_settings(self.passage.rest(), self.scan_options())
+    }
+
+    /// Sends the client's settings with its pipeline. Whether they have gone. The pipeline's own first
+    /// message is the next: see "The last" above.
+    pub(in crate::engine) fn settings_go_within(&mut self) -> Result<bool, Halt> {
+        self.passage.cut(self.backend)?;
+        Ok(self.backend.set_within(&self.client.desired, &mut self.passage.out))
+    }
+}
+
+impl<S: Socket> Backend<S> {
+    /// Appends what brings the backend's settings to what is wanted, as part of the pipeline that
+    /// follows. `false`: nothing is appended, not all of them can be.
+    fn set_within(&mut self, desired: &Settings, out: &mut Vec<u8>) -> bool {
+        let before = self.applied.clone();
+        let changes: Vec<_> = before.diff(desired).collect();
+        if changes.len() > limits::WITHIN_SETTINGS_MAX
+            || !changes.iter().all(goes_within)
+            || desired.needs_encoding()
+        {
+            return false;
+        }
+        let path = before.get(b"search_path").unwrap_or_default();
+        let Some(setter) = self.pool.setter(changes.len(), path) else { return false };
+        self.define(&changes);
+        if !self.statements.touch(setter.id) {
+            self.note_prepared(&setter, out);
+            build::parse(out, &setter.name, &setter.body);
+            self.request(Request::InjectedParse { statement: setter.id });
+        }
+        build::bind_texts(
+            out,
+            &setter.name,
+            changes.iter().flat_map(|change| match change {
+                Change::Set(name, value) => [Some(*name), Some(*value)],
+                Change::Reset(name) => [Some(*name), None],
+            }),
+        );
+        build::execute(out, b"");
+        self.request(Request::InjectedSettings { statement: setter.id });
+        self.request(Request::InjectedSettings { statement: setter.id });
+        self.applied = desired.clone();
+        let (after, ahead) = (desired.clone(), self.requests.len());
+        let untold = REPORTED.map(|name| {
+            let own = self.parameters.get(name);
+            own.is_some() && before.get(name).or(own) != after.get(name).or(own)
+        });
+        self.within = Some(Box::new(Within { before, after, ahead, failed: false, untold }));
+        true
+    }
+
+    /// Whether nothing of the pipeline under way has been sent but settings.
+    pub(in crate::engine) fn has_sent_settings_alone(&self) -> bool {
+        self.within.as_ref().is_some_and(|within| within.ahead == self.requests.len())
+    }
+
+    /// Something of the pipeline under way has failed.
+    pub(in crate::engine) fn fail_within(&mut self) {
+        if let Some(within) = &mut self.within {
+            within.failed = true;
+        }
+    }
+
+    /// Whether the server may say that a setting has this value because it was set within the pipeline
+    /// that ends: that is no news.
+    pub(in crate::engine) fn has_set_within(&self, name: &[u8], value: &[u8]) -> bool {
+        self.within.as_ref().is_some_and(|within| {
+            let own = self.parameters.get(name);
+            within.after.get(name).or(own) == Some(value)
+        })
+    }
+
+    /// The server has reported a setting.
+    pub(in crate::engine) fn told_within(&mut self, name: &[u8]) {
+        if let Some(within) = &mut self.within
+            && let Some(at) = REPORTED.iter().position(|reported| *reported == name)
+        {
+            within.untold[at] = false;
+        }
+    }
+
+    /// A pipeline has ended well. Settings that have the values from before again, for its own
+    /// statements have set these: what the server would have reported to a client that had what was
+    /// brought (ParameterStatus messages).
+    pub(in crate::engine) fn unsaid_within(&mut self) -> Vec<u8> {
+        let mut unsaid = Vec::new();
+        let Some(within) = self.within.as_ref().filter(|within| !within.failed) else {
+            return unsaid;
+        };
+        let names = REPORTED.iter().zip(within.untold).filter(|(_, untold)| *untold);
+        let mut applied = None;
+        for (name, _) in names {
+            let applied = applied.get_or_insert_with(|| SettingsBuilder::from(&self.applied));
+            match within.before.get(name) {
+                Some(value) => applied.set(name, value),
+                None => applied.remove(name),
+            };
+            let value = within.before.get(name).or(self.parameters.get(name)).unwrap_or_default();
+            build::parameter_status(&mut unsaid, name, value);
+        }
+        if let Some(applied) = applied {
+            self.applied = self.pool.interner().share(applied.build());
+        }
+        unsaid
+    }
+
+    /// A pipeline has ended. Whether settings have been taken back with it.
+    pub(in crate::engine) fn settle_within(&mut self) -> bool {
+        let Some(within) = self.within.take().filter(|within| within.failed) else { return false };
+        if self.applied.is_shared_with(&within.after) {
+            self.applied = within.before;
+            return true;
+        }
+        let mut applied = SettingsBuilder::from(&self.applied);
+        for change in within.after.diff(&within.before) {
+            match change {
+                Change::Set(name, value) => applied.set(name, value),
+                Change::Reset(name) => applied.remove(name),
+            };
+        }
+        self.applied = self.pool.interner().share(applied.build());
+        true
+    }
+}

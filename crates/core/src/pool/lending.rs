@@ -1,0 +1,558 @@
+//! Which client gets which server connection, and when.
+
+use std::time::Duration;
+
+use super::likeness::{Has, Likeness, Wish, nearest};
+use super::names::CustomNames;
+use super::queue::{Queue, Waiter};
+use crate::ids::{BackendId, ClientId, LoopId};
+use crate::session::settings::Mark;
+use crate::time::Time;
+
+/// How many of the next waiters, or of the most recently used backends, are looked at where not all
+/// want the same. See [`likeness`].
+const UNLIKE_WINDOW: usize = 12;
+
+/// Bounds of one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Backends that may be at work at the same time.
+    pub size: u32,
+    /// Further backends for when a client has waited longer than `reserve_timeout`.
+    pub reserve_size: u32,
+    /// See `reserve_size`. Zero: never.
+    pub reserve_timeout: Duration,
+    /// Further backends in place of those that sit idle in a transaction.
+    pub idle_transaction_reserve: u32,
+    /// Idle backends are kept at least up to this number.
+    pub min_size: u32,
+    /// Whether the backend that has been idle longest is lent, whatever loop it is on.
+    pub round_robin: bool,
+}
+
+/// A backend that nobody uses.
+#[derive(Debug)]
+struct Idle<B> {
+    id: BackendId,
+    /// The loop whose epoll set it is in.
+    home: LoopId,
+    /// Of the settings in force.
+    settings: Mark,
+    since: Time,
+    /// Custom names that it knows.
+    names: CustomNames,
+    backend: B,
+}
+
+/// What a client gets that asks for a backend.
+#[derive(Debug)]
+pub enum Acquired<B> {
+    /// This one, taken from the loop `home`.
+    Backend {
+        /// The backend.
+        backend: B,
+        /// The loop that has it in its epoll set.
+        home: LoopId,
+    },
+    /// A place in the queue. `open`: one more backend is to be opened.
+    Wait {
+        /// Whether the caller shall have a backend opened.
+        open: bool,
+    },
+    /// The same, and the pool is full of backends that the client must not have: this one is closed
+    /// in favour of another.
+    Replace {
+        /// The backend, which counts no more.
+        backend: B,
+        /// The loop that has it in its epoll set.
+        home: LoopId,
+        /// Whether the caller shall have a backend opened.
+        open: bool,
+    },
+}
+
+/// What becomes of a backend that its client no longer needs.
+#[derive(Debug)]
+pub enum Released<B> {
+    /// The next client in turn gets it.
+    Next {
+        /// Who.
+        waiter: Waiter,
+        /// The backend.
+        backend: B,
+    },
+    /// It was kept for later.
+    Kept,
+    /// It is one too many: close it.
+    Close(B),
+}
+
+/// The pool of one database and user. `B` is the backend itself.
+#[derive(Debug)]
+pub struct Pool<B> {
+    limits: Limits,
+    idle: Vec<Idle<B>>,
+    waiting: Queue,
+    lent: u32,
+    opening: u32,
+    parked: u32,
+    /// Statements under way for which nobody may be connected to its database.
+    vacated: u32,
+    paused: bool,
+    /// No backend is opened before this moment (back-off after a failure).
+    open_not_before: Time,
+    /// The last opening failed: one at a time tries whether the server is back.
+    failing: bool,
+    /// The next backend released before this moment is closed, so that another pool can have one.
+    give_up_until: Time,
+}
+
+impl<B> Pool<B> {
+    /// An empty pool.
+    pub fn new(limits: Limits) -> Self {
+        Self {
+            limits,
+            idle: Vec::new(),
+            waiting: Queue::default(),
+            lent: 0,
+            opening: 0,
+            parked: 0,
+            vacated: 0,
+            paused: false,
+            open_not_before: Time::ZERO,
+            failing: false,
+            give_up_until: Time::ZERO,
+        }
+    }
+
+    /// The bounds in force.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Puts other bounds in force. Returns how many backends are to be opened for waiters.
+    pub fn set_limits(&mut self, limits: Limits, now: Time) -> u32 {
+        self.limits = limits;
+        self.openings_due(now)
+    }
+
+    /// Backends that nobody uses.
+    pub fn idle_count(&self) -> u32 {
+        u32::try_from(self.idle.len()).unwrap_or(u32::MAX)
+    }
+
+    /// Backends with a client.
+    pub fn lent_count(&self) -> u32 {
+        self.lent
+    }
+
+    /// Backends being opened.
+    pub fn opening_count(&self) -> u32 {
+        self.opening
+    }
+
+    /// Lent backends that sit idle in a transaction.
+    pub fn parked_count(&self) -> u32 {
+        self.parked
+    }
+
+    /// All backends, also those being opened.
+    pub fn total(&self) -> u32 {
+        self.idle_count() + self.lent + self.opening
+    }
+
+    /// Whether a client that asks now need not wait for another: a backend is idle, or can be opened.
+    pub fn has_room(&self) -> bool {
+        self.waiting_count() == 0 && (!self.idle.is_empty() || self.total() < self.limits.size)
+    }
+
+    /// Clients in the queue.
+    pub fn waiting_count(&self) -> u32 {
+        u32::try_from(self.waiting.len()).unwrap_or(u32::MAX)
+    }
+
+    /// How many backends would have to be released for all to be served who wait; none as long as
+    /// the first of them has waited for less than `after`.
+    pub fn releases_lacking(&self, after: Duration, now: Time) -> u32 {
+        match self.waiting.first() {
+            Some(first) if now.since(first.since) >= after => {
+                self.waiting_count().saturating_sub(self.opening)
+            }
+            _ => 0,
+        }
+    }
+
+    /// The client that has waited longest.
+    pub fn oldest_waiter(&self) -> Option<&Waiter> {
+        self.waiting.first()
+    }
+
+    /// Those who wait, in the order in which they came.
+    pub fn waiters(&self) -> impl Iterator<Item = &Waiter> {
+        self.waiting.iter()
+    }
+
+    /// Whether PAUSE is in force.
+    pub fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// Whether nobody gets a backend, and none is opened.
+    fn is_closed(&self) -> bool {
+        self.paused || self.vacated > 0
+    }
+
+    /// Backends that count against the size.
+    fn counted(&self) -> u32 {
+        self.total() - self.parked.min(self.limits.idle_transaction_reserve)
+    }
+
+    /// Whether nothing is opened now: PAUSE, or its database is wanted, or an opening has failed and it is not time to try again,
+    /// or one tries.
+    fn is_held_back(&self, now: Time) -> bool {
+        self.is_closed() || now < self.open_not_before || (self.failing && self.opening > 0)
+    }
+
+    fn may_open(&self, now: Time) -> bool {
+        if self.opening >= self.waiting_count()
+            || self.counted() >= self.limits.size.saturating_add(self.limits.reserve_size)
+            || self.is_held_back(now)
+        {
+            return false;
+        }
+        let reserve = match self.waiting.first() {
+            Some(head)
+                if !self.limits.reserve_timeout.is_zero()
+                    && now.since(head.since) >= self.limits.reserve_timeout =>
+            {
+                self.limits.reserve_size
+            }
+            _ => 0,
+        };
+        self.counted() < self.limits.size + reserve
+    }
+
+    /// How many backends are to be opened now for those who wait; they are counted as opening.
+    ///
+    /// To be asked now and then while clients wait: the reserve and the end of a back-off come
+    /// with time alone.
+    pub fn openings_due(&mut self, now: Time) -> u32 {
+        let mut due = 0;
+        while self.may_open(now) {
+            self.opening += 1;
+            due += 1;
+        }
+        due
+    }
+
+    /// How many backends are to be opened so that `min_size` stand ready; counted as opening.
+    pub fn openings_for_min_size(&mut self, now: Time) -> u32 {
+        if self.is_held_back(now) {
+            return 0;
+        }
+        let most = if self.failing { 1 } else { u32::MAX };
+        let wanted = self.limits.min_size.min(self.limits.size).saturating_sub(self.total());
+        let wanted = wanted.min(most);
+        self.opening += wanted;
+        wanted
+    }
+
+    /// One backend is to be opened although nobody waits, to learn what the server says. `false` if
+    /// the pool is full, paused or waits after a failure; else it is counted as opening.
+    pub fn open_one(&mut self, now: Time) -> bool {
+        if self.is_held_back(now) || self.counted() >= self.limits.size {
+            return false;
+        }
+        self.opening += 1;
+        true
+    }
+
+    /// A client asks for a backend: it gets one, or a place in the queue.
+    pub fn acquire(&mut self, client: ClientId, now: Time) -> Acquired<B> {
+        self.acquire_with(client, CustomNames::NONE, Wish::default(), |_| false, now)
+    }
+
+    /// The same for a client that has these custom names, and would like to find this; `knows`
+    /// says which backends know its statement, or are its own.
+    pub fn acquire_with(
+        &mut self,
+        client: ClientId,
+        names: CustomNames,
+        wish: Wish,
+        knows: impl Fn(&B) -> bool,
+        now: Time,
+    ) -> Acquired<B> {
+        if !self.is_closed()
+            && !self.idle.is_empty()
+            && let Some(at) = self.choose_idle(client.home, names, wish, knows)
+        {
+            let idle = self.idle.remove(at);
+            self.lent += 1;
+            return Acquired::Backend { backend: idle.backend, home: idle.home };
+        }
+        self.waiting.push(client, names, wish, now);
+        let unfit = self.take_unfit();
+        let open = self.may_open(now);
+        if open {
+            self.opening += 1;
+        }
+        match unfit {
+            Some((home, backend)) => Acquired::Replace { backend, home, open },
+            None => Acquired::Wait { open },
+        }
+    }
+
+    /// The place of the idle backend that a client on loop `home` gets.
+    fn choose_idle(
+        &self,
+        home: LoopId,
+        names: CustomNames,
+        wish: Wish,
+        knows: impl Fn(&B) -> bool,
+    ) -> Option<usize> {
+        let mut all = self.idle.iter().enumerate();
+        if self.limits.round_robin {
+            return all.find(|(_, idle)| idle.names.fit(names)).map(|(at, _)| at);
+        }
+        // The most recently used: its caches are warm, and the others may age out.
+        let fit = all.rev().filter(|(_, idle)| idle.names.fit(names));
+        if wish.own
+            && let Some((at, _)) = fit.clone().find(|(_, idle)| knows(&idle.backend))
+        {
+            return Some(at);
+        }
+        let likeness = |idle: &Idle<B>, beside| {
+            let knows = || knows(&idle.backend);
+            Likeness::of(wish.settings, idle.settings, idle.home == home, knows, beside)
+        };
+        nearest(fit, likeness, UNLIKE_WINDOW)
+    }
+
+    /// While clients wait, and the pool is full: an idle backend that none of them may have, to be
+    /// closed. It counts no more.
+    pub fn take_unfit(&mut self) -> Option<(LoopId, B)> {
+        if self.idle.is_empty() {
+            return None;
+        }
+        let full = self.counted() >= self.limits.size;
+        let wanted = self.waiting_count() > self.opening;
+        if self.is_closed() || !full || !wanted {
+            return None;
+        }
+        let idle = self.idle.remove(0);
+        Some((idle.home, idle.backend))
+    }
+
+    /// Whether a client waits while a backend is idle that it could have.
+    pub fn neglects_a_waiter(&self) -> bool {
+        let mut waiters = self.waiters();
+        !self.is_closed() && waiters.any(|w| self.idle.iter().any(|idle| idle.names.fit(w.names)))
+    }
+
+    /// The waiter to whom a released backend goes, taken out of the queue.
+    fn next_waiter(
+        &mut self,
+        home: LoopId,
+        names: CustomNames,
+        settings: Mark,
+        knows: impl Fn(u64) -> bool,
+    ) -> Option<Waiter> {
+        let bound = self.limits.size.max(1);
+        let likeness = |waiter: &Waiter, beside| {
+            let wish = waiter.wish;
+            let knows = || wish.statement != 0 && knows(wish.statement);
+            Likeness::of(wish.settings, settings, waiter.client.home == home, knows, beside)
+        };
+        let fits = |waiter: &Waiter| names.fit(waiter.names);
+        self.waiting.next(home, bound, fits, likeness, UNLIKE_WINDOW)
+    }
+
+    /// A client on loop `home` no longer needs its backend (or a new one has been opened there,
+    /// see [`Pool::opened`]).
+    pub fn release(&mut self, id: BackendId, backend: B, home: LoopId, now: Time) -> Released<B> {
+        self.release_with(id, backend, Has::default(), |_, _| false, home, now)
+    }
+
+    /// The same of a backend that knows these custom names, with these settings in force; `knows`
+    /// says which statements it has. If clients wait, and none of them may
+    /// have it, it is to be closed, and openings are due.
+    pub fn release_with(
+        &mut self,
+        id: BackendId,
+        backend: B,
+        has: Has,
+        knows: impl Fn(&B, u64) -> bool,
+        home: LoopId,
+        now: Time,
+    ) -> Released<B> {
+        let Has { names, settings } = has;
+        debug_assert!(self.lent > 0, "a backend is released that was not lent");
+        let gives_up = self.gives_up(now);
+        if gives_up || self.counted() > self.limits.size + self.limits.reserve_size {
+            self.give_up_until = Time::ZERO;
+            self.lent -= 1;
+            return Released::Close(backend);
+        }
+        if !self.is_closed() && !self.waiting.is_empty() {
+            let knows = |statement| knows(&backend, statement);
+            if let Some(waiter) = self.next_waiter(home, names, settings, knows) {
+                return Released::Next { waiter, backend };
+            }
+            self.lent -= 1;
+            return Released::Close(backend);
+        }
+        self.lent -= 1;
+        self.idle.push(Idle { id, home, settings, since: now, names, backend });
+        Released::Kept
+    }
+
+    /// Another pool has clients that wait, and what bounds both leaves it no room: the next backend
+    /// that is released before `until` is closed, although clients of this pool may wait.
+    pub fn give_up_one(&mut self, until: Time) {
+        self.give_up_until = until;
+    }
+
+    /// Whether the next backend to be released is given up.
+    pub fn gives_up(&self, now: Time) -> bool {
+        now < self.give_up_until
+    }
+
+    /// A backend that was being opened is there: it counts as lent, and goes through
+    /// [`Pool::release`] next.
+    pub fn opened(&mut self) {
+        debug_assert!(self.opening > 0, "a backend was opened that nobody asked for");
+        self.opening = self.opening.saturating_sub(1);
+        self.lent += 1;
+        self.open_not_before = Time::ZERO;
+        self.failing = false;
+    }
+
+    /// The server can be reached again, as another pool has seen: the next attempt need not wait.
+    pub fn try_now(&mut self) {
+        self.open_not_before = Time::ZERO;
+    }
+
+    /// A backend could not be opened. The next attempt waits for `retry_after`, and is one alone until
+    /// one succeeds.
+    pub fn open_failed(&mut self, now: Time, retry_after: Duration) {
+        debug_assert!(self.opening > 0, "an opening failed that nobody asked for");
+        self.opening = self.opening.saturating_sub(1);
+        self.open_not_before = now.after(retry_after);
+        self.failing = true;
+    }
+
+    /// A lent backend is gone. Returns how many are to be opened for waiters.
+    pub fn lost(&mut self, now: Time) -> u32 {
+        debug_assert!(self.lent > 0, "a backend was lost that was not lent");
+        self.lent = self.lent.saturating_sub(1);
+        self.openings_due(now)
+    }
+
+    /// A lent backend has begun to sit idle in a transaction. Returns how many are to be opened.
+    pub fn park(&mut self, now: Time) -> u32 {
+        self.parked += 1;
+        self.openings_due(now)
+    }
+
+    /// A parked backend is at work again, or gone.
+    pub fn unpark(&mut self) {
+        debug_assert!(self.parked > 0, "a backend is unparked that was not parked");
+        self.parked = self.parked.saturating_sub(1);
+    }
+
+    /// Takes a client out of the queue that has waited since this moment: it left, or gave up.
+    /// Whether it was there; if not, a backend may be on its way to it.
+    pub fn forget_waiter(&mut self, client: ClientId, since: Time) -> bool {
+        self.waiting.forget(client, since)
+    }
+
+    /// Takes a certain idle backend out, e.g. because its server has closed it.
+    pub fn take_idle(&mut self, id: BackendId) -> Option<B> {
+        let at = self.idle.iter().position(|idle| idle.id == id)?;
+        Some(self.idle.remove(at).backend)
+    }
+
+    /// The same if `home` watches it, and it counts as lent: to be looked at, and released or given
+    /// up. (An event of before another loop took it, and gave it back, is no reason to.)
+    pub fn take_idle_as_lent(&mut self, id: BackendId, home: LoopId) -> Option<B> {
+        self.idle.iter().find(|idle| idle.id == id && idle.home == home)?;
+        let backend = self.take_idle(id)?;
+        self.lent += 1;
+        Some(backend)
+    }
+
+    /// Takes out the idle backends for which `unwanted(backend, idle time)` holds.
+    pub fn take_idle_if(
+        &mut self,
+        now: Time,
+        mut unwanted: impl FnMut(&B, Duration) -> bool,
+    ) -> Vec<(LoopId, B)> {
+        let mut taken = Vec::new();
+        let mut at = 0;
+        while at < self.idle.len() {
+            let idle = &self.idle[at];
+            if unwanted(&idle.backend, now.since(idle.since)) {
+                let idle = self.idle.remove(at);
+                taken.push((idle.home, idle.backend));
+            } else {
+                at += 1;
+            }
+        }
+        taken
+    }
+
+    /// How long the backend that has been idle longest has been so.
+    pub fn longest_idle(&self, now: Time) -> Option<Duration> {
+        self.idle.iter().map(|idle| now.since(idle.since)).max()
+    }
+
+    /// Each idle backend with the loop that watches it.
+    pub fn idle_backends(&self) -> impl Iterator<Item = (LoopId, &B)> {
+        self.idle.iter().map(|idle| (idle.home, &idle.backend))
+    }
+
+    /// From now on nobody gets a backend.
+    pub fn pause(&mut self) {
+        self.paused = true;
+    }
+
+    /// Ends a pause. Returns what waiters get: backends to hand over, and how many to open.
+    pub fn resume(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
+        self.paused = false;
+        self.hand_out(now)
+    }
+
+    /// Nobody is to be connected to its database: from now on nobody gets a backend, and none is opened,
+    /// up to as many calls of [`Pool::end_vacancy`].
+    pub fn begin_vacancy(&mut self) {
+        self.vacated += 1;
+    }
+
+    /// Ends that. Returns what waiters get, as [`Pool::resume`].
+    pub fn end_vacancy(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
+        debug_assert!(self.vacated > 0, "a vacancy ends that has not begun");
+        self.vacated = self.vacated.saturating_sub(1);
+        self.hand_out(now)
+    }
+
+    fn hand_out(&mut self, now: Time) -> (Vec<(Waiter, LoopId, B)>, u32) {
+        if self.is_closed() {
+            return (Vec::new(), 0);
+        }
+        let mut handed = Vec::new();
+        let mut unfit = Vec::new();
+        while self.waiting_count() > 0
+            && let Some(idle) = self.idle.pop()
+        {
+            match self.next_waiter(idle.home, idle.names, idle.settings, |_| false) {
+                Some(waiter) => {
+                    self.lent += 1;
+                    handed.push((waiter, idle.home, idle.backend));
+                }
+                None => unfit.push(idle), // see `take_unfit`
+            }
+        }
+        self.idle.extend(unfit.into_iter().rev());
+        (handed, self.openings_due(now))
+    }
+}

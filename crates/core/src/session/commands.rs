@@ -1,0 +1,47 @@
+//! What the words that commands begin with say of them.
+
+/// Whether the first word of a text is one of these.
+pub(crate) fn begins_with_any(text: &[u8], words: &[&[u8]]) -> bool {
+    let text = text.trim_ascii_start();
+    let length = text.iter().take_while(|byte| byte.is_ascii_alphabetic()).count();
+    let Some(first) = text.first().map(u8::to_ascii_lowercase) else { return false };
+    words.iter().any(|word| {
+        word.len() == length && word[0] == first && text[..length].eq_ignore_ascii_case(word)
+    })
+}
+
+/// Commands that run no function of anybody's, by their first words.
+const DRAW_NOTHING: [&[u8]; 10] = [
+    b"abort",
+    b"begin",
+    b"deallocate",
+    b"listen",
+    b"release",
+    b"savepoint",
+    b"set",
+    b"show",
+    b"start",
+    b"unlisten",
+];
+
+/// Whether a text is commands that certainly draw from no sequence. What stands after a semicolon
+/// of a quoted text is taken for one more.
+pub(crate) fn draws_nothing(text: &[u8]) -> bool {
+    if let Some(word) = text.first_chunk::<6>()
+        && let b"select" | b"insert" | b"update" | b"delete" = &word.map(|b| b.to_ascii_lowercase())
+    {
+        return false; // what is asked most often, without a look at the list
+    }
+    let mut rest = text;
+    loop {
+        rest = rest.trim_ascii_start();
+        // Most texts end here, at their first word.
+        if !matches!(rest.first(), None | Some(b';')) && !begins_with_any(rest, &DRAW_NOTHING) {
+            return false;
+        }
+        match memchr::memchr(b';', rest) {
+            None => return true,
+            Some(at) => rest = &rest[at + 1..],
+        }
+    }
+}
