@@ -41,28 +41,28 @@ impl<S: Socket> Backend<S> {
         trusted: &Settings,
         out: &mut Vec<u8>,
     ) {
-        if self.applied == *desired {
+        if self.session.applied == *desired {
             return;
         }
-        let before = std::mem::replace(&mut self.applied, desired.clone());
+        let before = std::mem::replace(&mut self.session.applied, desired.clone());
         let changes: Vec<_> = before.diff(desired).collect();
         self.define(&changes);
         let may_fail = |change: &Change<'_>| match change {
             Change::Set(name, value) => {
-                let reported = self.parameters.get(name).is_some();
+                let reported = self.session.parameters.get(name).is_some();
                 let taken = reported && !ServerParameters::is_fixed(name);
                 // (Where users share it, what took it was a session of another role's.)
-                !taken && (self.shared || trusted.get(name) != Some(value))
+                !taken && (self.owner.shared || trusted.get(name) != Some(value))
             }
             Change::Reset(_) => false,
         };
-        self.applying = changes.iter().any(may_fail);
+        self.session.applying = changes.iter().any(may_fail);
         let mut text = Vec::new();
-        if self.applying {
+        if self.session.applying {
             text.extend_from_slice(b"BEGIN;");
         }
         settings::write_set_query(changes, &mut text);
-        if self.applying {
+        if self.session.applying {
             text.extend_from_slice(b";COMMIT");
         }
         self.inject_query(&text, out);
@@ -77,9 +77,12 @@ impl<S: Socket> Backend<S> {
 
     /// The server knows this custom name from now on.
     pub(super) fn note_custom(&mut self, name: &[u8]) {
-        self.custom = self.custom.and(self.pool.custom_name(&name.to_ascii_lowercase()));
-        if self.custom.are_too_many() {
-            self.spoiled.get_or_insert("its pool has too many custom settings to tell them apart");
+        self.session.custom =
+            self.session.custom.and(self.pool.custom_name(&name.to_ascii_lowercase()));
+        if self.session.custom.are_too_many() {
+            self.lending
+                .spoiled
+                .get_or_insert("its pool has too many custom settings to tell them apart");
         }
     }
 
@@ -95,14 +98,14 @@ impl<S: Socket> Backend<S> {
         build::query(out, text);
         self.request(Request::InjectedQuery);
         // A simple query takes the unnamed statement away.
-        self.unnamed.taken_by_query();
+        self.prepared.unnamed.taken_by_query();
     }
 
     /// Appends a question of ours about the session.
     pub(super) fn inject_question(&mut self, text: &[u8], out: &mut Vec<u8>) {
         build::query(out, text);
         self.request(Request::InjectedQuestion);
-        self.unnamed.taken_by_query();
+        self.prepared.unnamed.taken_by_query();
     }
 
     /// Appends what keeps currval and lastval from answering with another client's values: they
@@ -111,12 +114,12 @@ impl<S: Socket> Backend<S> {
     /// server alone knows its client's unnamed statement, which a query of ours would take away.
     pub(super) fn discard_sequences(&mut self, beside: bool, out: &mut Vec<u8>) {
         const DISCARD_SEQUENCES: &[u8] = b"DISCARD SEQUENCES";
-        if self.drawn.is_discarded() {
+        if self.known.drawn.is_discarded() {
             return;
         }
         let alone = !self.requests.is_in_pipeline() && !beside;
         self.inject_command(DISCARD_SEQUENCES.to_vec(), beside, out);
-        self.drawn.discard(alone);
+        self.known.drawn.discard(alone);
     }
 
     /// Appends a command of ours: within its client's pipeline, if one is under way. `beside`: as
@@ -135,7 +138,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether the server may have statements of other clients than the one that it serves.
     pub(super) fn has_statements_of_others(&self) -> bool {
-        self.uncertain || self.has_empty || !self.statements.is_empty()
+        self.prepared.uncertain || self.prepared.has_empty || !self.prepared.statements.is_empty()
     }
 
     /// Appends what takes all shared statements away: `pg_prepared_statements` would show a client
@@ -145,16 +148,16 @@ impl<S: Socket> Backend<S> {
         const DEALLOCATE_ALL: &[u8] = b"DEALLOCATE ALL";
         let alone = !self.requests.is_in_pipeline();
         let failed = self.may_have_failed() && alone;
-        let names = self.statements.names();
+        let names = self.prepared.statements.names();
         // Where not all names are known, others' texts come before the client's own.
         if failed || (keeps && names.is_some()) {
             // No command is carried out in a failed transaction but ROLLBACK, after which the
             // client's may stand. Close is.
             let all_known = names.is_some();
             let mut names = names.unwrap_or_default();
-            if self.has_empty {
+            if self.prepared.has_empty {
                 names.insert(EMPTY.into());
-                self.has_empty = !alone;
+                self.prepared.has_empty = !alone;
             }
             for name in &names {
                 build::close_statement(out, name);
@@ -165,30 +168,30 @@ impl<S: Socket> Backend<S> {
                 self.request(Request::InjectedSync);
             }
             if alone && all_known {
-                self.uncertain = false; // a Close does not fail
+                self.prepared.uncertain = false; // a Close does not fail
             } else {
-                self.statements.clear_in_doubt();
+                self.prepared.statements.clear_in_doubt();
                 return;
             }
         } else if self.requests.is_in_pipeline() {
             // (It may be ignored: the empty one is noted on.)
             self.run_within_pipeline(DEALLOCATE_ALL.to_vec(), out);
-            self.by_sql = None;
-            self.uncertain = true; // it may be ignored
-            self.statements.clear_in_doubt();
+            self.prepared.by_sql = None;
+            self.prepared.uncertain = true; // it may be ignored
+            self.prepared.statements.clear_in_doubt();
             return;
         } else {
             self.inject_query(DEALLOCATE_ALL, out);
-            self.has_empty = false;
-            self.by_sql = None;
-            self.uncertain = false; // if it fails, the connection is closed
+            self.prepared.has_empty = false;
+            self.prepared.by_sql = None;
+            self.prepared.uncertain = false; // if it fails, the connection is closed
         }
-        self.statements.clear();
+        self.prepared.statements.clear();
     }
 
     /// Sees to it that the server has a shared statement, appending what is needed.
     pub(super) fn prepare(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) -> bool {
-        if self.statements.touch(statement.id) {
+        if self.prepared.statements.touch(statement.id) {
             return false;
         }
         let other_settings = self.must_set_for(statement);
@@ -202,7 +205,7 @@ impl<S: Socket> Backend<S> {
 
     /// Whether what is prepared under the settings in force means the same as under these.
     pub(super) fn depend_alike(&self, settings: &Settings) -> bool {
-        self.pool.statements.depend_alike(&self.applied, settings)
+        self.pool.statements.depend_alike(&self.session.applied, settings)
     }
 
     /// Whether the settings in force are not those under which a statement is to be prepared.
@@ -227,9 +230,9 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
             return;
         }
-        let settings = &with_timeout_of(settings, &self.applied);
+        let settings = &with_timeout_of(settings, &self.session.applied);
         if self.requests.is_in_pipeline()
-            || self.status == TransactionStatus::InTransaction
+            || self.from_server.status == TransactionStatus::InTransaction
             || self.settings_in_doubt()
         {
             let (apart, back) = self.set_aside(settings);
@@ -237,7 +240,7 @@ impl<S: Socket> Backend<S> {
             parse(self, out);
             self.run_within_pipeline(back, out);
         } else {
-            let before = self.applied.clone();
+            let before = self.session.applied.clone();
             self.set_within_pipeline(settings, out);
             parse(self, out);
             self.set_within_pipeline(&before, out);
@@ -247,13 +250,14 @@ impl<S: Socket> Backend<S> {
     /// The texts that put these settings in force for a Parse within a transaction, and what was in
     /// force back after it. (What the backend has is the same then as before.)
     fn set_aside(&mut self, settings: &Settings) -> (Vec<u8>, Vec<u8>) {
-        let before = self.applied.clone();
+        let before = self.session.applied.clone();
         let reads = |change: &Change<'_>| self.pool.statements.may_depend_on(change.name());
         let changes: Vec<_> = before.diff(settings).filter(reads).collect();
         self.define(&changes);
         // Who the session is, is reported too, as it is now.
-        let own =
-            |name: &[u8]| self.parameters.get(name).filter(|_| !ServerParameters::is_fixed(name));
+        let own = |name: &[u8]| {
+            self.session.parameters.get(name).filter(|_| !ServerParameters::is_fixed(name))
+        };
         let changes = changes.into_iter().map(|change| match change {
             Change::Reset(name) => {
                 // (What is not ASCII has been told in the encoding of that moment.)
@@ -290,14 +294,14 @@ impl<S: Socket> Backend<S> {
         };
         if !self.must_set_for(statement) {
             parse(self, out);
-        } else if self.status == TransactionStatus::Idle && !self.settings_in_doubt() {
-            let before = self.applied.clone();
+        } else if self.from_server.status == TransactionStatus::Idle && !self.settings_in_doubt() {
+            let before = self.session.applied.clone();
             let settings = with_timeout_of(&statement.settings, &before);
             self.apply_settings(&settings, start, out);
             parse(self, out);
             self.apply_settings(&before, start, out);
         } else {
-            let alone = self.status == TransactionStatus::Idle;
+            let alone = self.from_server.status == TransactionStatus::Idle;
             if alone {
                 self.inject_prepare(b"BEGIN", None, out);
             }
@@ -324,15 +328,17 @@ impl<S: Socket> Backend<S> {
     /// Notes that a Parse of a shared statement is about to be sent, and closes one that it
     /// displaces.
     pub(super) fn note_prepared(&mut self, statement: &Arc<Statement>, out: &mut Vec<u8>) {
-        let stale = self.statements.is_stale(statement.id);
+        let stale = self.prepared.statements.is_stale(statement.id);
         let epoch = self.pool.schema_epoch();
-        if let Some(evicted) = self.statements.insert(statement, self.requests.pipeline(), epoch) {
+        if let Some(evicted) =
+            self.prepared.statements.insert(statement, self.requests.pipeline(), epoch)
+        {
             build::close_statement(out, &evicted);
             self.request(Request::Injected);
         }
         // An eviction in a pipeline that is not answered yet may have been ignored.
         let unsettled = self.requests.owes_ready() && self.requests.owes_client();
-        if self.uncertain || stale || unsettled {
+        if self.prepared.uncertain || stale || unsettled {
             build::close_statement(out, &statement.name);
             self.request(Request::Injected);
         }
@@ -342,12 +348,12 @@ impl<S: Socket> Backend<S> {
     /// transaction block the change is a local one: what the client has set there with LOCAL would
     /// outlast the block if a plain SET put it back.
     fn set_within_pipeline(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        let before = std::mem::replace(&mut self.applied, desired.clone());
+        let before = std::mem::replace(&mut self.session.applied, desired.clone());
         let changes: Vec<_> = before.diff(desired).collect();
         self.define(&changes);
         for change in changes {
             let mut body = Vec::new();
-            if self.status == TransactionStatus::InTransaction {
+            if self.from_server.status == TransactionStatus::InTransaction {
                 settings::write_set_local(change, &mut body);
             } else {
                 settings::write_set_query([change], &mut body);

@@ -73,16 +73,16 @@ impl<S: Socket> Engine<S> {
         backend.leave_client();
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
-        } else if backend.requests.has_syncs_in_doubt() || backend.reset_due != Reset::No {
+        } else if backend.requests.has_syncs_in_doubt() || backend.lending.reset_due != Reset::No {
             backend.begin_tidying(Tidying::Draining, now);
             self.tidy_on(host, backend, now);
-        } else if backend.readable {
+        } else if backend.from_server.readable {
             // There is more to read, for which no event will come: no client gets it unread.
             backend.begin_tidying(Tidying::Draining, now);
-            let place = backend.place;
+            let place = backend.place();
             self.keep(backend);
             self.tidy_later(place);
-        } else if backend.cancels_in_flight > 0 {
+        } else if backend.lending.cancels_in_flight > 0 {
             // The signal may still hit: a client that got it now could lose a query (trap 16).
             backend.begin_tidying(Tidying::AwaitingCancel, now);
             self.keep(backend);
@@ -93,8 +93,8 @@ impl<S: Socket> Engine<S> {
 
     /// Gives it to the waiter that comes next, or leaves it to its pool.
     fn release<H: Host<S>>(&mut self, host: &mut H, backend: Box<Backend<S>>, now: Time) {
-        let place = backend.place;
-        let id = backend.id;
+        let place = backend.place();
+        let id = backend.id();
         // It must be marked before it can be taken by another loop.
         let view = match self.resident.get_mut(place) {
             Some(resident) => {
@@ -104,13 +104,13 @@ impl<S: Socket> Engine<S> {
             None => self.view_of(&backend.pool.clone()),
         };
         let pool = &self.pools[view as usize].pool;
-        let settings = pool.mark_of(backend.applied.mark(), backend.basis);
-        let has = Has { names: backend.custom, settings };
+        let settings = pool.mark_of(backend.session.applied.mark(), backend.session.basis);
+        let has = Has { names: backend.session.custom, settings };
         let released = pool.lock().release_with(
             id,
             backend,
             has,
-            |backend, statement| backend.statements.has(statement),
+            |backend, statement| backend.prepared.statements.has(statement),
             self.id,
             now,
         );
@@ -152,9 +152,9 @@ impl<S: Socket> Engine<S> {
         let _ = backend.socket.write(&build::TERMINATE);
         backend.socket.shutdown();
         host.unwatch(&backend.socket, home);
-        host.send(home, ToLoop::Departed(backend.place));
+        host.send(home, ToLoop::Departed(backend.place()));
         host.event(Event::BackendClosed {
-            backend: backend.id,
+            backend: backend.id(),
             database: &backend.pool.database,
             user: &backend.pool.user,
             reason: "it knows a custom setting that clients who wait have not",
@@ -171,7 +171,7 @@ impl<S: Socket> Engine<S> {
     ) {
         let waits = self.clients.get(slot).is_some_and(|c| c.state == ClientState::Waiting);
         if !waits {
-            if let Some(resident) = self.resident.get_mut(backend.place) {
+            if let Some(resident) = self.resident.get_mut(backend.place()) {
                 resident.holder = Holder::Pool;
             }
             self.give_back(host, backend, now);
@@ -179,8 +179,8 @@ impl<S: Socket> Engine<S> {
         }
         let Some(client) = self.clients.get_mut(slot) else { return };
         let waited = now.micros_since(client.since);
-        backend.waited_us = waited;
-        let (pool, home) = (client.pool, backend.home);
+        backend.lending.waited_us = waited;
+        let (pool, home) = (client.pool, backend.home());
         self.stats(pool).wait.record(waited);
         if self.take_over(host, slot, backend, home, now).is_ok() {
             if self.clients.get(slot).is_some_and(Client::is_to_be_greeted) {
@@ -195,26 +195,26 @@ impl<S: Socket> Engine<S> {
 
     /// Why a backend must not serve another client.
     fn unfit(&self, backend: &Backend<S>, now: Time) -> Option<&'static str> {
-        let view = self.pools.get(self.resident.get(backend.place)?.pool as usize)?;
+        let view = self.pools.get(self.resident.get(backend.place())?.pool as usize)?;
         let settings = &view.settings;
-        if let Some(reason) = backend.spoiled {
+        if let Some(reason) = backend.lending.spoiled {
             return Some(reason);
         }
-        if backend.epoch != view.pool.epoch() {
+        if backend.epoch() != view.pool.epoch() {
             return Some("the server or its roles have changed");
         }
-        if view.pool.left().has(backend.server, backend.opened) {
+        if view.pool.left().has(backend.server(), backend.opened()) {
             return Some("the server is no longer what the database asks for");
         }
         // One that has served nobody yet is not too old for its first client, whatever the setting.
         if !settings.server_lifetime.is_zero()
-            && backend.transactions > 0
-            && now.since(backend.opened) >= settings.server_lifetime
+            && backend.lending.transactions > 0
+            && now.since(backend.opened()) >= settings.server_lifetime
         {
             return Some("server_lifetime");
         }
         if settings.server_max_transactions > 0
-            && backend.transactions >= settings.server_max_transactions
+            && backend.lending.transactions >= settings.server_max_transactions
         {
             return Some("server_max_transactions");
         }
@@ -223,7 +223,7 @@ impl<S: Socket> Engine<S> {
 
     /// Keeps a backend that has no client with this loop.
     pub(super) fn keep(&mut self, backend: Box<Backend<S>>) {
-        let place = backend.place;
+        let place = backend.place();
         if let Some(resident) = self.resident.get_mut(place) {
             resident.holder = Holder::Engine(backend);
         }
@@ -240,7 +240,7 @@ impl<S: Socket> Engine<S> {
         let pool = backend.pool.clone();
         let open = {
             let mut pool = pool.lock();
-            if std::mem::take(&mut backend.parked) {
+            if std::mem::take(&mut backend.lending.parked) {
                 pool.unpark();
             }
             pool.lost(now)
@@ -259,19 +259,19 @@ impl<S: Socket> Engine<S> {
         mut backend: Box<Backend<S>>,
         reason: &str,
     ) {
-        self.resident.remove(backend.place);
-        if backend.at_stake.has_schema() {
+        self.resident.remove(backend.place());
+        if backend.known.at_stake.has_schema() {
             backend.pool.schema_changed(); // its COMMIT may have come to the server
         }
         if backend.is_at_rest() {
             let _ = backend.socket.write(&build::TERMINATE);
-        } else if !backend.gone && !backend.requests.is_empty() {
+        } else if !backend.from_server.gone && !backend.requests.is_empty() {
             // The server would notice only when it next writes; until then it works for nobody.
             backend.cancel(host, self.id);
         }
         backend.socket.shutdown();
         host.event(Event::BackendClosed {
-            backend: backend.id,
+            backend: backend.id(),
             database: &backend.pool.database,
             user: &backend.pool.user,
             reason,
@@ -307,8 +307,8 @@ impl<S: Socket> Engine<S> {
             self.say_goodbye(host, slot, &error, now);
             return;
         };
-        let half_a_message = backend.receiving_rest > 0;
-        let told = backend.gone;
+        let half_a_message = backend.from_server.receiving_rest > 0;
+        let told = backend.from_server.gone;
         self.close_backend(host, backend, reason, now);
         if told {
             // The server's own last words say it all.
@@ -344,7 +344,7 @@ impl<S: Socket> Engine<S> {
         }
         host.event(Event::Told { error });
         let backend = client.backend.take();
-        let half_a_message = backend.as_ref().is_some_and(|b| b.receiving_rest > 0);
+        let half_a_message = backend.as_ref().is_some_and(|b| b.from_server.receiving_rest > 0);
         client.state = ClientState::Closing;
         client.input.clear();
         if !half_a_message {
@@ -407,7 +407,7 @@ impl<S: Socket> Engine<S> {
         let reads_nothing = !client.output.is_empty() && client.state != ClientState::Closing;
         if let Some(mut backend) = backend {
             if reads_nothing && client.output.len() > limits::OUTPUT_HIGH_BYTES {
-                backend.spoiled.get_or_insert("its client read nothing");
+                backend.lending.spoiled.get_or_insert("its client read nothing");
             }
             self.abandon(host, slot, backend, now);
         }
@@ -444,16 +444,16 @@ impl<S: Socket> Engine<S> {
         if client.is_some_and(|c| Policy::pooler().must_close_with(c.pins)) {
             backend.spoil_for_good();
         }
-        backend.replay.forget();
-        backend.waited_us = 0;
+        backend.prepared.replay.forget();
+        backend.lending.waited_us = 0;
         backend.ahead.end();
-        backend.unverified = None;
-        backend.pinned = None;
-        backend.reset_due = backend.reset_due.max(reset);
+        backend.known.unverified = None;
+        backend.lending.pinned = None;
+        backend.lending.reset_due = backend.lending.reset_due.max(reset);
         if exclusive {
-            backend.spoiled.get_or_insert("it served one client alone");
+            backend.lending.spoiled.get_or_insert("it served one client alone");
         }
-        if backend.gone {
+        if backend.from_server.gone {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
@@ -461,7 +461,7 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, "its client left in the middle of a message", now);
             return;
         }
-        if let Some(reason) = backend.spoiled {
+        if let Some(reason) = backend.lending.spoiled {
             self.close_backend(host, backend, reason, now);
             return;
         }
@@ -469,13 +469,13 @@ impl<S: Socket> Engine<S> {
             self.close_backend(host, backend, "server closed the connection", now);
             return;
         }
-        backend.since = now;
+        backend.lending.since = now;
         if !backend.requests.is_empty() {
-            backend.tidying = Tidying::Draining;
-            backend.cancel_due = true;
+            backend.lending.tidying = Tidying::Draining;
+            backend.lending.cancel_due = true;
             backend.cancel_if_due(host, self.id);
-            let unread = backend.readable || !backend.input.is_empty();
-            let place = backend.place;
+            let unread = backend.from_server.readable || !backend.from_server.input.is_empty();
+            let place = backend.place();
             self.keep(backend);
             if unread {
                 self.tidy_later(place);
@@ -496,23 +496,23 @@ impl<S: Socket> Engine<S> {
             self.keep(backend);
             return;
         }
-        if backend.tidying == Tidying::Fencing {
+        if backend.lending.tidying == Tidying::Fencing {
             backend.requests.settle_doubt();
         }
-        if backend.cancels_in_flight > 0 {
+        if backend.lending.cancels_in_flight > 0 {
             // The signal must not hit a query of ours.
             self.keep(backend);
             return;
         }
-        let reset_query = match backend.reset_due {
+        let reset_query = match backend.lending.reset_due {
             Reset::No => None,
             Reset::AsConfigured => Some(backend.pool.settings().server_reset_query.clone()),
             Reset::All => Some(DISCARD_ALL.into()),
         };
-        let next = match (backend.tidying, backend.status) {
+        let next = match (backend.lending.tidying, backend.from_server.status) {
             _ if backend.requests.has_syncs_in_doubt() => Some((Tidying::Fencing, &b""[..])),
             (_, TransactionStatus::InTransaction | TransactionStatus::Failed) => {
-                if backend.tidying == Tidying::RollingBack {
+                if backend.lending.tidying == Tidying::RollingBack {
                     self.close_backend(host, backend, "its transaction could not be ended", now);
                     return;
                 }
@@ -539,8 +539,8 @@ impl<S: Socket> Engine<S> {
             }
             return;
         };
-        backend.tidying = tidying;
-        backend.since = now;
+        backend.lending.tidying = tidying;
+        backend.lending.since = now;
         let mut out = Vec::new();
         backend.inject_query(query, &mut out);
         if backend.send(&out).is_err() {
@@ -554,21 +554,21 @@ impl<S: Socket> Engine<S> {
 impl<S: Socket> Backend<S> {
     /// Its client has no more use for it: forgets what was that client's alone.
     fn leave_client(&mut self) {
-        self.unnamed.note_change(false);
-        self.at_stake.forget_parsed();
+        self.prepared.unnamed.note_change(false);
+        self.known.at_stake.forget_parsed();
         self.ahead.end();
-        self.unverified = None;
-        self.pinned = None;
-        if !self.uncertain {
-            self.statements.settle();
+        self.known.unverified = None;
+        self.lending.pinned = None;
+        if !self.prepared.uncertain {
+            self.prepared.statements.settle();
         }
-        self.drawn.give_back();
-        self.rereading = false;
-        self.local_path = false;
+        self.known.drawn.give_back();
+        self.session.rereading = false;
+        self.session.local_path = false;
         self.requests.break_run();
-        let reset = std::mem::replace(&mut self.tidying, Tidying::No) == Tidying::Resetting;
-        if !reset && self.reset_due == Reset::No && self.has_left_overs() {
-            self.reset_due = Reset::All;
+        let reset = std::mem::replace(&mut self.lending.tidying, Tidying::No) == Tidying::Resetting;
+        if !reset && self.lending.reset_due == Reset::No && self.has_left_overs() {
+            self.lending.reset_due = Reset::All;
         }
         self.leave_to_nobody(false);
         self.unpark();
@@ -576,8 +576,8 @@ impl<S: Socket> Backend<S> {
 
     /// Something is still to be done before another client may have it.
     fn begin_tidying(&mut self, tidying: Tidying, now: Time) {
-        self.tidying = tidying;
-        self.since = now;
+        self.lending.tidying = tidying;
+        self.lending.since = now;
     }
 
     /// Ends the copy and the pipeline that a client has left open.
@@ -587,7 +587,7 @@ impl<S: Socket> Backend<S> {
             build::copy_fail(&mut out, "the client has closed its connection");
         } else if self.requests.is_in_pipeline()
             && !self.requests.is_skipping_to_sync()
-            && self.status == TransactionStatus::Idle
+            && self.from_server.status == TransactionStatus::Idle
         {
             // A Sync alone would commit what the pipeline has done so far, which its client has
             // not asked for: the pipeline is made to fail first.
@@ -604,29 +604,29 @@ impl<S: Socket> Backend<S> {
     /// A reset query has worked. What one of the operator's own leaves, it leaves to the next
     /// client of session mode: it is asked for.
     fn was_reset(&mut self, query: &[u8]) {
-        self.reset_due = Reset::No;
-        self.unnamed.taken_by_query();
-        let reported = |name: &[u8]| self.parameters.get(name).is_some();
+        self.lending.reset_due = Reset::No;
+        self.prepared.unnamed.taken_by_query();
+        let reported = |name: &[u8]| self.session.parameters.get(name).is_some();
         let effects = Effects::of(&scan(query, ScanOptions::default()), reported);
         let Some(unusual) = effects.unusual else { return };
         if unusual.discards_all {
-            self.drawn.forget_others();
+            self.known.drawn.forget_others();
         }
         if unusual.forgets_statements {
-            self.statements.clear();
-            self.by_sql = None;
-            self.uncertain = false;
+            self.prepared.statements.clear();
+            self.prepared.by_sql = None;
+            self.prepared.uncertain = false;
         }
         match &unusual.resetting {
             Resetting::No => {}
             // What the server reports it has reported; the rest is at its start value.
-            Resetting::All => self.applied = Settings::EMPTY,
+            Resetting::All => self.session.applied = Settings::EMPTY,
             Resetting::Names(names) => {
-                let mut settings = SettingsBuilder::from(&self.applied);
+                let mut settings = SettingsBuilder::from(&self.session.applied);
                 for name in names {
                     settings.remove(name);
                 }
-                self.applied = self.pool.interner().share(settings.build());
+                self.session.applied = self.pool.interner().share(settings.build());
             }
         }
     }

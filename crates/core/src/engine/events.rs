@@ -69,7 +69,7 @@ impl<S: Socket> Engine<S> {
                         if written > 0 {
                             backend.gets_on(now);
                         }
-                        unread = took && backend.readable;
+                        unread = took && backend.from_server.readable;
                     }
                     if closing && client.has_taken_all() {
                         self.close_client(host, slot, "it has been told goodbye", now);
@@ -202,7 +202,7 @@ impl<S: Socket> Engine<S> {
                     && let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.hung_up = true;
+                    backend.from_server.hung_up = true;
                 }
                 if ready.readable || ready.hangup {
                     self.read_backend(host, slot, now);
@@ -210,7 +210,7 @@ impl<S: Socket> Engine<S> {
             }
             Holder::Engine(backend) => {
                 let unsent = !backend.to_server.is_empty();
-                backend.hung_up |= ready.hangup;
+                backend.from_server.hung_up |= ready.hangup;
                 if ready.writable && backend.to_server.flush(&mut backend.socket).is_err() {
                     if let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
@@ -240,9 +240,9 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = pool.lock().take_idle_as_lent(id, self.id) else {
             return; // another loop has just taken it, and looks itself
         };
-        backend.since = now;
-        backend.hung_up |= ready.hangup;
-        backend.tidying = Tidying::Draining;
+        backend.lending.since = now;
+        backend.from_server.hung_up |= ready.hangup;
+        backend.lending.tidying = Tidying::Draining;
         resident.holder = Holder::Engine(backend);
         self.read_tidied(host, place, now);
     }
@@ -403,7 +403,9 @@ impl<S: Socket> Engine<S> {
     /// The process id in a client's BackendKeyData: in session mode the server's own.
     pub(super) fn process_of(&self, slot: Slot) -> u32 {
         match self.clients.get(slot) {
-            Some(Client { mode: PoolMode::Session, backend: Some(backend), .. }) => backend.process,
+            Some(Client { mode: PoolMode::Session, backend: Some(backend), .. }) => {
+                backend.process()
+            }
             _ => self.process_ids.of(slot.index),
         }
     }
@@ -440,18 +442,20 @@ impl<S: Socket> Engine<S> {
                 return;
             }
         }
-        let process = backend.process;
+        let process = backend.process();
         let mut out = Vec::new();
         // Clients of transaction mode have had it. What its own messages would have before them goes
         // now: the first may come before this is answered.
-        if backend.client_identity.as_ref().is_some_and(|told| told.is_due()) && !client.exclusive {
+        if backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due())
+            && !client.exclusive
+        {
             backend.tell(&client.record.about, client.socket.mptcp(), &mut out);
         }
-        if backend.has_statements_of_others() || backend.by_sql.is_some() {
+        if backend.has_statements_of_others() || backend.prepared.by_sql.is_some() {
             backend.deallocate_all(false, &mut out);
         }
         if !client.exclusive {
-            if backend.must_discard_sequences(|| true).unwrap_or(backend.drawn.by_others()) {
+            if backend.must_discard_sequences(|| true).unwrap_or(backend.known.drawn.by_others()) {
                 backend.discard_sequences(false, &mut out);
             }
             let first = without_short_timeout(&client.desired);
@@ -560,7 +564,7 @@ impl<S: Socket> Engine<S> {
                 Holder::Client(slot) => {
                     let client = self.clients.get(slot)?;
                     let backend = client.backend.as_ref()?;
-                    (client.is_session_mode() && backend.process == process).then_some(slot)
+                    (client.is_session_mode() && backend.process() == process).then_some(slot)
                 }
                 _ => None,
             })
@@ -580,8 +584,8 @@ impl<S: Socket> Engine<S> {
                 let Some(backend) = &mut client.backend else { return };
                 // Idle in a transaction there is nothing to cancel; and one request at a time
                 // has all the effect that there can be.
-                if !backend.requests.is_empty() && backend.cancels_in_flight == 0 {
-                    backend.cancel_due = true;
+                if !backend.requests.is_empty() && backend.lending.cancels_in_flight == 0 {
+                    backend.lending.cancel_due = true;
                     backend.cancel_if_due(host, self.id);
                 }
             }
@@ -652,8 +656,9 @@ impl<S: Socket> Engine<S> {
                 if let Some(client) = self.clients.get_mut(slot)
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
-                    if backend.cancels_in_flight == 0 {
+                    backend.lending.cancels_in_flight =
+                        backend.lending.cancels_in_flight.saturating_sub(1);
+                    if backend.lending.cancels_in_flight == 0 {
                         let held = client.held;
                         self.ask_behind_cancel(host, slot, now);
                         if held {
@@ -663,8 +668,9 @@ impl<S: Socket> Engine<S> {
                 }
             }
             Holder::Engine(backend) => {
-                backend.cancels_in_flight = backend.cancels_in_flight.saturating_sub(1);
-                if backend.cancels_in_flight == 0
+                backend.lending.cancels_in_flight =
+                    backend.lending.cancels_in_flight.saturating_sub(1);
+                if backend.lending.cancels_in_flight == 0
                     && let Holder::Engine(backend) =
                         std::mem::replace(&mut resident.holder, Holder::Pool)
                 {
@@ -713,12 +719,12 @@ impl<S: Socket> Engine<S> {
                 application_name: String::from_utf8_lossy(&application_name).into_owned(),
                 last_request: client.since,
                 wait_us: if waits { now.micros_since(client.since) } else { 0 },
-                backend: client.backend.as_ref().map(|backend| backend.id),
+                backend: client.backend.as_ref().map(|backend| backend.id()),
                 pins: client.pins,
                 pinned_since: client
                     .backend
                     .as_ref()
-                    .and_then(|backend| Some(backend.pinned.as_ref()?.since)),
+                    .and_then(|backend| Some(backend.lending.pinned.as_ref()?.since)),
                 channels: client.channel_count(),
                 statements: client.statements.as_ref().map_or(0, |names| names.names().standing()),
                 process: self.process_of(slot),
@@ -757,25 +763,25 @@ impl<S: Socket> Backend<S> {
     /// As a row of SHOW SERVERS.
     pub fn row(&self, state: BackendState, client: Option<ClientId>) -> BackendRow {
         BackendRow {
-            id: self.id,
+            id: self.id(),
             pool: self.pool.id,
             local: None,
-            cancels: self.cancels_in_flight,
-            cancel_waits: self.cancel_due,
-            epoch: self.epoch,
+            cancels: self.lending.cancels_in_flight,
+            cancel_waits: self.lending.cancel_due,
+            epoch: self.epoch(),
             database: self.pool.database.clone(),
             user: self.pool.user.clone(),
             state,
-            server: self.server,
-            process: self.process,
-            connected: self.opened,
-            parked: self.parked,
+            server: self.server(),
+            process: self.process(),
+            connected: self.opened(),
+            parked: self.lending.parked,
             client,
             client_process: 0,
-            statements: self.statements.len(),
+            statements: self.prepared.statements.len(),
             application_name: self.application_name(),
             encrypted: self.socket.is_encrypted(),
-            kept_in: self.input.len(),
+            kept_in: self.from_server.input.len(),
             kept_out: self.to_server.len(),
         }
     }

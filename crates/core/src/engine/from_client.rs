@@ -512,7 +512,7 @@ impl<S: Socket> Engine<S> {
         let (id, process) = (self.client_id(slot), self.process_of(slot));
         let Some(mut client) = self.clients.get_mut(slot) else { return Ok(()) };
         let listens = client.listens();
-        if listens || client.backend.as_ref().is_some_and(|backend| backend.shared) {
+        if listens || client.backend.as_ref().is_some_and(|backend| backend.owner.shared) {
             if self.must_wait_for_backend(host, slot, listens)? {
                 return Err(Halt::Full);
             }
@@ -522,7 +522,7 @@ impl<S: Socket> Engine<S> {
         let Some(mut backend) = client.backend.take() else { return Ok(()) };
         client.held = false;
         // Whoever has had its query cancelled must not lose the next one to the signal.
-        let cancelled = backend.cancels_in_flight > 0 && backend.requests.is_empty();
+        let cancelled = backend.lending.cancels_in_flight > 0 && backend.requests.is_empty();
         let asking = backend.is_asking();
         if backend.requests.is_full() || cancelled || asking {
             client.held = cancelled || asking;
@@ -530,7 +530,7 @@ impl<S: Socket> Engine<S> {
             return Err(Halt::Full);
         }
         backend.unpark();
-        if let Some(told) = &mut backend.client_identity {
+        if let Some(told) = &mut backend.owner.client_identity {
             told.is_now(id, process);
         }
         let view = &self.pools[client.pool as usize];
@@ -591,7 +591,7 @@ impl<S: Socket> Engine<S> {
         listens: bool,
     ) -> Result<bool, Halt> {
         let client = self.clients.get(slot);
-        let shared = client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| b.shared));
+        let shared = client.is_some_and(|c| c.backend.as_ref().is_some_and(|b| b.owner.shared));
         Ok((shared && self.hand_over(slot)?) || (listens && self.clean_backend(host, slot)))
     }
 
@@ -612,7 +612,8 @@ impl<S: Socket> Engine<S> {
         let reached = extra.reader.take().and_then(|reader| reader.finish());
         let findings = scanner.finish();
         let Some(mut backend) = client.backend.take() else { return };
-        let mut effects = Effects::of(&findings, |name| backend.parameters.get(name).is_some());
+        let mut effects =
+            Effects::of(&findings, |name| backend.session.parameters.get(name).is_some());
         if let Some(reached) = reached {
             effects.absorb(&reached);
         }
@@ -680,7 +681,7 @@ fn skip_to_sync<S: Socket>(
     {
         return Ok(());
     }
-    let status = client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.status);
+    let status = client.backend.as_ref().map_or(TransactionStatus::Idle, |b| b.from_server.status);
     let mut answer = client.take_untold();
     build::ready_for_query(&mut answer, status);
     client.reply(&answer);

@@ -127,7 +127,7 @@ impl<S: Socket> Relay<'_, S> {
                 }
             }
         }
-        if relayed.broken.is_none() && self.backend.receiving_rest == 0 {
+        if relayed.broken.is_none() && self.backend.from_server.receiving_rest == 0 {
             // Nothing more may come from the server before the client has seen them.
             self.give_own_answers(&mut run, at);
         }
@@ -153,9 +153,9 @@ impl<S: Socket> Relay<'_, S> {
         relayed: &mut Relayed,
     ) -> Result<usize, &'static str> {
         let rest = &self.bytes[at..];
-        if self.backend.receiving_rest > 0 {
-            let part = self.backend.receiving_rest.min(rest.len());
-            self.backend.receiving_rest -= part;
+        if self.backend.from_server.receiving_rest > 0 {
+            let part = self.backend.from_server.receiving_rest.min(rest.len());
+            self.backend.from_server.receiving_rest -= part;
             return Ok(part);
         }
         let header = match frame::header(rest) {
@@ -190,7 +190,7 @@ impl<S: Socket> Relay<'_, S> {
         relayed.whole = part == total;
         relayed.has_unusual = true;
         match self.message(header.kind, &rest[HEADER_BYTES..part], run, at, now, relayed)? {
-            Fate::Pass => self.backend.receiving_rest = total - part,
+            Fate::Pass => self.backend.from_server.receiving_rest = total - part,
             Fate::Skip | Fate::Replace(_) if part < total => {
                 return Err("the server sent an answer of unexpected length");
             }
@@ -259,7 +259,7 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         let part = total.min(rest.len());
-        self.backend.receiving_rest = total - part;
+        self.backend.from_server.receiving_rest = total - part;
         Ok(part)
     }
 
@@ -330,7 +330,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             (kind::ROW_DESCRIPTION, Request::Query) => false,
             (kind::COMMAND_COMPLETE, Request::Query | Request::Execute)
-                if !backend.at_stake.has_start_values() && !body.starts_with(b"D") =>
+                if !backend.known.at_stake.has_start_values() && !body.starts_with(b"D") =>
             {
                 let completes = owed == Request::Execute;
                 self.backend.requests.copy_ended();
@@ -338,7 +338,7 @@ impl<S: Socket> Relay<'_, S> {
             }
             _ => return false,
         };
-        self.backend.replay.forget();
+        self.backend.prepared.replay.forget();
         if completes {
             self.backend.requests.complete();
         }

@@ -97,7 +97,7 @@ impl<S: Socket> Engine<S> {
             };
             if let Some(backend) = backend
                 && (!backend.to_server.is_empty() || backend.socket.has_unsent())
-                && !backend.tells_of_room.replace(true)
+                && !backend.from_server.tells_of_room.replace(true)
             {
                 watch(&backend.socket, Token::Backend(place));
             }
@@ -146,7 +146,7 @@ impl<S: Socket> Engine<S> {
                         Duration::ZERO => limits::TIDY_MAX, // no wait is without an end
                         wait => wait,
                     };
-                    if now.since(backend.since) >= wait {
+                    if now.since(backend.lending.since) >= wait {
                         untidy.push(place);
                     }
                 }
@@ -157,7 +157,10 @@ impl<S: Socket> Engine<S> {
                         unasked.push(*slot);
                     }
                     if !client.pins.is_empty()
-                        && client.backend.as_ref().is_some_and(|backend| backend.pinned.is_none())
+                        && client
+                            .backend
+                            .as_ref()
+                            .is_some_and(|backend| backend.lending.pinned.is_none())
                     {
                         uncounted.push(*slot);
                     }
@@ -283,21 +286,29 @@ impl<S: Socket> Engine<S> {
                 let Some(backend) = &client.backend else { return None };
                 if !backend.requests.is_empty() || backend.requests.is_copying_in() {
                     consider(limit(Overdue::Query, settings.query_timeout, client.since));
-                } else if backend.status != TransactionStatus::Idle
+                } else if backend.from_server.status != TransactionStatus::Idle
                     || backend.requests.is_in_pipeline()
                 {
                     consider(limit(
                         Overdue::IdleInTransaction,
                         settings.idle_transaction_timeout,
-                        backend.since,
+                        backend.lending.since,
                     ));
                 } else {
-                    consider(limit(Overdue::Idle, settings.client_idle_timeout, backend.since));
+                    consider(limit(
+                        Overdue::Idle,
+                        settings.client_idle_timeout,
+                        backend.lending.since,
+                    ));
                     if !client.is_session_mode() && !client.pins.is_empty() {
-                        consider(limit(Overdue::Pinned, settings.pin_timeout, backend.since));
+                        consider(limit(
+                            Overdue::Pinned,
+                            settings.pin_timeout,
+                            backend.lending.since,
+                        ));
                     }
                 }
-                if backend.status != TransactionStatus::Idle || !backend.is_at_rest() {
+                if backend.from_server.status != TransactionStatus::Idle || !backend.is_at_rest() {
                     consider(limit(
                         Overdue::Transaction,
                         settings.transaction_timeout,
@@ -440,13 +451,13 @@ impl<S: Socket> Client<S> {
             && !self.exclusive
             && (self.leaves_answers_unread() || self.stops_in_a_message());
         let Some(backend) = self.backend.as_mut() else { return false };
-        let sits_idle = (kept || backend.status != TransactionStatus::Idle)
+        let sits_idle = (kept || backend.from_server.status != TransactionStatus::Idle)
             && backend.requests.is_empty()
             && !backend.requests.is_in_pipeline()
-            && now.micros_since(backend.since) >= PARK_AFTER_US;
-        let stalls = stands_still && now.since(backend.progress) >= PARK_STALLED_AFTER;
-        let idle = !backend.parked && (sits_idle || stalls);
-        backend.parked |= idle;
+            && now.micros_since(backend.lending.since) >= PARK_AFTER_US;
+        let stalls = stands_still && now.since(backend.lending.progress) >= PARK_STALLED_AFTER;
+        let idle = !backend.lending.parked && (sits_idle || stalls);
+        backend.lending.parked |= idle;
         idle
     }
 
@@ -474,25 +485,27 @@ impl<S: Socket> Client<S> {
         let leaving = self.is_leaving();
         let pools = self.mode != PoolMode::Session;
         let half_sent = pools && self.stops_in_a_message();
-        let stalled =
-            (pools && !leaving && self.leaves_answers_unread() && is_over(write, backend.progress))
-                || ((leaving || half_sent) && is_over(read, backend.progress))
-                || (half_sent && !read.is_zero() && backend.to_server.crawls(read, now));
-        stalled.then_some(backend.progress)
+        let stalled = (pools
+            && !leaving
+            && self.leaves_answers_unread()
+            && is_over(write, backend.lending.progress))
+            || ((leaving || half_sent) && is_over(read, backend.lending.progress))
+            || (half_sent && !read.is_zero() && backend.to_server.crawls(read, now));
+        stalled.then_some(backend.lending.progress)
     }
 }
 
 impl<S: Socket> Backend<S> {
     /// Its client has taken or sent something.
     pub(super) fn gets_on(&mut self, now: Time) {
-        self.progress = now;
+        self.lending.progress = now;
         self.unpark();
     }
 
     /// It is at work again, or its client's no more: it counts against the pool's size.
     #[inline]
     pub(super) fn unpark(&mut self) {
-        if std::mem::take(&mut self.parked) {
+        if std::mem::take(&mut self.lending.parked) {
             self.pool.lock().unpark();
         }
     }

@@ -182,17 +182,17 @@ impl<S: Socket> Backend<S> {
     pub(super) fn is_plain(&self) -> bool {
         self.requests.is_plain()
             && !self.to_server.is_open()
-            && self.cancels_in_flight == 0
-            && !self.shared
-            && !self.applying
-            && !self.at_stake.has_parsed()
-            && self.client_identity.is_none()
-            && self.session_report.is_none()
-            && self.within.is_none()
-            && self.by_sql.is_none()
-            && self.unverified.is_none()
-            && self.replay.is_idle()
-            && !self.statements.keeps_none()
+            && self.lending.cancels_in_flight == 0
+            && !self.owner.shared
+            && !self.session.applying
+            && !self.known.at_stake.has_parsed()
+            && self.owner.client_identity.is_none()
+            && self.known.session_report.is_none()
+            && self.session.within.is_none()
+            && self.prepared.by_sql.is_none()
+            && self.known.unverified.is_none()
+            && self.prepared.replay.is_idle()
+            && !self.prepared.statements.keeps_none()
             && !self.pool.asking.has_asked()
     }
 
@@ -205,7 +205,7 @@ impl<S: Socket> Backend<S> {
             return None;
         }
         let told = named.seen.told();
-        self.statements.use_if(statement.id, |copy| match told == Shape::default() {
+        self.prepared.statements.use_if(statement.id, |copy| match told == Shape::default() {
             true => copy.epoch >= named.epoch,
             false => copy.shape.is_known_for(told) && copy.shape.fits(told),
         })
@@ -214,7 +214,7 @@ impl<S: Socket> Backend<S> {
     /// Whether a text that is plain does nothing to the session here either: it is read as most are, and
     /// calls no function that does.
     fn takes_as_plain(&self, client: &Client<S>, text: &[u8]) -> bool {
-        client.scan_options(self.reading) == ScanOptions::default()
+        client.scan_options(self.session.reading) == ScanOptions::default()
             && self.effects_of_functions(text).is_none_or(|effects| effects.is_none())
     }
 
@@ -229,9 +229,11 @@ impl<S: Socket> Backend<S> {
         serial: u32,
         now: Time,
     ) -> Result<Passed, Halt> {
-        let may_run =
-            matches!(self.status, TransactionStatus::Idle | TransactionStatus::InTransaction);
-        if !may_run || !self.is_plain() || !self.applied.is_shared_with(&client.desired) {
+        let may_run = matches!(
+            self.from_server.status,
+            TransactionStatus::Idle | TransactionStatus::InTransaction
+        );
+        if !may_run || !self.is_plain() || !self.session.applied.is_shared_with(&client.desired) {
             return Ok(Passed::Unusual);
         }
         match pipeline.runs {
@@ -262,7 +264,7 @@ impl<S: Socket> Backend<S> {
                 return Ok(if taken? { Passed::Plain } else { Passed::Unusual });
             }
             Runs::Unnamed { text, .. } | Runs::Query { text }
-                if self.unnamed.has_changed() || !self.takes_as_plain(client, text) =>
+                if self.prepared.unnamed.has_changed() || !self.takes_as_plain(client, text) =>
             {
                 return Ok(Passed::Unusual);
             }
@@ -272,8 +274,8 @@ impl<S: Socket> Backend<S> {
             }
             Runs::Query { text } => {
                 self.begin_plain(client, now);
-                self.drawn.note(!draws_nothing(text));
-                self.unnamed.taken_by_query();
+                self.known.drawn.note(!draws_nothing(text));
+                self.prepared.unnamed.taken_by_query();
                 (client.unnamed, client.unnamed_serial) = (None, 0);
                 self.requests.push_plain(PlainPipeline::Query);
             }
@@ -288,7 +290,7 @@ impl<S: Socket> Backend<S> {
         client.since = now;
         self.unpark();
         self.ahead.end();
-        if self.status == TransactionStatus::Idle {
+        if self.from_server.status == TransactionStatus::Idle {
             client.transaction_since = now;
         }
     }
@@ -306,11 +308,11 @@ impl<S: Socket> Backend<S> {
         let Some(since) = self.bind_as_it_is(named) else { return Ok(false) };
         let ClientStatement { statement, seen, serial, .. } = named;
         self.begin_plain(client, now);
-        if self.status == TransactionStatus::Idle {
-            self.replay.begin_whole(pipeline.bytes, *serial);
+        if self.from_server.status == TransactionStatus::Idle {
+            self.prepared.replay.begin_whole(pipeline.bytes, *serial);
         }
         seen.binds(statement.id, since);
-        self.drawn.note(!statement.draws_nothing);
+        self.known.drawn.note(!statement.draws_nothing);
         if !client.bound.as_ref().is_some_and(|bound| Arc::ptr_eq(bound, seen)) {
             client.bound = Some(seen.clone());
         }
@@ -331,12 +333,12 @@ impl<S: Socket> Backend<S> {
     ) {
         let epoch = self.pool.schema_epoch_at(now);
         let unnamed = Unnamed::new(body, client.desired.clone(), None, epoch);
-        self.drawn.note(!unnamed.draws_nothing);
+        self.known.drawn.note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
         client.unnamed_serial = serial;
         let pipeline = self.requests.pipeline();
-        self.unnamed.parsed(unnamed, pipeline, false);
+        self.prepared.unnamed.parsed(unnamed, pipeline, false);
         client.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }
@@ -365,33 +367,33 @@ impl<S: Socket> Relay<'_, S> {
         };
         if !self.has_plain_lane
             || !backend.requests.owes_one_end()
-            || !backend.longer.is_empty()
+            || !backend.prepared.longer.is_empty()
             || client.failed
             || !client.is_plain()
-            || backend.session_report.is_some()
-            || backend.within.is_some()
-            || backend.unverified.is_some()
-            || backend.vacancy.is_some()
-            || backend.drawn.has_last()
-            || !backend.replay.is_idle()
-            || !backend.at_stake.is_nothing()
-            || !client.desired.is_shared_with(&backend.applied)
+            || backend.known.session_report.is_some()
+            || backend.session.within.is_some()
+            || backend.known.unverified.is_some()
+            || backend.lending.vacancy.is_some()
+            || backend.known.drawn.has_last()
+            || !backend.prepared.replay.is_idle()
+            || !backend.known.at_stake.is_nothing()
+            || !client.desired.is_shared_with(&backend.session.applied)
         {
             return false;
         }
         backend.requests.complete_one_end();
-        backend.status = status;
-        backend.new_reports = 0;
-        backend.since = now;
+        backend.from_server.status = status;
+        backend.from_server.new_reports = 0;
+        backend.lending.since = now;
         relayed.queries += 1;
         if status == TransactionStatus::Idle {
             let backend = &mut *self.backend;
             backend.requests.forget_portals();
-            backend.rereading = false;
-            backend.local_path = false;
-            backend.notifies_unheard = true;
-            backend.retries_sql = true; // a table may be there now
-            backend.transactions += 1;
+            backend.session.rereading = false;
+            backend.session.local_path = false;
+            backend.known.notifies_unheard = true;
+            backend.prepared.retries_sql = true; // a table may be there now
+            backend.lending.transactions += 1;
             relayed.transactions += 1;
         }
         true

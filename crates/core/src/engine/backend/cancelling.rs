@@ -11,7 +11,7 @@ impl<S: Socket> Backend<S> {
     /// client's would then run on, under settings that are not its own.
     #[inline]
     pub(in crate::engine) fn cancel_if_due<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        if self.cancel_due {
+        if self.lending.cancel_due {
             self.cancel_when_safe(host, reply_to);
         }
     }
@@ -20,12 +20,12 @@ impl<S: Socket> Backend<S> {
     fn cancel_when_safe<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
         let ours = self.requests.has_injected_query()
             || (self.requests.contains(Request::InjectedSync)
-                && !self.replay.is_healing()
-                && self.tidying == Tidying::No);
+                && !self.prepared.replay.is_healing()
+                && self.lending.tidying == Tidying::No);
         if ours {
             return;
         }
-        self.cancel_due = false;
+        self.lending.cancel_due = false;
         if !self.requests.is_empty() {
             self.cancel(host, reply_to);
         }
@@ -33,13 +33,13 @@ impl<S: Socket> Backend<S> {
 
     /// Has whatever the server does for this backend cancelled.
     pub(in crate::engine) fn cancel<H: Host<S>>(&mut self, host: &mut H, reply_to: LoopId) {
-        self.cancels_in_flight += 1;
+        self.lending.cancels_in_flight += 1;
         host.cancel(CancelRequest {
-            server: self.server,
-            process: self.process,
-            key: self.key.clone(),
+            server: self.server(),
+            process: self.process(),
+            key: self.identity.key.clone(),
             reply_to,
-            backend: self.place,
+            backend: self.place(),
         });
     }
 }

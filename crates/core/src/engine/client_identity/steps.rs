@@ -14,17 +14,17 @@ impl<S: Socket> Backend<S> {
         mptcp: Option<Mptcp>,
         out: &mut Vec<u8>,
     ) {
-        let Some(told) = &mut self.client_identity else { return };
+        let Some(told) = &mut self.owner.client_identity else { return };
         let Some(process) = told.due.take() else { return };
         told.key.write_to(process, None, about, mptcp, out);
         self.request(Request::TellIdentity);
-        if self.applied.get(b"role").is_some()
-            || self.applied.get(b"session_authorization").is_some()
+        if self.session.applied.get(b"role").is_some()
+            || self.session.applied.get(b"session_authorization").is_some()
         {
-            let mut applied = SettingsBuilder::from(&self.applied);
+            let mut applied = SettingsBuilder::from(&self.session.applied);
             applied.remove(b"role");
             applied.remove(b"session_authorization");
-            self.applied = self.pool.interner().share(applied.build());
+            self.session.applied = self.pool.interner().share(applied.build());
         }
     }
 }

@@ -32,7 +32,7 @@ impl<S: Socket> Engine<S> {
             wish,
             |backend| match wish.own {
                 true => backend.has_sql_of(sql),
-                false => wish.statement != 0 && backend.statements.has(wish.statement),
+                false => wish.statement != 0 && backend.prepared.statements.has(wish.statement),
             },
             now,
         );
@@ -67,12 +67,12 @@ impl<S: Socket> Engine<S> {
         now: Time,
     ) -> Result<(), &'static str> {
         if home == self.id {
-            if let Some(resident) = self.resident.get_mut(backend.place) {
+            if let Some(resident) = self.resident.get_mut(backend.place()) {
                 resident.holder = Holder::Client(slot);
             }
         } else {
             host.unwatch(&backend.socket, home);
-            host.send(home, ToLoop::Departed(backend.place));
+            host.send(home, ToLoop::Departed(backend.place()));
             if let Err(reason) = self.settle_here(host, &mut backend, Holder::Client(slot)) {
                 self.close_backend(host, backend, reason, now);
                 return Err(reason);
@@ -84,8 +84,8 @@ impl<S: Socket> Engine<S> {
         backend.is_lent_to(id);
         backend.learn_functions();
         let Some(client) = self.clients.get_mut(slot) else { return Err("its client is gone") };
-        backend.progress = now;
-        backend.since = now;
+        backend.lending.progress = now;
+        backend.lending.since = now;
         // (If users share it, it has other values once it has been handed over.)
         let own = backend.is_handed_to(id);
         if own {
@@ -106,12 +106,11 @@ impl<S: Socket> Engine<S> {
         holder: Holder<S>,
     ) -> Result<(), &'static str> {
         let pool = self.view_of(&backend.pool.clone());
-        let id = backend.id;
+        let id = backend.id();
         let place =
             self.resident.insert_with(|_| super::super::table::Resident { id, pool, holder });
-        backend.place = place;
-        backend.home = self.id;
-        backend.tells_of_room.set(false);
+        backend.move_to(self.id, place);
+        backend.from_server.tells_of_room.set(false);
         if host.watch(&backend.socket, Token::Backend(place)).is_err() {
             return Err("its connection could not be watched");
         }

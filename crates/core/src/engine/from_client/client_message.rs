@@ -126,16 +126,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.requests.is_in_pipeline() {
             return Ok(());
         }
-        if self.backend.status == TransactionStatus::Idle {
+        if self.backend.from_server.status == TransactionStatus::Idle {
             self.client.transaction_since = now;
         }
-        if self.backend.status == TransactionStatus::Failed || self.client.exclusive {
+        if self.backend.from_server.status == TransactionStatus::Failed || self.client.exclusive {
             return Ok(());
         }
         if self.backend.must_lift_for(&self.client.desired) && !self.client.is_session_mode() {
             self.lift_first()?;
         }
-        if self.backend.client_identity.as_ref().is_some_and(|told| told.is_due()) {
+        if self.backend.owner.client_identity.as_ref().is_some_and(|told| told.is_due()) {
             self.passage.cut(self.backend)?;
             let mptcp = self.client.socket.mptcp();
             self.backend.tell(&self.client.record.about, mptcp, &mut self.passage.out);
@@ -149,14 +149,16 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         self.open_sql_statements()?;
         self.open_sequences()?;
-        if self.backend.status == TransactionStatus::Idle && self.client.has_looked_at_channels() {
+        if self.backend.from_server.status == TransactionStatus::Idle
+            && self.client.has_looked_at_channels()
+        {
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);
         }
         if go_within && !self.settings_go_within()? {
             self.open_settings()?;
         }
-        if !self.client.is_session_mode() && self.backend.applied != self.client.desired {
+        if !self.client.is_session_mode() && self.backend.session.applied != self.client.desired {
             self.passage.cut(self.backend)?;
             self.backend.apply_timeout(&self.client.desired, &mut self.passage.out);
         }
@@ -166,7 +168,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Sends what the backend's settings lack, each query in a transaction of its own.
     fn open_settings(&mut self) -> Result<(), Halt> {
-        if self.backend.applied == self.client.desired {
+        if self.backend.session.applied == self.client.desired {
             return Ok(());
         }
         self.passage.cut(self.backend)?;
@@ -178,7 +180,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let start = &self.client.record.start;
         let first = without_short_timeout(&self.client.desired);
         self.backend.apply_settings(&first, start, &mut self.passage.out);
-        if self.backend.applying && !self.fails_in_failed_block() {
+        if self.backend.session.applying && !self.fails_in_failed_block() {
             // It would end the block that keeps it from running without its settings.
             self.backend.ahead.begin();
             return self.wait();
@@ -211,7 +213,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// Waits while what is under way must end before any message of the client's goes on.
     fn wait_for_turn(&mut self) -> Result<(), Halt> {
-        if self.backend.replay.is_healing() {
+        if self.backend.prepared.replay.is_healing() {
             return self.wait();
         }
         if (self.client.is_unsettled() || self.client.listens()) && !self.becomes_ours() {
@@ -220,7 +222,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 self.client.note_executing(false);
             }
         }
-        if (self.backend.applying || self.backend.within.is_some())
+        if (self.backend.session.applying || self.backend.session.within.is_some())
             && self.backend.requests.owes_client_ready()
         {
             // One query or pipeline fails if the settings do, or they with it; another may end the
@@ -261,7 +263,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(in crate::engine) fn message(&mut self) -> Result<(), Halt> {
         self.wait_for_turn()?;
         let message = self.passage.current(HEADER_BYTES + self.body.len());
-        self.backend.replay.record(message, self.is_whole());
+        self.backend.prepared.replay.record(message, self.is_whole());
         if self.backend.requests.is_skipping_to_sync() && self.header.kind != frontend::SYNC {
             // The server would read it and ignore it (`ignore_till_sync`, postgres.c), and what
             // it means for names and settings must not be noted either.
@@ -338,7 +340,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if !self.client.joins_ahead(unusual, self.backend) {
             return Ok(());
         }
-        self.backend.replay.forget(); // it has the message already, which comes again
+        self.backend.prepared.replay.forget(); // it has the message already, which comes again
         Err(Halt::Full)
     }
 
@@ -348,7 +350,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(());
         }
         let since = match name.is_empty() {
-            true => Some(self.backend.unnamed.since()),
+            true => Some(self.backend.prepared.unnamed.since()),
             false => self.client.name_changes_in(name),
         };
         if since.is_some_and(|since| self.backend.requests.is_in_doubt(since)) {
@@ -400,12 +402,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     }
 
     pub(in crate::engine) fn scan_options(&self) -> ScanOptions {
-        self.client.scan_options(self.backend.reading)
+        self.client.scan_options(self.backend.session.reading)
     }
 
     /// Whether something ahead that is not answered yet may change how texts are read.
     fn may_be_reread(&self) -> bool {
-        self.backend.rereading
+        self.backend.session.rereading
             && (self.backend.requests.is_in_pipeline() || self.backend.requests.owes_client())
     }
 
@@ -416,7 +418,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// What a text does if it is read as the settings say that are known.
     fn effects_of(&self, text: &[u8]) -> Effects {
-        let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+        let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
         let effects = Effects::of_text(text, self.scan_options(), reported);
         self.backend.with_functions(text, effects)
     }
@@ -426,7 +428,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let [one, other] = [true, false].map(|standard_conforming_strings| {
             // Characters of an encoding that is not known cannot be read.
             let options = ScanOptions { standard_conforming_strings, unsafe_encoding: true };
-            let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+            let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
             Effects::of(&scan(text, options), reported)
         });
         self.backend.with_functions(text, one.either(other))
@@ -446,7 +448,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return Ok(None);
         }
         let findings = scan(text, options);
-        let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+        let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
         let effects = Effects::of(&findings, reported).and_of_block(text, &findings, reported);
         Ok(Some((self.backend.with_functions(text, effects), Some(findings))))
     }
@@ -458,10 +460,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.is_whole() {
             let Some((text, [])) = frame::take_string(self.body) else {
                 self.malformed(Request::Query);
-                self.backend.drawn.note(true);
+                self.backend.known.drawn.note(true);
                 return Ok(());
             };
-            draws = self.backend.drawn.by_client() || !draws_nothing(text);
+            draws = self.backend.known.drawn.by_client() || !draws_nothing(text);
             let read = self.read_query(text)?;
             if let Some((_, Some(findings))) = &read
                 && !findings.nulls.is_empty()
@@ -491,15 +493,18 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         }
         if unsynced {
             // It may be ignored, and then takes nothing away.
-            self.backend.unnamed.changes_in(self.backend.requests.pipeline() - 1);
+            self.backend.prepared.unnamed.changes_in(self.backend.requests.pipeline() - 1);
             if self.backend.is_left_started_by_mixed_pipelines() {
-                self.backend.spoiled.get_or_insert("a simple query stood in its client's pipeline");
+                self.backend
+                    .lending
+                    .spoiled
+                    .get_or_insert("a simple query stood in its client's pipeline");
             }
         }
-        self.backend.unnamed.taken_by_query();
+        self.backend.prepared.unnamed.taken_by_query();
         self.client.unnamed = None;
         self.client.unnamed_serial = unnaming;
-        self.backend.drawn.note(draws);
+        self.backend.known.drawn.note(draws);
         Ok(())
     }
 
@@ -531,7 +536,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if effects.unusual.is_some() {
             // By itself, it only warns: with more after it, it would not.
             let warns = findings.as_ref().is_some_and(sets_a_local_default)
-                && self.backend.status == TransactionStatus::Idle
+                && self.backend.from_server.status == TransactionStatus::Idle
                 && !self.backend.requests.is_in_pipeline();
             if let Some(findings) = findings.filter(|_| !warns)
                 && let Some(all) = restore::insertions(&findings, &self.client.record.start)
@@ -582,11 +587,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
         }
         let mut scanner = Box::new(Scanner::new(self.scan_options()));
-        let functions = self.backend.functions.as_deref();
+        let functions = self.backend.known.functions.as_deref();
         if in_doubt || functions.is_some_and(Functions::are_named) {
             scanner.doubt();
         }
-        let told = self.backend.session_report.is_some();
+        let told = self.backend.known.session_report.is_some();
         let mut reader = functions.filter(|_| !told).and_then(Functions::reader);
         if let Some(reader) = &mut reader {
             reader.feed(self.body);
@@ -639,11 +644,11 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A text with these effects goes to the server: what it makes may be called by what comes next.
     fn foresee(&mut self, text: &[u8], effects: &Effects) {
-        if !effects.changes_catalog || self.backend.session_report.is_some() {
+        if !effects.changes_catalog || self.backend.known.session_report.is_some() {
             return;
         }
         let Some(census) = self.backend.pool.census() else { return };
-        let reported = |name: &[u8]| self.backend.parameters.get(name).is_some();
+        let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
         if let Some(more) = census.foreseeing(text, reported) {
             self.backend.pool.set_census(&std::sync::Arc::new(more));
             self.backend.learn_functions();
@@ -684,7 +689,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold()?;
             self.passage.cut(self.backend)?;
             self.client.show_channels(self.backend, &mut self.passage.out);
-            self.backend.replay.forget();
+            self.backend.prepared.replay.forget();
         }
         Ok(())
     }
@@ -710,7 +715,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let keeps =
             own.iter().any(|part| pins.contains(*part)) || !self.client.sql_statements().is_empty();
         self.backend.deallocate_all(keeps, &mut self.passage.out);
-        self.backend.replay.forget();
+        self.backend.prepared.replay.forget();
         Ok(())
     }
 
@@ -719,14 +724,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     fn answer_deallocate(&mut self, deallocated: &Deallocated) -> Result<bool, Halt> {
         if self.backend.requests.owes_client()
             || self.backend.requests.is_in_pipeline()
-            || self.backend.status == TransactionStatus::Failed
+            || self.backend.from_server.status == TransactionStatus::Failed
         {
             return Ok(false);
         }
-        self.client.deallocate(deallocated, self.backend.status);
+        self.client.deallocate(deallocated, self.backend.from_server.status);
         self.passage.cut(self.backend)?;
         self.passage.skip(HEADER_BYTES + self.body.len());
-        if self.backend.status == TransactionStatus::InTransaction {
+        if self.backend.from_server.status == TransactionStatus::InTransaction {
             // As any simple query it takes the unnamed portal away, which outlasts its pipeline here.
             build::close_portal(&mut self.passage.out, b"");
             self.backend.request(Request::Injected);

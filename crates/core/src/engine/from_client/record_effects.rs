@@ -12,9 +12,9 @@ impl<S: Socket> Backend<S> {
     /// What is sent may change what statements mean.
     pub(in crate::engine) fn note_schema_change(&mut self, change: SchemaChange) {
         if change != SchemaChange::None {
-            self.statements.outdate();
+            self.prepared.statements.outdate();
             if change == SchemaChange::All {
-                self.at_stake.note_schema();
+                self.known.at_stake.note_schema();
             }
         }
     }
@@ -41,11 +41,11 @@ impl<S: Socket> Client<S> {
         if effects.is_none() {
             return;
         }
-        backend.rereading |= effects.rereads;
-        backend.local_path |= effects.local_path;
+        backend.session.rereading |= effects.rereads;
+        backend.session.local_path |= effects.local_path;
         let unusual = effects.unusual.as_ref();
         let start_values = unusual.is_some_and(|unusual| unusual.changes_start_values);
-        backend.at_stake.note(start_values, effects.changes_catalog);
+        backend.known.at_stake.note(start_values, effects.changes_catalog);
         backend.note_schema_change(effects.schema);
         backend.note_names(effects);
         self.note_resets_within(backend, &effects.resets);
@@ -54,7 +54,11 @@ impl<S: Socket> Client<S> {
         }
         self.record_pins(backend, effects);
         // What a server reports is known from it.
-        if if backend.session_report.is_some() { effects.spoils_unseen } else { effects.spoils } {
+        if if backend.known.session_report.is_some() {
+            effects.spoils_unseen
+        } else {
+            effects.spoils
+        } {
             backend.spoil_for_good();
         }
         if effects.reads_sequences {
@@ -62,8 +66,8 @@ impl<S: Socket> Client<S> {
                 self.reads_sequences = true;
                 backend.pool.asking.note_question();
             }
-            backend.drawn.note_last(Last::Asked);
-            backend.pool.asking.note_use(backend.drawn.text());
+            backend.known.drawn.note_last(Last::Asked);
+            backend.pool.asking.note_use(backend.known.drawn.text());
         }
         if let Some(unusual) = &effects.unusual {
             self.record_unusual(backend, unusual, restored);
@@ -94,8 +98,8 @@ impl<S: Socket> Client<S> {
     fn record_pins(&mut self, backend: &mut Backend<S>, effects: &Effects) {
         if !effects.pins.is_empty() && backend.is_classic() {
             // Lost when the transaction ends, and no other client finds it.
-            backend.reset_due = Reset::All;
-            if backend.session_report.is_none() && effects.leaves_what_stays() {
+            backend.lending.reset_due = Reset::All;
+            if backend.known.session_report.is_none() && effects.leaves_what_stays() {
                 backend.spoil_for_good();
             }
         } else {
@@ -131,7 +135,7 @@ impl<S: Socket> Client<S> {
 
     /// What is out of the ordinary, and settled when it is known how it has ended.
     fn record_unusual(&mut self, backend: &mut Backend<S>, unusual: &Unusual, restored: bool) {
-        backend.replay.forget();
+        backend.prepared.replay.forget();
         self.note_resetting(backend, unusual, restored);
         if restored
             && !unusual.discards_all
@@ -142,8 +146,8 @@ impl<S: Socket> Client<S> {
         }
         if unusual.forgets_statements {
             self.pending_session().forgetting = true;
-            backend.statements.clear_in_doubt();
-            backend.uncertain = true;
+            backend.prepared.statements.clear_in_doubt();
+            backend.prepared.uncertain = true;
         }
         if unusual.discards_all {
             // What no command undoes is left on the server by this one, too.
@@ -179,23 +183,26 @@ impl<S: Socket> Client<S> {
     /// to the server connection's own value, the client's start value is in force. (A server with the
     /// extension tells of a RESET itself; of the settings that no server reports, it is asked.)
     fn note_resets_within(&mut self, backend: &mut Backend<S>, resets: &Resetting) {
-        if *resets == Resetting::No || !self.has_start_values() || backend.session_report.is_some()
+        if *resets == Resetting::No
+            || !self.has_start_values()
+            || backend.known.session_report.is_some()
         {
             return;
         }
         // One that the client has set to the server's own value may not have been reset at all.
-        let differs =
-            |name: &[u8]| backend.applied.get(name).is_some() || self.desired.get(name).is_some();
+        let differs = |name: &[u8]| {
+            backend.session.applied.get(name).is_some() || self.desired.get(name).is_some()
+        };
         let start = self.record.start.iter().map(|(name, _)| name);
         let names: Vec<_> = start
-            .filter(|name| backend.parameters.get(name).is_some())
+            .filter(|name| backend.session.parameters.get(name).is_some())
             .filter(|name| resets.takes(name) && differs(name))
             .map(Into::into)
             .collect();
         if names.is_empty() {
             return;
         }
-        backend.replay.forget();
+        backend.prepared.replay.forget();
         if !self.is_unsettled() {
             self.pending_session().settles_in = backend.requests.pipeline();
         }

@@ -39,7 +39,7 @@ impl<S: Socket> Relay<'_, S> {
         self.backend.fail_within();
         let healing = self.begins_to_heal(owed, body, relayed);
         if !healing {
-            self.backend.replay.forget();
+            self.backend.prepared.replay.forget();
             if let Some(client) = &mut self.client {
                 client.failed = true;
             }
@@ -48,7 +48,7 @@ impl<S: Socket> Relay<'_, S> {
         match owed {
             Request::Query | Request::Statements(_) | Request::InjectedStatement => {
                 self.backend.requests.fail_text();
-                return Ok(in_own_text(body, &self.backend.longer, relayed));
+                return Ok(in_own_text(body, &self.backend.prepared.longer, relayed));
             }
             Request::Call | Request::Sync => return Ok(Fate::Pass),
             // (One that is cut off is its client's pipeline: by its timeout, or on its request.)
@@ -57,7 +57,10 @@ impl<S: Socket> Relay<'_, S> {
             | Request::InjectedLift
             | Request::InjectedRollback
             | Request::InjectedSettings { .. } => {
-                self.backend.spoiled.get_or_insert("a session's settings could not be applied");
+                self.backend
+                    .lending
+                    .spoiled
+                    .get_or_insert("a session's settings could not be applied");
                 self.part_for_failed_query(
                     "the session's settings could not be restored on another server connection",
                     body,
@@ -78,10 +81,13 @@ impl<S: Socket> Relay<'_, S> {
             Request::HandOver => self.backend.hand_over_refused(body),
             Request::TellIdentity => {
                 // The function is gone, or may not be called any more.
-                self.backend.spoiled.get_or_insert("it could not be told whose it is");
+                self.backend.lending.spoiled.get_or_insert("it could not be told whose it is");
             }
             Request::InjectedPrepare if self.backend.leaves_anothers_statement(body) => {
-                self.backend.spoiled.get_or_insert("it may have another session's statement");
+                self.backend
+                    .lending
+                    .spoiled
+                    .get_or_insert("it may have another session's statement");
                 self.part_for_failed_query(
                     "a prepared statement of another session could not be deallocated",
                     body,
@@ -119,18 +125,18 @@ impl<S: Socket> Relay<'_, S> {
         ) = (owed, is_stale_or_lost(body))
         {
             // The next client that uses it prepares it anew.
-            self.backend.statements.mark_stale(statement);
+            self.backend.prepared.statements.mark_stale(statement);
             if matches!(owed, Request::InjectedSettings { .. }) {
                 // What has taken ours away has taken all.
-                self.backend.statements.mark_stale_since(0);
+                self.backend.prepared.statements.mark_stale_since(0);
             }
             healing = relayed.whole
                 && self.client.is_some()
                 && !matches!(owed, Request::DescribeStatement { .. })
-                && self.backend.replay.refused(body);
+                && self.backend.prepared.replay.refused(body);
         }
-        if self.backend.replay.is_checking() && owed.is_injected() {
-            self.backend.replay.check_failed();
+        if self.backend.prepared.replay.is_checking() && owed.is_injected() {
+            self.backend.prepared.replay.check_failed();
             healing = true;
         }
         healing
@@ -163,9 +169,9 @@ impl<S: Socket> Relay<'_, S> {
             }
             Some(_) => {}
         }
-        self.backend.drawn.discard_again(); // what was to do that may be ignored
-        if undone.touches_unnamed && self.backend.unnamed.since() <= erring {
-            self.backend.unnamed.forget();
+        self.backend.known.drawn.discard_again(); // what was to do that may be ignored
+        if undone.touches_unnamed && self.backend.prepared.unnamed.since() <= erring {
+            self.backend.prepared.unnamed.forget();
         }
         // The unnamed statement that the server still has is the one before those it ignored.
         if let (Some(client), Some(before)) = (&mut self.client, undone.unnamed) {
@@ -183,7 +189,12 @@ impl<S: Socket> Relay<'_, S> {
         if let Some(refusal) = undone.refusal {
             return Fate::Replace(refusal);
         }
-        match self.backend.longer_parse.take_if(|(serial, _)| Some(*serial) == undone.parse) {
+        match self
+            .backend
+            .prepared
+            .longer_parse
+            .take_if(|(serial, _)| Some(*serial) == undone.parse)
+        {
             Some((_, longer)) => in_own_text(body, &longer, relayed),
             None => self.under_own_name(owed, body, relayed),
         }
@@ -218,10 +229,10 @@ impl<S: Socket> Relay<'_, S> {
         match ignored.owed {
             Request::Parse { statement, .. } | Request::InjectedParse { statement } => {
                 let pipeline = self.backend.requests.answered_pipeline();
-                self.backend.statements.remove(statement, pipeline);
+                self.backend.prepared.statements.remove(statement, pipeline);
             }
             // A Close of ours was ignored: the statement is still there.
-            Request::Injected => self.backend.uncertain = true,
+            Request::Injected => self.backend.prepared.uncertain = true,
             _ => {}
         }
         if let Request::Parse { serial, statement: 0 } | Request::Unnaming { serial } = ignored.owed
@@ -301,7 +312,7 @@ impl<S: Socket> Relay<'_, S> {
         {
             client.note_missed_sql(body);
         }
-        if self.backend.by_sql.is_none() || owed.is_injected() || !relayed.whole {
+        if self.backend.prepared.by_sql.is_none() || owed.is_injected() || !relayed.whole {
             return fate;
         }
         match (self.backend.error_stood_in_for(body), &fate) {
@@ -345,7 +356,9 @@ impl<S: Socket> Backend<S> {
     /// client that keeps its server connection anyway; nor where a Sync that crossed with the error may
     /// be answered yet, for it would be one too many.
     pub(in crate::engine) fn owes_failed_pipeline_a_sync(&self, pinned: bool) -> bool {
-        !pinned && self.status == TransactionStatus::Idle && !self.requests.has_syncs_in_doubt()
+        !pinned
+            && self.from_server.status == TransactionStatus::Idle
+            && !self.requests.has_syncs_in_doubt()
     }
 }
 

@@ -45,7 +45,7 @@ impl<S: Socket> Relay<'_, S> {
         if message == kind::ERROR {
             if is_fatal(body) {
                 // Whatever it answers, it is the last that the client hears.
-                self.backend.gone = true;
+                self.backend.from_server.gone = true;
                 return Ok(Fate::Pass);
             }
             let fate = self.error(owed, body, relayed)?;
@@ -70,7 +70,7 @@ impl<S: Socket> Relay<'_, S> {
             self.completed(owed, body);
         }
         if !owed.is_injected() {
-            self.backend.replay.forget();
+            self.backend.prepared.replay.forget();
         }
         if let Request::DescribeStatement { .. } | Request::DescribePortal = owed {
             self.note_description(owed, message, body);
@@ -99,12 +99,12 @@ impl<S: Socket> Relay<'_, S> {
         }
         if message == kind::NOTICE {
             if let Some(Request::Parse { statement, .. }) = self.backend.requests.front() {
-                self.backend.statements.note(statement);
+                self.backend.prepared.statements.note(statement);
             }
             let ours = self.backend.requests.front().is_some_and(Request::is_injected);
             return Ok(if ours { Fate::Skip } else { Fate::Pass });
         }
-        let process = self.backend.process;
+        let process = self.backend.process();
         let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
         if client.is_session_mode() {
             return Ok(Fate::Pass);
@@ -124,14 +124,14 @@ impl<S: Socket> Relay<'_, S> {
     /// A message while nothing is outstanding.
     fn out_of_the_blue(&mut self, message: u8, body: &[u8]) -> Result<Fate, &'static str> {
         if message == kind::ERROR && is_fatal(body) {
-            self.backend.gone = true; // the connection ends
+            self.backend.from_server.gone = true; // the connection ends
             return Ok(Fate::Pass);
         }
         if message == kind::READY_FOR_QUERY && self.backend.requests.take_ready_in_doubt() {
             if let [status] = body
                 && let Some(status) = TransactionStatus::from_byte(*status)
             {
-                self.backend.status = status;
+                self.backend.from_server.status = status;
             }
             return Ok(Fate::Pass);
         }
@@ -239,8 +239,8 @@ impl<S: Socket> Relay<'_, S> {
     /// A command has been completed, as this tag says.
     fn completed(&mut self, owed: Request, tag: &[u8]) {
         self.backend.requests.copy_ended();
-        if self.backend.at_stake.has_start_values() && changes_start_values(tag) {
-            self.backend.at_stake.start_values_changed();
+        if self.backend.known.at_stake.has_start_values() && changes_start_values(tag) {
+            self.backend.known.at_stake.start_values_changed();
         }
         if !owed.is_injected() && (tag == b"DISCARD ALL\0" || tag == b"DEALLOCATE ALL\0") {
             self.forgotten_for_good(tag);
@@ -254,7 +254,7 @@ impl<S: Socket> Relay<'_, S> {
         }
         self.backend.requests.complete();
         if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {
-            self.backend.statements.prove(statement);
+            self.backend.prepared.statements.prove(statement);
         }
     }
 
@@ -270,9 +270,9 @@ impl<S: Socket> Relay<'_, S> {
         };
         match owed {
             Request::DescribeStatement { statement } => {
-                backend.statements.described(statement, shape);
+                backend.prepared.statements.described(statement, shape);
             }
-            _ => backend.statements.described_portal(seen.bound(), shape.rows),
+            _ => backend.prepared.statements.described_portal(seen.bound(), shape.rows),
         }
         if message == kind::PARAMETER_DESCRIPTION {
             seen.parameters(body);
@@ -283,9 +283,9 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The server describes a statement that was prepared for Hawser to look at.
     fn described(&mut self, statement: u64, shape: Shape) {
-        self.backend.replay.now(shape);
+        self.backend.prepared.replay.now(shape);
         if statement != 0 {
-            self.backend.statements.described(statement, shape);
+            self.backend.prepared.statements.described(statement, shape);
         } else if let Some(Change::Compares(comparing)) = self.backend.requests.front_change_mut() {
             let Shape { parameters, rows } = &mut comparing.shape;
             (*parameters, *rows) = (*parameters | shape.parameters, *rows | shape.rows);
@@ -305,7 +305,7 @@ impl<S: Socket> Relay<'_, S> {
         if fits || self.client.is_none() {
             return None;
         }
-        self.backend.unnamed.note_change(waits);
+        self.backend.prepared.unnamed.note_change(waits);
         (!waits).then(|| {
             let error = ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,

@@ -49,15 +49,15 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         self.backend.requests.complete_with_ready();
-        self.backend.status = status;
-        self.backend.new_reports = 0;
+        self.backend.from_server.status = status;
+        self.backend.from_server.new_reports = 0;
         let ends_pipeline = owed.ends_ignoring();
         let unsaid = if ends_pipeline { self.backend.unsaid_within() } else { Vec::new() };
         let reverted = ends_pipeline && self.backend.settle_within();
         if owed.is_injected_query() && owed != Request::InjectedRollback {
             return self.query_of_ours_ended(owed, relayed);
         }
-        if self.backend.replay.is_healing() {
+        if self.backend.prepared.replay.is_healing() {
             relayed.heal = true;
             return Ok(Fate::Skip);
         }
@@ -91,9 +91,9 @@ impl<S: Socket> Relay<'_, S> {
         match owed {
             Request::InjectedQuery => {
                 let next = self.backend.requests.front();
-                self.backend.applying &= next == Some(Request::InjectedQuery);
+                self.backend.session.applying &= next == Some(Request::InjectedQuery);
                 let is_last = next.is_some_and(|next| !next.is_injected_query());
-                if is_last && self.backend.within.is_none() && self.backend.disagrees() {
+                if is_last && self.backend.session.within.is_none() && self.backend.disagrees() {
                     // What the client has sent runs under these: it hears nothing of that.
                     relayed.settings_mismatch = true;
                     return Err(MISMATCH);
@@ -106,7 +106,7 @@ impl<S: Socket> Relay<'_, S> {
             Request::InjectedPrepare => self.backend.prepare_ended(),
             Request::InjectedQuestion => match &mut self.client {
                 Some(client) => client.conclude(self.backend),
-                None => self.backend.unverified = None,
+                None => self.backend.known.unverified = None,
             },
             _ => {}
         }
@@ -115,10 +115,10 @@ impl<S: Socket> Relay<'_, S> {
 
     /// The ROLLBACK has worked that went before the Query that waits.
     fn rolled_back_ahead(&mut self) {
-        self.backend.retries_sql = true;
-        self.backend.transactions += 1;
+        self.backend.prepared.retries_sql = true;
+        self.backend.lending.transactions += 1;
         if let Some(client) = &mut self.client {
-            client.desired = self.backend.applied.clone();
+            client.desired = self.backend.session.applied.clone();
             client.pending_session().unusual_portals.clear();
             client.pending_session().portals.clear();
         }
@@ -127,22 +127,22 @@ impl<S: Socket> Relay<'_, S> {
     /// Closes the server connection's own books, and those of its pool.
     fn close_books(&mut self, owed: Request, now: Time, relayed: &mut Relayed) {
         let backend = &mut *self.backend;
-        let is_idle = backend.status == TransactionStatus::Idle;
+        let is_idle = backend.from_server.status == TransactionStatus::Idle;
         if backend.requests.is_empty() {
-            backend.since = now;
-            backend.vacancy = None;
+            backend.lending.since = now;
+            backend.lending.vacancy = None;
             if is_idle && !backend.requests.is_in_pipeline() {
-                backend.rereading = false;
-                backend.local_path = false;
+                backend.session.rereading = false;
+                backend.session.local_path = false;
             }
         }
         relayed.queries += 1;
         if is_idle {
-            backend.notifies_unheard = true;
-            backend.retries_sql = true; // a table may be there now
-            backend.transactions += 1;
+            backend.known.notifies_unheard = true;
+            backend.prepared.retries_sql = true; // a table may be there now
+            backend.lending.transactions += 1;
             relayed.transactions += 1;
-            let changed = backend.at_stake.settle(!backend.requests.is_empty());
+            let changed = backend.known.at_stake.settle(!backend.requests.is_empty());
             relayed.start_values_changed |= changed.start_values;
             if changed.catalog {
                 backend.pool.expect_other_functions();
@@ -152,7 +152,7 @@ impl<S: Socket> Relay<'_, S> {
             }
         }
         if owed == Request::Query {
-            backend.longer.clear();
+            backend.prepared.longer.clear();
         }
     }
 
@@ -173,7 +173,7 @@ impl<S: Socket> Relay<'_, S> {
         let alone = client.is_session_mode() || client.exclusive;
         if !alone && (reverted || !self.backend.has_fresh_report()) && self.backend.disagrees() {
             relayed.settings_mismatch = true;
-            self.backend.spoiled.get_or_insert(MISMATCH);
+            self.backend.lending.spoiled.get_or_insert(MISMATCH);
             if client.is_pinned() {
                 return Err(MISMATCH);
             }
@@ -184,7 +184,9 @@ impl<S: Socket> Relay<'_, S> {
     /// What becomes of the ReadyForQuery of a client's own.
     fn give_ready(&mut self, relayed: &mut Relayed) -> Fate {
         let Some(client) = &self.client else { return Fate::Skip };
-        if client.mode == PoolMode::Statement && self.backend.status != TransactionStatus::Idle {
+        if client.mode == PoolMode::Statement
+            && self.backend.from_server.status != TransactionStatus::Idle
+        {
             let error = ClientError::fatal(
                 SqlState::FEATURE_NOT_SUPPORTED,
                 "transaction blocks are not allowed in statement pooling mode",
@@ -212,8 +214,8 @@ impl<S: Socket> Relay<'_, S> {
         }
         extra.discarded |= tag == b"DISCARD ALL\0" && extra.discarding.is_some();
         if std::mem::take(&mut extra.forgetting) {
-            self.backend.uncertain = false;
-            self.backend.statements.settle();
+            self.backend.prepared.uncertain = false;
+            self.backend.prepared.statements.settle();
         }
     }
 }
@@ -235,7 +237,7 @@ fn close_session_books<S: Socket>(
     backend: &mut Backend<S>,
     ended: Ended,
 ) -> Vec<u8> {
-    if backend.status == TransactionStatus::Idle && !backend.requests.is_in_pipeline() {
+    if backend.from_server.status == TransactionStatus::Idle && !backend.requests.is_in_pipeline() {
         // Portals end with their transaction.
         if backend.requests.is_empty()
             && let Some(extra) = &mut client.pending_session
@@ -255,14 +257,14 @@ fn close_session_books<S: Socket>(
         let reports = client.pending_session.as_mut().filter(|_| ended.own);
         told = reports.map_or_else(Vec::new, |e| std::mem::take(&mut e.untold_reports));
         told.extend(settle_extra(client, backend, ended.own));
-    } else if client.desired != backend.applied {
-        client.desired = backend.applied.clone();
+    } else if client.desired != backend.session.applied {
+        client.desired = backend.session.applied.clone();
     }
     if let Some(wanted) = wanted {
         client.desired = wanted;
     }
     if client.failed
-        && let Some(doubt) = &mut backend.unverified
+        && let Some(doubt) = &mut backend.known.unverified
     {
         doubt.undone();
     }
@@ -274,28 +276,29 @@ fn close_session_books<S: Socket>(
 fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>) {
     let ended = backend.requests.answered_pipeline() - 1;
     // Which of its Parses came after the change is not known: other clients get none of them.
-    backend.statements.mark_stale_of(ended);
+    backend.prepared.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|parsed| parsed.may_follow(ended));
     for named in names.filter(|named| named.behind && named.pipeline == ended) {
         let before = named.statement.clone();
-        named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
+        named.statement =
+            backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);
     }
-    if may_follow(backend.unnamed.parsed_in())
+    if may_follow(backend.prepared.unnamed.parsed_in())
         && let Some(unnamed) = &client.unnamed
-        && backend.unnamed.is(Some(unnamed))
+        && backend.prepared.unnamed.is(Some(unnamed))
     {
-        let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
-        let again = unnamed.under(backend.applied.clone(), effects);
+        let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
+        let again = unnamed.under(backend.session.applied.clone(), effects);
         client.unnamed = Some(again.clone());
-        backend.unnamed.restate(again);
+        backend.prepared.unnamed.restate(again);
     }
     // The same for those that come back if what has taken their place fails.
     let mut requests = std::mem::take(&mut backend.requests);
     for before in requests.displaced_mut().filter(|before| may_follow(before.parsed)) {
         if let Some(unnamed) = &before.unnamed {
-            let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
-            let again = unnamed.under(backend.applied.clone(), effects);
+            let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
+            let again = unnamed.under(backend.session.applied.clone(), effects);
             before.unnamed = Some(again);
         }
     }
@@ -337,8 +340,9 @@ impl<S: Socket> Backend<S> {
     /// What the text in the body of a Parse does under these settings.
     pub(in crate::engine) fn effects_of_body(&self, body: &[u8], settings: &Settings) -> Effects {
         let text = text_of(body);
-        let options = self.reading.with(|name| settings.get(name));
-        let effects = Effects::of_text(text, options, |name| self.parameters.get(name).is_some());
+        let options = self.session.reading.with(|name| settings.get(name));
+        let effects =
+            Effects::of_text(text, options, |name| self.session.parameters.get(name).is_some());
         self.with_functions(text, effects)
     }
 }
@@ -347,7 +351,8 @@ impl<S: Socket> Backend<S> {
 /// value than the one that a RESET gives.
 fn set_after_all<S: Socket>(backend: &Backend<S>, set_again: &[Box<[u8]>], name: &[u8]) -> bool {
     set_again.iter().any(|again| again.eq_ignore_ascii_case(name))
-        || (backend.parameters.get(name).is_some() && backend.applied.get(name).is_some())
+        || (backend.session.parameters.get(name).is_some()
+            && backend.session.applied.get(name).is_some())
 }
 
 /// A RESET or DISCARD ALL that has worked.
@@ -380,8 +385,8 @@ impl Reset<'_> {
         backend: &Backend<S>,
         start: &Settings,
     ) -> (SettingsBuilder, SettingsBuilder) {
-        let mut applied = SettingsBuilder::from(&backend.applied);
-        for name in names.iter().filter(|name| backend.parameters.get(name).is_none()) {
+        let mut applied = SettingsBuilder::from(&backend.session.applied);
+        for name in names.iter().filter(|name| backend.session.parameters.get(name).is_none()) {
             applied.remove(name);
         }
         let mut desired = applied.clone();
@@ -399,20 +404,20 @@ impl Reset<'_> {
         backend: &Backend<S>,
         start: &Settings,
     ) -> (SettingsBuilder, SettingsBuilder) {
-        let mut applied = SettingsBuilder::from(&backend.applied);
+        let mut applied = SettingsBuilder::from(&backend.session.applied);
         let keeps = |name: &[u8]| !self.discards && KEPT_BY_RESET_ALL.contains(&name);
-        for (name, _) in backend.applied.iter().filter(|(name, _)| !keeps(name)) {
+        for (name, _) in backend.session.applied.iter().filter(|(name, _)| !keeps(name)) {
             if is_custom(name) {
                 applied.set(name, b""); // the name itself stays
-            } else if backend.parameters.get(name).is_none() {
+            } else if backend.session.parameters.get(name).is_none() {
                 applied.remove(name);
             }
         }
         let mut desired = SettingsBuilder::from(start);
-        for (name, _) in backend.applied.iter().filter(|(name, _)| is_custom(name)) {
+        for (name, _) in backend.session.applied.iter().filter(|(name, _)| is_custom(name)) {
             desired.set(name, start.get(name).unwrap_or_default());
         }
-        for (name, value) in backend.applied.iter().filter(|(name, _)| keeps(name)) {
+        for (name, value) in backend.session.applied.iter().filter(|(name, _)| keeps(name)) {
             desired.set(name, value);
         }
         if self.discards {
@@ -421,10 +426,10 @@ impl Reset<'_> {
             }
         }
         let settable = |name: &[u8]| !ServerParameters::is_fixed(name);
-        let pairs = backend.parameters.pairs.iter();
+        let pairs = backend.session.parameters.pairs.iter();
         for (name, value) in pairs.filter(|(name, _)| settable(name)) {
             if set_after_all(backend, &self.set_again, name) {
-                desired.set(name, backend.applied.get(name).unwrap_or(value));
+                desired.set(name, backend.session.applied.get(name).unwrap_or(value));
             }
         }
         (applied, desired)
@@ -439,7 +444,8 @@ fn reports_due<S: Socket>(
 ) -> Vec<u8> {
     let mut told = Vec::new();
     // (Who it is, the server has told it.)
-    let settable = backend.parameters.pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
+    let settable =
+        backend.session.parameters.pairs.iter().filter(|(n, _)| !ServerParameters::is_fixed(n));
     for (name, own) in settable {
         let now = desired.get(name).unwrap_or(own);
         if now != believed.get(name).unwrap_or(own) {
@@ -467,7 +473,7 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
     // In a transaction the UNLISTEN may still be rolled back: the pin stays.
     let unlistened = std::mem::take(&mut extra.unlistening)
         && !failed
-        && backend.status == TransactionStatus::Idle;
+        && backend.from_server.status == TransactionStatus::Idle;
     if worked && let Some(listening) = &mut extra.listening {
         listening.discard();
     }
@@ -475,8 +481,8 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
         client.pins = client.pins.union(pins);
     } else if worked {
         extra.by_sql = None;
-        backend.by_sql = None;
-        if let Some(doubt) = &mut backend.unverified {
+        backend.prepared.by_sql = None;
+        if let Some(doubt) = &mut backend.known.unverified {
             doubt.discarded();
         }
     }
@@ -484,8 +490,8 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
         client.pins.remove(Part::Listen);
     }
     if forgetting && !failed {
-        backend.uncertain = false;
-        backend.statements.settle();
+        backend.prepared.uncertain = false;
+        backend.prepared.statements.settle();
     }
     let untold = extra.untold.take();
     let mut believed = std::mem::take(&mut client.desired);
@@ -494,12 +500,12 @@ fn settle_extra<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>, own
         believed = before;
     }
     if failed || nothing_done || resetting == Resetting::No {
-        client.desired = backend.applied.clone();
+        client.desired = backend.session.applied.clone();
     } else {
         let reset = Reset { resetting: &resetting, discards: worked, set_again };
         let (applied, desired) = reset.settings(backend, &client.record.start);
         let mut interner = backend.pool.interner();
-        backend.applied = interner.share(applied.build());
+        backend.session.applied = interner.share(applied.build());
         client.desired = interner.share(desired.build());
     }
     let told = if tells { reports_due(&client.desired, &believed, backend) } else { Vec::new() };

@@ -21,19 +21,19 @@ use crate::wire::{TransactionStatus, build};
 impl<S: Socket> Backend<S> {
     /// The role whose session it is.
     pub(in crate::engine) fn role(&self) -> &str {
-        self.hand_over.as_ref().map_or(&self.pool.user, |hand_over| &hand_over.user)
+        self.owner.hand_over.as_ref().map_or(&self.pool.user, |hand_over| &hand_over.user)
     }
 
     /// The number of these own values of the session's.
     pub(in crate::engine) fn basis_of(&self, parameters: &Arc<ServerParameters>) -> Basis {
-        basis_of(&self.pool, self.hand_over.as_deref(), parameters)
+        basis_of(&self.pool, self.owner.hand_over.as_deref(), parameters)
     }
 
     /// Whether the user is a superuser.
     pub(in crate::engine) fn is_of_superuser(&self) -> bool {
-        match &self.hand_over {
+        match &self.owner.hand_over {
             Some(hand_over) => *hand_over.is_superuser == *b"on",
-            None => self.parameters.get(b"is_superuser") == Some(b"on"),
+            None => self.session.parameters.get(b"is_superuser") == Some(b"on"),
         }
     }
 
@@ -44,10 +44,10 @@ impl<S: Socket> Backend<S> {
 
     /// Whether it is this client's, as far as hand-overs make it that.
     pub(in crate::engine) fn is_handed_to(&self, client: ClientId) -> bool {
-        if !self.shared {
+        if !self.owner.shared {
             return true;
         }
-        let hand_over = self.hand_over.as_ref();
+        let hand_over = self.owner.hand_over.as_ref();
         hand_over.is_some_and(|hand_over| {
             hand_over.client == Some(client) && hand_over.under_way.is_none()
         })
@@ -55,8 +55,8 @@ impl<S: Socket> Backend<S> {
 
     /// Whether this is the number of the function that only the pooler calls.
     pub(in crate::engine) fn is_hand_over(&self, function: u32) -> bool {
-        self.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
-            || self.client_identity.as_ref().is_some_and(|told| told.is_of(function))
+        self.owner.hand_over.as_ref().is_some_and(|hand_over| hand_over.key.function == function)
+            || self.owner.client_identity.as_ref().is_some_and(|told| told.is_of(function))
     }
 
     /// Sees to it that the session is this client's. `true` if that is under way: nothing of the
@@ -80,7 +80,7 @@ impl<S: Socket> Backend<S> {
         let at_rest = self.is_at_rest();
         let clean = self.has_own_settings_only();
         let Some(user) = about.user() else { return Err(Halt::Refused(is_the_poolers())) };
-        let Some(hand_over) = self.hand_over.as_mut().filter(|_| at_rest) else {
+        let Some(hand_over) = self.owner.hand_over.as_mut().filter(|_| at_rest) else {
             return Err(Halt::BackendLost("it could not be handed over to its client"));
         };
         let mut out = Vec::with_capacity(256);
@@ -100,14 +100,14 @@ impl<S: Socket> Backend<S> {
             ahead.append(&mut out);
             out = ahead;
             let mut left = SettingsBuilder::new();
-            for (name, value) in self.applied.iter() {
+            for (name, value) in self.session.applied.iter() {
                 if is_custom(name) {
                     left.set(name, b""); // the name itself stays
                 } else if matches!(name, b"role" | b"session_authorization") {
                     left.set(name, value);
                 }
             }
-            self.applied = left.build();
+            self.session.applied = left.build();
         }
         self.request(Request::HandOver);
         self.send(&out)?;
@@ -121,7 +121,7 @@ impl<S: Socket> Backend<S> {
         value: &[u8],
     ) -> Result<(), &'static str> {
         self.note_authorization(name, value);
-        let under_way = self.hand_over.as_mut().and_then(|h| h.under_way.as_mut());
+        let under_way = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut());
         let Some(under_way) = under_way else { return Ok(()) };
         if under_way.reported.len() >= REPORTED_MAX {
             return Err("the server reported too many settings of a user");
@@ -132,7 +132,7 @@ impl<S: Socket> Backend<S> {
 
     /// The server says whose session it is.
     pub(in crate::engine) fn note_authorization(&mut self, name: &[u8], value: &[u8]) {
-        let Some(hand_over) = &mut self.hand_over else { return };
+        let Some(hand_over) = &mut self.owner.hand_over else { return };
         match name {
             b"session_authorization" => hand_over.authorization = value.into(),
             b"is_superuser" => hand_over.is_superuser = value.into(),
@@ -142,7 +142,7 @@ impl<S: Socket> Backend<S> {
 
     /// The function has come to its end.
     pub(in crate::engine) fn hand_over_answered(&mut self) {
-        if let Some(under_way) = self.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+        if let Some(under_way) = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
             under_way.answered = true;
         }
     }
@@ -159,12 +159,12 @@ impl<S: Socket> Backend<S> {
             SqlState::INSUFFICIENT_PRIVILEGE, // no CONNECT, a superuser
         ];
         if !expected.contains(&code) {
-            self.spoiled.get_or_insert("it could not be handed over to a client");
+            self.lending.spoiled.get_or_insert("it could not be handed over to a client");
         }
         let message = words(b'M').unwrap_or_else(|| "the server gave no reason".to_owned());
         let mut error = ClientError::fatal(code, message);
         (error.detail, error.hint, error.of_server) = (words(b'D'), words(b'H'), true);
-        if let Some(under_way) = self.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
+        if let Some(under_way) = self.owner.hand_over.as_mut().and_then(|h| h.under_way.as_mut()) {
             under_way.refused = Some(error);
         }
     }
@@ -172,8 +172,8 @@ impl<S: Socket> Backend<S> {
     /// A hand-over has come to its end. `Err`: whose session it is cannot be told.
     pub(in crate::engine) fn hand_over_ended(&mut self) -> Result<Outcome, &'static str> {
         const ODD: &str = "the server did not do what a hand-over asks for";
-        let idle = self.status == TransactionStatus::Idle;
-        let Some(hand_over) = &mut self.hand_over else { return Err(ODD) };
+        let idle = self.from_server.status == TransactionStatus::Idle;
+        let Some(hand_over) = &mut self.owner.hand_over else { return Err(ODD) };
         let Some(under_way) = hand_over.under_way.take() else { return Err(ODD) };
         if let Some(error) = under_way.refused {
             return if idle { Ok(Err(error)) } else { Err(ODD) };
@@ -185,7 +185,7 @@ impl<S: Socket> Backend<S> {
             return Err(ODD);
         }
         (hand_over.user, hand_over.client) = (under_way.user, Some(under_way.client));
-        let mut parameters = self.parameters.clone();
+        let mut parameters = self.session.parameters.clone();
         for (name, value) in &under_way.reported {
             if !ServerParameters::is_fixed(name) && parameters.get(name) != Some(&**value) {
                 Arc::make_mut(&mut parameters).set(name, value);
@@ -193,12 +193,12 @@ impl<S: Socket> Backend<S> {
         }
         self.take_parameters(parameters);
         // SET ROLE and SET SESSION AUTHORIZATION end with it.
-        let mut applied = SettingsBuilder::from(&self.applied);
+        let mut applied = SettingsBuilder::from(&self.session.applied);
         applied.remove(b"role");
         applied.remove(b"session_authorization");
-        self.applied = self.pool.interner().share(applied.build());
+        self.session.applied = self.pool.interner().share(applied.build());
         self.begin_reports();
-        if self.basis == Basis::UNKNOWN {
+        if self.session.basis == Basis::UNKNOWN {
             return Ok(Err(too_many_users()));
         }
         Ok(Ok(()))
@@ -206,8 +206,8 @@ impl<S: Socket> Backend<S> {
 
     /// What the server has told its client at the login, if this is its session.
     fn greet_as_own(&self, client: &Client<S>, out: &mut Vec<u8>, told: &[Parameter]) {
-        let hand_over = self.hand_over.as_ref();
-        for (name, own) in &self.parameters.pairs {
+        let hand_over = self.owner.hand_over.as_ref();
+        for (name, own) in &self.session.parameters.pairs {
             let said = hand_over.and_then(|hand_over| match &**name {
                 b"session_authorization" => Some(&*hand_over.authorization),
                 b"is_superuser" => Some(&*hand_over.is_superuser),
@@ -241,9 +241,9 @@ impl<S: Socket> Client<S> {
     /// Its session begins on this backend, which has been handed over to it: what it has not asked
     /// for has the values of its user. Returns what it is due if it has been greeted already.
     fn begin_on(&mut self, backend: &Backend<S>) -> Vec<u8> {
-        self.basis = backend.basis;
+        self.basis = backend.session.basis;
         let mut start = SettingsBuilder::from(&self.record.start);
-        for (name, own) in backend.parameters.settable() {
+        for (name, own) in backend.session.parameters.settable() {
             if self.record.start.get(name) == Some(own) {
                 start.remove(name);
             }

@@ -243,7 +243,7 @@ impl<S: Socket> Engine<S> {
     pub(super) fn has_left<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let own = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let process = client.backend.as_ref().map_or(0, |backend| backend.process);
+        let process = client.backend.as_ref().map_or(0, |backend| backend.process());
         let Some(listening) = client.listening() else { return };
         let fenced = !listening.joining.is_empty();
         if !listening.joining_ahead || !listening.keep_heard_by_both() {
@@ -369,7 +369,7 @@ impl<S: Socket> Engine<S> {
         self.ask_hub(host, &pool, ask);
         let process = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let own = client.backend.as_ref().map_or(0, |backend| backend.process);
+        let own = client.backend.as_ref().map_or(0, |backend| backend.process());
         client.pins.insert(Part::Listen);
         if let Some(listening) = client.listening() {
             listening.joining.clear();

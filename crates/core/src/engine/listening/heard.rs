@@ -85,7 +85,7 @@ impl<S: Socket> Engine<S> {
             let own = self.process_of(slot);
             let Some(client) = self.clients.get_mut(slot) else { continue };
             let sends = client.stage() != Stage::Cleaning
-                && client.backend.as_ref().is_some_and(|b| b.process == notification.process);
+                && client.backend.as_ref().is_some_and(|b| b.process() == notification.process);
             let Some(listening) = client.listening() else { continue };
             let behind = matches!(listening.stage, Stage::Leaving { marked: true, .. });
             let returned = matches!(listening.stage, Stage::Returning { marked: true, .. });

@@ -41,7 +41,7 @@ impl<S: Socket> Client<S> {
         };
         let mut channels = listening.channels.iter();
         let standby = self.backend.as_ref().is_none_or(|backend| {
-            backend.parameters.get(b"in_hot_standby").is_some_and(|value| value == b"on")
+            backend.session.parameters.get(b"in_hot_standby").is_some_and(|value| value == b"on")
         });
         self.pins.contains(Part::Listen)
             && !by_name
@@ -85,7 +85,7 @@ impl<S: Socket> Engine<S> {
     pub(super) fn has_returned<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let own = self.process_of(slot);
         let Some(client) = self.clients.get_mut(slot) else { return };
-        let process = client.backend.as_ref().map_or(0, |backend| backend.process);
+        let process = client.backend.as_ref().map_or(0, |backend| backend.process());
         let pool = client.pool;
         let Some(listening) = client.listening() else { return };
         // These count, though the listening connection ends listening.

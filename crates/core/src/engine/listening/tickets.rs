@@ -70,7 +70,7 @@ impl<S: Socket> Engine<S> {
             return true;
         }
         let unclean = client.has_channels()
-            && client.backend.as_ref().is_some_and(|b| b.notifies_unheard && b.is_at_rest());
+            && client.backend.as_ref().is_some_and(|b| b.known.notifies_unheard && b.is_at_rest());
         if unclean {
             self.wait_for_hub(host, slot, Stage::Cleaning, Ask::default());
         }
@@ -112,7 +112,7 @@ impl<S: Socket> Engine<S> {
         match stage {
             Stage::Cleaning | Stage::Fencing => {
                 if let Some(backend) = &mut client.backend {
-                    backend.notifies_unheard = false;
+                    backend.known.notifies_unheard = false;
                 }
                 self.release_answer(host, ticket.slot, now);
             }
@@ -138,10 +138,10 @@ impl<S: Socket> Engine<S> {
             return;
         };
         let Some(backend) = &mut client.backend else { return };
-        if backend.process != process {
+        if backend.process() != process {
             return; // nobody else's counts
         }
-        backend.notifies_unheard = false;
+        backend.known.notifies_unheard = false;
         let returns = matches!(stage, Stage::Returning { .. });
         if let Some(listening) = client.listening() {
             listening.stage = match returns {
@@ -203,7 +203,7 @@ impl<S: Socket> Engine<S> {
                 if stage != Stage::AtRest
                     && let Some(backend) = &mut client.backend
                 {
-                    backend.reset_due = Reset::All; // it may listen yet
+                    backend.lending.reset_due = Reset::All; // it may listen yet
                 }
                 // Whoever listens from now on is the first again.
                 let ask = self.change_channels(slot, &BTreeSet::new());

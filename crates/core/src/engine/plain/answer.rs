@@ -67,8 +67,8 @@ impl<S: Socket> Relay<'_, S> {
         let backend = &*self.backend;
         if !self.has_plain_lane
             || self.client.is_none()
-            || backend.receiving_rest > 0
-            || backend.at_stake.has_start_values()
+            || backend.from_server.receiving_rest > 0
+            || backend.known.at_stake.has_start_values()
         {
             return None;
         }
@@ -81,7 +81,7 @@ impl<S: Socket> Relay<'_, S> {
     pub(in crate::engine) fn pass_plain_answer(&mut self) -> usize {
         let Some(owed) = self.owed_for_plain() else { return 0 };
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
-        self.backend.replay.forget();
+        self.backend.prepared.replay.forget();
         if owed.parses {
             self.backend.requests.complete();
         }

@@ -18,14 +18,14 @@ impl<S: Socket> Backend<S> {
         insertions: &[Insertion],
         utf8: bool,
     ) {
-        self.longer.clear();
+        self.prepared.longer.clear();
         for insertion in insertions {
             self.request(Request::Statements(insertion.behind));
             for _ in &insertion.statements {
                 self.request(Request::InjectedStatement);
             }
             let by = insertion.statements.iter().map(|made| 1 + characters(made, utf8)).sum();
-            self.longer.push(Longer { at: characters(&text[..insertion.at], utf8), by });
+            self.prepared.longer.push(Longer { at: characters(&text[..insertion.at], utf8), by });
         }
         self.request(Request::Query);
     }
@@ -37,8 +37,8 @@ impl<S: Socket> Backend<S> {
         replaced: &[Replacement],
         utf8: bool,
     ) {
-        self.longer.extend(lengthened(text, replaced, utf8));
-        self.longer.sort_by_key(|longer| longer.at);
+        self.prepared.longer.extend(lengthened(text, replaced, utf8));
+        self.prepared.longer.sort_by_key(|longer| longer.at);
     }
 }
 

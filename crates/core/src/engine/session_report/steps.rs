@@ -35,8 +35,8 @@ impl<S: Socket> Backend<S> {
     /// may have changed any since the report.
     #[inline]
     pub(in crate::engine) fn disagrees(&mut self) -> bool {
-        let Some(exact) = &self.session_report else { return false };
-        if !exact.fresh && exact.compared.is_shared_with(&self.applied) {
+        let Some(exact) = &self.known.session_report else { return false };
+        if !exact.fresh && exact.compared.is_shared_with(&self.session.applied) {
             return false;
         }
         self.compare_with_report()
@@ -44,9 +44,9 @@ impl<S: Socket> Backend<S> {
 
     #[cold]
     fn compare_with_report(&mut self) -> bool {
-        let Some(exact) = &self.session_report else { return false };
-        let in_doubt = self.shared
-            || self.unverified.is_some()
+        let Some(exact) = &self.known.session_report else { return false };
+        let in_doubt = self.owner.shared
+            || self.known.unverified.is_some()
             || exact.stays
             || exact.untold
             || exact.report.is_cut
@@ -61,17 +61,17 @@ impl<S: Socket> Backend<S> {
                 there => significant(name, there.flatten()) == significant(name, Some(value)),
             }
         };
-        let known = self.applied.iter().filter(|(name, _)| is_compared(name));
+        let known = self.session.applied.iter().filter(|(name, _)| is_compared(name));
         let mut lost = known.filter(|(name, _)| !self.tells_of(name));
         let differs = lost.any(|(name, value)| !reported(name, value))
             || exact.report.settings.iter().any(|set| {
                 is_compared(&set.name)
-                    && self.applied.get(&set.name).is_none()
+                    && self.session.applied.get(&set.name).is_none()
                     && exact.nobodys.setting(&set.name) != Some(set)
                     && !reported(&set.name, b"")
             });
-        let applied = self.applied.clone();
-        if let Some(exact) = self.session_report.as_mut().filter(|_| !differs) {
+        let applied = self.session.applied.clone();
+        if let Some(exact) = self.known.session_report.as_mut().filter(|_| !differs) {
             exact.compared = applied;
         }
         differs
@@ -79,12 +79,12 @@ impl<S: Socket> Backend<S> {
 
     /// Whether a report has come that has not been looked at.
     pub(in crate::engine) fn has_fresh_report(&self) -> bool {
-        self.session_report.as_ref().is_some_and(|exact| exact.fresh)
+        self.known.session_report.as_ref().is_some_and(|exact| exact.fresh)
     }
 
     /// A report has come. `Err`: it is none, and nothing is believed of this connection any more.
     pub(in crate::engine) fn take_report(&mut self, text: &[u8]) -> Result<(), ReportError> {
-        let Some(exact) = &mut self.session_report else { return Ok(()) };
+        let Some(exact) = &mut self.known.session_report else { return Ok(()) };
         match Report::read(text) {
             Ok(report) => {
                 exact.report = report;
@@ -92,8 +92,8 @@ impl<S: Socket> Backend<S> {
                 Ok(())
             }
             Err(error) => {
-                self.session_report = None;
-                self.spoiled.get_or_insert("its server reported what cannot be read");
+                self.known.session_report = None;
+                self.lending.spoiled.get_or_insert("its server reported what cannot be read");
                 Err(error)
             }
         }
@@ -102,7 +102,9 @@ impl<S: Socket> Backend<S> {
     /// It has come to rest without a client, or is to have its first: what it has by now is nobody's.
     /// What no command undoes, a client has left that was gone before the report came.
     pub(in crate::engine) fn leave_to_nobody(&mut self, to_its_first: bool) {
-        let Some(mut exact) = self.session_report.take_if(|exact| exact.fresh) else { return };
+        let Some(mut exact) = self.known.session_report.take_if(|exact| exact.fresh) else {
+            return;
+        };
         let left = exact.report.parts.minus(exact.nobodys.parts);
         if !to_its_first && (exact.report.is_cut || Policy::pooler().must_close_with(left)) {
             self.spoil_for_good();
@@ -111,33 +113,33 @@ impl<S: Socket> Backend<S> {
         exact.since = self.requests.pipeline();
         exact.drawn_by = exact.drawn_by.filter(|by| Some(*by) == exact.holder);
         self.note_reported_names(&mut exact);
-        exact.nobodys = beside(&exact.report, &self.applied);
-        if self.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
+        exact.nobodys = beside(&exact.report, &self.session.applied);
+        if self.prepared.by_sql.is_some() && self.has_sql_statements(&exact.report.statements) {
             exact.nobodys.parts.remove(Part::SqlStatement);
         }
-        self.session_report = Some(exact);
+        self.known.session_report = Some(exact);
     }
 
     /// It has been handed over: what it has by now is its user's own. (Custom names of a user's own
     /// settings stay behind with an empty value, and are not reckoned with.)
     pub(in crate::engine) fn begin_reports(&mut self) {
-        let Some(exact) = &mut self.session_report else { return };
+        let Some(exact) = &mut self.known.session_report else { return };
         (exact.fresh, exact.untold, exact.stays) = (false, false, false);
         exact.since = self.requests.pipeline();
         exact.noted.clone_from(&exact.report.names);
-        exact.nobodys = beside(&exact.report, &self.applied);
+        exact.nobodys = beside(&exact.report, &self.session.applied);
     }
 
     /// Whether all settings certainly have the values that they have by themselves.
     pub(in crate::engine) fn has_own_settings_only(&self) -> bool {
-        let report = self.session_report.as_ref().map(|exact| &exact.report);
-        self.applied.is_empty()
+        let report = self.known.session_report.as_ref().map(|exact| &exact.report);
+        self.session.applied.is_empty()
             && report.is_some_and(|report| !report.is_cut && report.settings.is_empty())
     }
 
     /// A client that was gone before the report came has left something that a reset takes off.
     pub(in crate::engine) fn has_left_overs(&self) -> bool {
-        let Some(exact) = self.session_report.as_ref().filter(|exact| exact.fresh) else {
+        let Some(exact) = self.known.session_report.as_ref().filter(|exact| exact.fresh) else {
             return false;
         };
         let mut left = exact.report.parts.minus(exact.nobodys.parts);
@@ -145,12 +147,12 @@ impl<S: Socket> Backend<S> {
             left.remove(Part::SqlStatement); // who is next has them taken away
         }
         let set = exact.report.settings.iter().any(|set| {
-            let known = self.applied.get(&set.name);
+            let known = self.session.applied.get(&set.name);
             (known.is_some() || exact.nobodys.setting(&set.name) != Some(set))
                 && !self.tells_of(&set.name)
                 && known != set.value.as_deref()
         });
-        let reset = self.applied.iter().any(|(name, value)| {
+        let reset = self.session.applied.iter().any(|(name, value)| {
             let stays = is_custom(name) && value.is_empty();
             !stays && !self.tells_of(name) && exact.report.setting(name).is_none()
         });
@@ -159,14 +161,14 @@ impl<S: Socket> Backend<S> {
 
     /// Whether its server's word on statements of PREPARE is about its client's alone.
     pub(in crate::engine) fn tells_all_statements(&self) -> bool {
-        let exact = self.session_report.as_ref();
+        let exact = self.known.session_report.as_ref();
         exact.is_some_and(|exact| exact.covered().contains(Part::SqlStatement))
     }
 
     /// This client has it from now on.
     pub(in crate::engine) fn is_lent_to(&mut self, client: ClientId) {
         self.ahead.forget_outcome();
-        if let Some(exact) = &mut self.session_report {
+        if let Some(exact) = &mut self.known.session_report {
             exact.holder = Some(client);
             exact.asks = false;
             exact.changed.clear();
@@ -180,7 +182,7 @@ impl<S: Socket> Backend<S> {
         was_own: bool,
         is_own: bool,
     ) {
-        let Some(exact) = &mut self.session_report else { return };
+        let Some(exact) = &mut self.known.session_report else { return };
         match exact.changed.iter_mut().find(|changed| *changed.name == *name) {
             Some(changed) => changed.is_own = is_own,
             None => exact.changed.push(Changed { name: name.into(), was_own, is_own }),
@@ -207,7 +209,7 @@ impl<S: Socket> Backend<S> {
         &self,
         asks: impl FnOnce() -> bool,
     ) -> Option<bool> {
-        let exact = self.session_report.as_ref()?;
+        let exact = self.known.session_report.as_ref()?;
         let own = exact.drawn_by.is_some() && exact.drawn_by == exact.holder;
         Some(exact.may_draw() && (!own || (exact.asked && !asks())))
     }
@@ -215,40 +217,45 @@ impl<S: Socket> Backend<S> {
     /// Its client, not one of session mode, asks for currval or lastval. Whether the server's report
     /// sees to the rest.
     pub(in crate::engine) fn asks_for_sequences(&mut self) -> bool {
-        let Some(exact) = &mut self.session_report else { return false };
+        let Some(exact) = &mut self.known.session_report else { return false };
         exact.asks = true;
         true
     }
 
     /// Its client has kept it to ask for what it drew, and has not asked.
     pub(in crate::engine) fn note_unasked(&mut self) {
-        self.pool.asking.note_waste(self.drawn.text());
-        if let Some(exact) = &mut self.session_report {
+        self.pool.asking.note_waste(self.known.drawn.text());
+        if let Some(exact) = &mut self.known.session_report {
             exact.unasked = true;
         }
     }
 
     /// Whether it has settings that do not move.
     pub(in crate::engine) fn keeps_settings(&self) -> bool {
-        self.session_report.as_ref().is_some_and(|exact| exact.stays)
+        self.known.session_report.as_ref().is_some_and(|exact| exact.stays)
     }
 
     /// Whether text under its `client_encoding` is what the server has, byte by byte.
     pub(in crate::engine) fn reads_raw(&self) -> bool {
         let name = &b"client_encoding"[..];
-        let of_client = self.applied.get(name).or_else(|| self.parameters.get(name));
-        is_raw(of_client, self.parameters.get(b"server_encoding"))
+        let of_client =
+            self.session.applied.get(name).or_else(|| self.session.parameters.get(name));
+        is_raw(of_client, self.session.parameters.get(b"server_encoding"))
     }
 
     /// Whether characters of its `client_encoding` contain bytes that look like ASCII.
     pub(in crate::engine) fn reads_unsafely(&self) -> bool {
         let name = &b"client_encoding"[..];
-        self.applied.get(name).or_else(|| self.parameters.get(name)).is_some_and(is_unsafe_encoding)
+        self.session
+            .applied
+            .get(name)
+            .or_else(|| self.session.parameters.get(name))
+            .is_some_and(is_unsafe_encoding)
     }
 
     /// Whether ParameterStatus tells of this setting, which a client can set.
     fn tells_of(&self, name: &[u8]) -> bool {
-        name != b"session_authorization" && self.parameters.get(name).is_some()
+        name != b"session_authorization" && self.session.parameters.get(name).is_some()
     }
 
     /// Whether it tells the value itself: one that is not ASCII comes converted.
@@ -262,16 +269,16 @@ impl<S: Socket> Client<S> {
     /// it is to be told of its settings.
     #[inline]
     pub(in crate::engine) fn heed_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
-        if let Some(exact) = &backend.session_report
+        if let Some(exact) = &backend.known.session_report
             && (exact.fresh
                 || exact.asks
                 || exact.untold
-                || backend.unverified.is_some()
+                || backend.known.unverified.is_some()
                 || !self.pins.is_empty())
         {
             return self.settle_report(backend);
         }
-        if let Some(exact) = &mut backend.session_report {
+        if let Some(exact) = &mut backend.known.session_report {
             exact.changed.clear();
         }
         Vec::new()
@@ -280,7 +287,7 @@ impl<S: Socket> Client<S> {
     #[cold]
     fn settle_report(&mut self, backend: &mut Backend<S>) -> Vec<u8> {
         let mut told = Vec::new();
-        let Some(mut exact) = backend.session_report.take() else { return told };
+        let Some(mut exact) = backend.known.session_report.take() else { return told };
         backend.note_reported_names(&mut exact);
         let held = exact.report.parts.minus(exact.nobodys.parts);
         let mut pinning = Policy::pooler().pinning(held);
@@ -302,7 +309,10 @@ impl<S: Socket> Client<S> {
         exact.drawn_by = exact.holder.filter(|_| draws);
         if exact.report.is_cut {
             // What the text shows pins as without it, and what else there is does not end.
-            backend.spoiled.get_or_insert("its session held more than its server could report");
+            backend
+                .lending
+                .spoiled
+                .get_or_insert("its session held more than its server could report");
             self.pins.insert(Part::Setting);
             backend.doubt_all();
         } else if self.is_session_mode() || self.exclusive {
@@ -319,7 +329,7 @@ impl<S: Socket> Client<S> {
         exact.fresh = false;
         exact.since = backend.requests.pipeline();
         exact.changed.clear();
-        backend.session_report = Some(exact);
+        backend.known.session_report = Some(exact);
         told
     }
 
@@ -333,10 +343,10 @@ impl<S: Socket> Client<S> {
             && exact.report.settings.iter().any(|set| {
                 exact.nobodys.setting(&set.name) != Some(set)
                     && !backend.tells_of(&set.name)
-                    && set.value.as_deref() != backend.applied.get(&set.name)
+                    && set.value.as_deref() != backend.session.applied.get(&set.name)
             });
         if !lost.is_empty() || sets {
-            backend.reset_due = Reset::All;
+            backend.lending.reset_due = Reset::All;
         }
     }
 
@@ -347,7 +357,7 @@ impl<S: Socket> Client<S> {
         exact: &mut SessionReport,
         pinning: PartSet,
     ) -> Vec<u8> {
-        let mut doubt = backend.unverified.take();
+        let mut doubt = backend.known.unverified.take();
         let noted = doubt.as_mut().map(|doubt| doubt.take_noted()).unwrap_or_default();
         let named = doubt.as_ref().map_or(&[][..], |doubt| doubt.names());
         let mut told = ReportedSettings::default();
@@ -369,7 +379,7 @@ impl<S: Socket> Client<S> {
         if pins.contains(Part::Listen) && self.keeps_backend_to_listen() {
             pins.remove(Part::Listen);
         }
-        let taken_away = backend.by_sql.is_some()
+        let taken_away = backend.prepared.by_sql.is_some()
             && exact.report.statements.is_empty()
             && !backend.has_parsed_statements()
             && !noted.has_parsed();
@@ -385,8 +395,8 @@ impl<S: Socket> Client<S> {
         }
         if prepared && !self.pins.contains(Part::SqlStatement) {
             // A DEALLOCATE ALL within a function has taken the shared ones away, too.
-            backend.statements.clear_in_doubt();
-            backend.uncertain = true;
+            backend.prepared.statements.clear_in_doubt();
+            backend.prepared.uncertain = true;
         }
         self.pins = self.pins.union(self.pins_of_settings(backend));
         backend.doubt_reported(asked, told.names, exact.since, noted);
@@ -408,9 +418,9 @@ impl<S: Socket> Client<S> {
     ) -> bool {
         let names = &exact.report.statements;
         let parsed = parsed || backend.has_parsed_statements();
-        if names.is_empty() && !parsed && backend.by_sql.is_some() {
+        if names.is_empty() && !parsed && backend.prepared.by_sql.is_some() {
             self.forget_sql_statements();
-            backend.by_sql = None;
+            backend.prepared.by_sql = None;
             return false;
         }
         if names.is_empty() && !parsed {
@@ -435,7 +445,7 @@ impl<S: Socket> Client<S> {
         named: &[Box<[u8]>],
     ) -> ReportedSettings {
         let mut reading = ReadingSettings {
-            applied: SettingsBuilder::from(&backend.applied),
+            applied: SettingsBuilder::from(&backend.session.applied),
             desired: SettingsBuilder::from(&self.desired),
             changed: false,
             told: ReportedSettings::default(),
@@ -454,7 +464,7 @@ impl<S: Socket> Client<S> {
 /// without any, nor is it the role that the pool gives.
 fn is_clients<S: Socket>(backend: &Backend<S>, exact: &SessionReport, set: &SetTo) -> bool {
     let nobodys = exact.nobodys.setting(&set.name) == Some(set);
-    (!nobodys || backend.applied.get(&set.name).is_some())
+    (!nobodys || backend.session.applied.get(&set.name).is_some())
         && !(*set.name == *b"session_authorization"
             && set.value.as_deref() == Some(backend.role().as_bytes()))
 }
@@ -479,7 +489,7 @@ impl ReadingSettings {
         named: &[Box<[u8]>],
     ) {
         let report = &exact.report;
-        let known = |name: &[u8]| backend.applied.get(name);
+        let known = |name: &[u8]| backend.session.applied.get(name);
         for set in report.settings.iter().filter(|set| is_clients(backend, exact, set)) {
             let name = &*set.name;
             let part = Part::of_setting(name, |_| false);
@@ -521,7 +531,9 @@ impl ReadingSettings {
         start: &Settings,
     ) {
         let report = &exact.report;
-        for (name, value) in backend.applied.iter().filter(|(name, _)| !backend.tells_of(name)) {
+        for (name, value) in
+            backend.session.applied.iter().filter(|(name, _)| !backend.tells_of(name))
+        {
             if report.setting(name).is_some_and(|set| is_clients(backend, exact, set)) {
                 continue;
             }
@@ -552,7 +564,7 @@ impl ReadingSettings {
     ) {
         let (report, start) = (&exact.report, &client.record.start);
         for name in report.names.iter().filter(|name| {
-            backend.applied.get(name).is_none()
+            backend.session.applied.get(name).is_none()
                 && report.setting(name).is_none()
                 && !exact.nobodys.knows(name)
                 && can_move(name)

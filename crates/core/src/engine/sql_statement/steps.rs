@@ -27,7 +27,7 @@ use crate::wire::{TransactionStatus, build, frame, frontend};
 impl<S: Socket> Backend<S> {
     /// Whether these are the names of the statements that are known to be there.
     pub(in crate::engine) fn has_sql_statements(&self, names: &[Box<[u8]>]) -> bool {
-        let Some(there) = &self.by_sql else { return names.is_empty() };
+        let Some(there) = &self.prepared.by_sql else { return names.is_empty() };
         // (Of those of the protocol a report has none.)
         let by_sql = there.all.iter().filter(|there| there.statement.parsed.is_none());
         let mut known: Vec<_> = by_sql.map(|there| &there.statement.name).collect();
@@ -38,7 +38,7 @@ impl<S: Socket> Backend<S> {
     /// Whether it is known to have a statement of this name, which is its last client's, or has been
     /// tried to have it: it goes when another client comes.
     pub fn has_statement_of_last_client(&self, name: &str) -> bool {
-        let there = self.by_sql.as_ref();
+        let there = self.prepared.by_sql.as_ref();
         there.is_some_and(|there| {
             there.all.iter().any(|one| *one.statement.name == *name.as_bytes())
         })
@@ -46,14 +46,14 @@ impl<S: Socket> Backend<S> {
 
     /// Whether it has statements of the protocol under its client's own names, or may have.
     pub(in crate::engine) fn has_parsed_statements(&self) -> bool {
-        let there = self.by_sql.as_ref();
+        let there = self.prepared.by_sql.as_ref();
         there.is_some_and(|there| there.all.iter().any(|one| one.statement.parsed.is_some()))
-            || self.unverified.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
+            || self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted().has_parsed())
     }
 
     /// Whether it has the statements of this client.
     pub(in crate::engine) fn has_sql_of(&self, wanted: &[Arc<SqlStatement>]) -> bool {
-        self.by_sql.as_ref().is_some_and(|there| there.are_all_there(wanted))
+        self.prepared.by_sql.as_ref().is_some_and(|there| there.are_all_there(wanted))
     }
 
     /// Appends what takes others' statements away and, if it `brings`, makes them the client's. What
@@ -66,8 +66,8 @@ impl<S: Socket> Backend<S> {
         brings: bool,
         out: &mut Vec<u8>,
     ) -> bool {
-        let retry = brings && std::mem::take(&mut self.retries_sql);
-        let mut there = self.by_sql.take().unwrap_or_default();
+        let retry = brings && std::mem::take(&mut self.prepared.retries_sql);
+        let mut there = self.prepared.by_sql.take().unwrap_or_default();
         for mut known in std::mem::take(&mut there.all) {
             let is_wanted = wanted.iter().any(|one| Arc::ptr_eq(one, &known.statement));
             match &mut known.standing {
@@ -102,8 +102,8 @@ impl<S: Socket> Backend<S> {
         let lacks = |one: &&Arc<SqlStatement>| brings && there.place(one).is_none();
         let missing: Vec<_> = wanted.iter().filter(lacks).cloned().collect();
         for one in &missing {
-            if !same_parse_settings(&self.applied, &one.settings) {
-                let settings = with_timeout_of(&one.settings, &self.applied);
+            if !same_parse_settings(&self.session.applied, &one.settings) {
+                let settings = with_timeout_of(&one.settings, &self.session.applied);
                 self.apply_settings(&settings, start, out);
             }
             let change = Some(Change::Prepares(one.clone()));
@@ -114,14 +114,14 @@ impl<S: Socket> Backend<S> {
             there.all.push(There { statement: one.clone(), standing: Standing::Prepared });
         }
         if !missing.is_empty() {
-            let desired = with_timeout_of(desired, &self.applied);
+            let desired = with_timeout_of(desired, &self.session.applied);
             self.apply_settings(&desired, start, out);
         }
         let order =
             |there: &There| wanted.iter().position(|one| Arc::ptr_eq(one, &there.statement));
         there.all.sort_by_cached_key(order);
         if !there.all.is_empty() || self.requests.has_sql_under_way() {
-            self.by_sql = Some(there);
+            self.prepared.by_sql = Some(there);
         }
         !missing.is_empty()
     }
@@ -135,7 +135,7 @@ impl<S: Socket> Backend<S> {
     ) {
         build::query(out, text);
         self.request_with(Request::InjectedPrepare, change);
-        self.unnamed.taken_by_query();
+        self.prepared.unnamed.taken_by_query();
     }
 
     /// Appends a Parse of ours that gives a statement its client's own name.
@@ -154,14 +154,14 @@ impl<S: Socket> Backend<S> {
     /// Whether a DEALLOCATE of ours has failed with this error, and the statement may still be there.
     /// (It finds none where a function has taken the statement away.)
     pub(in crate::engine) fn leaves_anothers_statement(&self, error: &[u8]) -> bool {
-        self.by_sql.is_some()
+        self.prepared.by_sql.is_some()
             && matches!(self.requests.front_change(), Some(Change::Deallocates))
             && field(error, b'C') != Some(b"26000")
     }
 
     /// The server has refused a PREPARE of ours, or knows no statement that is to be deallocated.
     pub(in crate::engine) fn prepare_refused(&mut self, error: &[u8]) {
-        let Some(there) = &mut self.by_sql else { return };
+        let Some(there) = &mut self.prepared.by_sql else { return };
         if let Some(Change::Prepares(statement)) = self.requests.front_change()
             && let Some(at) = there.place(statement)
         {
@@ -173,17 +173,17 @@ impl<S: Socket> Backend<S> {
 
     /// The server has come to the end of one.
     pub(in crate::engine) fn prepare_ended(&mut self) {
-        if self.by_sql.as_ref().is_some_and(|there| there.all.is_empty())
+        if self.prepared.by_sql.as_ref().is_some_and(|there| there.all.is_empty())
             && !self.requests.has_sql_under_way()
         {
-            self.by_sql = None;
+            self.prepared.by_sql = None;
         }
     }
 
     /// The error of the PREPARE in whose place a stand-in has been executed: it has failed with this
     /// one.
     pub(in crate::engine) fn error_stood_in_for(&self, error: &[u8]) -> Option<&[u8]> {
-        let there = self.by_sql.as_ref()?;
+        let there = self.prepared.by_sql.as_ref()?;
         let message = field(error, b'M')?;
         let at = memchr::memmem::find(message, STANDS_IN.as_bytes())? + STANDS_IN.len();
         let digits = message[at..].split(|byte| *byte == b'.').next()?;
@@ -321,7 +321,7 @@ impl<S: Socket> Client<S> {
         shown: Option<Vec<Shown>>,
         noted: &Noted,
     ) -> bool {
-        let there = backend.by_sql.take();
+        let there = backend.prepared.by_sql.take();
         let kept =
             self.pending_session.as_mut().and_then(|extra| extra.by_sql.take()).unwrap_or_default();
         let was_parsed = |shown: &Shown| {
@@ -354,7 +354,7 @@ impl<S: Socket> Client<S> {
                 }
                 _ => None,
             };
-            let options = self.scan_options(backend.reading);
+            let options = self.scan_options(backend.session.reading);
             let own = prepare_in(&shown.text, &shown.name, options);
             let parsed = was_parsed(&shown);
             let same = known.filter(|known| {
@@ -379,7 +379,7 @@ impl<S: Socket> Client<S> {
             now.all.push(There { statement: statement.clone(), standing });
             all.push(statement);
         }
-        backend.by_sql = Some(Box::new(now));
+        backend.prepared.by_sql = Some(Box::new(now));
         self.pending_session().by_sql = Some(Box::new(ClientSql { all, ..*kept }));
         self.keeps_sql_statements()
     }
@@ -393,7 +393,7 @@ impl<S: Socket> Client<S> {
         noted: &Noted,
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
-        let settings = noted.settings_of(&shown.name, &backend.applied, false);
+        let settings = noted.settings_of(&shown.name, &backend.session.applied, false);
         let moves = settings.is_some() && shown.types.is_ascii() && memory.has_room_for_names();
         // What executing it does by SQL, in a function, is not seen.
         let moves = moves && parsed.effects.is_none();
@@ -415,12 +415,12 @@ impl<S: Socket> Client<S> {
         noted: &Noted,
     ) -> SqlStatement {
         let memory = backend.pool.statements.memory().clone();
-        let now = &backend.applied;
+        let now = &backend.session.applied;
         let settings = noted.settings_of(&shown.name, now, backend.tells_all_statements());
         let certain = settings.is_some();
         let settings = settings.unwrap_or_else(|| now.clone());
         let encoding = |settings: &Settings| {
-            let own = backend.parameters.get(b"client_encoding");
+            let own = backend.session.parameters.get(b"client_encoding");
             settings.get(b"client_encoding").or(own).map(<[u8]>::to_vec)
         };
         let readable = |text: &[u8]| {
@@ -429,8 +429,8 @@ impl<S: Socket> Client<S> {
                     && encoding(now).is_some_and(|name| !is_unsafe_encoding(&name)))
         };
         let effects = own.as_ref().map(|text| {
-            let options = backend.reading.with(|name| settings.get(name));
-            let reported = |name: &[u8]| backend.parameters.get(name).is_some();
+            let options = backend.session.reading.with(|name| settings.get(name));
+            let reported = |name: &[u8]| backend.session.parameters.get(name).is_some();
             backend.with_functions(text, Effects::of_text(text, options, reported))
         });
         let moves = certain
@@ -439,7 +439,7 @@ impl<S: Socket> Client<S> {
             && shown.types.is_ascii()
             && memory.has_room_for_names()
             && own.as_ref().is_some_and(|text| {
-                let options = backend.reading.with(|name| settings.get(name));
+                let options = backend.session.reading.with(|name| settings.get(name));
                 readable(text) && prepare_in(text, &shown.name, options) == Some(text)
             });
         let effects = effects.filter(|effects| !only_prepares(effects));
@@ -459,7 +459,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Makes the backend's statements of SQL's PREPARE the client's, before its transaction.
     #[inline]
     pub(in crate::engine) fn open_sql_statements(&mut self) -> Result<(), Halt> {
-        if self.backend.by_sql.is_none() && self.client.sql_statements().is_empty() {
+        if self.backend.prepared.by_sql.is_none() && self.client.sql_statements().is_empty() {
             return Ok(());
         }
         self.bring_sql_statements()
@@ -468,12 +468,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[cold]
     fn bring_sql_statements(&mut self) -> Result<(), Halt> {
         let wanted = self.client.sql_statements();
-        if self.backend.status != TransactionStatus::Idle || self.backend.has_sql_of(wanted) {
+        if self.backend.from_server.status != TransactionStatus::Idle
+            || self.backend.has_sql_of(wanted)
+        {
             return Ok(());
         }
         let wanted = wanted.to_vec();
         let brings = !self.does_without_sql_statements();
-        if brings || self.backend.by_sql.is_some() {
+        if brings || self.backend.prepared.by_sql.is_some() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
@@ -489,7 +491,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[inline]
     pub(in crate::engine) fn hold_for_sql_statements(&mut self) -> Result<(), Halt> {
         let wanted = self.client.sql_statements();
-        let there = self.backend.by_sql.as_ref();
+        let there = self.backend.prepared.by_sql.as_ref();
         if wanted.is_empty()
             || there.is_some_and(|there| !there.lacks(wanted))
             || self.does_without_sql_statements()

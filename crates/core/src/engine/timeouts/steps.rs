@@ -18,21 +18,21 @@ impl<S: Socket> Backend<S> {
     /// Whether it has a short timeout, and this client has not the same.
     #[inline]
     pub(in crate::engine) fn must_lift_for(&self, desired: &Settings) -> bool {
-        self.applied != *desired
-            && is_short(&self.applied, NAME)
-            && self.applied.get(NAME) != desired.get(NAME)
+        self.session.applied != *desired
+            && is_short(&self.session.applied, NAME)
+            && self.session.applied.get(NAME) != desired.get(NAME)
     }
 
     /// Appends what takes off a short timeout. Whether there is one.
     fn lift_timeout(&mut self, out: &mut Vec<u8>) -> bool {
-        if !is_short(&self.applied, NAME) {
+        if !is_short(&self.session.applied, NAME) {
             return false;
         }
         for _ in ["it", "what its own timer leaves"] {
             build::query(out, b"SET statement_timeout TO 0");
             self.request(Request::InjectedLift);
         }
-        self.unnamed.taken_by_query();
+        self.prepared.unnamed.taken_by_query();
         self.ahead.begin();
         true
     }
@@ -61,10 +61,10 @@ impl<S: Socket> Backend<S> {
     /// One of the two has failed. Whether that does no harm.
     pub(in crate::engine) fn lift_failed(&mut self, error: &[u8]) -> bool {
         if self.requests.second() == Some(Request::InjectedLift) {
-            self.lifts.failed = self.lifts.failed.saturating_add(1);
-            self.lifts.cut_off = true;
+            self.session.lifts.failed = self.session.lifts.failed.saturating_add(1);
+            self.session.lifts.cut_off = true;
         }
-        is_cut_off(error) && self.lifts.failed < limits::LIFTS_MAX
+        is_cut_off(error) && self.session.lifts.failed < limits::LIFTS_MAX
     }
 
     /// One of the two has come to its end. Whether it was the second.
@@ -72,25 +72,25 @@ impl<S: Socket> Backend<S> {
         if self.requests.front() == Some(Request::InjectedLift) {
             return false;
         }
-        let value = if std::mem::take(&mut self.lifts.cut_off) {
+        let value = if std::mem::take(&mut self.session.lifts.cut_off) {
             EITHER
         } else {
-            self.lifts.failed = 0;
+            self.session.lifts.failed = 0;
             b"0"
         };
-        let mut applied = SettingsBuilder::from(&self.applied);
+        let mut applied = SettingsBuilder::from(&self.session.applied);
         applied.set(NAME, value);
-        self.applied = self.pool.interner().share(applied.build());
+        self.session.applied = self.pool.interner().share(applied.build());
         true
     }
 
     /// Appends what is left to be brought: a short timeout. No statement of ours follows.
     pub(in crate::engine) fn apply_timeout(&mut self, desired: &Settings, out: &mut Vec<u8>) {
-        if self.applied == *desired {
+        if self.session.applied == *desired {
             return;
         }
-        debug_assert!(without_short_timeout(desired) == self.applied, "all else is there");
-        let before = std::mem::replace(&mut self.applied, desired.clone());
+        debug_assert!(without_short_timeout(desired) == self.session.applied, "all else is there");
+        let before = std::mem::replace(&mut self.session.applied, desired.clone());
         let mut text = Vec::new();
         write_set_query(before.diff(desired), &mut text);
         self.inject_query(&text, out);
@@ -100,7 +100,9 @@ impl<S: Socket> Backend<S> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// A query of ours goes before a client's transaction: not under a short timeout.
     pub(in crate::engine) fn lift_first(&mut self) -> Result<(), Halt> {
-        if self.backend.status != TransactionStatus::Idle || self.client.is_session_mode() {
+        if self.backend.from_server.status != TransactionStatus::Idle
+            || self.client.is_session_mode()
+        {
             return Ok(());
         }
         self.passage.cut(self.backend)?;

@@ -28,7 +28,7 @@ impl<S: Socket> Backend<S> {
     /// These parts may have come or gone.
     pub(in crate::engine) fn mark_unverified(&mut self, parts: PartSet) {
         if !parts.is_empty() {
-            let doubt = self.unverified.get_or_insert_default();
+            let doubt = self.known.unverified.get_or_insert_default();
             doubt.parts = doubt.parts.union(parts);
         }
     }
@@ -36,9 +36,9 @@ impl<S: Socket> Backend<S> {
     /// These settings may have been set by what is about to be sent.
     #[cold]
     pub(in crate::engine) fn doubt_settings(&mut self, effects: &Effects) {
-        let within = self.status != TransactionStatus::Idle;
+        let within = self.from_server.status != TransactionStatus::Idle;
         let pipeline = self.requests.pipeline();
-        let doubt = self.unverified.get_or_insert_default();
+        let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = pipeline;
@@ -57,7 +57,7 @@ impl<S: Socket> Backend<S> {
     #[cold]
     pub(in crate::engine) fn doubt_told(&mut self, name: &[u8]) {
         let since = self.requests.answered_pipeline();
-        let doubt = self.unverified.get_or_insert_default();
+        let doubt = self.known.unverified.get_or_insert_default();
         doubt.begin_anew_if_discarded();
         if doubt.names.is_empty() && !doubt.vague {
             doubt.since = since;
@@ -68,7 +68,7 @@ impl<S: Socket> Backend<S> {
 
     /// What the session holds is not known, and no question would tell.
     pub(in crate::engine) fn doubt_all(&mut self) {
-        self.unverified.get_or_insert_default().vague = true;
+        self.known.unverified.get_or_insert_default().vague = true;
     }
 
     /// The server has reported all but this: parts of which it tells nothing, or not all, and the
@@ -81,7 +81,7 @@ impl<S: Socket> Backend<S> {
         noted: Noted,
     ) {
         if !parts.is_empty() || !names.is_empty() {
-            self.unverified =
+            self.known.unverified =
                 Some(Box::new(Unverified { parts, names, since, noted, ..Unverified::default() }));
         }
     }
@@ -95,10 +95,11 @@ impl<S: Socket> Backend<S> {
         ended: bool,
         sets: bool,
     ) {
-        let doubtful = self.status != TransactionStatus::Idle || self.settings_in_doubt();
+        let doubtful =
+            self.from_server.status != TransactionStatus::Idle || self.settings_in_doubt();
         // What was executed before it in its pipeline is not answered yet.
-        let unknown = sets || self.local_path || self.requests.contains(Request::Execute);
-        let noted = &mut self.unverified.get_or_insert_default().noted;
+        let unknown = sets || self.session.local_path || self.requests.contains(Request::Execute);
+        let noted = &mut self.known.unverified.get_or_insert_default().noted;
         noted.ended |= ended;
         for name in prepared {
             let (name, settings) = (name.clone(), settings.clone());
@@ -118,17 +119,17 @@ impl<S: Socket> Backend<S> {
             parsed: vec![statement.clone()],
         };
         self.mark_unverified(PartSet::of(&[Part::SqlStatement]));
-        self.unverified.get_or_insert_default().noted.add(noted);
+        self.known.unverified.get_or_insert_default().noted.add(noted);
     }
 
     /// What the protocol may have prepared under this name, while it is not known whether it has.
     pub(in crate::engine) fn noted_as_parsed(&self, name: &[u8]) -> &[Arc<Statement>] {
-        self.unverified.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
+        self.known.unverified.as_ref().map_or(&[], |doubt| doubt.noted.parsed(name))
     }
 
     /// Whether a text or a Parse that is not known to have failed gives a statement this name there.
     pub(in crate::engine) fn may_have_named(&self, name: &[u8]) -> bool {
-        self.unverified.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
+        self.known.unverified.as_ref().is_some_and(|doubt| doubt.noted.of(name).is_some())
     }
 
     /// The server knows custom names for good, whatever becomes of the statement.
@@ -144,13 +145,13 @@ impl<S: Socket> Backend<S> {
     pub(in crate::engine) fn known_to_stay(&self, effects: &Effects) -> PartSet {
         let stays = !effects.vague
             && !effects.names.iter().any(|name| is_custom(name))
-            && effects.local_names.iter().all(|name| self.applied.get(name).is_some());
+            && effects.local_names.iter().all(|name| self.session.applied.get(name).is_some());
         if stays { PartSet::of(&[Part::CustomSetting]) } else { PartSet::EMPTY }
     }
 
     /// Whether a statement that is parsed now may be parsed under other settings than is known.
     pub(in crate::engine) fn settings_in_doubt(&self) -> bool {
-        self.unverified.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
+        self.known.unverified.as_ref().is_some_and(|doubt| doubt.vague || !doubt.names.is_empty())
     }
 
     /// Whether the server's word is awaited.
@@ -160,7 +161,7 @@ impl<S: Socket> Backend<S> {
 
     /// A row has come for the question under way.
     pub(in crate::engine) fn take_answer(&mut self, row: &[u8]) {
-        if let Some(doubt) = &mut self.unverified {
+        if let Some(doubt) = &mut self.known.unverified {
             doubt.answer = doubt.question.as_ref().and_then(|question| question.read(row));
         }
     }
@@ -168,7 +169,7 @@ impl<S: Socket> Backend<S> {
     /// The question has failed: nothing is known. One that was cut off, by a timeout of its client's, is
     /// asked again at once.
     pub(in crate::engine) fn question_failed(&mut self, error: &[u8]) {
-        if let Some(doubt) = &mut self.unverified {
+        if let Some(doubt) = &mut self.known.unverified {
             doubt.answer = None;
             if is_cut_off(error) && doubt.cut_off < limits::LIFTS_MAX {
                 doubt.cut_off += 1;
@@ -220,16 +221,17 @@ impl<S: Socket> Client<S> {
         backend: &mut Backend<S>,
         resetting: &Resetting,
     ) {
-        let known = backend.unverified.as_ref().map_or(&[][..], |doubt| &doubt.names);
+        let known = backend.known.unverified.as_ref().map_or(&[][..], |doubt| &doubt.names);
         let moved = |name: &[u8]| {
-            backend.parameters.get(name).is_none()
-                && (backend.applied.get(name).is_some()
+            backend.session.parameters.get(name).is_none()
+                && (backend.session.applied.get(name).is_some()
                     || known.iter().any(|known| known.eq_ignore_ascii_case(name)))
         };
         let mut names: Vec<Box<[u8]>> = match resetting {
             Resetting::No => Vec::new(),
             Resetting::Names(names) => names.clone(),
             Resetting::All => backend
+                .session
                 .applied
                 .iter()
                 .filter(|(name, _)| !KEPT_BY_RESET_ALL.contains(name))
@@ -261,7 +263,7 @@ impl<S: Socket> Client<S> {
         if !self.is_pinned() {
             return Ok(true);
         }
-        if backend.unverified.is_some() { self.ask(backend) } else { Ok(false) }
+        if backend.known.unverified.is_some() { self.ask(backend) } else { Ok(false) }
     }
 
     /// Its backend is at rest, and it keeps it for reasons that are in doubt. Asks, if asking may
@@ -276,15 +278,15 @@ impl<S: Socket> Client<S> {
             || !others.is_empty()
             || unsettled
             || backend.requests.has_syncs_in_doubt()
-            || backend.cancels_in_flight > 0
-            || backend.status != TransactionStatus::Idle
+            || backend.lending.cancels_in_flight > 0
+            || backend.from_server.status != TransactionStatus::Idle
         {
             return Ok(false);
         }
         let lasting = self.lasting_pins(backend);
-        let transactions = backend.transactions;
+        let transactions = backend.lending.transactions;
         let (digits, in_unsafe_encoding) = (!backend.reads_raw(), backend.reads_unsafely());
-        let Some(doubt) = &mut backend.unverified else { return Ok(false) };
+        let Some(doubt) = &mut backend.known.unverified else { return Ok(false) };
         if doubt.vague || doubt.tried == Some(transactions) {
             return Ok(false);
         }
@@ -306,7 +308,7 @@ impl<S: Socket> Client<S> {
         question.write(&mut text);
         (doubt.question, doubt.answer) = (Some(question), None);
         doubt.tried = Some(transactions);
-        if let Some(pinned) = &mut backend.pinned {
+        if let Some(pinned) = &mut backend.lending.pinned {
             pinned.question(true);
         }
         let mut out = Vec::with_capacity(limits::QUESTION_BYTES);
@@ -318,12 +320,12 @@ impl<S: Socket> Client<S> {
     /// The server has said what there is.
     #[cold]
     pub(in crate::engine) fn conclude(&mut self, backend: &mut Backend<S>) {
-        let Some(mut doubt) = backend.unverified.take() else { return };
+        let Some(mut doubt) = backend.known.unverified.take() else { return };
         let mut gone = doubt.parts.intersection(PASSING).union(IN_DOUBT);
         if let Some(question) = doubt.question.take() {
             let Some(answer) = doubt.answer.take() else {
                 // Asked again after the next transaction.
-                backend.unverified = Some(doubt);
+                backend.known.unverified = Some(doubt);
                 return;
             };
             gone = gone.union(question.parts().minus(answer.present));
@@ -341,8 +343,8 @@ impl<S: Socket> Client<S> {
         }
         if gone.contains(Part::SqlStatement) {
             // A DEALLOCATE ALL within a function has taken the shared ones away, too.
-            backend.statements.clear_in_doubt();
-            backend.uncertain = true;
+            backend.prepared.statements.clear_in_doubt();
+            backend.prepared.uncertain = true;
         }
         self.pins = self.pins.minus(gone).union(self.pins_of_settings(backend));
     }
@@ -350,10 +352,10 @@ impl<S: Socket> Client<S> {
     /// Parts that pin it by the settings in force.
     pub(in crate::engine) fn pins_of_settings(&self, backend: &Backend<S>) -> PartSet {
         let mut pins = self.lasting_pins(backend);
-        if backend.applied.get(b"search_path").is_some_and(names_temporary_schema) {
+        if backend.session.applied.get(b"search_path").is_some_and(names_temporary_schema) {
             pins.insert(Part::TemporaryObject); // a plain CREATE TABLE may make one
         }
-        if ends_transactions_soon(&backend.applied) || backend.keeps_settings() {
+        if ends_transactions_soon(&backend.session.applied) || backend.keeps_settings() {
             pins.insert(Part::Setting); // taking it off could itself take too long
         }
         pins
@@ -393,7 +395,7 @@ impl<S: Socket> Client<S> {
             }
             settings.build()
         };
-        let applied = told(&backend.applied, &Settings::EMPTY);
+        let applied = told(&backend.session.applied, &Settings::EMPTY);
         let desired = told(&self.desired, &self.record.start);
         self.adopt_settings(backend, applied, desired, since);
     }
@@ -410,21 +412,22 @@ impl<S: Socket> Client<S> {
         let mut interner = backend.pool.interner();
         let (applied, desired) = (interner.share(applied), interner.share(desired));
         drop(interner);
-        if applied == backend.applied && desired == self.desired {
+        if applied == backend.session.applied && desired == self.desired {
             return;
         }
-        (backend.applied, self.desired) = (applied, desired);
-        backend.statements.mark_stale_since(since);
+        (backend.session.applied, self.desired) = (applied, desired);
+        backend.prepared.statements.mark_stale_since(since);
         let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
         for named in named.filter(|named| named.pipeline >= since) {
             let before = named.statement.clone();
-            named.statement = backend.statement_of(&before.body, backend.basis, &backend.applied);
+            named.statement =
+                backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);
         }
-        if backend.unnamed.since() >= since
+        if backend.prepared.unnamed.since() >= since
             && let Some(unnamed) = &self.unnamed
         {
-            let effects = backend.effects_of_body(&unnamed.body, &backend.applied);
-            self.unnamed = Some(unnamed.under(backend.applied.clone(), effects));
+            let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
+            self.unnamed = Some(unnamed.under(backend.session.applied.clone(), effects));
         }
     }
 }

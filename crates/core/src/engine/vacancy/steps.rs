@@ -16,19 +16,19 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Some(database) = &unusual.vacates else { return Ok(()) };
         match self.client.pending_session().vacancy.take() {
             Some(Vacancy::Given(kept)) => {
-                self.backend.vacancy = Some(kept);
+                self.backend.lending.vacancy = Some(kept);
                 self.client.settle();
                 return Ok(());
             }
             // In a block the server refuses it.
-            None if self.backend.status != TransactionStatus::Idle => {
+            None if self.backend.from_server.status != TransactionStatus::Idle => {
                 self.client.settle();
                 return Ok(());
             }
             None => self.client.pending_session().vacancy = Some(Vacancy::Wanted(database.clone())),
             under_way => self.client.pending_session().vacancy = under_way,
         }
-        self.backend.replay.forget(); // it has the message already, which comes again
+        self.backend.prepared.replay.forget(); // it has the message already, which comes again
         self.wait()
     }
 

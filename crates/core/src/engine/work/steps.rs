@@ -22,7 +22,7 @@ impl<S: Socket> Client<S> {
 impl<S: Socket> Engine<S> {
     /// A backend is to go to a client of this loop.
     pub(in crate::engine) fn lend_later(&mut self, client: Slot, backend: Box<Backend<S>>) {
-        if let Some(resident) = self.resident.get_mut(backend.place) {
+        if let Some(resident) = self.resident.get_mut(backend.place()) {
             resident.holder = Holder::Client(client); // what a panic would lose with the client
         }
         self.work.due.push_back(Work::Lend { client, backend });
@@ -42,9 +42,9 @@ impl<S: Socket> Engine<S> {
     pub(in crate::engine) fn backend_lost(&mut self, slot: Slot, reason: &'static str) {
         let backend = self.clients.get_mut(slot).and_then(|client| client.backend.as_mut());
         let backend = backend.map(|backend| {
-            (backend.hung_up, backend.readable) = (true, true);
-            backend.spoiled.get_or_insert(reason);
-            backend.id
+            (backend.from_server.hung_up, backend.from_server.readable) = (true, true);
+            backend.lending.spoiled.get_or_insert(reason);
+            backend.id()
         });
         self.work.due.push_back(Work::LastWords { client: slot, backend, reason });
     }
@@ -104,7 +104,7 @@ impl<S: Socket> Engine<S> {
     }
 
     fn backend_of(&self, slot: Slot) -> Option<BackendId> {
-        self.clients.get(slot)?.backend.as_ref().map(|backend| backend.id)
+        self.clients.get(slot)?.backend.as_ref().map(|backend| backend.id())
     }
 
     fn read_last_words<H: Host<S>>(

@@ -61,15 +61,15 @@ fn is_bare(body: &[u8]) -> bool {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Whether the server lacks a statement, and is in no state to prepare it.
     pub(super) fn cannot_bring(&mut self, statement: &Statement) -> bool {
-        self.backend.status == TransactionStatus::Failed
+        self.backend.from_server.status == TransactionStatus::Failed
             && !self.backend.requests.owes_client_ready()
-            && !self.backend.statements.touch(statement.id)
+            && !self.backend.prepared.statements.touch(statement.id)
     }
 
     /// Appends what gives the server an empty statement.
     pub(super) fn bring_empty(&mut self) -> Result<(), Halt> {
         self.passage.cut(self.backend)?;
-        self.backend.has_empty = true;
+        self.backend.prepared.has_empty = true;
         let out = &mut self.passage.out;
         build::close_statement(out, EMPTY); // it may be left of another time
         build::parse(out, EMPTY, &[0; 3]);

@@ -74,7 +74,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             if named.statement.describes_rows_anew() {
                 told.rows = 0;
             }
-            let copy = self.backend.statements.get(named.statement.id);
+            let copy = self.backend.prepared.statements.get(named.statement.id);
             let lack = match copy {
                 Some(copy) if told == Shape::default() => {
                     if copy.epoch >= named.epoch {
@@ -90,24 +90,24 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }),
             };
             // There it prepares nothing, and tells nothing of what gives rows.
-            let prepares = self.backend.status != TransactionStatus::Failed
+            let prepares = self.backend.from_server.status != TransactionStatus::Failed
                 && !self.backend.requests.is_copying_in()
                 && !self.backend.requests.is_skipping_to_sync();
             match lack {
                 Lack::Nothing => break,
                 _ if !prepares => break,
                 Lack::IsOlder => {
-                    self.backend.statements.mark_stale(named.statement.id);
+                    self.backend.prepared.statements.mark_stale(named.statement.id);
                     break;
                 }
                 Lack::Description if self.asks_about(&named) => {
-                    self.backend.replay.forget(); // the message comes again
+                    self.backend.prepared.replay.forget(); // the message comes again
                     self.client.held = true;
                     return Err(Halt::Full);
                 }
                 Lack::Description => return Err(self.look_at(&named)),
                 Lack::IsOther => {
-                    self.backend.statements.mark_stale(named.statement.id);
+                    self.backend.prepared.statements.mark_stale(named.statement.id);
                     return Err(self.look_at(&named));
                 }
                 Lack::HasChanged => {
@@ -138,7 +138,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             .hold()
             .and_then(|()| self.bring(&named.statement))
             .and_then(|()| self.ask_for_description(name, *id, None));
-        self.backend.statements.ask(*id, self.backend.requests.pipeline());
+        self.backend.prepared.statements.ask(*id, self.backend.requests.pipeline());
         self.client.held = true;
         asked.err().unwrap_or(Halt::Full)
     }
@@ -156,7 +156,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         });
         self.backend.request_with(Request::InjectedDescribe { statement }, change);
         self.passage.out.extend_from_slice(&FLUSH);
-        self.backend.replay.forget(); // the message comes again
+        self.backend.prepared.replay.forget(); // the message comes again
         Ok(())
     }
 
@@ -214,10 +214,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The client's unnamed statement is another now than the one that the client has been told of. Whether
     /// the message at hand is to be refused.
     pub(super) fn unnamed_has_changed(&mut self) -> bool {
-        if !self.backend.unnamed.take_changed() {
+        if !self.backend.prepared.unnamed.take_changed() {
             return false;
         }
-        self.backend.unnamed.forget();
+        self.backend.prepared.unnamed.forget();
         let Some(unnamed) = self.client.unnamed.clone() else { return false };
         let Some(seen) = unnamed.told() else { return false };
         match self.typed(&unnamed.body, seen) {

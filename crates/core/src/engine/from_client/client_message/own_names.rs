@@ -170,8 +170,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         // Behind other messages of its pipeline, which may end that, it fails as they would. (A Query is
         // answered there: after a Parse that fails it would not be.)
         let is_query = self.header.kind == frontend::QUERY;
-        let has_failed =
-            self.backend.status == TransactionStatus::Failed && !self.rolls_back_in_pipeline();
+        let has_failed = self.backend.from_server.status == TransactionStatus::Failed
+            && !self.rolls_back_in_pipeline();
         if has_failed && (!self.backend.requests.is_in_pipeline() || is_query) {
             if is_query
                 && !self.backend.requests.is_in_pipeline()
@@ -219,7 +219,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     self.client.unnamed.as_ref().is_some_and(|unnamed| rolls_back(unnamed.text()))
                 }
                 Some(Request::Bind { statement }) => {
-                    let text = self.backend.statements.text(statement);
+                    let text = self.backend.prepared.statements.text(statement);
                     text.is_some_and(rolls_back)
                 }
                 _ => false,
@@ -231,8 +231,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         self.passage.cut(self.backend)?;
         build::query(&mut self.passage.out, b"ROLLBACK");
         self.backend.request(Request::InjectedRollback);
-        self.backend.unnamed.taken_by_query();
-        self.backend.replay.forget();
+        self.backend.prepared.unnamed.taken_by_query();
+        self.backend.prepared.replay.forget();
         self.backend.ahead.roll_back();
         self.wait().map(|()| false)
     }
@@ -260,7 +260,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// All is there by its name. (What a Parse executes it executes after its Bind.)
     fn without_more_names(&mut self, text: &[u8], effects: &Effects) -> Result<bool, Halt> {
         let executes = self.header.kind != frontend::PARSE;
-        let has_any = self.backend.unverified.is_some() || !self.client.sql_statements().is_empty();
+        let has_any =
+            self.backend.known.unverified.is_some() || !self.client.sql_statements().is_empty();
         if executes && has_any {
             self.record_executed_effects(text, effects)?;
         }
@@ -269,7 +270,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// The same of those that a function has missed, before a transaction.
     pub(super) fn bring_missed_names(&mut self) -> Result<(), Halt> {
-        if self.backend.status != TransactionStatus::Idle || self.backend.is_classic() {
+        if self.backend.from_server.status != TransactionStatus::Idle || self.backend.is_classic() {
             return Ok(());
         }
         self.lift_first()?;
@@ -302,7 +303,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn note_own(&mut self, name: &[u8], statement: &Arc<Statement>) {
         self.client.pins.insert(Part::SqlStatement);
         self.backend.note_parsed(significant(name), statement);
-        self.backend.replay.forget();
+        self.backend.prepared.replay.forget();
     }
 
     /// The server could not prepare what the Query at hand names.
@@ -320,7 +321,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.passage.out.extend_from_slice(&build::SYNC);
             self.backend.request(Request::Sync);
         } else {
-            build::ready_for_query(&mut answer, self.backend.status);
+            build::ready_for_query(&mut answer, self.backend.from_server.status);
         }
         self.client.reply(&answer);
         Ok(())

@@ -148,7 +148,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             self.backend.note_names(effects);
         }
         // It is not looked at again when it is executed.
-        self.backend.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
+        self.backend.session.rereading |= effects.as_ref().is_none_or(|effects| effects.rereads);
         if self.client.is_session_mode() {
             // What no command can undo must not be left to the next session.
             if effects.is_none_or(|effects| effects.leaves_what_stays()) {
@@ -161,7 +161,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             // The unnamed one, too, is what the server has.
             self.client.pins.insert(Part::ProtocolStatement);
             self.client.pins.insert(Part::UnnamedStatement);
-            self.backend.spoiled.get_or_insert("statements are not shared");
+            self.backend.lending.spoiled.get_or_insert("statements are not shared");
         }
         Ok(())
     }
@@ -193,7 +193,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let displaced = self.backend.displaced(before, serial);
         let pipeline = self.backend.requests.pipeline();
         let behind = self.backend.requests.is_behind_setter();
-        self.backend.unnamed.parsed(unnamed, pipeline, behind);
+        self.backend.prepared.unnamed.parsed(unnamed, pipeline, behind);
         self.pass_parsing(parsing)?;
         let owed = Request::Parse { serial: self.serial, statement: 0 };
         self.backend.request_with(owed, displaced);
@@ -207,7 +207,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let effects = self.effects_of_unshared(text);
         self.before_unshared(&effects)?;
         self.backend.note_names(&effects);
-        self.backend.rereading |= effects.rereads;
+        self.backend.session.rereading |= effects.rereads;
         let noted = self.to_be_noted(Some((text, &effects)))?;
         self.pass_parsing(parsing)?;
         self.request_noting(UNNOTED, Some((parsing.name, noted)));
@@ -254,14 +254,14 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     ) -> Result<(), Halt> {
         self.client.has_room_for_name()?;
         let epoch = self.backend.pool.schema_epoch_at(self.now);
-        let there = self.backend.statements.touch(statement.id);
-        let known = there && self.backend.statements.is_new_enough(statement.id, epoch);
+        let there = self.backend.prepared.statements.touch(statement.id);
+        let known = there && self.backend.prepared.statements.is_new_enough(statement.id, epoch);
         let noted = statement.is_noted();
         self.passage.cut(self.backend)?;
         // In a failed transaction, and while what an earlier pipeline did to the transaction is not
         // known, the server must say itself whether it takes this one.
         let servers_to_say = self.backend.settings_in_doubt()
-            || self.backend.status == TransactionStatus::Failed
+            || self.backend.from_server.status == TransactionStatus::Failed
             || (self.backend.requests.owes_ready() && self.backend.requests.owes_client());
         let owed = if known && !servers_to_say && !noted {
             Request::ParseKnown
@@ -306,7 +306,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             return None;
         }
         let longer = restore::lengthened(text, &replacements, self.reads_utf8()).collect();
-        self.backend.longer_parse = Some((self.serial, longer));
+        self.backend.prepared.longer_parse = Some((self.serial, longer));
         let mut body = restore::replaced(text, &replacements, &mut []);
         body.push(0);
         body.extend_from_slice(types);
@@ -324,7 +324,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     /// Whether texts are in UTF-8.
     pub(super) fn reads_utf8(&self) -> bool {
         let encoding = self.client.desired.get(b"client_encoding");
-        encoding.or(self.backend.parameters.get(b"client_encoding")) == Some(b"UTF8")
+        encoding.or(self.backend.session.parameters.get(b"client_encoding")) == Some(b"UTF8")
     }
 
     /// What a text does that is not looked at again when it is executed.
@@ -352,7 +352,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
     fn note_parsed_change(&mut self, change: SchemaChange) {
         self.backend.note_schema_change(change);
         if change == SchemaChange::All {
-            self.backend.at_stake.note_parsed();
+            self.backend.known.at_stake.note_parsed();
         }
     }
 
@@ -376,18 +376,18 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
             Part::ProtocolStatement
         });
         // Its text may not have been seen whole: anything may be in it.
-        self.backend.rereading = true;
+        self.backend.session.rereading = true;
         const ROWS_ONLY: [&[u8]; 6] =
             [b"delete", b"insert", b"merge", b"select", b"update", b"values"];
         let rest = frame::take_string(self.body).map_or(self.body, |(_, rest)| rest);
         if !begins_with_any(rest, &ROWS_ONLY) {
             self.note_parsed_change(SchemaChange::All);
         }
-        self.backend.spoiled.get_or_insert(why);
+        self.backend.lending.spoiled.get_or_insert(why);
         if name.is_empty() {
             self.client.unnamed = None;
             self.client.unnamed_serial = 0;
-            self.backend.unnamed.closed(self.backend.requests.pipeline());
+            self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
         }
         self.pass();
         let noted = Some((name, NotedStatement::default()));

@@ -24,7 +24,7 @@ fn target(body: &[u8]) -> Option<(u8, &[u8])> {
 impl<S: Socket> ClientMessage<'_, '_, S> {
     pub(super) fn bind(&mut self) -> Result<(), Halt> {
         self.stats.binds.add(1);
-        if self.backend.at_stake.has_parsed() {
+        if self.backend.known.at_stake.has_parsed() {
             self.backend.note_schema_change(SchemaChange::All);
         }
         let names = frame::take_string(self.body)
@@ -80,7 +80,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 return self.bind_instead(portal, name);
             }
             self.client.note_portal(portal, None)?;
-            self.backend.drawn.note(draws);
+            self.backend.known.drawn.note(draws);
             self.pass();
             self.backend.request(Request::Bind { statement: 0 });
             return Ok(());
@@ -92,7 +92,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.drawn.note(draws);
+        self.backend.known.drawn.note(draws);
         if let Some(written) =
             self.with_channels(body, self.client.basis, &unnamed.settings, effects)
         {
@@ -146,7 +146,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Statement { body, basis, settings, effects, .. } = &*statement;
         let written = self.with_channels(body, *basis, settings, effects);
         self.bring(written.as_ref().unwrap_or(&statement))?;
-        if let Some(copy) = self.backend.statements.get(statement.id) {
+        if let Some(copy) = self.backend.prepared.statements.get(statement.id) {
             bound.binds(statement.id, copy.since);
         }
         if !statement.effects.is_none() {
@@ -158,7 +158,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return self.bind_instead(portal, name);
         }
         self.client.note_portal(portal, unusual)?;
-        self.backend.drawn.note(!statement.draws_nothing);
+        self.backend.known.drawn.note(!statement.draws_nothing);
         self.pass_bind(portal, name, &statement, written.as_deref())
     }
 
@@ -168,10 +168,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let first = self.backend.has_sent_settings_alone()
             || (!self.backend.requests.owes_client()
                 && !self.backend.requests.is_in_pipeline()
-                && self.backend.status == TransactionStatus::Idle);
-        if first && self.is_whole() && self.backend.statements.touch(statement.id) {
+                && self.backend.from_server.status == TransactionStatus::Idle);
+        if first && self.is_whole() && self.backend.prepared.statements.touch(statement.id) {
             let message = self.passage.current(HEADER_BYTES + self.body.len());
-            self.backend.replay.begin(message, serial);
+            self.backend.prepared.replay.begin(message, serial);
         }
     }
 
@@ -215,12 +215,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// Sees to it that the server has the statement. Waits while that is not known.
     pub(super) fn bring(&mut self, statement: &Arc<Statement>) -> Result<(), Halt> {
         if self.backend.requests.owes_ready()
-            && let Some(since) = self.backend.statements.prepared_in(statement.id)
+            && let Some(since) = self.backend.prepared.statements.prepared_in(statement.id)
             && self.backend.requests.is_in_doubt(since)
         {
             return self.wait();
         }
-        if !self.backend.statements.touch(statement.id) {
+        if !self.backend.prepared.statements.touch(statement.id) {
             // The settings around its Parse are put back after it.
             self.hold()?;
         }
@@ -249,7 +249,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             self.before_catalog(effects)?; // it may take the server's away
         }
-        let same = self.backend.unnamed.is(self.client.unnamed.as_ref());
+        let same = self.backend.prepared.unnamed.is(self.client.unnamed.as_ref());
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;
@@ -264,7 +264,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
             let pipeline = self.backend.requests.pipeline();
-            self.backend.unnamed.brought(self.client.unnamed.clone(), pipeline);
+            self.backend.prepared.unnamed.brought(self.client.unnamed.clone(), pipeline);
             if let Some(unnamed) = &self.client.unnamed.clone() {
                 self.compare_unnamed(unnamed)?;
             }
@@ -343,7 +343,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             if name.is_empty() {
                 self.client.unnamed = None;
                 self.client.unnamed_serial = 0;
-                self.backend.unnamed.closed(self.backend.requests.pipeline());
+                self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
             } else {
                 self.close_own(name);
             }

@@ -80,25 +80,27 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.backend.asks_for_sequences() {
             return Ok(()); // others' values went before its first message
         }
-        if self.backend.drawn.is_discarded() {
+        if self.backend.known.drawn.is_discarded() {
             return Ok(());
         }
         if self.backend.requests.is_in_pipeline() {
-            if self.backend.status != TransactionStatus::Failed {
+            if self.backend.from_server.status != TransactionStatus::Failed {
                 self.passage.cut(self.backend)?;
-                if self.backend.drawn.by_client() {
+                if self.backend.known.drawn.by_client() {
                     self.keep_own_alone();
                 } else {
                     self.discard_sequences();
                 }
-                self.backend.replay.forget();
+                self.backend.prepared.replay.forget();
             }
             return Ok(());
         }
         self.hold()?;
         if !self.backend.may_have_failed() && !self.backend.requests.owes_client() {
             self.passage.cut(self.backend)?;
-            if self.backend.status == TransactionStatus::Idle || !self.backend.drawn.by_client() {
+            if self.backend.from_server.status == TransactionStatus::Idle
+                || !self.backend.known.drawn.by_client()
+            {
                 self.discard_sequences();
             } else {
                 self.keep_own_alone();
@@ -164,7 +166,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A transaction may begin: takes away what currval and lastval must not answer in it.
     pub(super) fn open_sequences(&mut self) -> Result<(), Halt> {
-        if self.backend.status != TransactionStatus::Idle {
+        if self.backend.from_server.status != TransactionStatus::Idle {
             return Ok(());
         }
         let asks = || self.text_at_hand().is_none_or(has_question);
@@ -174,15 +176,15 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             None if self.client.is_session_mode() => return Ok(()),
             None if self.client.pins.contains(Part::SequenceValue) => return Ok(()), // its own
             None if self.client.reads_sequences => {}
-            None if self.backend.drawn.by_others()
+            None if self.backend.known.drawn.by_others()
                 && self.backend.pool.asking.has_asked()
                 && (self.header.kind != frontend::QUERY
                     || self.text_at_hand().is_none_or(may_draw_or_ask)) => {}
             None => return Ok(()),
             Some(false) => return Ok(()),
-            Some(true) => self.backend.drawn.discard_again(),
+            Some(true) => self.backend.known.drawn.discard_again(),
         }
-        if !self.backend.drawn.is_discarded() {
+        if !self.backend.known.drawn.is_discarded() {
             self.lift_first()?;
         }
         self.passage.cut(self.backend)?;
@@ -221,10 +223,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     #[inline]
     pub(super) fn note_drawing(&mut self) {
         if matches!(self.header.kind, frontend::BIND | frontend::FUNCTION_CALL)
-            && !self.backend.drawn.by_client()
+            && !self.backend.known.drawn.by_client()
         {
             let draws = !self.text_at_hand().is_some_and(draws_nothing);
-            self.backend.drawn.note(draws);
+            self.backend.known.drawn.note(draws);
         }
         if self.backend.pool.asking.has_asked()
             && matches!(self.header.kind, frontend::QUERY | frontend::BIND)
@@ -239,14 +241,14 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let (last, class) = match self.text_at_hand() {
             None => (Last::Drew, TextClass::default()), // too long to be looked at, or the server's alone
             Some(text) if has_question(text) || discards(text) => {
-                (Last::Asked, self.backend.drawn.text())
+                (Last::Asked, self.backend.known.drawn.text())
             }
             Some(text) if draws(text) => (Last::Drew, TextClass::of(text)),
             Some(_) => return,
         };
-        self.backend.drawn.note_text(class);
-        if self.backend.session_report.is_none() {
-            self.backend.drawn.note_last(last);
+        self.backend.known.drawn.note_text(class);
+        if self.backend.known.session_report.is_none() {
+            self.backend.known.drawn.note_last(last);
         }
     }
 }
@@ -256,25 +258,25 @@ impl<S: Socket> Client<S> {
     /// backend until it has asked, unless what it drew is beside what others have drawn.
     #[inline]
     pub(in crate::engine) fn keep_to_ask(&mut self, backend: &mut Backend<S>, failed: bool) {
-        if backend.drawn.has_last() || self.pins.contains(Part::SequenceValue) {
+        if backend.known.drawn.has_last() || self.pins.contains(Part::SequenceValue) {
             self.settle_keeping(backend, failed);
         }
     }
 
     #[cold]
     fn settle_keeping(&mut self, backend: &mut Backend<S>, failed: bool) {
-        match backend.drawn.take_last() {
+        match backend.known.drawn.take_last() {
             Some(Last::Asked) => {
                 self.pins.remove(Part::SequenceValue);
-                backend.drawn.asked();
+                backend.known.drawn.asked();
             }
             Some(Last::Drew) => {
                 let shares = !self.is_session_mode() && !backend.is_classic();
-                if shares && !failed && backend.drawn.is_all_its_own() {
+                if shares && !failed && backend.known.drawn.is_all_its_own() {
                     self.keep_what_it_drew(backend);
                 }
             }
-            None if backend.session_report.is_none() => self.keep_what_it_drew(backend),
+            None if backend.known.session_report.is_none() => self.keep_what_it_drew(backend),
             None => {} // the report says whether it has drawn anything
         }
     }
@@ -288,8 +290,8 @@ impl<S: Socket> Client<S> {
         }
         let asking = &backend.pool.asking;
         let others_wait = backend.pool.anybody_waits();
-        let kept = backend.drawn.keep();
-        let expected = asking.is_expected_after(backend.drawn.text());
+        let kept = backend.known.drawn.keep();
+        let expected = asking.is_expected_after(backend.known.drawn.text());
         if (others_wait && (kept > KEPT_TRANSACTIONS_MAX || !expected))
             || (!asking.has_asked() && !expected)
         {
@@ -307,10 +309,9 @@ impl<S: Socket> Client<S> {
     pub(in crate::engine) fn has_kept_for_long(&self, others_wait: bool, now: Time) -> bool {
         let max = if others_wait { KEPT_WHILE_OTHERS_WAIT } else { KEPT_MAX };
         self.keeps_to_ask()
-            && self
-                .backend
-                .as_ref()
-                .is_some_and(|backend| backend.is_at_rest() && now.since(backend.since) >= max)
+            && self.backend.as_ref().is_some_and(|backend| {
+                backend.is_at_rest() && now.since(backend.lending.since) >= max
+            })
     }
 }
 
