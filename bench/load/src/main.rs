@@ -309,14 +309,10 @@ enum Answer {
     Done(Tally),
 }
 
-fn work(load: &Load, kind: Kind, share: usize, shares: usize) -> io::Result<()> {
-    let (first, clients) = part(load.clients, share, shares);
-    let (_, active) = part(load.active.unwrap_or(load.clients), share, shares);
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let threads = load.threads.unwrap_or(cores).clamp(1, active.max(1));
-    let tls = if load.tls { Some(stream::tls_config().map_err(io::Error::other)?) } else { None };
+/// What all workers of a load do. `workers`: those of all its processes.
+fn plan_of(load: &Load, tls: Option<Arc<rustls::ClientConfig>>, workers: usize) -> Plan {
     let server = &load.server;
-    let plan = Arc::new(Plan {
+    Plan {
         target: server.target.clone(),
         tls,
         user: server.user.clone(),
@@ -337,9 +333,19 @@ fn work(load: &Load, kind: Kind, share: usize, shares: usize) -> io::Result<()> 
         think: Duration::from_secs_f64(load.think_ms / 1000.0),
         rotate: load.rotate,
         login_interval: load.rate.map_or(Duration::ZERO, |rate| {
-            Duration::from_secs_f64((threads * shares) as f64 / rate.max(0.001))
+            Duration::from_secs_f64(workers as f64 / rate.max(0.001))
         }),
-    });
+    }
+}
+
+fn work(load: &Load, kind: Kind, share: usize, shares: usize) -> io::Result<()> {
+    let (first, clients) = part(load.clients, share, shares);
+    let (_, active) = part(load.active.unwrap_or(load.clients), share, shares);
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = load.threads.unwrap_or(cores).clamp(1, active.max(1));
+    let tls = if load.tls { Some(stream::tls_config().map_err(io::Error::other)?) } else { None };
+    let server = &load.server;
+    let plan = Arc::new(plan_of(load, tls, threads * shares));
     let (answer, answers) = mpsc::channel();
     let opened = Arc::new(Barrier::new(threads));
     let mut orders = Vec::new();

@@ -190,13 +190,8 @@ pub(crate) fn descriptors(config: &Config) -> u64 {
     needed.max(u64::from(config.start.process.max_open_files))
 }
 
-async fn run(
-    service: Arc<Service>,
-    listeners: Vec<listen::Listener>,
-    orders: mpsc::UnboundedReceiver<Order>,
-    logged: Arc<Logged>,
-    signals: Signals,
-) {
+/// What runs beside the service from its start to its end.
+fn spawn_upkeep(service: &Arc<Service>, orders: mpsc::UnboundedReceiver<Order>) {
     tokio::spawn(open::take_orders(service.clone(), orders));
     tokio::spawn(upkeep::run(service.clone()));
     tokio::spawn(health::run(service.clone()));
@@ -210,6 +205,16 @@ async fn run(
         let timeout = || watching.config.load().reload.servers.server_lost_timeout.get();
         watching.dialler.end_lost(timeout).await;
     });
+}
+
+async fn run(
+    service: Arc<Service>,
+    listeners: Vec<listen::Listener>,
+    orders: mpsc::UnboundedReceiver<Order>,
+    logged: Arc<Logged>,
+    signals: Signals,
+) {
+    spawn_upkeep(&service, orders);
     derive_ahead(&service);
     for listener in listeners {
         tokio::spawn(listen::accept(service.clone(), listener));

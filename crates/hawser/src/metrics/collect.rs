@@ -443,24 +443,7 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
     }
     let help = "What event loops wait with, see the setting io";
     gauges(encoder, "event_loop_host", help, [([("io", pooler.loops().host().name())], 1)])?;
-    if let Some(mptcp) = pooler.mptcp() {
-        let manages = matches!(mptcp.manager.standing(), Standing::Manages { .. });
-        let help = "1 if the path manager of mptcp_manage runs";
-        gauges(encoder, "mptcp_manager", help, [([], u64::from(manages))])?;
-        let counts = mptcp.counts();
-        let help = "Connections that were opened to be MPTCP, by what they became";
-        let rows = [
-            ([("side", "client"), ("transport", "mptcp")], counts.accepted),
-            ([("side", "client"), ("transport", "tcp")], counts.accepted_plain),
-            ([("side", "server"), ("transport", "mptcp")], counts.dialled),
-            ([("side", "server"), ("transport", "tcp")], counts.dialled_plain),
-        ];
-        let mut family =
-            encoder.encode_descriptor("mptcp_connections", help, None, MetricType::Counter)?;
-        for (labels, value) in rows {
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
-        }
-    }
+    mptcp(encoder, pooler)?;
     bypass(encoder, pooler)?;
     if let Some(congestion) = pooler.congestion() {
         let help = "Decisions of the congestion setting auto about a destination, see the log";
@@ -502,6 +485,28 @@ fn process(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
             MetricType::Gauge,
         )?
         .encode_gauge(&started)
+}
+
+/// Of the pooler's own connections; nothing where they are not opened to be MPTCP.
+fn mptcp(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Result {
+    let Some(mptcp) = pooler.mptcp() else { return Ok(()) };
+    let manages = matches!(mptcp.manager.standing(), Standing::Manages { .. });
+    let help = "1 if the path manager of mptcp_manage runs";
+    gauges(encoder, "mptcp_manager", help, [([], u64::from(manages))])?;
+    let counts = mptcp.counts();
+    let help = "Connections that were opened to be MPTCP, by what they became";
+    let rows = [
+        ([("side", "client"), ("transport", "mptcp")], counts.accepted),
+        ([("side", "client"), ("transport", "tcp")], counts.accepted_plain),
+        ([("side", "server"), ("transport", "mptcp")], counts.dialled),
+        ([("side", "server"), ("transport", "tcp")], counts.dialled_plain),
+    ];
+    let mut family =
+        encoder.encode_descriptor("mptcp_connections", help, None, MetricType::Counter)?;
+    for (labels, value) in rows {
+        family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, f64>(&value, None)?;
+    }
+    Ok(())
 }
 
 /// Of all on this machine, programs of `hawser bypass run` among them; nothing where it is not used.

@@ -102,43 +102,11 @@ impl Session {
                 Ok("RESET".to_owned())
             }
             Statement::Discard(what) => self.discard(cluster, *what),
-            Statement::Prepare { name, types, body, text } => {
-                let declared: Vec<_> = types.iter().copied().map(Some).collect();
-                let mut prepared = Prepared::new(self, Some((**body).clone()), &declared)?;
-                self.prepared += 1;
-                (prepared.sent, prepared.from_sql) = ((self.prepared, text.clone()), true);
-                self.add_statement(name, prepared)?;
-                Ok("PREPARE".to_owned())
+            Statement::Prepare { .. } | Statement::Execute(..) | Statement::Deallocate(_) => {
+                self.run_prepared(cluster, statement, portal, notices)
             }
-            Statement::Execute(name, arguments) => {
-                let (prepared, params) = self.execution(name, arguments)?;
-                let body = prepared.parsed.expect("execution() takes queries only").statement;
-                let analysis = prepared.analysis;
-                let inner = Portal { params, analysis, ..portal.clone() };
-                self.run(cluster, &body, &inner, notices)
-            }
-            Statement::Deallocate(Some(name)) => {
-                self.statements.remove(name).ok_or_else(|| no_statement(name))?;
-                Ok("DEALLOCATE".to_owned())
-            }
-            Statement::Deallocate(None) => {
-                self.statements.retain(|name, _| name.is_empty());
-                Ok("DEALLOCATE ALL".to_owned())
-            }
-            Statement::Listen(channel) => {
-                self.now.listening.push(Listening::Listen(channel.clone()));
-                Ok("LISTEN".to_owned())
-            }
-            Statement::Unlisten(channel) => {
-                self.now.listening.push(match channel {
-                    Some(channel) => Listening::Unlisten(channel.clone()),
-                    None => Listening::UnlistenAll,
-                });
-                Ok("UNLISTEN".to_owned())
-            }
-            Statement::Notify(channel, payload) => {
-                self.now.notifications.push((channel.clone(), payload.clone()));
-                Ok("NOTIFY".to_owned())
+            Statement::Listen(_) | Statement::Unlisten(_) | Statement::Notify(..) => {
+                Ok(self.listen(statement).to_owned())
             }
             Statement::CreateTemp(name, drop_on_commit) => {
                 self.create_temp(name, *drop_on_commit)?;
@@ -168,6 +136,64 @@ impl Session {
             | Statement::Show(_)
             | Statement::CopyIn(_)
             | Statement::CopyOut(_) => unreachable!("these have ways of their own"),
+        }
+    }
+
+    /// PREPARE, EXECUTE and DEALLOCATE.
+    fn run_prepared(
+        &mut self,
+        cluster: &mut Cluster,
+        statement: &Statement,
+        portal: &Portal,
+        notices: &mut Vec<PgError>,
+    ) -> Result<String, PgError> {
+        match statement {
+            Statement::Prepare { name, types, body, text } => {
+                let declared: Vec<_> = types.iter().copied().map(Some).collect();
+                let mut prepared = Prepared::new(self, Some((**body).clone()), &declared)?;
+                self.prepared += 1;
+                (prepared.sent, prepared.from_sql) = ((self.prepared, text.clone()), true);
+                self.add_statement(name, prepared)?;
+                Ok("PREPARE".to_owned())
+            }
+            Statement::Execute(name, arguments) => {
+                let (prepared, params) = self.execution(name, arguments)?;
+                let body = prepared.parsed.expect("execution() takes queries only").statement;
+                let analysis = prepared.analysis;
+                let inner = Portal { params, analysis, ..portal.clone() };
+                self.run(cluster, &body, &inner, notices)
+            }
+            Statement::Deallocate(Some(name)) => {
+                self.statements.remove(name).ok_or_else(|| no_statement(name))?;
+                Ok("DEALLOCATE".to_owned())
+            }
+            Statement::Deallocate(None) => {
+                self.statements.retain(|name, _| name.is_empty());
+                Ok("DEALLOCATE ALL".to_owned())
+            }
+            _ => unreachable!("statements of PREPARE alone"),
+        }
+    }
+
+    /// LISTEN, UNLISTEN and NOTIFY, which take effect at the end of the transaction; gives the tag.
+    fn listen(&mut self, statement: &Statement) -> &'static str {
+        match statement {
+            Statement::Listen(channel) => {
+                self.now.listening.push(Listening::Listen(channel.clone()));
+                "LISTEN"
+            }
+            Statement::Unlisten(channel) => {
+                self.now.listening.push(match channel {
+                    Some(channel) => Listening::Unlisten(channel.clone()),
+                    None => Listening::UnlistenAll,
+                });
+                "UNLISTEN"
+            }
+            Statement::Notify(channel, payload) => {
+                self.now.notifications.push((channel.clone(), payload.clone()));
+                "NOTIFY"
+            }
+            _ => unreachable!("statements about channels alone"),
         }
     }
 

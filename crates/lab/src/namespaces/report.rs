@@ -98,18 +98,7 @@ pub(super) fn snapshot(laboratory: &Laboratory) -> io::Result<Snapshot> {
             dropped_by_loss: 0,
         }
     };
-    let mut snapshot = Snapshot {
-        lateness: LatenessCounts::default(),
-        probes: LatenessCounts::default(),
-        kernel_is_seeded: laboratory.kernel_is_seeded(),
-        lateness_max_us: u64::try_from(description.lateness_max.as_micros()).unwrap_or(u64::MAX),
-        refused: 0,
-        overflows: 0,
-        device_drops: 0,
-        is_over: false,
-        priority: None,
-        paths: Vec::new(),
-    };
+    let mut snapshot = Snapshot::before_traffic(laboratory);
     for (link, carrier) in laboratory.carriers.iter().enumerate() {
         if *carrier == Carrier::Pair {
             let ports = End::BOTH.map(|end| Port { link, end });
@@ -171,6 +160,22 @@ pub(super) fn send_drops(text: &str) -> u64 {
 }
 
 impl Snapshot {
+    fn before_traffic(laboratory: &Laboratory) -> Self {
+        let lateness_max = laboratory.description.lateness_max.as_micros();
+        Self {
+            lateness: LatenessCounts::default(),
+            probes: LatenessCounts::default(),
+            kernel_is_seeded: laboratory.kernel_is_seeded(),
+            lateness_max_us: u64::try_from(lateness_max).unwrap_or(u64::MAX),
+            refused: 0,
+            overflows: 0,
+            device_drops: 0,
+            is_over: false,
+            priority: None,
+            paths: Vec::new(),
+        }
+    }
+
     /// What happened since `before`, of the same laboratory.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {

@@ -32,7 +32,7 @@ use std::path::{Path, PathBuf};
 
 use super::PROTOCOL;
 use crate::bpf::btf::{self, Btf};
-use crate::bpf::instruction::{Assembly, Instruction, Register::*};
+use crate::bpf::instruction::{Assembly, Instruction, Label, Register::*};
 use crate::bpf::pins::{self, is_absent};
 use crate::bpf::{LoadError, Map, Program, lockdown};
 
@@ -226,7 +226,7 @@ impl Kernel {
     fn program(self, map: i32) -> Option<Vec<Instruction>> {
         let mut a = Assembly::default();
         let [of_family, of_protocol, up, next, as_it_is] = [(); 5].map(|()| a.label());
-        let [text, some, short, advanced, mptcp] = [(); 5].map(|()| a.label());
+        let mptcp = a.label();
         a.load(R2, R1, 0);
         a.if_equal_32(R2, libc::AF_INET, of_family);
         a.unless_equal_32(R2, libc::AF_INET6, as_it_is);
@@ -258,47 +258,8 @@ impl Kernel {
         a.call(MAP_LOOKUP_ELEM);
         a.if_equal(R0, 0, next);
         a.copy(R8, R0);
-        if let Some(Environment { memory, begin, end }) = self.environment {
-            // As `run`: PGMPTCP=0 turns it off. What cannot be read does not.
-            a.call(GET_CURRENT_TASK_BTF);
-            a.load(R1, R0, memory);
-            a.if_equal(R1, 0, mptcp);
-            a.load(R6, R1, begin);
-            a.load(R7, R1, end);
-            a.set(R9, 0);
-            // Whether what is read next is the beginning of a text.
-            a.set(R1, 1);
-            a.store(R10, -24, R1);
-            a.put(text);
-            a.unless_below(R6, R7, mptcp);
-            a.copy(R1, R10);
-            a.add(R1, -24 - PIECE_BYTES);
-            a.set(R2, PIECE_BYTES);
-            a.copy(R3, R6);
-            a.call(PROBE_READ_USER_STR);
-            a.if_less_signed(R0, 0, mptcp);
-            a.if_above(R0, 0, some);
-            // Of a text without a character, not even its end is counted (strncpy_from_user_nofault).
-            a.set(R0, 1);
-            a.put(some);
-            a.load(R1, R10, -24);
-            a.if_equal(R1, 0, advanced);
-            a.load(R1, R10, -24 - PIECE_BYTES as i16);
-            a.set_64(R2, u64::from_ne_bytes(*b"PGMPTCP="));
-            a.unless_same(R1, R2, advanced);
-            a.load_16(R1, R10, -24 - PIECE_BYTES as i16 + 8);
-            a.if_equal(R1, i32::from(u16::from_ne_bytes(*b"0\0")), as_it_is);
-            a.put(advanced);
-            a.set(R1, 1);
-            a.if_less(R0, PIECE_BYTES, short);
-            // As much as there is room for: its last byte, a zero, is none of the text's.
-            a.set(R1, 0);
-            a.add(R0, -1);
-            a.put(short);
-            a.store(R10, -24, R1);
-            a.add_register(R6, R0);
-            a.add(R9, 1);
-            a.if_less(R9, PIECES_MAX, text);
+        if let Some(environment) = self.environment {
+            environment.look_for_the_switch(&mut a, mptcp, as_it_is);
         }
         a.put(mptcp);
         a.copy(R0, R8);
@@ -313,6 +274,53 @@ impl Kernel {
         a.set(R0, 0);
         a.exit();
         a.finish()
+    }
+}
+
+impl Environment {
+    /// As `run`: PGMPTCP=0 turns it off. What cannot be read does not.
+    fn look_for_the_switch(self, a: &mut Assembly, mptcp: Label, as_it_is: Label) {
+        let Self { memory, begin, end } = self;
+        let [text, some, short, advanced] = [(); 4].map(|()| a.label());
+        a.call(GET_CURRENT_TASK_BTF);
+        a.load(R1, R0, memory);
+        a.if_equal(R1, 0, mptcp);
+        a.load(R6, R1, begin);
+        a.load(R7, R1, end);
+        a.set(R9, 0);
+        // Whether what is read next is the beginning of a text.
+        a.set(R1, 1);
+        a.store(R10, -24, R1);
+        a.put(text);
+        a.unless_below(R6, R7, mptcp);
+        a.copy(R1, R10);
+        a.add(R1, -24 - PIECE_BYTES);
+        a.set(R2, PIECE_BYTES);
+        a.copy(R3, R6);
+        a.call(PROBE_READ_USER_STR);
+        a.if_less_signed(R0, 0, mptcp);
+        a.if_above(R0, 0, some);
+        // Of a text without a character, not even its end is counted (strncpy_from_user_nofault).
+        a.set(R0, 1);
+        a.put(some);
+        a.load(R1, R10, -24);
+        a.if_equal(R1, 0, advanced);
+        a.load(R1, R10, -24 - PIECE_BYTES as i16);
+        a.set_64(R2, u64::from_ne_bytes(*b"PGMPTCP="));
+        a.unless_same(R1, R2, advanced);
+        a.load_16(R1, R10, -24 - PIECE_BYTES as i16 + 8);
+        a.if_equal(R1, i32::from(u16::from_ne_bytes(*b"0\0")), as_it_is);
+        a.put(advanced);
+        a.set(R1, 1);
+        a.if_less(R0, PIECE_BYTES, short);
+        // As much as there is room for: its last byte, a zero, is none of the text's.
+        a.set(R1, 0);
+        a.add(R0, -1);
+        a.put(short);
+        a.store(R10, -24, R1);
+        a.add_register(R6, R0);
+        a.add(R9, 1);
+        a.if_less(R9, PIECES_MAX, text);
     }
 }
 

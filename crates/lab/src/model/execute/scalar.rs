@@ -46,29 +46,8 @@ impl Session {
                 None if *missing_ok => None,
                 None => return Err(unknown_setting(name)),
             },
-            Scalar::Nextval(name) => {
-                self.writes("nextval()")?;
-                let database = cluster.databases.get_mut(&self.database);
-                let sequence = database.and_then(|database| database.sequences.get_mut(name));
-                let last = sequence.expect("checked by the analysis; sequences stay");
-                *last += 1;
-                self.sequences.insert(name.clone(), *last);
-                self.last_sequence = Some(name.clone());
-                Some(last.to_string())
-            }
-            Scalar::Currval(name) => match self.sequences.get(name) {
-                Some(value) => Some(value.to_string()),
-                None => {
-                    let message = format!(
-                        "currval of sequence \"{name}\" is not yet defined in this session"
-                    );
-                    return Err(PgError::error("55000", message));
-                }
-            },
-            Scalar::Lastval => {
-                let last = self.last_sequence.as_ref().and_then(|name| self.sequences.get(name));
-                let message = "lastval is not yet defined in this session";
-                Some(last.ok_or_else(|| PgError::error("55000", message))?.to_string())
+            Scalar::Nextval(_) | Scalar::Currval(_) | Scalar::Lastval => {
+                Some(self.sequence_value(cluster, scalar)?.to_string())
             }
             Scalar::Lock(key) => {
                 let taken = cluster.lock(self.process, &self.database, *key);
@@ -106,6 +85,33 @@ impl Session {
                 unreachable!("folded by the analysis")
             }
         })
+    }
+
+    /// What nextval(), currval() and lastval() give.
+    fn sequence_value(&mut self, cluster: &mut Cluster, scalar: &Scalar) -> Result<i64, PgError> {
+        let undefined =
+            |of: &str| PgError::error("55000", format!("{of} is not yet defined in this session"));
+        match scalar {
+            Scalar::Nextval(name) => {
+                self.writes("nextval()")?;
+                let database = cluster.databases.get_mut(&self.database);
+                let sequence = database.and_then(|database| database.sequences.get_mut(name));
+                let last = sequence.expect("checked by the analysis; sequences stay");
+                *last += 1;
+                self.sequences.insert(name.clone(), *last);
+                self.last_sequence = Some(name.clone());
+                Ok(*last)
+            }
+            Scalar::Currval(name) => {
+                let value = self.sequences.get(name).copied();
+                value.ok_or_else(|| undefined(&format!("currval of sequence \"{name}\"")))
+            }
+            Scalar::Lastval => {
+                let last = self.last_sequence.as_ref().and_then(|name| self.sequences.get(name));
+                last.copied().ok_or_else(|| undefined("lastval"))
+            }
+            _ => unreachable!("functions of sequences alone"),
+        }
     }
 
     /// What a function does.

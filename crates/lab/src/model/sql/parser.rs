@@ -212,16 +212,7 @@ impl<'a> Parser<'a> {
             "close" => Ok(Statement::Close(Some(self.name()?))),
             "copy" => self.copy(),
             "insert" => self.insert(),
-            "update" => {
-                let table = self.name()?;
-                for word in ["set", "v"] {
-                    self.expect(word)?;
-                }
-                self.expect_mark("=")?;
-                self.expect("v")?;
-                self.expect_mark("+")?;
-                Ok(Statement::Update(table, self.integer()?))
-            }
+            "update" => self.update(),
             "delete" => {
                 self.expect("from")?;
                 Ok(Statement::Delete(self.name()?))
@@ -232,6 +223,17 @@ impl<'a> Parser<'a> {
                 self.fail()
             }
         }
+    }
+
+    fn update(&mut self) -> Result<Statement, PgError> {
+        let table = self.name()?;
+        for word in ["set", "v"] {
+            self.expect(word)?;
+        }
+        self.expect_mark("=")?;
+        self.expect("v")?;
+        self.expect_mark("+")?;
+        Ok(Statement::Update(table, self.integer()?))
     }
 
     fn begin(&mut self, tag: &'static str) -> Result<Statement, PgError> {
