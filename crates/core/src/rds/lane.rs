@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use super::assembly::Assembly;
 use super::congestion::MAP_BYTES;
-use super::header::{FLAG_AGAIN, FLAGS_AT, HEADER_BYTES, Header};
+use super::header::{FLAG_AGAIN, FLAGS_AT, HEADER_BYTES, Header, PROBE_PORT};
 use super::spread;
 use crate::time::Time;
 
@@ -38,6 +38,13 @@ pub const BACK_OFF_MIN: Duration = Duration::from_millis(1);
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(1);
 /// Pings that wait to be answered on a lane; further ones are not answered.
 pub const ANSWERS_MAX: usize = 1024;
+/// The same on all lanes of all peers; each lane may have [`ANSWERS_EACH`] all the same, so that pings
+/// of some do not keep others' from being answered, and probes least of all.
+pub const ANSWERS_ALL_MAX: usize = 64 << 10;
+/// See [`ANSWERS_ALL_MAX`].
+pub const ANSWERS_EACH: usize = 4;
+/// A connection that has been busy for so long is as fast as it can be, whatever TCP says.
+const SETTLED_AFTER: Duration = Duration::from_secs(5);
 /// Memory for bytes that an empty lane keeps while it is busy.
 const ROOM_KEPT: usize = 1 << 20;
 
@@ -106,7 +113,6 @@ struct Queued {
     /// Where it ends among the connection's bytes, once it was given to it whole.
     written: u64,
     from: u16,
-    is_answer: bool,
     /// It was given to a connection, if only in part.
     tried: bool,
 }
@@ -141,6 +147,12 @@ pub struct Progress {
     pub has_unsent: bool,
     /// The least round trip; zero if it is not known.
     pub rtt: Duration,
+    /// Time in which there was something to send or under way; `None` if it is not known.
+    pub busy: Option<Duration>,
+    /// Of that, time in which the peer's window was full.
+    pub held_by_peer: Duration,
+    /// It has left slow start: it was as fast as it can be.
+    pub left_slow_start: bool,
 }
 
 /// Messages that are kept until TCP has acknowledged them.
@@ -155,10 +167,11 @@ struct Outgoing {
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     bytes: u64,
-    /// Those of this connection.
-    of_connection: u64,
     asked: Time,
-    rtt: Duration,
+    busy: Duration,
+    held_by_peer: Duration,
+    /// What TCP has said of this connection last.
+    of_connection: Progress,
 }
 
 /// What a lane has that was idle for long.
@@ -172,7 +185,8 @@ pub(crate) struct Lane {
     sent: u64,
     /// Which of the queue `sent` lies in.
     next: u32,
-    answers: u16,
+    /// Messages in the queue that are of no port: answers to pings, and the probe.
+    of_no_port: u16,
     /// TCP had nothing left to send since the search for lanes that share a limit looked last.
     ran_dry: bool,
     sequence: u64,
@@ -182,31 +196,42 @@ pub(crate) struct Lane {
     pub(crate) generation: u32,
     back_off_us: u32,
     pub(crate) dial_at: Option<Time>,
+    /// Dials that are left in which a quick answer is waited for only.
+    pub(crate) quick_dials: u8,
     pub(crate) counts: Counts,
 }
 
 /// Messages that are gone from a queue: whose port gets room, and how much.
 pub(crate) type Freed = Vec<(u16, usize)>;
 
+/// Whether messages from here are answers to pings, or probes.
+pub(crate) fn is_of_no_port(from: u16) -> bool {
+    from <= PROBE_PORT
+}
+
 impl Lane {
     /// Queues a message. Returns its number.
     pub(crate) fn push(&mut self, mut header: Header, body: &[u8]) -> u64 {
         self.sequence += 1;
         header.sequence = self.sequence;
-        let is_answer = header.from == 0;
-        self.answers += u16::from(is_answer);
+        self.of_no_port += u16::from(is_of_no_port(header.from));
         let Outgoing { bytes, queue, .. } = &mut **self.outgoing.get_or_insert_default();
         bytes.extend(&header.encode());
         bytes.extend(body);
         let end = self.begin + bytes.len() as u64;
-        queue.push_back(Queued { end, written: 0, from: header.from, is_answer, tried: false });
+        queue.push_back(Queued { end, written: 0, from: header.from, tried: false });
         self.counts.sent += 1;
         self.sequence
     }
 
-    /// Whether no further ping may be answered.
-    pub(crate) fn answers_are_full(&self) -> bool {
-        usize::from(self.answers) >= ANSWERS_MAX
+    /// Answers to pings that wait, and the probe.
+    pub(crate) fn of_no_port(&self) -> usize {
+        self.of_no_port.into()
+    }
+
+    /// Whether nothing of a port's is queued. What is not is no reason to have a connection.
+    pub(crate) fn has_nothing_of_ports(&self) -> bool {
+        self.outgoing().queue.len() <= self.of_no_port()
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -249,9 +274,17 @@ impl Lane {
         let held_up = !std::mem::take(&mut self.ran_dry) && is_up && !self.is_empty();
         let outgoing = self.outgoing();
         match outgoing.pace {
-            Some(Pace { bytes, asked, rtt, .. }) => {
-                spread::Lane { bytes, at: asked, is_up, held_up, rtt }
-            }
+            Some(Pace { bytes, asked, busy, held_by_peer, of_connection }) => spread::Lane {
+                bytes,
+                at: asked,
+                is_up,
+                held_up,
+                busy,
+                held_by_peer,
+                settled: of_connection.left_slow_start
+                    || of_connection.busy.is_none_or(|busy| busy >= SETTLED_AFTER),
+                rtt: of_connection.rtt,
+            },
             None => spread::Lane { is_up, ..spread::Lane::default() },
         }
     }
@@ -336,7 +369,7 @@ impl Lane {
             && first.written <= total
         {
             freed.push((first.from, (first.end - end) as usize));
-            self.answers -= u16::from(first.is_answer);
+            self.of_no_port -= u16::from(is_of_no_port(first.from));
             end = first.end;
             self.next -= 1;
             outgoing.queue.pop_front();
@@ -361,7 +394,7 @@ impl Lane {
         if let Some(outgoing) = &mut self.outgoing {
             let Outgoing { bytes, queue, pace } = &mut **outgoing;
             if let Some(pace) = pace {
-                pace.of_connection = 0;
+                pace.of_connection = Progress { busy: Some(Duration::ZERO), ..Progress::default() };
             }
             let mut start = 0;
             for queued in queue.iter_mut().take(begun) {
@@ -379,26 +412,48 @@ impl Lane {
 
     /// The peer has started anew: what its last start may have got is not for this one.
     pub(crate) fn drop_tried(&mut self, freed: &mut Freed) {
-        // What this connection has begun to carry went to the new start, and must be whole.
+        let before = freed.len();
+        let mut is_tried = true;
+        self.drop_queued(freed, |_, tried| {
+            is_tried &= tried;
+            is_tried
+        });
+        self.counts.dropped += (freed.len() - before) as u64;
+    }
+
+    /// Drops messages by the port they are of and by whether a connection has seen them. What this
+    /// connection has begun to carry must be whole, and stays.
+    pub(crate) fn drop_queued(
+        &mut self,
+        freed: &mut Freed,
+        mut is_dropped: impl FnMut(u16, bool) -> bool,
+    ) {
         let kept = self.next as usize + usize::from(!self.is_between_messages());
-        let tried = self.tried();
-        if tried <= kept {
-            return;
-        }
-        let (from, to) = (self.start_of(kept), self.start_of(tried));
+        let (from, begin) = (self.start_of(kept), self.begin);
         let Some(outgoing) = &mut self.outgoing else { return };
         let Outgoing { bytes, queue, .. } = &mut **outgoing;
-        let mut start = from;
-        for queued in queue.drain(kept..tried) {
-            freed.push((queued.from, (queued.end - start) as usize));
+        let (mut start, mut end) = (from, from);
+        let dropped_before = freed.len();
+        for at in kept..queue.len() {
+            let mut queued = queue[at];
+            let (place, size) = (start, queued.end - start);
             start = queued.end;
-            self.answers -= u16::from(queued.is_answer);
-            self.counts.dropped += 1;
+            if is_dropped(queued.from, queued.tried) {
+                freed.push((queued.from, size as usize));
+                self.of_no_port -= u16::from(is_of_no_port(queued.from));
+                continue;
+            }
+            if freed.len() > dropped_before {
+                for byte in 0..size {
+                    bytes[(end - begin + byte) as usize] = bytes[(place - begin + byte) as usize];
+                }
+            }
+            end += size;
+            queued.end = end;
+            queue[at - (freed.len() - dropped_before)] = queued;
         }
-        bytes.drain((from - self.begin) as usize..(to - self.begin) as usize);
-        for queued in queue.range_mut(kept..) {
-            queued.end -= to - from;
-        }
+        queue.truncate(queue.len() - (freed.len() - dropped_before));
+        bytes.truncate((end - begin) as usize);
     }
 
     /// Messages that a connection has seen, if only in part.
@@ -421,7 +476,7 @@ impl Lane {
             if let Some((header, body)) = message.split_first_chunk::<HEADER_BYTES>() {
                 other.push(Header::parse(header), body);
             }
-            self.answers -= u16::from(queued.is_answer);
+            self.of_no_port -= u16::from(is_of_no_port(queued.from));
             self.counts.sent -= 1;
         }
     }
@@ -456,10 +511,24 @@ impl Lane {
 
 impl Pace {
     fn next(before: Option<Self>, progress: &Progress, now: Time) -> Self {
-        let Progress { acknowledged, rtt, .. } = *progress;
-        // Of the first one it is not known since when.
-        let more = before.map_or(0, |before| acknowledged.saturating_sub(before.of_connection));
-        let bytes = before.map_or(0, |before| before.bytes) + more;
-        Self { bytes, of_connection: acknowledged, asked: now, rtt }
+        let Some(before) = before else {
+            // Of the first one it is not known since when.
+            let none = Duration::ZERO;
+            let of_connection = *progress;
+            return Self { bytes: 0, asked: now, busy: none, held_by_peer: none, of_connection };
+        };
+        let last = &before.of_connection;
+        let busy = match progress.busy {
+            Some(busy) => busy.saturating_sub(last.busy.unwrap_or_default()),
+            None => now.since(before.asked),
+        };
+        Self {
+            bytes: before.bytes + progress.acknowledged.saturating_sub(last.acknowledged),
+            asked: now,
+            busy: before.busy + busy,
+            held_by_peer: before.held_by_peer
+                + progress.held_by_peer.saturating_sub(last.held_by_peer),
+            of_connection: *progress,
+        }
     }
 }

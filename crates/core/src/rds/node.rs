@@ -3,7 +3,7 @@
 //! # Model
 //! Whoever drives a node dials, accepts, reads and writes for it:
 //! ```text
-//!   poll() ─► Dial ─► connected() or failed()       accept() ─► a connection, or wait, or refuse
+//!   poll() ─► Dial ─► connected(), failed(), slow() accept() ─► a connection, or wait, or refuse
 //!          ─► Write ─► to_write(), wrote()          received(), acknowledged(), closed()
 //!          ─► Drain, Close, Pause, Resume, Vacant   tick() at next_tick()
 //!          ─► Readable, Room, Notice                for those who use ports
@@ -31,16 +31,19 @@ use super::hash::{Shares, among};
 use super::header::{
     Announcement, FLAG_MAP, HEADER_BYTES, Header, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT,
 };
+use super::lane::{ANSWERS_ALL_MAX, Counts, Freed, MapMessage, State};
 pub use super::lane::{Connection, Progress};
-use super::lane::{Counts, Freed, MapMessage, State};
 use super::peer::{Busy, Peer, Told};
 use crate::time::Time;
 
 mod connections;
 mod incoming;
+mod leaving;
 mod partials;
 pub mod report;
 
+pub use leaving::LEAVING_BYTES_MAX;
+use leaving::Leaving;
 pub use partials::PARTIAL_BYTES_MAX;
 use partials::Partials;
 
@@ -59,9 +62,17 @@ pub const HELD_MAX: Duration = Duration::from_secs(1);
 pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
 /// Such a peer has so long to take its lanes down, before one is dialled again.
 pub const COMES_DOWN: Duration = Duration::from_millis(50);
+/// A lane that is dialled again while others are up is to find a limit that no other lane uses. Of one in
+/// use the queue is full, and the handshake takes longer than by an empty one: so many dials are tried,
+/// each from another port, and given up when they have taken 1.5 times the least round trip that was
+/// seen; all of them take no longer than [`QUICK_DIALS_TIME`]. The one after them may take its time.
+pub const QUICK_DIALS: u8 = 16;
+/// See [`QUICK_DIALS`].
+pub const QUICK_DIALS_TIME: Duration = Duration::from_millis(600);
 /// A larger address that still has something to send knocks again after this.
 pub const KNOCK_AGAIN: Duration = Duration::from_secs(1);
-/// A peer that does not answer and to which nothing is queued is dialled no more after this.
+/// A peer that does not answer and to which no port has anything queued is dialled no more after this;
+/// what was queued to it and is of no port any more is dropped.
 pub const GIVE_UP: Duration = Duration::from_secs(60);
 /// Memory that an idle lane does not need is given back after this.
 pub const IDLE: Duration = Duration::from_secs(1);
@@ -122,6 +133,8 @@ pub enum Request {
         to: IpAddr,
         /// Which source port.
         port_remainder: u16,
+        /// If the handshake takes longer, [`Node::slow`] is to be called.
+        within: Option<Duration>,
     },
     /// There is something to write to it.
     Write(Connection),
@@ -152,6 +165,8 @@ pub enum Notice {
     NoPort(IpAddr, u16),
     /// It sends pings and does not read the answers.
     Answers(IpAddr),
+    /// So many answers to pings wait in all that further ones are not answered.
+    AnswersOfAll,
     /// It sent a congestion map of another length.
     BadMap(IpAddr),
     /// A probe of its has an extension header of this type, which is unknown or cut off.
@@ -180,6 +195,11 @@ impl fmt::Display for Notice {
             Self::Answers(from) => write!(
                 f,
                 "{from} sends pings and does not read the answers: further ones are not answered"
+            ),
+            Self::AnswersOfAll => write!(
+                f,
+                "{ANSWERS_ALL_MAX} answers to pings wait for peers to read them: most further pings, of \
+                 any peer, are not answered until fewer do"
             ),
             Self::BadMap(from) => write!(
                 f,
@@ -308,6 +328,8 @@ pub struct Totals {
     pub maps_sent: u64,
     /// Connections that were refused.
     pub refused: u64,
+    /// Messages of ports that were given back, which were dropped.
+    pub left_behind: u64,
 }
 
 /// Whose a connection is.
@@ -330,9 +352,14 @@ pub struct Node {
     by_address: BTreeMap<IpAddr, u32>,
     connections: BTreeMap<Connection, Place>,
     partials: Partials,
+    leaving: Leaving,
+    /// Answers to pings that are queued, to all peers.
+    answers: usize,
     next_connection: u64,
     next_peer: u32,
     congested: Map,
+    /// How often it has changed, and 1.
+    map_number: u64,
     /// The map that was sent last, with its header.
     last_map: Option<Arc<MapMessage>>,
     timers: BTreeSet<(Time, u32)>,
@@ -341,6 +368,8 @@ pub struct Node {
     totals: Totals,
     /// That there are too many peers was said, and none was taken since.
     told_of_peers: bool,
+    /// That too many answers to pings wait was said, and they were not half as many since.
+    told_of_answers: bool,
 }
 
 /// An address as the kernel compares it: as IPv6, IPv4 mapped into it.
@@ -372,15 +401,19 @@ impl Node {
             by_address: BTreeMap::new(),
             connections: BTreeMap::new(),
             partials: Partials::default(),
+            leaving: Leaving::default(),
+            answers: 0,
             next_connection: 1,
             next_peer: 0,
             congested: Map::default(),
+            map_number: 1,
             last_map: None,
             timers: BTreeSet::new(),
             requests: VecDeque::new(),
             freed: Freed::new(),
             totals: Totals::default(),
             told_of_peers: false,
+            told_of_answers: false,
         };
         node.key = node.draw() as u32;
         node
@@ -413,11 +446,14 @@ impl Node {
             port => port,
         };
         let lane = self.shares.take(port, self.key);
-        self.ports.insert(port, Port { lane, ..Port::default() });
+        // What the last one that had it has sent is its own until it is gone.
+        let sent_bytes = self.leaving.take(port);
+        self.ports.insert(port, Port { lane, sent_bytes, ..Port::default() });
         Ok(port)
     }
 
-    /// Gives a port back, with all that waits in its queue. What it has sent goes on its way.
+    /// Gives a port back, with all that waits in its queue. What it has sent goes on its way, as long as
+    /// that of all such ports is no more than [`LEAVING_BYTES_MAX`].
     pub fn unbind(&mut self, port: u16) {
         let Some(gone) = self.ports.remove(&port) else { return };
         self.shares.give_back(gone.lane);
@@ -427,6 +463,7 @@ impl Node {
         for connection in gone.pausing {
             self.resume(connection);
         }
+        self.leave(port, gone.sent_bytes);
     }
 
     /// Takes a message, to be sent. It waits for nothing.
@@ -540,6 +577,7 @@ impl Node {
     /// Marks a port of this host, and has all peers told.
     fn set_congested(&mut self, port: u16, congested: bool) {
         self.congested.set(port, congested);
+        self.map_number += 1;
         for peer in self.peers.values_mut() {
             if let Some(lane) = peer.lanes.iter_mut().find(|lane| lane.is_up()) {
                 lane.link.map_due = true;
@@ -591,12 +629,17 @@ impl Node {
     /// Ports get back what is not under way any more.
     fn give_room(&mut self) {
         let mut any = false;
-        for (port, bytes) in self.freed.drain(..) {
-            if let Some(port) = self.ports.get_mut(&port) {
+        for (from, bytes) in self.freed.drain(..) {
+            if let Some(port) = self.ports.get_mut(&from) {
                 port.sent_bytes = port.sent_bytes.saturating_sub(bytes);
                 any |= port.wants_room;
+            } else if from == 0 {
+                self.answers = self.answers.saturating_sub(1);
+            } else {
+                self.leaving.freed(from, bytes);
             }
         }
+        self.told_of_answers &= self.answers > ANSWERS_ALL_MAX / 2;
         if any {
             self.tell_of_room();
         }

@@ -64,7 +64,11 @@ pub(crate) struct Peer {
     /// It has answered a probe: it knows how many lanes there are, and sends by the right ones.
     answered: bool,
     pub(crate) congested: Map,
+    /// Of which start that was, and its number among that one's maps; 0 if it has none.
+    map_of: (u32, u64),
     pub(crate) spread: Spread,
+    /// The least round trip that was ever seen; zero if none was.
+    pub(crate) rtt: Duration,
     pub(crate) shut_out_until: Time,
     /// When something was last done.
     pub(crate) used: Time,
@@ -105,7 +109,9 @@ impl Peer {
             received: None,
             answered: false,
             congested: Map::default(),
+            map_of: (0, 0),
             spread: Spread::default(),
+            rtt: Duration::ZERO,
             shut_out_until: Time::ZERO,
             used: now,
             told: 0,
@@ -122,14 +128,27 @@ impl Peer {
         &mut self.lanes[at]
     }
 
-    /// Whether nothing is queued to it.
+    /// Whether nothing of a port's is queued to it.
     pub(crate) fn is_idle(&self) -> bool {
-        self.lanes.iter().all(Lane::is_empty)
+        self.lanes.iter().all(Lane::has_nothing_of_ports)
     }
 
     /// Whether no lane has a connection.
     pub(crate) fn is_down(&self) -> bool {
         self.lanes.iter().all(|lane| lane.link.state == State::Down)
+    }
+
+    /// Whether no connection of its carries anything, nor will one that is known of.
+    pub(crate) fn is_unreachable(&self) -> bool {
+        let carries = |lane: &Lane| matches!(lane.link.state, State::Up | State::Draining);
+        !self.lanes.iter().any(carries)
+    }
+
+    /// Whether a new connection's round trip can be compared with others', and another one may be taken in
+    /// its place: no data has gone by it, and its source port says which lane it is.
+    pub(crate) fn can_compare(&self) -> bool {
+        let rtt_is_known = !self.rtt.is_zero();
+        rtt_is_known && self.dials && self.port_is_lane && self.lanes.iter().any(Lane::is_up)
     }
 
     /// Whether it may take a new connection for any of several lanes.
@@ -159,6 +178,16 @@ impl Peer {
             let expected = |at: usize| self.lanes.get(at).map_or(0, |lane| lane.expected);
             self.received = Some(Box::new(Received::new(expected)));
         }
+    }
+
+    /// Whether a map says what is now. By two lanes an older one may come after a newer one; and for a port
+    /// that is congested by mistake its senders would wait for good.
+    pub(crate) fn is_newest_map(&mut self, generation: u32, number: u64) -> bool {
+        if generation != 0 && self.map_of.0 == generation && number < self.map_of.1 {
+            return false;
+        }
+        self.map_of = (generation, number);
+        true
     }
 
     /// The connection of a lane is gone: what it may not have carried is sent again.

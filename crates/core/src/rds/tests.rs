@@ -1,6 +1,7 @@
 //! Nodes against scripted peers, and against each other in virtual time.
 
 mod handshakes;
+mod leaving;
 mod limits;
 mod mixed_up;
 mod simulated;

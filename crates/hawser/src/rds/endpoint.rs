@@ -62,6 +62,8 @@ const ACKNOWLEDGED_AFTER_MAX: Duration = Duration::from_millis(64);
 /// What TCP has beyond what it has sent. A lane that is dialled again has to send it first, and by a
 /// slow one that takes long.
 const UNSENT_BYTES_MAX: u32 = 128 << 10;
+/// Where slow start ends before anything is known of that (TCP_INFINITE_SSTHRESH, include/net/tcp.h).
+const NO_THRESHOLD: u32 = 0x7fff_ffff;
 /// Source ports that are tried for a dial.
 const PORTS_TRIED: u32 = 64;
 /// What Linux's rds_tcp sets (rds_tcp_keepalive, net/rds/tcp_listen.c).
@@ -169,6 +171,8 @@ pub struct Endpoint {
     to_write: BTreeSet<Connection>,
     /// Until when their peers may end them.
     draining: BTreeMap<Connection, Time>,
+    /// Until when they may come up, and how long that was.
+    quick: BTreeMap<Connection, (Time, Duration)>,
     asking: BTreeMap<Connection, Asking>,
     waiting: Vec<Waiting>,
     port_events: VecDeque<PortEvent>,
@@ -233,6 +237,7 @@ impl Endpoint {
             to_read: BTreeSet::new(),
             to_write: BTreeSet::new(),
             draining: BTreeMap::new(),
+            quick: BTreeMap::new(),
             asking: BTreeMap::new(),
             waiting: Vec::new(),
             port_events: VecDeque::new(),
@@ -385,6 +390,7 @@ impl Endpoint {
         }
         self.accept_all(now);
         self.read_all(now);
+        self.give_up_slow_dials(now);
         self.node.tick(now);
         self.work(now);
         Ok(())
@@ -393,9 +399,11 @@ impl Endpoint {
     fn longest_wait(&self, now: Time) -> Duration {
         let tick = self.node.until_tick(now);
         let drained = self.draining.values().copied();
+        let quick = self.quick.values().map(|(until, _)| *until);
         let asked = self.asking.values().filter_map(|asking| asking.at);
         let accepts = self.accepts_at.into_iter();
-        let first = drained.chain(asked).chain(accepts).map(|then| then.since(now)).min();
+        let first =
+            drained.chain(quick).chain(asked).chain(accepts).map(|then| then.since(now)).min();
         tick.into_iter().chain(first).min().unwrap_or(Duration::MAX)
     }
 
@@ -408,11 +416,17 @@ impl Endpoint {
                 return;
             }
             if dial_result(&socket.fd).is_err() {
-                self.sockets.remove(&at);
+                self.forget(at);
                 return self.node.failed(at, now);
             }
             socket.dialling = false;
             socket.acknowledged_before = acknowledged_before(&socket.fd);
+            // This thread may come late: what counts is how long TCP says that it took.
+            let took = tcp_info(&socket.fd).map_or(0, |info| info.rtt_us);
+            let most = self.quick.remove(&at).map(|(_, most)| most);
+            if most.is_some_and(|most| Duration::from_micros(took.into()) > most) {
+                return self.node.slow(at, now);
+            }
             self.node.connected(at, now);
         }
         let Some(socket) = self.sockets.get_mut(&at) else { return };
@@ -427,6 +441,15 @@ impl Endpoint {
             if socket.wants_write {
                 self.to_write.insert(at);
             }
+        }
+    }
+
+    /// (After the events: what has come up meanwhile is judged by the time that it took.)
+    fn give_up_slow_dials(&mut self, now: Time) {
+        let late = self.quick.iter().filter(|(_, (until, _))| *until <= now);
+        for at in late.map(|(at, _)| *at).collect::<Vec<_>>() {
+            self.quick.remove(&at);
+            self.node.slow(at, now);
         }
     }
 
@@ -537,6 +560,7 @@ impl Endpoint {
         self.to_read.remove(&at);
         self.to_write.remove(&at);
         self.draining.remove(&at);
+        self.quick.remove(&at);
         self.asking.remove(&at);
         self.sockets.remove(&at)
     }
@@ -578,13 +602,18 @@ impl Endpoint {
     fn requests(&mut self, now: Time) {
         while let Some(request) = self.node.poll() {
             match request {
-                Request::Dial { connection, to, port_remainder } => {
+                Request::Dial { connection, to, port_remainder, within } => {
                     match self.dial(to, port_remainder).and_then(|fd| {
                         set_options(&fd)?;
                         self.epoll.add(&fd, connection.0)?;
                         Ok(fd)
                     }) {
-                        Ok(fd) => drop(self.sockets.insert(connection, Socket::new(fd, true))),
+                        Ok(fd) => {
+                            self.sockets.insert(connection, Socket::new(fd, true));
+                            if let Some(within) = within {
+                                self.quick.insert(connection, (now.after(within), within));
+                            }
+                        }
                         Err(_) => self.node.failed(connection, now),
                     }
                 }
@@ -725,6 +754,9 @@ impl Socket {
             acknowledged: info.bytes_acked?.saturating_sub(self.acknowledged_before.into()),
             has_unsent: info.unsent.is_some_and(|bytes| bytes > 0),
             rtt: Duration::from_micros(info.rtt_min_us.unwrap_or(0).into()),
+            busy: info.busy_us.map(Duration::from_micros),
+            held_by_peer: Duration::from_micros(info.receiver_limited_us.unwrap_or(0)),
+            left_slow_start: info.threshold < NO_THRESHOLD,
         })
     }
 }

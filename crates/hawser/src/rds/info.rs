@@ -61,6 +61,7 @@ pub fn to_json(report: &Report, tcp_port: u16) -> Value {
         "maps_received": totals.maps_received,
         "maps_sent": totals.maps_sent,
         "connections_refused": totals.refused,
+        "left_behind": totals.left_behind,
         "peers": peers.collect::<Vec<_>>(),
         "ports": ports.collect::<Vec<_>>(),
     })

@@ -20,13 +20,15 @@
 //!
 //! # Limits
 //! A client that does not read is congested, and its senders wait. Where what was under way to it is
-//! more than the bound on that, lanes of its senders stand still; it is ended after [`STALLED_MAX`].
+//! more than the bound on that, lanes of its senders stand still; it is ended after [`STALLED_MAX`]. So is
+//! one that asks what the proxy is doing and does not read the answer.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice};
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hawser_core::rds::header::MESSAGE_BYTES_MAX;
@@ -81,10 +83,17 @@ struct Client {
     /// A datagram that it is given, and how much of it it has.
     gives: Option<(Datagram, usize)>,
     /// Answers that it has not taken.
-    answers: Vec<Vec<u8>>,
+    answers: Vec<Answer>,
     readable: bool,
     writable: bool,
     took: Instant,
+}
+
+/// What a client is answered.
+enum Answer {
+    Message(Vec<u8>),
+    /// To `I`, in parts: and how much of it was taken.
+    Report(Arc<[u8]>, usize),
 }
 
 /// Answers that a client may leave untaken before nothing more is read from it.
@@ -111,6 +120,8 @@ pub struct Proxy {
     accepts_no_more: Option<Instant>,
     looked: Instant,
     gave_memory_back: Instant,
+    /// What was answered to `I` last.
+    report: Option<(Instant, Arc<[u8]>)>,
     buffer: Vec<u8>,
 }
 
@@ -145,6 +156,7 @@ impl Proxy {
             accepts_no_more: None,
             looked: Instant::now(),
             gave_memory_back: Instant::now(),
+            report: None,
             buffer: vec![0; MESSAGE_MAX],
         })
     }
@@ -279,6 +291,9 @@ impl Proxy {
             };
             let message = self.buffer[..count].to_vec();
             self.message(token, &message)?;
+            if message == b"I" {
+                break; // it takes as long as many datagrams do
+            }
         }
         // There may be more: others have their turn first.
         self.endpoint.again(token);
@@ -318,13 +333,10 @@ impl Proxy {
                 client.waits = Some(((to, u16::from_be_bytes([*high, *low])), body));
             }
             [b'I'] => {
-                let report = to_json(&self.endpoint.report(), self.endpoint.options().tcp_port);
-                let bytes = report.to_string().into_bytes();
-                let parts = bytes.chunks(PART_BYTES);
-                let last = parts.len().saturating_sub(1);
-                for (at, part) in parts.enumerate() {
-                    let kind = if at == last { b'I' } else { b'i' };
-                    self.answer(token, [&[kind][..], part].concat());
+                let report = Answer::Report(self.report(), 0);
+                if let Some(client) = self.clients.get_mut(&token) {
+                    client.took = Instant::now();
+                    client.answers.push(report);
                 }
             }
             _ => {
@@ -360,17 +372,49 @@ impl Proxy {
 
     fn answer(&mut self, token: u64, message: Vec<u8>) {
         if let Some(client) = self.clients.get_mut(&token) {
-            client.answers.push(message);
+            client.answers.push(Answer::Message(message));
         }
+    }
+
+    /// What this is doing, as JSON. Of many peers that is megabytes: clients that ask at one time, and do
+    /// not take what they were given, share one.
+    fn report(&mut self) -> Arc<[u8]> {
+        if let Some((made, report)) = &self.report
+            && made.elapsed() < LOOK_EACH
+            && Arc::strong_count(report) > 1
+        {
+            return Arc::clone(report);
+        }
+        let report = to_json(&self.endpoint.report(), self.endpoint.options().tcp_port);
+        let report: Arc<[u8]> = report.to_string().into_bytes().into();
+        self.report = Some((Instant::now(), Arc::clone(&report)));
+        report
     }
 
     /// Gives a client its answers and what has come for its port, as far as it takes them.
     fn give(&mut self, token: u64) -> Result<(), End> {
         let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
-        while client.writable && !client.answers.is_empty() && client.gives.is_none() {
-            let sent = packets::send(&client.fd, &[IoSlice::new(&client.answers[0])], false);
+        while client.writable
+            && client.gives.is_none()
+            && let Some(answer) = client.answers.first()
+        {
+            let (sent, after) = match answer {
+                Answer::Message(message) => {
+                    (packets::send(&client.fd, &[IoSlice::new(message)], false), None)
+                }
+                Answer::Report(report, at) => {
+                    let end = report.len().min(at + PART_BYTES);
+                    let is_last = end == report.len();
+                    let kind = if is_last { b"I" } else { b"i" };
+                    let parts = [IoSlice::new(kind), IoSlice::new(&report[*at..end])];
+                    (packets::send(&client.fd, &parts, false), (!is_last).then_some(end))
+                }
+            };
             if took(client, sent)? {
-                client.answers.remove(0);
+                match (client.answers.first_mut(), after) {
+                    (Some(Answer::Report(_, at)), Some(end)) => *at = end,
+                    _ => drop(client.answers.remove(0)),
+                }
             }
         }
         let Some(port) = client.port else { return Ok(()) };
@@ -405,6 +449,22 @@ impl Proxy {
     }
 
     fn end_stalled(&mut self) {
+        // A report that nobody holds is not kept.
+        self.report = self.report.take().filter(|(_, report)| Arc::strong_count(report) > 1);
+        let is_stalled = |client: &Client| {
+            let has_report = |answer: &Answer| matches!(answer, Answer::Report(..));
+            client.answers.iter().any(has_report) && client.took.elapsed() > STALLED_MAX
+        };
+        let stalled: Vec<u64> = self
+            .clients
+            .iter()
+            .filter(|(_, client)| is_stalled(client))
+            .map(|(token, _)| *token)
+            .collect();
+        for token in stalled {
+            warn!("a program is ended: it asked what the proxy is doing, and reads nothing");
+            self.end(token, &End::Left);
+        }
         let bound = self.endpoint.options().buffer_bytes + OVERRUN_BYTES;
         let report = self.endpoint.report();
         for port in report.ports.iter().filter(|port| port.queued_bytes > bound) {

@@ -3,8 +3,8 @@
 use super::{
     Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_BRIEFLY,
     HELD_MAX, Header, IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice,
-    PEERS_MAX, PROBE_PORT, Peer, Place, Progress, Request, SHUT_OUT, State, Time, Told, VecDeque,
-    as_ipv6, is_a_host,
+    PEERS_MAX, PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT,
+    State, Time, Told, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Lane, MapMessage};
@@ -12,6 +12,16 @@ use crate::rds::spread::{self, Seen};
 
 /// Lanes leave their number as the remainder of source ports (RDS_MPATH_WORKERS).
 const REMAINDERS: u16 = LANES_MAX as u16;
+
+/// The longest time that a handshake takes by a way whose queues are empty.
+fn slowest(rtt: Duration) -> Duration {
+    rtt + rtt / 2 + Duration::from_millis(5)
+}
+
+fn quick_dials(rtt: Duration) -> u8 {
+    let most = QUICK_DIALS_TIME.as_micros() / slowest(rtt).as_micros();
+    most.min(QUICK_DIALS.into()) as u8
+}
 
 impl Node {
     /// The peer with this address, which is made if there is none.
@@ -39,7 +49,10 @@ impl Node {
             .min_by_key(|(_, peer)| peer.used)
             .map(|(at, peer)| (*at, peer.address));
         let Some((at, address)) = oldest else { return false };
-        self.peers.remove(&at);
+        for lane in self.peers.remove(&at).iter_mut().flat_map(|peer| &mut peer.lanes) {
+            lane.drop_queued(&mut self.freed, |_, _| true);
+        }
+        self.give_room();
         self.by_address.remove(&address);
         // A port that waits for one of this peer's would wait for good.
         self.tell_of_room();
@@ -109,7 +122,21 @@ impl Node {
         link.connection = Some(connection);
         peer.lanes[lane].dial_at = None;
         let port_remainder = lane as u16 % REMAINDERS;
-        self.requests.push_back(Request::Dial { connection, to, port_remainder });
+        let within =
+            (peer.lanes[lane].quick_dials > 0 && peer.can_compare()).then(|| slowest(peer.rtt));
+        self.requests.push_back(Request::Dial { connection, to, port_remainder, within });
+    }
+
+    /// A connection that was asked for has not come up within the time that was given, or it has taken
+    /// longer than that.
+    pub fn slow(&mut self, connection: Connection, now: Time) {
+        let Some((at, lane)) = self.forget_connection(connection) else { return };
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        let this = &mut peer.lanes[lane];
+        this.rewind();
+        this.quick_dials = this.quick_dials.saturating_sub(1);
+        self.requests.push_back(Request::Close(connection));
+        self.dial(at, lane, now);
     }
 
     /// Dials all lanes that there shall be.
@@ -296,15 +323,15 @@ impl Node {
     pub fn to_write(&mut self, connection: Connection) -> [&[u8]; 2] {
         let Some((at, lane)) = self.place_of(connection) else { return [&[], &[]] };
         let said = self.announcement();
-        let Some(lane) = self.peers.get_mut(&at).and_then(|peer| peer.lanes.get_mut(lane)) else {
-            return [&[], &[]];
-        };
+        let Some(peer) = self.peers.get_mut(&at) else { return [&[], &[]] };
+        let number = if peer.announces_in_maps { self.map_number } else { 0 };
+        let Some(lane) = peer.lanes.get_mut(lane) else { return [&[], &[]] };
         if lane.link.map_due && lane.link.map.is_none() && lane.is_up() {
             self.totals.maps_sent += 1;
             lane.link.map_due = false;
             let mut map: MapMessage = [0; HEADER_BYTES + MAP_BYTES];
             let (header, bits) = map.split_at_mut(HEADER_BYTES);
-            header.copy_from_slice(&map_header(said).encode());
+            header.copy_from_slice(&map_header(said, number).encode());
             self.congested.write(bits);
             // A map for each lane of each peer would leave holes in the heap between what stays.
             if self.last_map.as_deref() != Some(&map) {
@@ -332,6 +359,9 @@ impl Node {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lanes[lane].acknowledged(&progress, now, &mut self.freed);
+        if !progress.rtt.is_zero() && (peer.rtt.is_zero() || progress.rtt < peer.rtt) {
+            peer.rtt = progress.rtt;
+        }
         // On whole seconds, so that a busy lane does not fill the table of timers.
         let second = now.as_micros() / 1_000_000 * 1_000_000;
         self.timers.insert((Time::from_micros(second).after(2 * IDLE), at));
@@ -351,6 +381,7 @@ impl Node {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lane_ended(lane);
+        peer.lanes[lane].quick_dials = quick_dials(peer.rtt);
         peer.used = now;
         self.requests.push_back(Request::Vacant(peer.address));
         self.dial_later(at, lane, now);
@@ -380,8 +411,12 @@ impl Node {
     /// larger one knocks for what it has to send.
     fn dial_later(&mut self, at: u32, lane: usize, now: Time) {
         let random = self.draw();
+        self.drop_what_nobody_waits_for(at, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let is_at_rest = peer.is_idle() && peer.is_down();
+        if is_at_rest && !peer.lanes.iter().all(Lane::is_empty) {
+            self.timers.insert((peer.used.after(GIVE_UP), at));
+        }
         if is_at_rest && (!peer.dials || now.since(peer.used) > GIVE_UP) {
             // Nothing is dialled now until something is sent, and that must not wait for a map that
             // only a connection could bring.
@@ -422,6 +457,7 @@ impl Node {
     }
 
     fn tick_peer(&mut self, at: u32, now: Time) {
+        self.drop_what_nobody_waits_for(at, now);
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let wants = peer.dials || !peer.is_idle();
         let mut due = Vec::new();
@@ -467,8 +503,11 @@ impl Node {
     }
 }
 
-fn map_header(said: Announcement) -> Header {
+/// Kernels have no number in a map, and look at none. It is here so that of two maps by different lanes
+/// the older one is known, which may come last.
+fn map_header(said: Announcement, number: u64) -> Header {
     Header {
+        sequence: number,
         length: MAP_BYTES as u32,
         flags: FLAG_MAP,
         extensions: said.write(),

@@ -7,6 +7,7 @@ use super::{
     Request, Time, Told,
 };
 use crate::rds::assembly::Assembly;
+use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX};
 use crate::rds::peer::Learnt;
 
 impl Node {
@@ -119,8 +120,10 @@ impl Node {
             debug_assert_ne!(body.len(), MAP_BYTES);
             return self.notice(at, Told::Map, Notice::BadMap);
         };
-        peer.congested = map;
-        self.tell_of_room();
+        if peer.is_newest_map(said.generation, header.sequence) {
+            peer.congested = map;
+            self.tell_of_room();
+        }
     }
 
     fn learn(&mut self, at: u32, lane: usize, said: Announcement, in_map: bool, now: Time) {
@@ -153,10 +156,19 @@ impl Node {
         let extensions = if from == PROBE_PORT { self.announcement().write() } else { [0; 16] };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let this = &mut peer.lanes[lane];
-        if this.answers_are_full() || peer.congested.is_set(from) {
+        let waiting = this.of_no_port();
+        if waiting >= ANSWERS_MAX || peer.congested.is_set(from) {
             self.totals.pings_unanswered += 1;
             return self.notice(at, Told::Answers, Notice::Answers);
         }
+        if self.answers >= ANSWERS_ALL_MAX && waiting >= ANSWERS_EACH {
+            self.totals.pings_unanswered += 1;
+            if !std::mem::replace(&mut self.told_of_answers, true) {
+                self.requests.push_back(Request::Notice(Notice::AnswersOfAll));
+            }
+            return;
+        }
+        self.answers += 1;
         this.push(Header { from: 0, to: from, extensions, ..Header::default() }, &[]);
         Self::ask_to_write(&mut self.requests, this);
     }

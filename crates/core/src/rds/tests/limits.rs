@@ -186,6 +186,39 @@ fn a_congested_port_is_not_sent_to() {
     assert_eq!(node.send(port, (to, 9), b"x", now), Ok(()));
 }
 
+#[test]
+fn of_two_maps_by_different_lanes_the_newer_one_counts_whichever_comes_first() {
+    let now = Time::ZERO;
+    let (mut small, first, port) = dialled(now);
+    let said = [5, 0, 8, 6, 0, 0, 0, 9, 8, 0];
+    let map = |generation: u8, number: u64, bits: u8| {
+        let mut bytes = message(number, 0, 0, FLAG_MAP, &[bits; 8192]);
+        bytes[32..42].copy_from_slice(&said);
+        bytes[39] = generation;
+        bytes
+    };
+    small.received(first, &map(9, 1, 0), now);
+    let Some(second) = requests(&mut small).into_iter().find_map(|request| match request {
+        Request::Dial { connection, .. } => Some(connection),
+        _ => None,
+    }) else {
+        panic!("no second lane")
+    };
+    small.connected(second, now);
+    // It was congested for a moment: that it is not any more comes first.
+    small.received(second, &map(9, 3, 0), now);
+    small.received(first, &map(9, 2, 255), now);
+    let to = (address(LARGE), 9);
+    assert_eq!(small.send(port, to, b"x", now), Ok(()));
+    small.received(first, &map(9, 4, 255), now);
+    assert_eq!(small.send(port, to, b"x", now), Err(SendError::Congested));
+    // Another start counts from 1 again, and a kernel does not count.
+    small.received(second, &map(10, 1, 0), now);
+    assert_eq!(small.send(port, to, b"x", now), Ok(()));
+    small.received(second, &message(0, 0, 0, FLAG_MAP, &[255; 8192]), now);
+    assert_eq!(small.send(port, to, b"x", now), Err(SendError::Congested));
+}
+
 /// All ports of a peer are congested.
 fn full_map() -> Vec<u8> {
     message(0, 0, 0, FLAG_MAP, &[255; 8192])

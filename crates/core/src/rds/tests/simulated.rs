@@ -224,8 +224,12 @@ impl World {
             let count = end.acknowledged;
             end.seen = count;
             let left = !end.under_way.is_empty();
-            let progress =
-                Progress { acknowledged: count, has_unsent: left, rtt: Duration::from_millis(1) };
+            let progress = Progress {
+                acknowledged: count,
+                has_unsent: left,
+                rtt: Duration::from_millis(1),
+                ..Progress::default()
+            };
             self.hosts[host].node.acknowledged(connection, progress, self.now);
             self.requests(host);
         }
