@@ -14,6 +14,10 @@
 //! * a client reads AuthenticationOk only when its session can begin: what the server refuses, it is
 //!   told in place of it, in the server's own words
 //!
+//! # Memory
+//! What few logins do is in boxes of its own, made when it is done: a login's future is copied on its
+//! way into a task, and was 20 KiB long. A login that need not wait is no task at all: see [`listen`].
+//!
 //! # Why not on the event loops
 //! A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of logins would delay every
 //! query. These two run on threads of a lower priority, all else of a login among the rest of the
@@ -55,7 +59,7 @@ use crate::limits::{ConnectionPermit, GaveWay};
 use crate::loops::Seat;
 use crate::pools::enquiry::NotLookedUp;
 use crate::pools::{PoolPlace, Wanted, census, enquiry, open};
-use crate::process::random_bytes;
+use crate::process::few_random_bytes;
 use crate::service::{Phase, Service};
 use crate::socket::stream::{Link, Stream};
 use crate::tls::ALPN;
@@ -125,7 +129,7 @@ struct Login {
 }
 
 /// Serves an accepted connection until it is handed to an event loop, or closed. `port` is the
-/// listener's.
+/// listener's. The loop is to be woken then ([`crate::loops::Loops::wake`]).
 pub async fn serve(
     service: Arc<Service>,
     link: Link,
@@ -162,7 +166,7 @@ pub async fn serve(
         Ok(()) => tally.abandoned.increment(),
         Err(stop) => {
             tally.abandoned.increment();
-            login.end(stop).await;
+            Box::pin(login.end(stop)).await;
         }
     }
 }
@@ -279,7 +283,9 @@ impl Login {
         }
         let (limits, network) = (self.service.limits.clone(), self.origin.network());
         let header = proxy::read(self.stream()?);
-        if let Passed::For(client) = limits.wait(Awaited::FirstPacket, network, header).await? {
+        if let Passed::For(client) =
+            Box::pin(limits.wait(Awaited::FirstPacket, network, header)).await?
+        {
             self.origin = Origin::Tcp(client);
         }
         Ok(())
@@ -310,7 +316,7 @@ impl Login {
             .into());
         }
         if ADMIN_DATABASES.contains(&database.as_str()) {
-            return self.enter_admin(&startup, &options, database, user).await;
+            return Box::pin(self.enter_admin(&startup, &options, database, user)).await;
         }
         self.service.gates.admit(&database)?;
         let config = self.config.clone();
@@ -347,13 +353,13 @@ impl Login {
             match limits.wait(awaited, network, packet).await? {
                 First::Tls(bytes) => {
                     asked_ssl = true;
-                    self.direct_tls(&bytes).await?;
+                    Box::pin(self.direct_tls(&bytes)).await?;
                 }
                 First::Packet(Packet::Startup(startup)) => return Ok(Some(startup)),
                 First::Packet(Packet::Cancel { process, key }) => {
                     self.service.tally.cancel_requests.increment();
                     let service = &self.service;
-                    service.cancels.hand_over(&service.loops, process, &key).await;
+                    Box::pin(service.cancels.hand_over(&service.loops, process, &key)).await;
                     return Ok(None);
                 }
                 First::Packet(Packet::SslRequest) if !asked_ssl => {
@@ -401,7 +407,7 @@ impl Login {
             self.may_encrypt()?;
         }
         send(self.stream()?, if offered { b"S" } else { b"N" }).await?;
-        if offered { self.handshake().await } else { Ok(()) }
+        if offered { Box::pin(self.handshake()).await } else { Ok(()) }
     }
 
     async fn direct_tls(&mut self, bytes: &[u8; 4]) -> Result<(), Stop> {
@@ -510,9 +516,9 @@ impl Login {
             found.and_then(|found| Some((found, found.auth_user.as_deref()?)))
         {
             if !matches!(secret, None | Some(Secret::None)) {
-                enquiry::look_up_unused(&service, &config, found, database, user).await;
+                Box::pin(enquiry::look_up_unused(&service, &config, found, database, user)).await;
             } else if auth_user != user {
-                match enquiry::look_up(&service, &config, found, database, user).await {
+                match Box::pin(enquiry::look_up(&service, &config, found, database, user)).await {
                     Ok(looked_up) => secret = looked_up.or(secret),
                     Err(error) => not_looked_up = Some(error),
                 }
@@ -602,7 +608,10 @@ impl Login {
                 });
             }
         }
-        let parameters = open::parameters(&service, &entry).await?;
+        let parameters = match entry.pool.parameters() {
+            Some(parameters) => parameters,
+            None => Box::pin(open::parameters(&service, &entry)).await?,
+        };
         let start = start::settings(&service, &entry, &parameters, &options.settings).await?;
 
         let mut greeting = proved.last_message;
@@ -617,7 +626,7 @@ impl Login {
             write_parameters(&parameters, &start, &mut greeting);
         }
         let mut secret = vec![0; startup.version().cancel_key_bytes()];
-        random_bytes(&mut secret);
+        few_random_bytes(&mut secret);
         let start = entry.pool.interner().share(start);
         let about = self.about(user, &entry.key.user);
         let mode = *entry.mode.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -643,7 +652,7 @@ impl Login {
             exclusive: entry.key.replication.is_some(),
         };
         entry.count_login();
-        service.loops.send(home, ToLoop::Adopt(Box::new(client)));
+        service.loops.leave(home, ToLoop::Adopt(Box::new(client)));
         Ok(())
     }
 

@@ -105,6 +105,20 @@ impl<S: Socket> Loops<S> {
         }
     }
 
+    /// Puts a message into a loop's mailbox that it finds when it wakes: see [`Loops::wake`].
+    pub fn leave(&self, to: LoopId, message: ToLoop<S>) {
+        if let Some(place) = self.places.get(usize::from(to.0)) {
+            place.mailbox.leave(Letter::Engine(message));
+        }
+    }
+
+    /// Wakes the loops for which something has been left.
+    pub fn wake(&self) {
+        for place in &*self.places {
+            place.mailbox.nudge();
+        }
+    }
+
     /// Sends a message to a loop's host.
     pub fn send_crossing(&self, to: LoopId, crossing: Crossing) {
         if let Some(place) = self.places.get(usize::from(to.0)) {

@@ -4,6 +4,7 @@ pub mod exclusive;
 pub mod group;
 pub mod place;
 
+use std::cell::RefCell;
 use std::fmt;
 use std::fs;
 use std::io;
@@ -21,6 +22,34 @@ use ring::rand::{SecureRandom, SystemRandom};
 #[expect(clippy::expect_used, reason = "see Panics")]
 pub fn random_bytes(bytes: &mut [u8]) {
     SystemRandom::new().fill(bytes).expect("the kernel gives random bytes");
+}
+
+/// Random bytes that are fetched from the kernel at once.
+const RANDOM_AHEAD_BYTES: usize = 512;
+
+/// As [`random_bytes`], for a few bytes that are wanted often (keys of cancel requests): one system call
+/// for many. Each byte is given out once, and not kept.
+///
+/// # Panics
+/// As [`random_bytes`].
+pub fn few_random_bytes(bytes: &mut [u8]) {
+    thread_local! {
+        static AHEAD: RefCell<([u8; RANDOM_AHEAD_BYTES], usize)> =
+            const { RefCell::new(([0; RANDOM_AHEAD_BYTES], 0)) };
+    }
+    if bytes.len() > RANDOM_AHEAD_BYTES / 4 {
+        return random_bytes(bytes);
+    }
+    AHEAD.with_borrow_mut(|(ahead, left)| {
+        if *left < bytes.len() {
+            random_bytes(ahead);
+            *left = ahead.len();
+        }
+        *left -= bytes.len();
+        let taken = &mut ahead[*left..*left + bytes.len()];
+        bytes.copy_from_slice(taken);
+        taken.fill(0);
+    });
 }
 
 /// A random number.
@@ -199,6 +228,20 @@ mod tests {
         assert!(matches!(error, ProcessError::Descriptors { .. }));
         assert!(error.to_string().contains("max_client_conn"), "{error}");
         ensure_descriptors(1).unwrap();
+    }
+
+    #[test]
+    fn no_random_bytes_are_given_out_twice() {
+        let mut given = std::collections::HashSet::new();
+        // More than are fetched at once, of a length that does not divide it.
+        for _ in 0..RANDOM_AHEAD_BYTES {
+            let mut bytes = [0; 12];
+            few_random_bytes(&mut bytes);
+            assert!(given.insert(bytes));
+        }
+        let mut long = [0; RANDOM_AHEAD_BYTES];
+        few_random_bytes(&mut long);
+        assert!(long.iter().any(|&byte| byte != 0));
     }
 
     #[test]

@@ -141,6 +141,58 @@ pub fn set_tcp_options(fd: impl AsFd, options: &TcpOptions) -> io::Result<()> {
     Ok(())
 }
 
+/// What a socket that accepts has of [`TcpOptions`] by itself, or by the system's settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TcpDefaults {
+    keepalive_idle: Duration,
+    keepalive_interval: Duration,
+    keepalive_count: u32,
+    user_timeout_ms: u32,
+}
+
+impl TcpDefaults {
+    /// Those of this socket. To be asked for before anything is set on it.
+    ///
+    /// # Errors
+    /// As getsockopt(2).
+    pub fn of(fd: impl AsFd) -> io::Result<Self> {
+        Ok(Self {
+            keepalive_idle: sockopt::tcp_keepidle(&fd)?,
+            keepalive_interval: sockopt::tcp_keepintvl(&fd)?,
+            keepalive_count: sockopt::tcp_keepcnt(&fd)?,
+            user_timeout_ms: sockopt::tcp_user_timeout(&fd)?,
+        })
+    }
+}
+
+/// Sets TCP_NODELAY and `options` on a TCP socket that listens, so that connections have them that
+/// complete their handshake from now on: a clone of the listener is what the kernel makes of them
+/// (`inet_csk_clone_lock`). What `options` leave to the system is set to `defaults`, whatever was set
+/// before. Sizes of buffers are not set: nothing brings the kernel's own choice back.
+///
+/// # Errors
+/// As setsockopt(2).
+pub fn set_inherited_tcp_options(
+    listener: impl AsFd,
+    options: &TcpOptions,
+    defaults: &TcpDefaults,
+) -> io::Result<()> {
+    let or = |wanted: Duration, default| if wanted.is_zero() { default } else { wanted };
+    let count = options.keepalive_count;
+    let all = TcpOptions {
+        keepalive_idle: or(options.keepalive_idle, defaults.keepalive_idle),
+        keepalive_interval: or(options.keepalive_interval, defaults.keepalive_interval),
+        keepalive_count: if count == 0 { defaults.keepalive_count } else { count },
+        buffer_bytes: 0,
+        ..*options
+    };
+    set_tcp_options(&listener, &all)?;
+    if options.user_timeout.is_zero() {
+        sockopt::set_tcp_user_timeout(&listener, defaults.user_timeout_ms)?;
+    }
+    Ok(())
+}
+
 /// Has TCP take no more while so many bytes wait to be sent, and say that it is writable again under
 /// half of that (TCP_NOTSENT_LOWAT): what is kept outside of it can still be put elsewhere.
 ///
@@ -226,6 +278,41 @@ mod tests {
         assert_eq!(recv(&near, &mut buf).unwrap(), 3);
         shutdown_sending(&far).unwrap();
         assert_eq!(recv(&near, &mut buf).unwrap(), 0);
+    }
+
+    #[test]
+    fn connections_have_what_is_set_on_their_listener_and_the_systems_values_afterwards() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let defaults = TcpDefaults::of(&listener).unwrap();
+        let options = TcpOptions {
+            keepalive: true,
+            keepalive_idle: Duration::from_secs(77),
+            keepalive_interval: Duration::from_secs(7),
+            keepalive_count: 3,
+            user_timeout: Duration::from_millis(12_345),
+            buffer_bytes: 0,
+        };
+        let accepted = || {
+            let _client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            listener.accept().unwrap().0
+        };
+        let of = |stream: &TcpStream| {
+            let keepalive = sockopt::socket_keepalive(stream).unwrap();
+            let nodelay = sockopt::tcp_nodelay(stream).unwrap();
+            (nodelay, keepalive, TcpDefaults::of(stream).unwrap())
+        };
+        let before = accepted();
+        set_inherited_tcp_options(&listener, &options, &defaults).unwrap();
+        let wanted = TcpDefaults {
+            keepalive_idle: options.keepalive_idle,
+            keepalive_interval: options.keepalive_interval,
+            keepalive_count: 3,
+            user_timeout_ms: 12_345,
+        };
+        assert_eq!(of(&accepted()), (true, true, wanted));
+        let plain = TcpOptions { keepalive: true, ..TcpOptions::default() };
+        set_inherited_tcp_options(&listener, &plain, &defaults).unwrap();
+        assert_eq!(of(&accepted()), (true, true, of(&before).2));
     }
 
     #[test]

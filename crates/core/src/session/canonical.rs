@@ -198,6 +198,10 @@ pub fn encoding(value: &[u8]) -> Option<&'static str> {
     if value.len() > NAME_BYTES_MAX {
         return None;
     }
+    // Most clients write the name itself.
+    if let Some((name, _)) = ENCODINGS.iter().find(|(name, _)| name.as_bytes() == value) {
+        return Some(name);
+    }
     let key: Vec<u8> = value
         .iter()
         .filter(|byte| byte.is_ascii_alphanumeric())

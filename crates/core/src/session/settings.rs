@@ -567,6 +567,18 @@ impl SettingsBuilder {
         self
     }
 
+    /// The value of a setting so far, its name in any case.
+    pub fn get(&self, name: &[u8]) -> Option<&[u8]> {
+        let found = |entry: &&Entry| entry.name.eq_ignore_ascii_case(name);
+        self.entries.iter().find(found).map(|entry| &*entry.value)
+    }
+
+    /// Takes those out that have their base value by `is_base`, which is given names and values.
+    pub fn remove_all(&mut self, is_base: impl Fn(&[u8], &[u8]) -> bool) -> &mut SettingsBuilder {
+        self.entries.retain(|entry| !is_base(&entry.name, &entry.value));
+        self
+    }
+
     /// Takes a setting out: it has its base value.
     pub fn remove(&mut self, name: &[u8]) -> &mut SettingsBuilder {
         if let Ok(at) = self.find(&name.to_ascii_lowercase()) {

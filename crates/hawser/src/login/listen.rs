@@ -6,12 +6,16 @@
 //! * a unix socket's file has its mode and owner before the first client can connect
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 
 use hawser_sys::listen::{
@@ -19,12 +23,15 @@ use hawser_sys::listen::{
     listen_unix, passed_descriptors, set_defer_accept,
 };
 use hawser_sys::process::{self, SocketFamily};
-use hawser_sys::stream::{peer_uid, set_tcp_options};
+use hawser_sys::stream::{
+    TcpDefaults, TcpOptions, peer_uid, set_inherited_tcp_options, set_tcp_options,
+};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::Origin;
 use crate::config::{ListenAddress, ListenSettings};
+use crate::limits::ConnectionPermit;
 use crate::mptcp::usage;
 use crate::service::{Phase, Service, tcp_options};
 use crate::socket::stream::{Family, Link};
@@ -33,6 +40,9 @@ use crate::socket::stream::{Family, Link};
 pub const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 /// The same, if a login that waits for its client gives its descriptor up.
 const ACCEPT_RETRY: Duration = Duration::from_millis(1);
+/// Logins that begin before the loops are woken, which is paid for all of them once: at 20 us each,
+/// the first waits for less than a millisecond.
+const LOGINS_A_TURN: usize = 32;
 /// How long the kernel holds back a client that says nothing (`tcp_defer_accept`): the least there
 /// is, so that `client_login_timeout` soon sees to it.
 const DEFER_ACCEPT: Duration = Duration::from_secs(1);
@@ -84,6 +94,30 @@ pub enum Listener {
 }
 
 impl Listener {
+    /// Completes when there may be a connection to accept.
+    async fn ready(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => drop(listener.readable().await?),
+            Self::Unix(_, listener) => drop(listener.readable().await?),
+        }
+        Ok(())
+    }
+
+    /// The next connection, of which the runtime knows nothing yet: see [`Link::accepted`].
+    fn accept(&self) -> io::Result<(Link, Origin)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (fd, address) = listener.try_io(Interest::READABLE, accept_tcp)?;
+                Ok((Link::accepted(fd, Family::Tcp), Origin::Tcp(address)))
+            }
+            Self::Unix(_, listener) => {
+                let fd = listener.try_io(Interest::READABLE, accept_unix)?;
+                let uid = peer_uid(&fd).ok();
+                Ok((Link::accepted(fd, Family::Unix), Origin::Unix { uid }))
+            }
+        }
+    }
+
     /// The port: of a unix socket, that in its name.
     fn port(&self) -> Option<u16> {
         match self {
@@ -221,77 +255,186 @@ fn socket_file(settings: &ListenSettings) -> Result<SocketFile, ListenError> {
 /// Accepts clients until the process begins to end.
 pub async fn accept(service: Arc<Service>, listener: Listener) {
     let mut phase = service.phase.subscribe();
-    let mut complained = false;
-    let port = listener.port();
-    let mptcp = service.config.load().start.listen.mptcp;
-    if let Listener::Tcp(listener) = &listener
-        && mptcp
-    {
-        service.dialler.mptcp.listens(listener.get_ref());
-    }
+    let mut acceptor = Acceptor::new(&service, listener);
+    // A login whose packets are there, and that need not prove anything, is over at its first poll: no
+    // task is made for it, and its memory serves the next one.
+    let mut first = Box::pin(None);
     loop {
-        let accepted = tokio::select! {
-            accepted = one(&listener) => accepted,
+        let ready = tokio::select! {
+            ready = acceptor.listener.ready() => ready,
             _ = phase.wait_for(|phase| *phase != Phase::Serving) => return,
         };
-        match accepted {
-            Ok((mut link, origin)) => {
-                if std::mem::take(&mut complained) {
-                    tracing::info!("connections can be accepted again");
-                }
-                let config = service.config.load();
-                if let Origin::Tcp(_) = origin
-                    && let Err(error) =
-                        set_tcp_options(link.as_fd(), &tcp_options(&config.reload.network))
-                {
-                    tracing::debug!(%error, "a connection ended before it began");
-                    continue;
-                }
-                // Beyond even those who are to be told so: it is closed.
-                let max_client_conn = config.reload.limits.max_client_conn;
-                let permit = service.limits.connect(max_client_conn, origin.network());
-                let Some(permit) = permit else { continue };
-                service.tally.connections.increment();
-                if let Origin::Tcp(_) = origin {
-                    let wanted = config.reload.network.congestion;
-                    service.dialler.congestion.apply(&mut link, wanted, &"clients");
-                }
-                if mptcp && matches!(origin, Origin::Tcp(_)) {
-                    service.dialler.mptcp.accepted(&mut link);
-                }
-                tokio::spawn(super::serve(service.clone(), link, (origin, port), permit));
+        let mut more = ready.map(|()| true);
+        for _ in 0..LOGINS_A_TURN {
+            more = match more {
+                Ok(true) => acceptor.next(),
+                other => other.map(|_| Next::Nobody),
             }
-            Err(error) if is_of_one_connection(&error) => {}
-            Err(error) => {
-                service.tally.accept_failures.increment();
-                if !complained {
-                    tracing::error!(%error, "no connection can be accepted");
-                    complained = true;
+            .map(|next| match next {
+                Next::Nobody => false,
+                Next::Closed => true,
+                Next::Client(link, origin, permit) => {
+                    let from = (origin, acceptor.port);
+                    first.set(Some(super::serve(service.clone(), link, from, permit)));
+                    true
                 }
-                let pause =
-                    if service.limits.free_descriptor() { ACCEPT_RETRY } else { ACCEPT_PAUSE };
-                tokio::time::sleep(pause).await;
+            });
+            if first.is_some() && !ends_at_once(first.as_mut()).await {
+                let login = std::mem::replace(&mut first, Box::pin(None));
+                let loops = service.loops.clone();
+                tokio::spawn(async move {
+                    go_on(login).await;
+                    loops.wake();
+                });
             }
         }
+        // Once for all of them.
+        service.loops.wake();
+        match more {
+            // The others on this thread come first.
+            Ok(true) => tokio::task::yield_now().await,
+            Ok(false) => {}
+            Err(error) => acceptor.pause(&error).await,
+        }
+    }
+}
+
+/// Polls a login for the first time. `false`: it waits.
+///
+/// A panic ends this login alone, as it would as a task.
+async fn ends_at_once<F: Future<Output = ()>>(mut login: Pin<&mut Option<F>>) -> bool {
+    let polled = poll_fn(|context| {
+        let Some(future) = login.as_mut().as_pin_mut() else { return Poll::Ready(Ok(true)) };
+        // What it holds is dropped unpolled: the same as with a task.
+        let polled = catch_unwind(AssertUnwindSafe(|| future.poll(context).is_ready()));
+        Poll::Ready(polled)
+    });
+    let ended = polled.await.unwrap_or(true);
+    if ended {
+        login.set(None);
+    }
+    ended
+}
+
+async fn go_on<F: Future<Output = ()>>(mut login: Pin<Box<Option<F>>>) {
+    if let Some(login) = login.as_mut().as_pin_mut() {
+        login.await;
+    }
+}
+
+/// What a listener has for us.
+enum Next {
+    Nobody,
+    /// A connection that is closed already.
+    Closed,
+    Client(Link, Origin, ConnectionPermit),
+}
+
+/// A listener, and what is known of it.
+struct Acceptor {
+    service: Arc<Service>,
+    listener: Listener,
+    port: Option<u16>,
+    /// Its connections may be MPTCP.
+    mptcp: bool,
+    options: Inherited,
+    complained: bool,
+}
+
+/// The options of connections that a TCP listener gives to them.
+#[derive(Default)]
+struct Inherited {
+    defaults: Option<TcpDefaults>,
+    set: Option<TcpOptions>,
+    /// Connections that came before may still wait to be accepted: they have others.
+    older: bool,
+}
+
+impl Inherited {
+    /// Sets those that are wanted, if they are others than before.
+    fn want(&mut self, listener: &Listener, wanted: &TcpOptions) {
+        let (Listener::Tcp(listener), Some(defaults)) = (listener, &self.defaults) else { return };
+        if self.set.as_ref() != Some(wanted) {
+            let set = set_inherited_tcp_options(listener, wanted, defaults);
+            self.set = set.is_ok().then_some(*wanted);
+            self.older = true;
+        }
+    }
+
+    /// Whether a connection that has just been accepted has them all.
+    fn has(&self, wanted: &TcpOptions) -> bool {
+        wanted.buffer_bytes == 0 && !self.older && self.set.as_ref() == Some(wanted)
+    }
+}
+
+impl Acceptor {
+    fn new(service: &Arc<Service>, listener: Listener) -> Self {
+        let mptcp = service.config.load().start.listen.mptcp;
+        let mut options = Inherited::default();
+        match &listener {
+            // Connections of MPTCP have options of their own (`mptcp_sockopt_sync_locked`).
+            Listener::Tcp(listener) if mptcp => service.dialler.mptcp.listens(listener.get_ref()),
+            Listener::Tcp(listener) => options.defaults = TcpDefaults::of(listener).ok(),
+            Listener::Unix(..) => {}
+        }
+        let port = listener.port();
+        let service = service.clone();
+        Self { service, listener, port, mptcp, options, complained: false }
+    }
+
+    /// Accepts a connection, if one waits.
+    fn next(&mut self) -> io::Result<Next> {
+        let service = &self.service;
+        let config = service.config.load();
+        let wanted = tcp_options(&config.reload.network);
+        self.options.want(&self.listener, &wanted);
+        let (mut link, origin) = match self.listener.accept() {
+            Ok(accepted) => accepted,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.options.older = false;
+                return Ok(Next::Nobody);
+            }
+            Err(error) if is_of_one_connection(&error) => return Ok(Next::Closed),
+            Err(error) => return Err(error),
+        };
+        if std::mem::take(&mut self.complained) {
+            tracing::info!("connections can be accepted again");
+        }
+        if let Origin::Tcp(_) = origin
+            && !self.options.has(&wanted)
+            && let Err(error) = set_tcp_options(link.as_fd(), &wanted)
+        {
+            tracing::debug!(%error, "a connection ended before it began");
+            return Ok(Next::Closed);
+        }
+        // Beyond even those who are to be told so: it is closed.
+        let max_client_conn = config.reload.limits.max_client_conn;
+        let permit = service.limits.connect(max_client_conn, origin.network());
+        let Some(permit) = permit else { return Ok(Next::Closed) };
+        service.tally.connections.increment();
+        if let Origin::Tcp(_) = origin {
+            let wanted = config.reload.network.congestion;
+            service.dialler.congestion.apply(&mut link, wanted, &"clients");
+            if self.mptcp {
+                service.dialler.mptcp.accepted(&mut link);
+            }
+        }
+        Ok(Next::Client(link, origin, permit))
+    }
+
+    /// Waits after accept(2) has failed.
+    async fn pause(&mut self, error: &io::Error) {
+        let service = &self.service;
+        service.tally.accept_failures.increment();
+        if !std::mem::replace(&mut self.complained, true) {
+            tracing::error!(%error, "no connection can be accepted");
+        }
+        let pause = if service.limits.free_descriptor() { ACCEPT_RETRY } else { ACCEPT_PAUSE };
+        tokio::time::sleep(pause).await;
     }
 }
 
 #[expect(deprecated, reason = "std's listeners keep their descriptor until they are dropped")]
 fn watched<L: AsFd + AsRawFd>(listener: L) -> io::Result<AsyncFd<L>> {
     AsyncFd::with_interest(listener, Interest::READABLE)
-}
-
-/// The next connection, of which the runtime knows nothing yet: see [`Link::accepted`].
-async fn one(listener: &Listener) -> io::Result<(Link, Origin)> {
-    match listener {
-        Listener::Tcp(listener) => {
-            let (fd, address) = listener.async_io(Interest::READABLE, accept_tcp).await?;
-            Ok((Link::accepted(fd, Family::Tcp), Origin::Tcp(address)))
-        }
-        Listener::Unix(_, listener) => {
-            let fd = listener.async_io(Interest::READABLE, accept_unix).await?;
-            let uid = peer_uid(&fd).ok();
-            Ok((Link::accepted(fd, Family::Unix), Origin::Unix { uid }))
-        }
-    }
 }

@@ -144,13 +144,14 @@ async fn rule_of_file(
                     return Err(refused(Refused::no_entry(conn)));
                 };
                 let max_ttl = config.reload.servers.dns_max_ttl;
-                let looked_up = service.client_names.name_of(addr, max_ttl).await;
+                let looked_up = Box::pin(service.client_names.name_of(addr, max_ttl)).await;
                 let name = peer_name.get_or_init(|| looked_up).as_deref();
                 let name = name.map_or(PeerName::Unknown, PeerName::Verified);
                 known.kind = ConnKind::Tcp { addr, tls, name };
             }
             Match::NeedsRoles => {
-                let looked_up = membership::roles_of(service, config, database, conn.user).await?;
+                let roles_of = membership::roles_of(service, config, database, conn.user);
+                let looked_up = Box::pin(roles_of).await?;
                 known.roles = UserRoles::Known(roles.get_or_init(|| looked_up));
             }
             Match::NoEntry => return Err(refused(Refused::no_entry(conn))),
@@ -255,23 +256,23 @@ impl Proving<'_> {
             Method::Reject => self.refuse(rule, "the rule says reject"),
             Method::Peer => self.peer(rule),
             Method::Ldap => match &rule.options.ldap {
-                Some(ldap) => self.ldap(rule, ldap).await,
+                Some(ldap) => Box::pin(self.ldap(rule, ldap)).await,
                 None => self.refuse(rule, "the rule names no LDAP server"),
             },
             Method::Pam => match &rule.options.pam {
-                Some(pam) => self.pam(rule, pam).await,
+                Some(pam) => Box::pin(self.pam(rule, pam)).await,
                 None => self.refuse(rule, "the rule names no PAM service"),
             },
             Method::Oauth => match &rule.options.oauth {
-                Some(oauth) => self.bearer(rule, oauth).await,
+                Some(oauth) => Box::pin(self.bearer(rule, oauth)).await,
                 None => self.refuse(rule, "the rule names no issuer"),
             },
             Method::Password | Method::Md5 | Method::ScramSha256 => {
                 let encryption = PasswordEncryption::default();
                 match Challenge::of(rule.method, &secret, encryption) {
-                    Some(Challenge::Cleartext) => self.cleartext(rule, secret).await,
-                    Some(Challenge::Md5) => self.md5(rule, &secret).await,
-                    Some(Challenge::Scram) => self.scram(rule, secret).await,
+                    Some(Challenge::Cleartext) => Box::pin(self.cleartext(rule, secret)).await,
+                    Some(Challenge::Md5) => Box::pin(self.md5(rule, &secret)).await,
+                    Some(Challenge::Scram) => Box::pin(self.scram(rule, secret)).await,
                     None => self.refuse(rule, "the method asks for no password"),
                 }
             }

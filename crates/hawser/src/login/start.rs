@@ -9,7 +9,6 @@
 //!   own error, as FATAL, as it would without a pooler
 //! * values that the server has by itself are left out: they need not be applied
 
-use std::borrow::Cow;
 use std::sync::Arc;
 
 use hawser_core::pool::ServerParameters;
@@ -106,35 +105,29 @@ pub async fn settings(
     let ignored = &service.config.load().reload.pool.ignore_startup_parameters;
     let mut builder = SettingsBuilder::new();
     let mut unknown: Vec<&Asked> = Vec::new();
-    // The last value of a name counts, but DateStyle builds on the one before.
-    let mut base_of = Cow::Borrowed(parameters);
     for asked in asked {
         if ignored.iter().any(|name| name.as_bytes().eq_ignore_ascii_case(&asked.name)) {
             continue;
         }
         unknown.retain(|earlier| earlier.name != asked.name);
-        let base = base_of.get(&asked.name);
+        // The last value of a name counts, but DateStyle builds on the one before.
+        let own = parameters.get(&asked.name);
+        let base = own.map(|own| builder.get(&asked.name).unwrap_or(own));
         match canonical(&asked.name, &asked.value, Context { version, base }) {
             Canonical::Known(value) => {
                 builder.set(&asked.name, &value);
-                if base.is_some() {
-                    base_of.to_mut().set(&asked.name, &value);
-                }
             }
             Canonical::Invalid | Canonical::Ask => unknown.push(asked),
         }
     }
-    check(service, entry, &unknown, &mut builder).await?;
+    if !unknown.is_empty() {
+        Box::pin(check(service, entry, &unknown, &mut builder)).await?;
+    }
     if entry.pool.is_shared_by_users() {
         return Ok(builder.build()); // what its user has by itself is not known yet
     }
     // What the server has by itself need not be applied.
-    let asked = builder.clone().build();
-    for (name, value) in &parameters.pairs {
-        if asked.get(name) == Some(value) {
-            builder.remove(name);
-        }
-    }
+    builder.remove_all(|name, value| parameters.get(name) == Some(value));
     Ok(builder.build())
 }
 

@@ -154,6 +154,17 @@ async fn a_client_that_may_is_handed_to_a_loop_with_its_greeting_and_start_value
     assert_eq!(world.service.limits.database_client_count("app"), 0);
 }
 
+/// Each login copies it; what is long and rare belongs into a box.
+#[test]
+fn the_future_of_a_login_is_short() {
+    const BYTES_MAX: usize = 4096;
+    fn bytes<A, B, C, D, F: Future<Output = ()>>(_: impl Fn(A, B, C, D) -> F) -> usize {
+        size_of::<F>()
+    }
+    let bytes = bytes(serve);
+    assert!(bytes <= BYTES_MAX, "{bytes} bytes");
+}
+
 #[tokio::test]
 async fn malformed_first_packets_are_refused_in_postgresqls_words() {
     let world = trusting().await;

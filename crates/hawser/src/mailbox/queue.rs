@@ -48,11 +48,20 @@ impl<T, W: Wake> Mailbox<T, W> {
         self.wake_if_resting();
     }
 
-    /// Puts a message in that can wait until the receiver wakes for something else.
+    /// Puts a message in that can wait until the receiver wakes for something else, or is [nudged].
+    ///
+    /// [nudged]: Mailbox::nudge
     pub fn leave(&self, message: T) {
         let mut messages = self.lock();
         messages.push(message);
         self.filled.store(true, Ordering::Release);
+    }
+
+    /// Wakes the receiver if it rests and there is something for it.
+    pub fn nudge(&self) {
+        if self.filled.load(Ordering::Acquire) {
+            self.wake_if_resting();
+        }
     }
 
     /// The plain load keeps the flag's cache line shared while the receiver is awake. It may be

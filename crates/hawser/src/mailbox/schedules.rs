@@ -80,6 +80,9 @@ fn exchange<W: Wake + Send + Sync + 'static>(bell: &Bell, wake: W) -> usize {
                     // The first of them leaves what the last message will wake the receiver for.
                     if sender == 0 && number + 1 < EACH_SENDS {
                         mailbox.leave((sender, number));
+                    } else if sender == 1 {
+                        mailbox.leave((sender, number));
+                        mailbox.nudge();
                     } else {
                         mailbox.send((sender, number));
                     }
