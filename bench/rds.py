@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """Reliable datagrams: the table of what they shall reach, and what this machine makes of it.
 
-    bench/rds.py [--seconds 10] [--runs 3] [--only limits,small,lanes,cpu,kernel,memory] [--json FILE]
+    bench/rds.py [--seconds 10] [--runs 3] [--at-once 1] [--only limits,small,lanes,cpu,kernel,memory] [--json FILE]
 
 `limits` and `lanes` need root (the laboratory's network namespaces), `kernel` what bench/rds_kernel.py needs; what cannot
-run is said, with the reason. Rates are of messages with their headers, which is TCP payload. The load of the machine when
+run is said, with the reason. `--at-once` has so many networks of `limits` at one time, which makes the hosts busy. Rates are of messages with their headers, which is TCP payload. The load of the machine when
 it began is printed: on a busy one rates without a network's limit say little, but seconds of a processor for each message
 do.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import pathlib
@@ -100,19 +101,24 @@ def mean(numbers):
 
 def limits(given):
     seconds = max(given.seconds, 60)
+
+    def one(seed):
+        with Limits(seed) as network:
+            return network.each_second(8, seconds)
     halves, alls, firsts, dials = [], [], [], []
     for run in range(given.runs):
-        with Limits(given.seed + run) as network:
-            rates, found = network.each_second(8, seconds)
-        # Half a second of requests may be counted a second late: means of three.
-        smooth = [mean(rates[at:at + 3]) for at in range(len(rates) - 2)]
-        firsts.append(next((at + 4 for at, rate in enumerate(smooth) if rate >= 71), None))
-        halves.append(mean(rates[len(rates) // 2:]))
-        alls.append(mean(rates))
-        dials.append(sum(lane["connections"] for lane in found["lanes"]) - 8)
+        with concurrent.futures.ThreadPoolExecutor(given.at_once) as pool:
+            done = list(pool.map(one, range(given.seed + run * given.at_once, given.seed + (run + 1) * given.at_once)))
+        for rates, found in done:
+            # Half a second of requests may be counted a second late: means of three.
+            smooth = [mean(rates[at:at + 3]) for at in range(len(rates) - 2)]
+            firsts.append(next((at + 4 for at, rate in enumerate(smooth) if rate >= 71), None))
+            halves.append(mean(rates[len(rates) // 2:]))
+            alls.append(mean(rates))
+            dials.append(sum(lane["connections"] for lane in found["lanes"]) - 8)
     shown = ", ".join
-    note = (f"{given.runs} runs of {seconds} s, of {CEILING} at most; all seconds {shown(f'{rate:.1f}' for rate in alls)}; "
-            f"71 after {shown(f'{at} s' if at is not None else 'never' for at in firsts)} of traffic; {shown(map(str, dials))} lanes dialled again")
+    note = (f"{given.runs} runs of {seconds} s, {given.at_once} at once, of {CEILING} at most; all seconds {shown(f'{rate:.1f}' for rate in alls)}; "
+            f"71 after {shown(f'{at} s' if at is not None else 'never' for at in firsts)} of traffic; {shown(map(str, dials))} lanes dialled again; load {os.getloadavg()[0]:.1f} at the end")
     return [("8 limits of 10 Mbit/s, `stress`: Mbit/s, second half", shown(f"{rate:.1f}" for rate in halves), "71", note)]
 
 
@@ -184,6 +190,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=int, default=10)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--at-once", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", default=",".join(cases))
     parser.add_argument("--json")

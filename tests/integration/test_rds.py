@@ -483,6 +483,42 @@ def test_a_program_that_comes_while_descriptors_have_run_out_is_served_when_ther
 
 
 @here
+def test_a_program_that_asks_and_does_not_read_the_answers_is_ended(env):
+    with two_hosts() as (small, large), small.program() as one, large.program() as other, Program(small, None) as deaf, Program(small, None) as slow:
+        deaf.socket.setblocking(False)
+        with contextlib.suppress(BlockingIOError):
+            for _ in range(100_000):
+                deaf.socket.send(b"I")
+        # Another one that takes its time gets all that it asked for.
+        slow.socket.send(b"I")
+        one.send(other, b"unharmed")
+        equal(other.receive()[1], b"unharmed")
+        until(lambda: "asked what the proxy is doing, and reads nothing" in small.logged(), "its end")
+        equal(slow.socket.recv(64 << 10)[:1], b"I")
+        one.send(other, b"unharmed still")
+        equal(other.receive()[1], b"unharmed still")
+
+
+@here
+def test_peers_that_pinged_and_went_are_not_called_for_their_answers(env):
+    """They were dialled each second, which took all descriptors of a proxy that had few."""
+    with Proxy("127.0.1.1", free_port()) as proxy:
+        flood = [connect(proxy, f"127.0.0.{host}") for host in range(2, 30)]
+        for stream in flood:
+            stream.sendall(MAP + header(1, 0, 77, 0))
+        until(lambda: proxy.info()["pings"] >= 28, "pings")
+        for stream in flood:
+            stream.close()
+        until(lambda: {lane["state"] for peer in proxy.info()["peers"] for lane in peer["lanes"]} == {"down"}, "their ends")
+        listeners = [socket.create_server((f"127.0.0.{host}", proxy.tcp_port)) for host in range(2, 30)]
+        time.sleep(2.5)
+        called = select.select(listeners, [], [], 0)[0]
+        for listener in listeners:
+            listener.close()
+        equal(len(called), 0, "peers that were called")
+
+
+@here
 def test_a_message_larger_than_the_send_buffer_is_refused_and_the_next_is_not(env):
     with two_hosts("--buffer", "1M") as (small, large), small.program() as one, large.program() as other:
         one.send(other, bytes(1 << 20))

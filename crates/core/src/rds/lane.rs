@@ -99,6 +99,10 @@ pub(crate) struct Link {
     written: u64,
     /// No message is given to it until the peer has said who it is, or until this moment.
     pub(crate) held: Option<Time>,
+    /// Since when it is up.
+    pub(crate) up_at: Time,
+    /// Something has come by it.
+    pub(crate) has_spoken: bool,
     /// That there is something to write was said.
     pub(crate) asked: bool,
     /// Nothing is read from it for now.

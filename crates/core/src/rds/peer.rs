@@ -22,6 +22,7 @@ use std::time::Duration;
 use super::congestion::Map;
 use super::header::{Announcement, FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Freed, Lane, State};
+use super::node::{HELD_BRIEFLY, HELD_MAX};
 use super::received::Received;
 use super::spread::Spread;
 use crate::time::Time;
@@ -67,6 +68,9 @@ pub(crate) struct Peer {
     /// Of which start that was, and its number among that one's maps; 0 if it has none.
     map_of: (u32, u64),
     pub(crate) spread: Spread,
+    /// How long it took of late, at most, from a connection's coming up to its first message, or to its
+    /// end where there was none.
+    answers_after: Duration,
     /// The least round trip that was ever seen; zero if none was.
     pub(crate) rtt: Duration,
     pub(crate) shut_out_until: Time,
@@ -111,6 +115,7 @@ impl Peer {
             congested: Map::default(),
             map_of: (0, 0),
             spread: Spread::default(),
+            answers_after: Duration::ZERO,
             rtt: Duration::ZERO,
             shut_out_until: Time::ZERO,
             used: now,
@@ -188,6 +193,21 @@ impl Peer {
         }
         self.map_of = (generation, number);
         true
+    }
+
+    /// A lane's connection has said something for the first time, or has ended.
+    pub(crate) fn answered_after(&mut self, lane: usize, now: Time) {
+        let link = &mut self.lanes[lane].link;
+        if !std::mem::replace(&mut link.has_spoken, true) && link.state != State::Dialling {
+            let took = now.since(link.up_at);
+            self.answers_after = took.max(self.answers_after / 8 * 7);
+        }
+    }
+
+    /// How long nothing is sent by a new connection of one that may reset it, and is as slow as it has
+    /// been of late.
+    pub(crate) fn held_briefly(&self) -> Duration {
+        (2 * self.answers_after).clamp(HELD_BRIEFLY, HELD_MAX)
     }
 
     /// The connection of a lane is gone: what it may not have carried is sent again.

@@ -1,10 +1,10 @@
 //! Connections: which are dialled and taken, what is written to them, what becomes of them.
 
 use super::{
-    Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_BRIEFLY,
-    HELD_MAX, Header, IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice,
-    PEERS_MAX, PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT,
-    State, Time, Told, VecDeque, as_ipv6, is_a_host,
+    Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_MAX, Header,
+    IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
+    PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, State,
+    Time, Told, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Lane, MapMessage};
@@ -130,11 +130,15 @@ impl Node {
     /// A connection that was asked for has not come up within the time that was given, or it has taken
     /// longer than that.
     pub fn slow(&mut self, connection: Connection, now: Time) {
-        let Some((at, lane)) = self.forget_connection(connection) else { return };
+        let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let this = &mut peer.lanes[lane];
+        if this.link.state != State::Dialling {
+            return;
+        }
         this.rewind();
         this.quick_dials = this.quick_dials.saturating_sub(1);
+        self.forget_connection(connection);
         self.requests.push_back(Request::Close(connection));
         self.dial(at, lane, now);
     }
@@ -256,21 +260,19 @@ impl Node {
         // first message of each connection. And that says which lane a connection is that has come
         // before the peer has said what its ports mean. (A kernel's first message is a map, too, on
         // lane 0.)
-        let held_for = if unknown || peer.announces_in_maps {
-            Some(HELD_MAX)
-        } else if peer.dials && peer.mixes_up() {
-            Some(HELD_BRIEFLY)
-        } else {
-            None
-        };
+        let says_who_it_is = unknown || peer.announces_in_maps;
+        let may_be_reset = !says_who_it_is && peer.dials && peer.mixes_up();
+        let held_for =
+            if says_who_it_is { Some(HELD_MAX) } else { may_be_reset.then(|| peer.held_briefly()) };
         let probe = unknown && !peer.probed;
         peer.probed |= probe;
         let this = &mut peer.lanes[lane];
-        if held_for != Some(HELD_BRIEFLY) {
+        if !may_be_reset {
             this.forget_failures();
         }
         this.counts.connections += 1;
         this.link.state = State::Up;
+        this.link.up_at = now;
         this.link.accepted_from = accepted_from;
         this.link.map_due = true;
         this.link.held = held_for.map(|time| now.after(time));
@@ -380,6 +382,7 @@ impl Node {
     pub fn closed(&mut self, connection: Connection, now: Time) {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
+        peer.answered_after(lane, now);
         peer.lane_ended(lane);
         peer.lanes[lane].quick_dials = quick_dials(peer.rtt);
         peer.used = now;

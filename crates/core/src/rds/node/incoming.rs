@@ -17,6 +17,7 @@ impl Node {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.used = now;
+        peer.answered_after(lane, now);
         let this = &mut peer.lanes[lane];
         this.counts.bytes_received += bytes.len() as u64;
         // Taken out, so that what a message leads to may change the lane.

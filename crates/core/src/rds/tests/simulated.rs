@@ -183,6 +183,16 @@ impl World {
         self.requests(other);
     }
 
+    /// A handshake takes too long.
+    fn give_up_dial(&mut self, at: usize) {
+        let tcp = &self.connections[at];
+        let host = tcp.dialled_by;
+        if let Some(connection) = tcp.ends[host].connection.filter(|_| !tcp.established) {
+            self.hosts[host].node.slow(connection, self.now);
+            self.requests(host);
+        }
+    }
+
     fn write(&mut self, at: usize, host: usize, most: usize) {
         let end = &mut self.connections[at].ends[host];
         let Some(connection) = end.connection.filter(|_| end.writable && !end.finished) else {
@@ -356,7 +366,8 @@ impl World {
                     self.pass(micros);
                 }
                 _ if count == 0 => {}
-                32..45 => self.offer(at),
+                32 => self.give_up_dial(at),
+                33..45 => self.offer(at),
                 45..62 => self.write(at, host, most),
                 62..79 => self.deliver(at, host, most),
                 79..92 => self.read(at, host, most),
