@@ -138,7 +138,7 @@ fn lanes_of_an_old_kernel_that_break_are_dialled_again_in_order_and_no_others() 
     for broken in [5, 0, 3] {
         node.closed(lanes[broken], now);
     }
-    now = now.after(COMES_DOWN - std::time::Duration::from_micros(1));
+    now = now.after(COMES_DOWN - Duration::from_micros(1));
     node.tick(now);
     assert!(dials(&mut node).is_empty(), "the kernel's may not be down yet");
     now = now.after(COMES_DOWN);
@@ -221,7 +221,7 @@ fn a_lane_that_an_old_kernel_resets_at_once_is_dialled_ever_later() {
         node.closed(last, now);
         let mut waited = 0;
         last = loop {
-            now = now.after(std::time::Duration::from_millis(10));
+            now = now.after(Duration::from_millis(10));
             waited += 10;
             node.tick(now);
             if let Some((dialled, 7)) = dials(&mut node).first() {
@@ -430,7 +430,7 @@ fn a_kernel_that_has_started_anew_gets_nothing_twice() {
     written(&mut node, connection);
     node.received(connection, &message(9, 3, 4, 0, b""), now);
     node.closed(connection, now);
-    now = now.after(std::time::Duration::from_millis(2));
+    now = now.after(Duration::from_millis(2));
     node.tick(now);
     let again = dials(&mut node).into_iter().find(|(_, port)| *port == 0).unwrap().0;
     node.connected(again, now);
