@@ -13,7 +13,7 @@
 //! * [`frame`] what is said on a path, and the parser
 //! * [`greeting`] the first frame of a path, at the end that accepts
 //! * [`incoming`], [`outgoing`] one direction of a stream at its receiver and its sender
-//! * [`path`] how fast a path is and whether it lives
+//! * [`path`] one path: how far it is, and whether it lives; `rate`: how fast it is
 //! * [`session`] streams and paths together: bytes and time in, frames and [`session::Request`]s out
 //!
 //! # Invariants
@@ -35,6 +35,7 @@ pub mod greeting;
 pub mod incoming;
 pub mod outgoing;
 pub mod path;
+mod rate;
 pub mod session;
 
 #[cfg(test)]

@@ -200,6 +200,11 @@ impl Outgoing {
         Some((start, self.slices(start, end)))
     }
 
+    /// The path of what the receiver waits for.
+    pub(super) fn first_path(&self) -> Option<PathId> {
+        self.pieces.values().next().map(|piece| piece.path)
+    }
+
     /// What the receiver waits for, since when and on which path.
     pub(super) fn waits_for(&self) -> Option<(PathId, Time)> {
         let (start, piece) = self.pieces.iter().next()?;

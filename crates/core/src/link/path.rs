@@ -2,11 +2,9 @@
 //!
 //! # Model
 //! ```text
-//!   completion = (unsent + unacked) / rate + rtt / 2            the next frame goes where this is least
-//!   rate       = the largest delivery rate of the last [`RATES`] samples that data, not their want, limited;
-//!                before there is one, what a first window carries: 10 segments a round trip (RFC 6928)
-//!   bound      = max(2.5 * rate * least rtt, rate / 10) + 32 KiB: what a bulk stream may have in it. More would
-//!                only queue: 2 * rate * rtt is what BBR needs, and slow start doubles in a round trip
+//!   completion = max((unsent + unacked) / rate, srtt) - least rtt / 2: the next frame goes where this is
+//!                least. A window that keeps the path from its rate (after a loss, or where BBR looks for
+//!                the least round trip) is its rate for what TCP has not sent
 //!   dead       = something is unanswered, and nothing has come and nothing was acknowledged
 //!                for max(3 RTO, 2 s), RTO = srtt + 4 var (RFC 6298)
 //! ```
@@ -16,25 +14,16 @@
 //!   far                                                       join() ─► Up
 //! ```
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::frame::Assembly;
+use super::rate::Rate;
 use super::{PathId, StreamId};
 use crate::paths::action::{Flow, FlowId, PairId, Reason};
 use crate::time::Time;
 
-/// Samples of the delivery rate that count.
-const RATES: usize = 10;
 /// A path without a round trip yet is taken for one of so many microseconds.
 const RTT_UNKNOWN_US: u64 = 100_000;
-/// What a first window carries (RFC 6928).
-const FIRST_WINDOW_BYTES: u64 = 10 * 1448;
-/// See the module: what bulk streams may have in a path whatever its rate, and for how long it carries
-/// what they may at least.
-const BOUND_MIN: u64 = 32 << 10;
-const BOUND_TIME: u64 = 10;
-const BOUND_HALF_ROUND_TRIPS: u64 = 5;
 /// A path is not dead sooner.
 pub const DEAD_MIN: Duration = Duration::from_secs(2);
 /// A Hello that is not answered for so long has failed: it takes a round trip, on a path that has just
@@ -67,6 +56,10 @@ pub struct Sample {
     pub acked_bytes: u64,
     /// Bytes that wait in the kernel or are under way.
     pub outstanding_bytes: u64,
+    /// Of these, those that TCP has not sent yet.
+    pub unsent_bytes: u64,
+    /// The congestion window, in bytes; 0: not known.
+    pub window_bytes: u64,
     /// Segments that were sent again, ever.
     pub segments_again: u32,
     /// How often in a row TCP has sent again what was not answered.
@@ -137,7 +130,9 @@ pub(super) struct Path {
     pub(super) asked: bool,
     pub(super) since: Time,
     pub(super) sample: Sample,
-    rates: VecDeque<u64>,
+    rate: Rate,
+    /// The least round trip between its addresses.
+    pub(super) least_of_pair_us: Option<u64>,
     /// Given to the host since the last sample.
     given: u64,
     pub(super) sent_bytes: u64,
@@ -152,7 +147,8 @@ pub(super) struct Path {
 }
 
 impl Path {
-    pub(super) fn new(id: PathId, pair: PairId, stage: Stage, now: Time) -> Self {
+    /// `is_further`: there is another path between these addresses.
+    pub(super) fn new(id: PathId, pair: PairId, stage: Stage, is_further: bool, now: Time) -> Self {
         Self {
             id,
             pair,
@@ -165,7 +161,8 @@ impl Path {
             asked: false,
             since: now,
             sample: Sample::default(),
-            rates: VecDeque::new(),
+            rate: Rate::new(is_further, now),
+            least_of_pair_us: None,
             given: 0,
             sent_bytes: 0,
             received_bytes: 0,
@@ -195,26 +192,27 @@ impl Path {
 
     /// Bytes a second.
     pub(super) fn rate(&self) -> u64 {
-        let first = FIRST_WINDOW_BYTES * 1_000_000 / self.rtt_us();
-        self.rates.iter().copied().max().unwrap_or(0).max(first).max(1)
+        self.rate.bytes_a_second(self.rtt_us())
     }
 
-    /// What bulk streams may have in it.
-    fn bound(&self) -> u64 {
-        let in_flight = self.rate().saturating_mul(self.rtt_least_us()) / 1_000_000;
-        BOUND_MIN + (BOUND_HALF_ROUND_TRIPS * in_flight / 2).max(self.rate() / BOUND_TIME)
+    /// What bulk streams may have in it; `beside`: small ones are open.
+    pub(super) fn bound(&self, beside: bool, now: Time) -> u64 {
+        self.rate.bound(beside, self.rtt_us(), self.least_us(), now)
     }
 
-    /// Whether a bulk stream may put more into it, to which `more` is given already.
-    pub(super) fn has_room(&self, more: usize) -> bool {
-        self.queued() + (more as u64) < self.bound()
-    }
-
-    fn rtt_least_us(&self) -> u64 {
+    /// Its own least round trip, microseconds.
+    pub(super) fn rtt_least_us(&self) -> u64 {
         match self.sample.rtt_min_us {
             0 => self.rtt_us(),
             least => least.into(),
         }
+    }
+
+    /// What the least round trip is without a queue: one that was dialled into a queue knows its own from
+    /// those between the same addresses, which may go other ways, a quarter longer.
+    fn least_us(&self) -> u64 {
+        let of_pair = self.least_of_pair_us.map_or(u64::MAX, |least| least + least / 4);
+        self.rtt_least_us().min(of_pair)
     }
 
     /// For what chooses paths.
@@ -235,15 +233,25 @@ impl Path {
         }
     }
 
-    fn queued(&self) -> u64 {
+    /// Bytes that are in it.
+    pub(super) fn queued(&self) -> u64 {
         self.sample.outstanding_bytes + self.given + self.own.len() as u64
     }
 
     /// When `more` bytes would be at the peer, in microseconds from now.
     pub(super) fn completion_us(&self, more: u64) -> u64 {
-        let bytes = u128::from(self.queued() + more);
-        let micros = bytes * 1_000_000 / u128::from(self.rate());
-        u64::try_from(micros).unwrap_or(u64::MAX).saturating_add(self.rtt_us() / 2)
+        let micros = |bytes: u64, rate: u64| {
+            u64::try_from(u128::from(bytes) * 1_000_000 / u128::from(rate.max(1)))
+                .unwrap_or(u64::MAX)
+        };
+        let rate = self.rate();
+        let drained = micros(self.queued() + more, rate);
+        let windows = self.sample.window_bytes.saturating_mul(1_000_000) / self.rtt_us();
+        let held = match windows {
+            1.. if windows < rate => micros(self.sample.unsent_bytes, windows) + self.rtt_us(),
+            _ => 0,
+        };
+        drained.max(held).max(self.rtt_us()).saturating_sub(self.least_us() / 2)
     }
 
     /// The host has taken so much to send.
@@ -268,19 +276,15 @@ impl Path {
         self.alive = now;
     }
 
-    pub(super) fn sampled(&mut self, sample: Sample, now: Time) {
+    /// `bound`: what bulk streams might have had in it.
+    pub(super) fn sampled(&mut self, sample: Sample, bound: u64, now: Time) {
         if sample.acked_bytes > self.sample.acked_bytes {
             self.alive = now;
         }
+        let starved = 4 * sample.outstanding_bytes < bound;
         self.given = 0;
-        let rate = sample.delivery_rate;
-        // One that want of data has limited still says that so much is possible.
-        if rate > 0 && (!sample.is_application_limited || rate > self.rate()) {
-            if self.rates.len() == RATES {
-                self.rates.pop_front();
-            }
-            self.rates.push_back(rate);
-        }
+        let least_us = self.least_us();
+        self.rate.sampled(&sample, starved, least_us, now);
         self.sample = sample;
         if sample.outstanding_bytes == 0 && self.ping.is_none() {
             self.waits = None;

@@ -215,6 +215,8 @@ pub struct Session {
     /// Streams with bytes on paths, of which late ones may have to be sent again.
     flying: BTreeSet<StreamId>,
     late: BTreeSet<StreamId>,
+    /// Small messages that are to be sent on a second path.
+    twice: BTreeSet<StreamId>,
     late_at: Time,
     grown: u64,
     /// Since when no path works.
@@ -224,8 +226,11 @@ pub struct Session {
     /// When it looks next, and bytes since it last did.
     look_at: Time,
     moved: u64,
-    /// Whether much was carried before the last look.
+    /// Whether much was carried before the last look, and whether small streams were open.
     bulky: bool,
+    beside: bool,
+    /// TCP was asked about paths since the last tick.
+    samples_came: bool,
     requests: VecDeque<Request>,
     counts: Counts,
 }
@@ -333,6 +338,7 @@ impl Session {
             bulk: VecDeque::new(),
             flying: BTreeSet::new(),
             late: BTreeSet::new(),
+            twice: BTreeSet::new(),
             late_at: now,
             grown: 0,
             down: Some(now),
@@ -341,6 +347,8 @@ impl Session {
             look_at: now,
             moved: 0,
             bulky: false,
+            beside: false,
+            samples_came: false,
             requests: VecDeque::new(),
             counts: Counts::default(),
         }
@@ -398,6 +406,7 @@ impl Session {
 
     fn add(&mut self, id: StreamId, target: &str, at: Confirmation, limit: u64, now: Time) {
         self.counts.opened += 1;
+        self.beside = true; // until it proves to be bulk
         self.streams.insert(
             id,
             Stream {
@@ -426,7 +435,7 @@ impl Session {
         debug_assert!(bytes.len() <= stream.out.room());
         stream.out.put(bytes, now);
         self.counts.taken_bytes += bytes.len() as u64;
-        self.enqueue(id);
+        self.enqueue(id, now);
     }
 
     /// The local socket has given its end.
@@ -509,6 +518,7 @@ impl Session {
         self.control.remove(&id);
         self.flying.remove(&id);
         self.late.remove(&id);
+        self.twice.remove(&id);
         if let Some(late) = stream.ack_late {
             self.acks_late.remove(&(late, id));
         }

@@ -1,5 +1,6 @@
 //! What frames, directions and sessions do at their boundaries; whole runs are in [`simulated`].
 
+mod latency;
 mod simulated;
 
 use std::time::Duration;
@@ -312,6 +313,7 @@ fn a_stream_stays_on_its_first_path_until_it_is_confirmed() {
     // Its death has everything that it carried sent again, by the other one.
     near.lost(PathId(1), PathEnd::Closed, Time::ZERO);
     let mut again = 0;
+    near.tick(at(1)); // no small stream is open
     for _ in 0..9 {
         // What is under way has arrived: no more than that is given to a path at once.
         let one = filled(&mut near, PathId(2)).len();

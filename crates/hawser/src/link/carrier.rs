@@ -35,8 +35,6 @@ const WRITE_BYTES: usize = 64 << 10;
 const READS_MAX: usize = 4;
 /// TCP and TLS of a path, and TCP to a target, have so long.
 pub const DIAL_MAX: Duration = Duration::from_secs(5);
-/// How often TCP is asked about paths with something under way.
-const SAMPLE_EACH: Duration = Duration::from_millis(20);
 /// Pairs of addresses that a far end tells apart.
 const PAIRS_MAX: usize = 256;
 /// Keepalive of local sockets: a program whose host has gone is found out.
@@ -361,7 +359,7 @@ impl Carrier {
     pub fn longest_wait(&self, now: Time) -> Duration {
         let mut wait = self.session.until_tick(now).unwrap_or(Duration::MAX);
         if self.paths.keys().any(|path| self.session.wants_sample(*path)) {
-            wait = wait.min(SAMPLE_EACH);
+            wait = wait.min(self.session.samples_each());
         }
         let dialling = self.paths.values().filter(|path| path.phase() != Phase::Open);
         let dials = dialling.map(|path| path.since);
@@ -451,7 +449,7 @@ impl Carrier {
     }
 
     fn sample(&mut self, around: &Around<'_>) {
-        if around.now.since(self.sampled) < SAMPLE_EACH {
+        if around.now.since(self.sampled) < self.session.samples_each() {
             return;
         }
         self.sampled = around.now;

@@ -316,6 +316,8 @@ impl Connection {
             is_application_limited: info.is_application_limited,
             acked_bytes: acked,
             outstanding_bytes: under_way + waiting,
+            unsent_bytes: waiting,
+            window_bytes: u64::from(info.window) * u64::from(info.segment_bytes),
             segments_again: info.segments_again,
             timeouts: info.timeouts.into(),
         })

@@ -74,7 +74,7 @@ impl Session {
                 return self.data(stream, offset, bytes);
             }
             Frame::Ack { stream, delivered, received, limit, finished } => {
-                return self.acked(stream, delivered, received, limit, finished);
+                return self.acked(stream, (delivered, received, limit), finished, now);
             }
             Frame::Finish { stream, offset } => return self.finish(stream, offset),
             Frame::Reset { stream, reason } => {
@@ -201,10 +201,9 @@ impl Session {
     fn acked(
         &mut self,
         id: StreamId,
-        delivered: u64,
-        received: u64,
-        limit: u64,
+        (delivered, received, limit): (u64, u64, u64),
         finished: bool,
+        now: Time,
     ) -> Verdict {
         let was = self.was(id);
         let Some(stream) = self.streams.get_mut(&id) else {
@@ -240,7 +239,7 @@ impl Session {
         if stream.out.room() > room {
             self.requests.push_back(Request::Room(id));
         }
-        self.enqueue(id);
+        self.enqueue(id, now);
         self.settle(id);
         Verdict::Fine
     }

@@ -13,6 +13,7 @@
 //! # Invariants
 //! * the last path is never ended here, for the chooser never ends the last open flow
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::{Frame, Notice, PATHS_MAX, PathEnd, PathId, Request, Role, Session};
@@ -46,6 +47,8 @@ impl Session {
             return;
         }
         self.bulky = self.moved >= MOVED_BYTES;
+        self.beside = self.streams.values().any(|stream| !stream.out.is_bulk());
+        self.compare_round_trips();
         self.look_at = now.after(if self.bulky { LOOK_EACH } else { LOOK_EACH_IDLE });
         self.moved = 0;
         let flows: Vec<_> = self.paths.values().map(super::Path::flow).collect();
@@ -67,6 +70,18 @@ impl Session {
                     self.lost(PathId(path), PathEnd::Chosen(reason), now);
                 }
             }
+        }
+    }
+
+    /// Says to each path what the least round trip between its addresses is.
+    fn compare_round_trips(&mut self) {
+        let mut least: BTreeMap<PairId, u64> = BTreeMap::new();
+        for path in self.paths.values().filter(|path| path.sample.rtt_min_us > 0) {
+            let of_pair = least.entry(path.pair).or_insert(u64::MAX);
+            *of_pair = path.rtt_least_us().min(*of_pair);
+        }
+        for path in self.paths.values_mut() {
+            path.least_of_pair_us = least.get(&path.pair).copied();
         }
     }
 

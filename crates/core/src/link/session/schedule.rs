@@ -3,7 +3,8 @@
 //! # Model
 //! Paths pull: the host asks for bytes for a path whose socket has room.
 //! ```text
-//!   control, small streams   on the path with the least completion time of those with room
+//!   control, small streams   on the path with the least completion time of those with room; small messages
+//!                            beside bulk on the second best, too
 //!   bulk streams             on any path that does not rest and has room below its bound, unless the best one would carry all that is left
 //!                            sooner than this one a single frame (ECF, CoNEXT'17)
 //!   unconfirmed streams      on the path of their Open
@@ -17,6 +18,12 @@ use crate::link::frame::{DATA_BYTES_MAX, DATA_HEAD_BYTES, data_head};
 const SMALL_BYTES: u64 = 1500;
 /// Bytes of a small stream before the next one's turn.
 const TURN_BYTES: usize = DATA_BYTES_MAX;
+/// Frames of bulk streams beside small ones: part of what may be in the path, and what fills a segment
+/// with the heads of the frame and of TLS.
+const FRAMES_A_BOUND: u64 = 8;
+const FRAME_MIN: usize = 1448 - DATA_HEAD_BYTES - 22;
+/// A message that is sent on two paths beside bulk streams.
+const TWICE_BYTES_MAX: u64 = 1400;
 
 /// Where the bytes of a fill go.
 struct Filling<'a> {
@@ -34,8 +41,9 @@ impl Filling<'_> {
 }
 
 impl Session {
-    /// Appends what `path` is to send now to `out`, about `room` bytes. Nothing appended: there is
-    /// nothing for this path.
+    /// Appends what `path` is to send now to `out`, about `room` bytes, to be encrypted as one: small
+    /// messages come without bulk, for whose last byte they would have to wait. Nothing appended: there
+    /// is nothing for this path.
     pub fn fill(&mut self, path: PathId, out: &mut Vec<u8>, room: usize, now: Time) {
         let Some(entry) = self.paths.get_mut(&path) else { return };
         entry.asked = false;
@@ -46,7 +54,9 @@ impl Session {
             let mut filling = Filling { path, most: before + room, out, now };
             self.fill_control(&mut filling);
             self.fill_small(&mut filling);
-            if !self.rests(path) {
+            self.fill_twice(&mut filling);
+            let has_small = filling.out.len() > before;
+            if !self.rests(path) && !(has_small && self.beside) {
                 self.fill_bulk(&mut filling, before);
                 self.fill_late(&mut filling);
             }
@@ -71,7 +81,12 @@ impl Session {
 
     /// The best path with room.
     fn best(&self) -> Option<PathId> {
+        self.best_but(None)
+    }
+
+    fn best_but(&self, but: Option<PathId>) -> Option<PathId> {
         let usable = self.paths.values().filter(|path| path.is_up() && !path.full);
+        let usable = usable.filter(|path| Some(path.id) != but);
         let usable = usable.filter(|path| !self.rests(path.id));
         usable.min_by_key(|path| (path.completion_us(SMALL_BYTES), path.id)).map(|path| path.id)
     }
@@ -93,6 +108,16 @@ impl Session {
         }
     }
 
+    /// Has those paths write that may take more of a bulk stream.
+    pub(super) fn wake_for_bulk(&mut self, now: Time) {
+        let beside = self.beside;
+        let has_room = |path: &&Path| path.is_up() && path.queued() < path.bound(beside, now);
+        let ids: Vec<PathId> = self.paths.values().filter(has_room).map(|path| path.id).collect();
+        for id in ids {
+            self.wake(id);
+        }
+    }
+
     /// Has the path of a stream's next frame write.
     pub(super) fn wake_best(&mut self, id: StreamId) {
         match self.streams.get(&id).map(|stream| stream.confirmation) {
@@ -106,7 +131,7 @@ impl Session {
     }
 
     /// Has a stream's bytes sent, if there are some that may be.
-    pub(super) fn enqueue(&mut self, id: StreamId) {
+    pub(super) fn enqueue(&mut self, id: StreamId, now: Time) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         if !stream.out.has_sendable() {
             return;
@@ -118,10 +143,13 @@ impl Session {
         let is_bulk = stream.out.is_bulk() && stream.confirmation == Confirmation::Confirmed;
         let queue = if is_bulk { &mut self.bulk } else { &mut self.small };
         queue.push_back(id);
-        if is_bulk { self.wake_all() } else { self.wake_best(id) }
+        if is_bulk { self.wake_for_bulk(now) } else { self.wake_best(id) }
     }
 
     fn fill_control(&mut self, filling: &mut Filling<'_>) {
+        if self.control.is_empty() && self.gone.is_empty() && self.resets_due.is_empty() {
+            return;
+        }
         let is_best = self.best() == Some(filling.path);
         let owes = !self.gone.is_empty() || !self.resets_due.is_empty();
         if owes && !is_best {
@@ -188,7 +216,7 @@ impl Session {
         }
         // A Finish that is owed still follows the last bytes.
         self.control.remove(&id);
-        self.enqueue(id);
+        self.enqueue(id, filling.now);
         self.settle(id);
     }
 
@@ -204,13 +232,47 @@ impl Session {
                 Confirmation::Confirmed => best,
             };
             if home == Some(filling.path) {
-                self.write_data(id, TURN_BYTES, filling);
+                let message = stream.out.sendable();
+                let confirmed = stream.confirmation == Confirmation::Confirmed;
+                self.write_data(id, TURN_BYTES, false, filling);
+                if confirmed && message <= TWICE_BYTES_MAX && self.is_bulky() {
+                    self.send_twice(id, filling.path);
+                }
             } else {
                 self.small.push_back(id);
                 skipped += 1;
                 if let Some(home) = home {
                     self.wake(home);
                 }
+            }
+        }
+    }
+
+    /// Has the path that is second to `first` send what was just sent there.
+    fn send_twice(&mut self, id: StreamId, first: PathId) {
+        if let Some(second) = self.best_but(Some(first)) {
+            self.twice.insert(id);
+            self.wake(second);
+        }
+    }
+
+    fn fill_twice(&mut self, filling: &mut Filling<'_>) {
+        if self.twice.is_empty() || self.rests(filling.path) {
+            return;
+        }
+        let ids: Vec<StreamId> = self.twice.iter().copied().collect();
+        for id in ids {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            if stream.out.first_path() == Some(filling.path) {
+                continue;
+            }
+            self.twice.remove(&id);
+            if let Some((offset, parts)) = stream.out.take_late(filling.path, filling.now) {
+                let length = parts[0].len() + parts[1].len();
+                data_head(filling.out, id, offset, length);
+                filling.out.extend_from_slice(parts[0]);
+                filling.out.extend_from_slice(parts[1]);
+                self.counts.again_bytes += length as u64;
             }
         }
     }
@@ -225,13 +287,20 @@ impl Session {
         let mut skipped = 0;
         while !filling.is_full() && skipped < self.bulk.len() {
             let given = filling.out.len() - before;
-            if !self.paths.get(&filling.path).is_some_and(|path| path.has_room(given)) {
+            let Some(path) = self.paths.get(&filling.path) else { return };
+            let bound = path.bound(self.beside, filling.now);
+            if path.queued() + given as u64 >= bound {
                 return; // once it is sampled, it is asked again
             }
+            let frame = match self.beside {
+                true => usize::try_from(bound / FRAMES_A_BOUND).unwrap_or(DATA_BYTES_MAX),
+                false => DATA_BYTES_MAX,
+            };
+            let frame = frame.clamp(FRAME_MIN, DATA_BYTES_MAX);
             let Some(id) = self.bulk.pop_front() else { break };
             let Some(stream) = self.streams.get(&id) else { continue };
             if self.is_worth(filling.path, stream.out.sendable()) {
-                self.write_data(id, DATA_BYTES_MAX, filling);
+                self.write_data(id, frame, true, filling);
             } else {
                 self.bulk.push_back(id);
                 skipped += 1;
@@ -251,7 +320,7 @@ impl Session {
     }
 
     /// Writes a frame of a stream that was taken from its queue, and puts it back where it belongs.
-    fn write_data(&mut self, id: StreamId, most: usize, filling: &mut Filling<'_>) {
+    fn write_data(&mut self, id: StreamId, most: usize, was_bulk: bool, filling: &mut Filling<'_>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.queued = false;
         let again = stream.out.sends_again();
@@ -275,7 +344,9 @@ impl Session {
             let bulk = stream.out.is_bulk() && stream.confirmation == Confirmation::Confirmed;
             if bulk {
                 self.bulk.push_back(id);
-                self.wake_all();
+                if !was_bulk {
+                    self.wake_for_bulk(filling.now); // else those that have room know
+                }
             } else {
                 self.small.push_back(id);
             }

@@ -13,6 +13,9 @@ use crate::paths::action::Reason as Shared;
 /// A dial after a failed one, at first; then twice as long, up to the second.
 const DIAL_AGAIN: Duration = Duration::from_millis(100);
 const DIAL_AGAIN_MAX: Duration = Duration::from_secs(5);
+/// How often TCP is asked about paths.
+const SAMPLE_EACH_MIN: Duration = Duration::from_millis(2);
+const SAMPLE_EACH_MAX: Duration = Duration::from_millis(20);
 /// How often late pieces are looked for.
 const LATE_EACH: Duration = Duration::from_millis(20);
 
@@ -68,7 +71,7 @@ impl Session {
         }
         let id = PathId(self.next_path);
         self.next_path += 1;
-        let mut path = Path::new(id, pair, Stage::Up, now);
+        let mut path = Path::new(id, pair, Stage::Up, self.has_paths_of(pair), now);
         Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
         self.paths.insert(id, path);
         self.down = None;
@@ -77,16 +80,31 @@ impl Session {
         Ok(id)
     }
 
-    /// What TCP says of a path.
-    pub fn sampled(&mut self, id: PathId, sample: Sample, now: Time) {
-        let Some(path) = self.paths.get_mut(&id) else { return };
-        path.sampled(sample, now);
-        if !self.bulk.is_empty() {
-            self.wake_all(); // another path may be worth it now
-        }
+    fn has_paths_of(&self, pair: PairId) -> bool {
+        self.paths.values().any(|path| path.pair == pair)
     }
 
-    /// Whether the host should look at what TCP says of a path, each 20 ms or so.
+    /// What TCP says of a path; [`Session::tick`] makes use of it.
+    pub fn sampled(&mut self, id: PathId, sample: Sample, now: Time) {
+        let Some(path) = self.paths.get_mut(&id) else { return };
+        let bound = path.bound(self.beside, now);
+        path.sampled(sample, bound, now);
+        self.samples_came = true; // another path may be worth it now
+    }
+
+    /// How often the host should look at what TCP says of paths that [`Session::wants_sample`].
+    #[must_use]
+    pub fn samples_each(&self) -> Duration {
+        if !self.beside || self.bulk.is_empty() {
+            return SAMPLE_EACH_MAX;
+        }
+        // Bulk streams have a quarter of a round trip in queues: half of it may leave before more comes.
+        let up = self.paths.values().filter(|path| path.is_up());
+        let least = up.map(Path::rtt_least_us).min().unwrap_or(0);
+        Duration::from_micros(least / 8).clamp(SAMPLE_EACH_MIN, SAMPLE_EACH_MAX)
+    }
+
+    /// Whether the host should look at what TCP says of a path: [`Session::samples_each`].
     #[must_use]
     pub fn wants_sample(&self, id: PathId) -> bool {
         self.paths.get(&id).is_some_and(Path::is_waiting)
@@ -121,13 +139,13 @@ impl Session {
                     self.gone.insert(stream);
                 }
             }
-            self.say_all_again(id);
+            self.say_all_again(id, now);
         }
         self.greet_others(now);
     }
 
     /// A path has died, and with it perhaps anything that was said of any stream.
-    fn say_all_again(&mut self, id: PathId) {
+    fn say_all_again(&mut self, id: PathId, now: Time) {
         let ids: Vec<StreamId> = self.streams.keys().copied().collect();
         for stream_id in ids {
             let Some(stream) = self.streams.get_mut(&stream_id) else { continue };
@@ -135,7 +153,7 @@ impl Session {
             if stream.confirmation == Confirmation::Sent(id) {
                 stream.confirmation = Confirmation::Due;
             }
-            self.enqueue(stream_id);
+            self.enqueue(stream_id, now);
             self.ack_now(stream_id);
         }
         for (stream, (_, said)) in &mut self.resets {
@@ -191,6 +209,9 @@ impl Session {
         }
         self.look_at_paths(now);
         self.choose(now);
+        if std::mem::take(&mut self.samples_came) && !self.bulk.is_empty() {
+            self.wake_for_bulk(now);
+        }
         self.look_for_late(now);
         self.dial(now);
         if let Some(down) = self.down {
@@ -278,7 +299,8 @@ impl Session {
         }
         let id = PathId(self.next_path);
         self.next_path += 1;
-        self.paths.insert(id, Path::new(id, pair, Stage::Dialling, now));
+        let path = Path::new(id, pair, Stage::Dialling, self.has_paths_of(pair), now);
+        self.paths.insert(id, path);
         self.requests.push_back(Request::Dial(id, pair));
     }
 

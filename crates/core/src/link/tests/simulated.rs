@@ -326,6 +326,8 @@ impl World {
             is_application_limited: false,
             acked_bytes: pipe.acked,
             outstanding_bytes: pipe.bytes as u64,
+            unsent_bytes: 0,
+            window_bytes: 0,
             segments_again: 0,
             timeouts: 0,
         };
