@@ -36,6 +36,7 @@ pub mod incoming;
 pub mod outgoing;
 pub mod path;
 mod rate;
+pub mod sample;
 pub mod session;
 
 #[cfg(test)]

@@ -29,7 +29,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::path::Sample;
+use crate::link::sample::Sample;
 use crate::time::Time;
 
 const WINDOWS: usize = 8;

@@ -319,7 +319,7 @@ fn a_stream_stays_on_its_first_path_until_it_is_confirmed() {
         let one = filled(&mut near, PathId(2)).len();
         assert!(one <= 100_000, "{one}");
         again += one;
-        near.sampled(PathId(2), super::path::Sample::default(), Time::ZERO);
+        near.sampled(PathId(2), super::sample::Sample::default(), Time::ZERO);
     }
     assert!(again > 200_000);
 }
@@ -340,13 +340,13 @@ fn a_silent_path_is_dead_and_one_with_nothing_under_way_is_not() {
 fn an_idle_path_is_pinged_and_an_answer_keeps_it() {
     let (mut near, path) = near();
     // What is under way is acknowledged: nothing is waited for.
-    near.sampled(path, super::path::Sample { acked_bytes: 24, ..Default::default() }, Time::ZERO);
+    near.sampled(path, super::sample::Sample { acked_bytes: 24, ..Default::default() }, Time::ZERO);
     let wait = near.until_tick(Time::ZERO).unwrap();
     assert_eq!(wait, super::path::PING_EACH_IDLE);
     near.tick(at(5));
     assert_eq!(filled(&mut near, path), written(&[Frame::Ping { number: 1 }]));
     near.received(path, &written(&[Frame::Pong { number: 1 }]), at(6));
-    near.sampled(path, super::path::Sample { acked_bytes: 33, ..Default::default() }, at(6));
+    near.sampled(path, super::sample::Sample { acked_bytes: 33, ..Default::default() }, at(6));
     near.tick(at(10));
     assert!(!requests(&mut near).contains(&Request::Drop(path)));
     near.tick(at(11));

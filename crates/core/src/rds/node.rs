@@ -55,12 +55,6 @@ pub const PEERS_MAX: usize = 4096;
 pub const OVERRUN_BYTES: usize = 8 << 20;
 /// A peer that has broken the protocol is not let in again before this.
 pub const SHUT_OUT: Duration = Duration::from_secs(1);
-/// A lane waits so long for the peer to say who it is before it sends anything again.
-pub const HELD_MAX: Duration = Duration::from_secs(1);
-/// To a peer that may take a connection for any of its lanes nothing is sent on a new one for so long,
-/// unless it has said something on it: it may reset it, though TCP has acknowledged what was sent. For
-/// longer, up to [`HELD_MAX`], where it has taken long of late to say something, or to reset one.
-pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
 /// Such a peer has so long to take its lanes down, before one is dialled again.
 pub const COMES_DOWN: Duration = Duration::from_millis(50);
 /// A lane that is dialled again while others are up is to find a limit that no other lane uses. Of one in

@@ -22,10 +22,17 @@ use std::time::Duration;
 use super::congestion::Map;
 use super::header::{Announcement, FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Freed, Lane, State};
-use super::node::{HELD_BRIEFLY, HELD_MAX};
 use super::received::Received;
 use super::spread::Spread;
 use crate::time::Time;
+
+/// A lane waits so long for the peer to say who it is before it sends anything again.
+pub const HELD_MAX: Duration = Duration::from_secs(1);
+
+/// To a peer that may take a connection for any of its lanes nothing is sent on a new one for so long,
+/// unless it has said something on it: it may reset it, though TCP has acknowledged what was sent. For
+/// longer, up to [`HELD_MAX`], where it has taken long of late to say something, or to reset one.
+pub const HELD_BRIEFLY: Duration = Duration::from_millis(100);
 
 /// In this time it is said of a peer at most [`ANEW_MAX`] times, once for each lane, that it has started
 /// anew.

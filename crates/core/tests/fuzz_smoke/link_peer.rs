@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use hawser_core::link::frame::{Frame, Reason};
 use hawser_core::link::incoming::WINDOW_MAX;
-use hawser_core::link::path::{PathEnd, Sample};
+use hawser_core::link::path::PathEnd;
+use hawser_core::link::sample::Sample;
 use hawser_core::link::session::{Config, Paths, Request, Session};
 use hawser_core::link::{PathId, StreamId, Token};
 use hawser_core::paths::action::PairId;

@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use hawser_core::link::path::Sample;
+use hawser_core::link::sample::Sample;
 use hawser_core::time::Time;
 use hawser_sys::dial::{close_with_reset, dial_result};
 use hawser_sys::stream::{

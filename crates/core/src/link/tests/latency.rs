@@ -15,7 +15,8 @@ use std::time::Duration;
 
 use super::{PathId, StreamId, Token, at};
 use crate::link::greeting::Greeting;
-use crate::link::path::{PathEnd, Sample};
+use crate::link::path::PathEnd;
+use crate::link::sample::Sample;
 use crate::link::session::{Config, Paths, Request, Session};
 use crate::paths::action::PairId;
 use crate::seeded::Random;
@@ -182,7 +183,6 @@ struct World {
 #[derive(Debug)]
 struct Shown {
     megabits: f64,
-    median_ms: f64,
     p99_ms: f64,
 }
 
@@ -441,7 +441,6 @@ impl World {
         assert!(took.len() > 30, "queries stand still: {}", took.len());
         Shown {
             megabits: (self.carried - before) as f64 * 8e-6 / (upto - from).as_secs_f64(),
-            median_ms: of(50),
             p99_ms: of(99),
         }
     }

@@ -19,7 +19,7 @@ use super::{PathEnd, PathId, StreamId, Token};
 use crate::link::frame::{Reason, Refusal};
 use crate::link::greeting::{Greeting, refusal};
 use crate::link::incoming::WINDOW_MAX;
-use crate::link::path::Sample;
+use crate::link::sample::Sample;
 use crate::link::session::{Config, Paths, Request, Session};
 use crate::paths::action::PairId;
 use crate::seeded::Random;

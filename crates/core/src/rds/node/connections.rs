@@ -1,13 +1,14 @@
 //! Connections: which are dialled and taken, what is written to them, what becomes of them.
 
 use super::{
-    Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, HELD_MAX, Header,
-    IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
-    PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, State,
-    Time, Told, VecDeque, as_ipv6, is_a_host,
+    Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header, IDLE,
+    IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT,
+    Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, State, Time, Told,
+    VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Lane, MapMessage};
+use crate::rds::peer::HELD_MAX;
 use crate::rds::spread::{self, Seen};
 
 /// Lanes leave their number as the remainder of source ports (RDS_MPATH_WORKERS).

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::rds::header::{Announcement, FLAG_AGAIN, PROBE_PORT};
-use crate::rds::node::{COMES_DOWN, HELD_BRIEFLY, NotTaken, QUICK_DIALS};
+use crate::rds::node::{COMES_DOWN, NotTaken, QUICK_DIALS};
+use crate::rds::peer::HELD_BRIEFLY;
 
 const OLD: &[u8] = &[5, 0, 8];
 const NEW: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 1, 8, 0];

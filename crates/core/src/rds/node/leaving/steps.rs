@@ -1,0 +1,48 @@
+//! What a node does with what such ports have queued.
+
+use super::LEAVING_BYTES_MAX;
+use crate::rds::lane::is_of_no_port;
+use crate::rds::node::{GIVE_UP, Node};
+use crate::time::Time;
+
+impl Node {
+    /// A port was given back, with so much queued.
+    pub(in crate::rds::node) fn leave(&mut self, port: u16, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
+        self.leaving.of.insert(port, bytes);
+        self.leaving.bytes += bytes;
+        if self.leaving.bytes > LEAVING_BYTES_MAX {
+            let lanes = self.peers.values_mut().flat_map(|peer| &mut peer.lanes);
+            for lane in lanes.filter(|lane| !lane.has_nothing_of_ports()) {
+                lane.drop_queued(&mut self.freed, |from, _| from == port);
+            }
+            self.totals.left_behind += self.freed.len() as u64;
+            self.give_room();
+        }
+    }
+
+    /// A peer that has not been there for long gets no answers to its pings any more, and nothing of
+    /// ports that nobody has.
+    pub(in crate::rds::node) fn drop_what_nobody_waits_for(&mut self, at: u32, now: Time) {
+        let Some(peer) = self.peers.get_mut(&at) else { return };
+        if !peer.is_unreachable() || now.since(peer.used) < GIVE_UP {
+            return;
+        }
+        for lane in peer.lanes.iter_mut().filter(|lane| !lane.is_empty()) {
+            lane.drop_queued(&mut self.freed, |from, _| {
+                from == 0 || (!is_of_no_port(from) && !self.ports.contains_key(&from))
+            });
+        }
+        let of_ports = self.freed.iter().filter(|(from, _)| *from != 0).count();
+        self.totals.left_behind += of_ports as u64;
+        self.give_room();
+    }
+
+    /// Bytes that ports which were given back have queued.
+    #[must_use]
+    pub fn leaving_bytes(&self) -> usize {
+        self.leaving.bytes
+    }
+}
