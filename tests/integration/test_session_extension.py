@@ -10,6 +10,7 @@ import re
 import threading
 
 from harness import extension
+from harness import messages as m
 from harness.suite import Skip, equal, limit, pooler_only, until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -405,3 +406,16 @@ def test_every_setting_for_superusers_is_known_as_one(env):
         theirs = {name for (name,) in server.rows("select name from pg_settings where context in ('superuser', 'superuser-backend') and name not like '%.%'")}
     missing = {name for name in theirs if not name.startswith("log_")} - known
     equal(missing, set(), "not known to be for superusers")
+
+
+def test_a_statement_keeps_to_the_path_in_force_after_two_others(env):
+    """asyncpg's `test_copy_to_table_basics`: what was prepared before the first of two SETs."""
+    with reporting(env, pool_size=2) as target, target.connect() as client:
+        client.execute("create table twice_set (v int); insert into twice_set values (1)")
+        try:
+            client.exchange(m.parse("select v from twice_set", "s"), m.SYNC)
+            client.execute("set search_path to nowhere")
+            client.execute("set search_path to public")
+            equal(client.exchange(m.bind("s"), m.execute(), m.SYNC).rows, [("1",)])
+        finally:
+            client.execute("drop table public.twice_set")

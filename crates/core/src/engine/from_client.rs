@@ -481,6 +481,7 @@ impl<S: Socket> Engine<S> {
         let named = ClientStatement {
             statement,
             serial,
+            backend: None,
             pipeline: 0,
             behind: false,
             seen: std::sync::Arc::default(),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::journal::{Journal, Name};
 use super::limits;
 use crate::hash::Keyed;
+use crate::ids::BackendId;
 use crate::pool::SchemaEpoch;
 use crate::pool::description::Seen;
 use crate::pool::statement::{Statement, StatementMemory};
@@ -26,7 +27,9 @@ pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
     /// Finds it again from the answer to its Parse. Never 0.
     pub(super) serial: u32,
-    /// The backend's pipeline that prepared it.
+    /// The backend that prepared it for this client, if one did.
+    pub(super) backend: Option<BackendId>,
+    /// The number of its pipeline that did: another backend has numbers of its own.
     pub(super) pipeline: u64,
     /// Something of that pipeline was executed before it, and may have changed the settings.
     pub(super) behind: bool,
@@ -34,6 +37,13 @@ pub(super) struct ClientStatement {
     pub(super) seen: Arc<Seen>,
     /// The epoch of the schema when the client parsed it.
     pub(super) epoch: SchemaEpoch,
+}
+
+impl ClientStatement {
+    /// Whether this backend's pipeline `since`, or a later one, has prepared it.
+    pub(super) fn is_prepared_since(&self, backend: BackendId, since: u64) -> bool {
+        self.backend == Some(backend) && self.pipeline >= since
+    }
 }
 
 /// Which statements of the protocol a DEALLOCATE takes away.

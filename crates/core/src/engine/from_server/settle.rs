@@ -278,8 +278,11 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     // Which of its Parses came after the change is not known: other clients get none of them.
     backend.prepared.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
+    let id = backend.id();
     let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|parsed| parsed.may_follow(ended));
-    for named in names.filter(|named| named.behind && named.pipeline == ended) {
+    for named in
+        names.filter(|named| named.behind && named.backend == Some(id) && named.pipeline == ended)
+    {
         let before = named.statement.clone();
         named.statement =
             backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);

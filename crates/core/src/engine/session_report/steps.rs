@@ -280,6 +280,8 @@ impl<S: Socket> Client<S> {
         }
         if let Some(exact) = &mut backend.known.session_report {
             exact.changed.clear();
+            // It has reported nothing: up to here all settings are as they were.
+            exact.since = backend.requests.pipeline();
         }
         Vec::new()
     }

@@ -677,3 +677,34 @@ fn settings_that_are_reported_though_their_pipeline_has_failed_serve_no_other_cl
         assert_eq!(server.is_dropped(), !agrees);
     }
 }
+
+/// Where its text is parsed again, that is under the settings of its own Parse.
+#[test]
+fn a_setting_changes_nothing_of_what_was_prepared_before_it() {
+    for elsewhere in [false, true] {
+        let mut world = exact(2);
+        let (client, other) = (world.client(), world.client());
+        // Numbers of pipelines that the other server connection has not come to.
+        for _ in 0..9 {
+            world.send(&client, &query("SELECT 1"));
+            world.send(&world.servers[0].clone(), &answers("CI"));
+        }
+        world.send(&client, &[parse("s", "SELECT v FROM t"), sync()].concat());
+        let mut server = world.servers[0].clone();
+        world.send(&server, &answers("1I"));
+        if elsewhere {
+            world.send(&other, &query("BEGIN"));
+            world.send(&server, &answers("CT"));
+            world.send(&client, &query("SELECT 2"));
+            server = world.servers[1].clone();
+            world.send(&server, &answers("CI"));
+        }
+        run(&mut world, &client, &server, "SET search_path TO a", "1 set=search_path:a");
+        run(&mut world, &client, &server, "SET search_path TO b", "1 set=search_path:b");
+        server.received();
+        world.send(&client, &[bind("s"), execute(), sync()].concat());
+        let sent = text(&server);
+        assert!(!sent.contains("TO \"a\""), "elsewhere {elsewhere}: {sent}");
+        assert_eq!(sent.contains("RESET \"search_path\""), elsewhere, "{sent}");
+    }
+}

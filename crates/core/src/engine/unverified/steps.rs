@@ -418,7 +418,8 @@ impl<S: Socket> Client<S> {
         (backend.session.applied, self.desired) = (applied, desired);
         backend.prepared.statements.mark_stale_since(since);
         let named = self.statements.iter_mut().flat_map(|names| names.values_mut());
-        for named in named.filter(|named| named.pipeline >= since) {
+        let id = backend.id();
+        for named in named.filter(|named| named.is_prepared_since(id, since)) {
             let before = named.statement.clone();
             named.statement =
                 backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);
