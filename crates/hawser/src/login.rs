@@ -16,7 +16,8 @@
 //!
 //! # Memory
 //! What few logins do is in boxes of its own, made when it is done: a login's future is copied on its
-//! way into a task, and was 20 KiB long. A login that need not wait is no task at all: see [`listen`].
+//! way into a task, and that was 83,000 of the 155,000 instructions of a login by trust. A login that
+//! need not wait is no task at all: see [`listen`].
 //!
 //! # Why not on the event loops
 //! A TLS handshake takes 1 to 4 ms of CPU and PBKDF2 as much: a storm of logins would delay every

@@ -266,11 +266,10 @@ pub async fn accept(service: Arc<Service>, listener: Listener) {
         };
         let mut more = ready.map(|()| true);
         for _ in 0..LOGINS_A_TURN {
-            more = match more {
-                Ok(true) => acceptor.next(),
-                other => other.map(|_| Next::Nobody),
+            if !matches!(more, Ok(true)) {
+                break;
             }
-            .map(|next| match next {
+            more = acceptor.next().map(|next| match next {
                 Next::Nobody => false,
                 Next::Closed => true,
                 Next::Client(link, origin, permit) => {

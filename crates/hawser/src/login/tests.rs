@@ -18,6 +18,7 @@ use crate::dial::tests::{Door, Fake};
 use crate::loops::tests::mailboxes;
 use crate::loops::{Control, Loops};
 use crate::mailbox::{Letter, LoopMailbox};
+use crate::process::random_bytes;
 use crate::socket::Conn;
 use crate::threads::Threads;
 use crate::tls::connect::{Connecting, server_name};
