@@ -56,7 +56,7 @@ impl Session {
             self.fill_small(&mut filling);
             self.fill_twice(&mut filling);
             let has_small = filling.out.len() > before;
-            if !self.rests(path) && !(has_small && self.beside) {
+            if !(self.rests(path) || has_small && self.beside) {
                 self.fill_bulk(&mut filling, before);
                 self.fill_late(&mut filling);
             }
