@@ -164,7 +164,8 @@ pub struct Progress {
 struct Outgoing {
     bytes: VecDeque<u8>,
     queue: VecDeque<Queued>,
-    pace: Option<Pace>,
+    /// Of a lane that never had more to send than the network took there is none.
+    pace: Option<Box<Pace>>,
 }
 
 /// What the peer has acknowledged, for the search for lanes that share a limit.
@@ -277,8 +278,8 @@ impl Lane {
         let is_up = self.is_up();
         let held_up = !std::mem::take(&mut self.ran_dry) && is_up && !self.is_empty();
         let outgoing = self.outgoing();
-        match outgoing.pace {
-            Some(Pace { bytes, asked, busy, held_by_peer, of_connection }) => spread::Lane {
+        match outgoing.pace.as_deref() {
+            Some(&Pace { bytes, asked, busy, held_by_peer, of_connection }) => spread::Lane {
                 bytes,
                 at: asked,
                 is_up,
@@ -365,7 +366,13 @@ impl Lane {
         // With nothing left to send it is the sender that limits the lane, and not the network.
         self.ran_dry |= !progress.has_unsent && self.is_written();
         let Some(outgoing) = &mut self.outgoing else { return };
-        outgoing.pace = Some(Pace::next(outgoing.pace, progress, now));
+        match &mut outgoing.pace {
+            Some(pace) => **pace = Pace::next(Some(**pace), progress, now),
+            None if progress.has_unsent => {
+                outgoing.pace = Some(Box::new(Pace::next(None, progress, now)));
+            }
+            None => {}
+        }
         let total = progress.acknowledged;
         let mut end = self.begin;
         while self.next > 0
@@ -506,8 +513,9 @@ impl Lane {
     /// Bytes of memory, itself included.
     pub(crate) fn memory(&self) -> usize {
         let outgoing = self.outgoing.as_ref().map_or(0, |outgoing| {
-            let Outgoing { bytes, queue, .. } = &**outgoing;
-            size_of::<Outgoing>() + bytes.capacity() + queue.capacity() * size_of::<Queued>()
+            let Outgoing { bytes, queue, pace } = &**outgoing;
+            let pace = if pace.is_some() { size_of::<Pace>() } else { 0 };
+            size_of::<Outgoing>() + pace + bytes.capacity() + queue.capacity() * size_of::<Queued>()
         });
         size_of::<Self>() + outgoing + self.link.assembly.memory()
     }
