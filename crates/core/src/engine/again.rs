@@ -8,7 +8,7 @@
 //!
 //! # Invariants
 //! * a connection is noted at most once
-//! * while any is noted the host does not sleep: [`Engine::next_tick`] is nothing
+//! * while any is noted the host does not sleep: [`super::Engine::next_tick`] is nothing
 //! * one that is not read because its other side takes nothing is not noted here: an event comes
 //!   when that takes something
 

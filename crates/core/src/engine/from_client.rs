@@ -9,7 +9,7 @@
 //! # What is changed on the way
 //! Names of prepared statements (Parse, Bind, Describe, Close), for clients that share backends.
 //! What Hawser adds (settings, statements that a backend lacks) and what it answers itself leaves
-//! an entry in [`super::expect`], so that answers keep their order.
+//! an entry in [`super::request_queue`], so that answers keep their order.
 
 mod attach;
 pub(super) mod client_message;
@@ -481,8 +481,7 @@ impl<S: Socket> Engine<S> {
         let named = ClientStatement {
             statement,
             serial,
-            backend: None,
-            pipeline: 0,
+            prepared_in: None,
             behind: false,
             seen: std::sync::Arc::default(),
             epoch,

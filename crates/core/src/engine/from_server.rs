@@ -1,7 +1,7 @@
 //! What a server sends: matched with what it owes, and passed on.
 //!
 //! # Model
-//! Each message completes, or belongs to, the first entry of [`super::expect`]. Rows and copy
+//! Each message completes, or belongs to, the first entry of [`super::request_queue`]. Rows and copy
 //! data are passed without a look; a run of messages that all pass is written to the client from
 //! where it was read.
 //!

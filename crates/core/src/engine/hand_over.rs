@@ -17,7 +17,7 @@
 //!
 //! # Invariants
 //! * nothing of a client's goes to a backend of such a pool unless the last hand-over there that was
-//!   answered was to that very client, for its user: see [`Backend::hand_over_to`]
+//!   answered was to that very client, for its user: see [`super::Backend::hand_over_to`]
 //! * the server has said itself, by `session_authorization`, whose session it is
 //! * statements are shared by clients of one user only: the number of the values that a session
 //!   began with ([`crate::pool::Basis`]) is another for each user

@@ -28,7 +28,7 @@ pub struct CancelRequest {
 pub trait Host<S: Socket> {
     /// Watches a connection, edge-triggered, for everything. Readiness that is there already is
     /// reported. (That a server's connection takes bytes again need not be told before
-    /// [`Engine::watch_for_room`] has named it.)
+    /// [`super::Engine::watch_for_room`] has named it.)
     fn watch(&mut self, socket: &S, token: Token) -> io::Result<()>;
     /// Stops the watch that loop `home` keeps on a connection.
     fn unwatch(&mut self, socket: &S, home: LoopId);

@@ -92,7 +92,7 @@ impl<S: Socket> Listener<S> {
         text
     }
 
-    /// See [`Engine::watch_for_room`].
+    /// See [`super::Engine::watch_for_room`].
     pub(super) fn watch_for_room(&self, watch: impl FnOnce(&S)) {
         if !self.output.is_empty() || self.socket.has_unsent() {
             watch(&self.socket);

@@ -22,7 +22,7 @@
 //! # Invariants
 //! * a client's backend listens on nothing when it is given back
 //! * notifications reach a client only between its transactions, in the order of the commits
-//! * the bytes that wait for one client are bounded ([`limits::NOTIFICATIONS_BYTES_MAX`])
+//! * the bytes that wait for one client are bounded ([`super::limits::NOTIFICATIONS_BYTES_MAX`])
 //!
 //! # Limits
 //! A client whose client_encoding is not the server's own for it keeps its backend for LISTEN, as do

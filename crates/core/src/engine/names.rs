@@ -27,10 +27,9 @@ pub(super) struct ClientStatement {
     pub(super) statement: Arc<Statement>,
     /// Finds it again from the answer to its Parse. Never 0.
     pub(super) serial: u32,
-    /// The backend that prepared it for this client, if one did.
-    pub(super) backend: Option<BackendId>,
-    /// The number of its pipeline that did: another backend has numbers of its own.
-    pub(super) pipeline: u64,
+    /// The backend and the number of its pipeline that prepared it for this client, if one did: another
+    /// backend has numbers of its own.
+    pub(super) prepared_in: Option<(BackendId, u64)>,
     /// Something of that pipeline was executed before it, and may have changed the settings.
     pub(super) behind: bool,
     /// What the client has been told of it.
@@ -42,7 +41,7 @@ pub(super) struct ClientStatement {
 impl ClientStatement {
     /// Whether this backend's pipeline `since`, or a later one, has prepared it.
     pub(super) fn is_prepared_since(&self, backend: BackendId, since: u64) -> bool {
-        self.backend == Some(backend) && self.pipeline >= since
+        self.prepared_in.is_some_and(|(known, pipeline)| known == backend && pipeline >= since)
     }
 }
 

@@ -76,7 +76,7 @@ pub(super) enum PlainPipeline {
     Query,
 }
 
-/// What answers a plain pipeline or Query, its end aside: see [`super::plain::answer`].
+/// What answers a plain pipeline or Query, its end aside: see `engine::plain::answer`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct PlainOwed {
     /// ParseComplete.

@@ -5,7 +5,7 @@
 //! has changed it ([`crate::session::report`]). When the backend has come to rest after its client's
 //! transaction, the last report is the truth about all parts that it covers: what it does not name
 //! pins no more, what it names pins or moves, whatever the texts have shown. Only values that it
-//! leaves out are asked for (see [`super::doubt`]).
+//! leaves out are asked for (see [`super::unverified`]).
 //!
 //! # Invariants
 //! * a report never reaches a client
@@ -18,7 +18,7 @@
 //! # The books are compared
 //! Nobody but Hawser has changed anything between the end of its own queries and the client's first
 //! message, nor in a transaction that has failed as a whole, nor where no report has come: there the
-//! report must say what the books say ([`Backend::disagrees`]). Where it does not, the server
+//! report must say what the books say ([`super::Backend::disagrees`]). Where it does not, the server
 //! connection serves nobody any more, and that is counted. Compared are custom names and the role, whose
 //! values are spelt in one way only.
 //!

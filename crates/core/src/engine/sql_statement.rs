@@ -2,7 +2,7 @@
 //!
 //! # Model
 //! Behind a transaction that may have changed them the server is asked which there are
-//! ([`super::doubt`]). The client keeps them: name, text, and the settings in force at the PREPARE,
+//! ([`super::unverified`]). The client keeps them: name, text, and the settings in force at the PREPARE,
 //! which parse analysis reads. Ahead of the first message of a transaction the backend's are made
 //! the client's: others' are deallocated, those that it lacks are prepared, each as a simple query of
 //! ours under the settings of its own PREPARE. The client's message waits for the outcome.

@@ -18,7 +18,7 @@
 //!
 //! A client that finds its own timeout there waits for nothing, unless something goes before its first
 //! message in a query of ours. So is a question about a session asked again that is cut off
-//! ([`super::doubt`]); settings that are brought within the client's pipeline ([`super::within`]) fail
+//! ([`super::unverified`]); settings that are brought within the client's pipeline ([`super::within`]) fail
 //! with it.
 //!
 //! # Limits

@@ -4,7 +4,7 @@
 //! A client's long message is passed on in parts as they come. As long as its end has not been passed
 //! on the stream is *open*, and the server takes whatever follows as a part of that message. So
 //! nothing of Hawser's own goes into an open stream: [`ToServer::inject`] refuses it, and so does
-//! [`super::from_client::Passage::cut`] for what is put among a client's messages.
+//! [`super::from_client::passage::Passage::cut`] for what is put among a client's messages.
 //!
 //! # States
 //! ```text

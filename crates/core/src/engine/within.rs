@@ -24,7 +24,7 @@
 //! sequences, channels) are queries, and a query ends the implicit transaction that a pipeline has begun:
 //! between the settings and the pipeline it would commit them, and the books would take them back with the
 //! pipeline's error. So they are the last that is written before a pipeline (`ClientMessage::open`), and
-//! [`Backend::expect`] refuses anything that would end their transaction (see [`super::owed`]).
+//! [`super::Backend::request`] refuses anything that would end their transaction (see [`super::owed`]).
 //!
 //! # Which
 //! Those that differ from client to client: `application_name`, `search_path` and custom names. Others

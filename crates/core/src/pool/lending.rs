@@ -10,7 +10,7 @@ use crate::session::settings::Mark;
 use crate::time::Time;
 
 /// How many of the next waiters, or of the most recently used backends, are looked at where not all
-/// want the same. See [`likeness`].
+/// want the same. See [`super::likeness`].
 const UNLIKE_WINDOW: usize = 12;
 
 /// Bounds of one pool.

@@ -21,7 +21,7 @@
 //!
 //! Custom settings are, too: the planner evaluates functions that are declared IMMUTABLE, and one that
 //! reads `my.user` all the same would show one client another's rows. Where the configuration says, or
-//! the [`super::census`] of the database's functions, that there is none, clients that differ in
+//! the [`crate::engine::census`] of the database's functions, that there is none, clients that differ in
 //! custom settings alone share ([`StatementTable::keep_apart_by_custom_settings`]).
 
 use std::collections::{BTreeSet, HashMap};

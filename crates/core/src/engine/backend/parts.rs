@@ -138,7 +138,7 @@ pub(in crate::engine) struct PreparedThere {
     pub(in crate::engine) statements: BackendStatements,
     /// The unnamed statement that the server has.
     pub(in crate::engine) unnamed: ServerUnnamed,
-    /// It may have the empty statement (see [`super::from_client::client_message::aborted`]).
+    /// It may have the empty statement (see [`crate::engine::from_client::client_message::aborted`]).
     pub(in crate::engine) has_empty: bool,
     /// Statements of SQL's PREPARE that it has, as far as they move.
     pub(in crate::engine) by_sql: Option<Box<BackendSql>>,

@@ -31,7 +31,7 @@ impl<S: Socket> Client<S> {
     }
 
     /// A statement with these effects is on its way to the server.
-    /// `restored`: what it resets is SET again after it (see [`super::restore`]).
+    /// `restored`: what it resets is SET again after it (see [`crate::engine::restore`]).
     pub(in crate::engine) fn record_effects(
         &mut self,
         backend: &mut Backend<S>,

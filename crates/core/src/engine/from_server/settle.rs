@@ -280,9 +280,7 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     let id = backend.id();
     let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|parsed| parsed.may_follow(ended));
-    for named in
-        names.filter(|named| named.behind && named.backend == Some(id) && named.pipeline == ended)
-    {
+    for named in names.filter(|named| named.behind && named.prepared_in == Some((id, ended))) {
         let before = named.statement.clone();
         named.statement =
             backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);

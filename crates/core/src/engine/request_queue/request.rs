@@ -18,7 +18,7 @@ pub(in crate::engine) enum Request {
     Sync,
     /// The client's Parse.
     Parse {
-        /// See [`super::super::client::ClientStatement::serial`]; 0 where nothing is noted by it.
+        /// See [`super::super::names::ClientStatement::serial`]; 0 where nothing is noted by it.
         serial: u32,
         /// Id of the shared statement that the server gets; 0 for any other.
         statement: u64,
@@ -73,7 +73,7 @@ pub(in crate::engine) enum Request {
     /// Injected: a simple query that takes off a timeout, and may run into that itself (see
     /// [`super::super::timeouts`]).
     InjectedLift,
-    /// Injected: a simple query about the session, whose row is read (see [`super::super::doubt`]).
+    /// Injected: a simple query about the session, whose row is read (see [`super::super::unverified`]).
     InjectedQuestion,
     /// Injected: the call that hands the session over, swallowed up to ReadyForQuery (see
     /// [`super::super::hand_over`]).
@@ -85,7 +85,7 @@ pub(in crate::engine) enum Request {
     /// which the server may refuse (see [`super::super::sql_statement`]).
     InjectedPrepare,
     /// Injected: a ROLLBACK with which the client's Query begins that waits for it (see
-    /// [`super::super::turn`]).
+    /// [`super::super::from_client::client_message`]).
     InjectedRollback,
     /// Injected: Bind and Execute of a statement that brings settings within the client's pipeline
     /// (see [`super::super::within`]).

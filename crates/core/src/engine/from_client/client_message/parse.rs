@@ -279,8 +279,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         let named = ClientStatement {
             statement,
             serial: self.serial,
-            backend: Some(self.backend.id()),
-            pipeline: self.backend.requests.pipeline(),
+            prepared_in: Some((self.backend.id(), self.backend.requests.pipeline())),
             behind: self.backend.requests.is_behind_setter(),
             seen: Arc::default(),
             epoch,

@@ -17,7 +17,7 @@
 //!
 //! # Limits
 //! Which functions and defaults draw is not known from a text: for what functions draw no backend is
-//! kept. (Where the server reports it, it is known who has drawn: see [`crate::engine::exact`].)
+//! kept. (Where the server reports it, it is known who has drawn: see [`crate::engine::session_report`].)
 
 mod own_alone;
 
