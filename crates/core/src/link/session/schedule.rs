@@ -262,18 +262,12 @@ impl Session {
         }
         let ids: Vec<StreamId> = self.twice.iter().copied().collect();
         for id in ids {
-            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            let Some(stream) = self.streams.get(&id) else { continue };
             if stream.out.first_path() == Some(filling.path) {
                 continue;
             }
             self.twice.remove(&id);
-            if let Some((offset, parts)) = stream.out.take_late(filling.path, filling.now) {
-                let length = parts[0].len() + parts[1].len();
-                data_head(filling.out, id, offset, length);
-                filling.out.extend_from_slice(parts[0]);
-                filling.out.extend_from_slice(parts[1]);
-                self.counts.again_bytes += length as u64;
-            }
+            self.write_late(id, filling);
         }
     }
 
@@ -359,14 +353,19 @@ impl Session {
         }
         while !filling.is_full() {
             let Some(id) = self.late.pop_first() else { return };
-            let Some(stream) = self.streams.get_mut(&id) else { continue };
-            if let Some((offset, parts)) = stream.out.take_late(filling.path, filling.now) {
-                let length = parts[0].len() + parts[1].len();
-                data_head(filling.out, id, offset, length);
-                filling.out.extend_from_slice(parts[0]);
-                filling.out.extend_from_slice(parts[1]);
-                self.counts.again_bytes += length as u64;
-            }
+            self.write_late(id, filling);
+        }
+    }
+
+    /// Writes once more what the receiver of a stream waits for.
+    fn write_late(&mut self, id: StreamId, filling: &mut Filling<'_>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if let Some((offset, parts)) = stream.out.take_late(filling.path, filling.now) {
+            let length = parts[0].len() + parts[1].len();
+            data_head(filling.out, id, offset, length);
+            filling.out.extend_from_slice(parts[0]);
+            filling.out.extend_from_slice(parts[1]);
+            self.counts.again_bytes += length as u64;
         }
     }
 }

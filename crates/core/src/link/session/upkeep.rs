@@ -69,9 +69,8 @@ impl Session {
         if self.ended || self.paths.len() >= PATHS_MAX {
             return Err(PathsFull);
         }
-        let id = PathId(self.next_path);
-        self.next_path += 1;
-        let mut path = Path::new(id, pair, Stage::Up, self.has_paths_of(pair), now);
+        let mut path = self.new_path(pair, Stage::Up, now);
+        let id = path.id;
         Frame::Welcome { version: VERSION_MAX }.write(&mut path.own);
         self.paths.insert(id, path);
         self.down = None;
@@ -80,8 +79,11 @@ impl Session {
         Ok(id)
     }
 
-    fn has_paths_of(&self, pair: PairId) -> bool {
-        self.paths.values().any(|path| path.pair == pair)
+    fn new_path(&mut self, pair: PairId, stage: Stage, now: Time) -> Path {
+        let id = PathId(self.next_path);
+        self.next_path += 1;
+        let is_further = self.paths.values().any(|path| path.pair == pair);
+        Path::new(id, pair, stage, is_further, now)
     }
 
     /// What TCP says of a path; [`Session::tick`] makes use of it.
@@ -297,9 +299,8 @@ impl Session {
         if self.paths.len() >= PATHS_MAX {
             return;
         }
-        let id = PathId(self.next_path);
-        self.next_path += 1;
-        let path = Path::new(id, pair, Stage::Dialling, self.has_paths_of(pair), now);
+        let path = self.new_path(pair, Stage::Dialling, now);
+        let id = path.id;
         self.paths.insert(id, path);
         self.requests.push_back(Request::Dial(id, pair));
     }

@@ -11,12 +11,22 @@ const OLD: &[u8] = &[5, 0, 8];
 const NEW: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 1, 8, 0];
 const NEW_AGAIN: &[u8] = &[5, 0, 8, 6, 0, 0, 0, 2, 8, 0];
 
-fn dials(node: &mut Node) -> Vec<(Connection, u16)> {
-    let dial = |request| match request {
-        Request::Dial { connection, port_remainder, .. } => Some((connection, port_remainder)),
+/// What is to be dialled, by which source port, and how long its handshake may take.
+fn dials_of(node: &mut Node) -> impl Iterator<Item = (Connection, u16, Option<Duration>)> {
+    requests(node).into_iter().filter_map(|request| match request {
+        Request::Dial { connection, port_remainder, within, .. } => {
+            Some((connection, port_remainder, within))
+        }
         _ => None,
-    };
-    requests(node).into_iter().filter_map(dial).collect()
+    })
+}
+
+fn dials(node: &mut Node) -> Vec<(Connection, u16)> {
+    dials_of(node).map(|(connection, port_remainder, _)| (connection, port_remainder)).collect()
+}
+
+fn dials_within(node: &mut Node) -> Vec<(Connection, Option<Duration>)> {
+    dials_of(node).map(|(connection, _, within)| (connection, within)).collect()
 }
 
 #[test]
@@ -478,15 +488,6 @@ fn after_a_failure_it_is_dialled_at_once_and_then_ever_later() {
         node.tick(now);
     }
     assert!(longest > 300, "it does back off: {longest} ms");
-}
-
-/// What is to be dialled, and how long its handshake may take.
-fn dials_within(node: &mut Node) -> Vec<(Connection, Option<Duration>)> {
-    let dial = |request| match request {
-        Request::Dial { connection, within, .. } => Some((connection, within)),
-        _ => None,
-    };
-    requests(node).into_iter().filter_map(dial).collect()
 }
 
 #[test]
