@@ -16,8 +16,8 @@ use crate::process::private_memory;
 const EVERY: u64 = 10;
 /// The same where nothing is to be had.
 const PAUSE_MAX: u64 = 40;
-/// A process with less is left alone.
-const WORTH_BYTES: u64 = 16 << 20;
+/// A process with less is left alone: it has 3 MB when it has just started.
+const WORTH_BYTES: u64 = 6 << 20;
 /// What is a change.
 const CHANGE_BYTES: u64 = 2 << 20;
 
@@ -95,8 +95,8 @@ mod tests {
         }
         assert!(!spare.is_due(200, 40 * MB));
         assert!(spare.is_due(200, 60 * MB));
-        spare.tried(200, 60 * MB, 17 * MB);
-        assert!(spare.is_due(210, 17 * MB));
-        assert!(!spare.is_due(10_000, 15 * MB));
+        spare.tried(200, 60 * MB, 7 * MB);
+        assert!(spare.is_due(210, 7 * MB));
+        assert!(!spare.is_due(10_000, 5 * MB));
     }
 }
