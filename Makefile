@@ -19,7 +19,7 @@ test: ## every test that this machine can run; ALL=1 installs what the rest need
 	@ALL="$(ALL)" scripts/test.sh
 
 test-kernel: ## reliable datagrams against the kernel's own RDS, in an emulator; as root
-	@scripts/setup.sh test && . scripts/env.sh && cargo build --release --locked -p hawser && \
+	@scripts/setup.sh emulator && . scripts/env.sh && cargo build --release --locked -p hawser && \
 	{ [ -e .run/bpf-kernel/rds_tcp.ko ] || scripts/bpf_kernel.sh; } && exec python3 tests/run.py --no-skips -k test_rds_kernel
 
 regress: ## PostgreSQL's own suites, direct and through Hawser; ARGS are for tests/regress/run.py

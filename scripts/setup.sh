@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs what is missing, and nothing else: `scripts/setup.sh build|run|test|regress|kernel|all`.
+# Installs what is missing, and nothing else: `scripts/setup.sh build|run|test|regress|kernel|emulator|all`.
 #
 #   build  compiler and Rust toolchain
 #   run    build, and a PostgreSQL server unless $DATABASE_URL names one
@@ -9,6 +9,7 @@
 #   regress    test, and what PostgreSQL's own suites are built and run with
 #   extension  test, and what builds extensions of that PostgreSQL
 #   kernel what builds the kernel of `hawser lab --kernel`; no Rust
+#   emulator   test, and what runs the kernel of `make bpf-kernel` in an emulator
 #   all    regress, extension, PL/Perl, programs that are run over MPTCP (rsync, sshd), and the languages
 #          whose drivers are tested: Go, Java with Maven, Node, PHP
 #
@@ -22,8 +23,8 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-build | run | demo | test | bench | regress | extension | kernel | all) ;;
-*) die "usage: scripts/setup.sh build|run|demo|test|bench|regress|extension|kernel|all" ;;
+build | run | demo | test | bench | regress | extension | kernel | emulator | all) ;;
+*) die "usage: scripts/setup.sh build|run|demo|test|bench|regress|extension|kernel|emulator|all" ;;
 esac
 
 channel=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
@@ -73,10 +74,18 @@ if [ "$purpose" != build ] && [ "$purpose" != kernel ] && [ -z "$(postgres_bin)"
     fi
 fi
 case $purpose in
-test | bench | regress | extension | all)
+test | bench | regress | extension | emulator | all)
     have python3 || need "Python 3" python3
     ;;
 esac
+if [ "$purpose" = emulator ]; then
+    have qemu-system-x86_64 || need "an emulator, for another kernel" qemu-system-x86
+    # In Debian 12 it comes with the emulator.
+    [ -x /usr/libexec/virtiofsd ] || have virtiofsd || grep -q '^VERSION_CODENAME=bookworm' /etc/os-release ||
+        need "virtiofsd, for its files" virtiofsd
+    have insmod || have busybox || need "a program that loads modules into it" busybox-static
+    have ip || need "iproute2, for its networks" iproute2
+fi
 if [ "$purpose" = bench ] && [ -z "${PGBOUNCER:-}" ]; then
     # Debian keeps it where only root's PATH leads.
     have pgbouncer || [ -x /usr/sbin/pgbouncer ] || need "PgBouncer, to compare with" pgbouncer

@@ -166,6 +166,46 @@ print(json.dumps(status())); near.send(b"."); near.close()
 
 
 @limit(90)
+def test_a_reader_that_waits_for_edges_gets_everything(env):
+    """Such a reader may take a short read for the end of what is there (epoll(7)), and messages end a read: it stays with TCP."""
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        said = json.loads(kernel.python("""
+def redirected(events):
+    near, far = pair()
+    waiting = select.epoll(); waiting.register(far, events)
+    before, left, got = status()["redirected"], 3_000_000, 0
+    while got < 3_000_000:
+        while left > 0:
+            try: left -= near.send(b"x" * min(8192, left))
+            except BlockingIOError: break
+        if not waiting.poll(5): return "nothing comes any more"
+        while True:
+            try: read = len(far.recv(50_000))
+            except BlockingIOError: break
+            got += read
+            if read < 50_000: break
+    return status()["redirected"] - before
+print(json.dumps([redirected(select.EPOLLIN), redirected(select.EPOLLIN | select.EPOLLET)]))
+"""))
+        assert said[0] > 5, said
+        equal(said[1], 0, "of a reader of edges")
+
+
+@limit(120)
+def test_large_rows_come_whole_through_the_pooler(env):
+    """A result is longer than what may wait past TCP, so that parts of it go through TCP while others wait."""
+    row = __import__("hashlib").md5(b"a").hexdigest() * 20000
+    with contextlib.ExitStack() as stack:
+        kernel = needs_bypass(stack)
+        with pooler(env, kernel, "on") as (ask, _, _):
+            for _ in range(5):
+                equal(ask("select repeat(md5('a'), 20000);\n", 12), [row] * 12)
+            shown = kernel.status()
+            assert shown["redirected"] > 0 and shown["passed_full"] > 0, shown
+
+
+@limit(90)
 def test_what_is_not_certain_goes_through_tcp(env):
     with contextlib.ExitStack() as stack:
         kernel = needs_bypass(stack)

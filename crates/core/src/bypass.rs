@@ -28,6 +28,12 @@
 //! asks for. A descriptor with O_NONBLOCK knows neither. Its readers wait by poll or epoll, which see
 //! both queues.
 //!
+//! # Why no readers of edges
+//! A recv(2) that takes messages ends with the last of them, also where more bytes wait in the receive
+//! queue. To a reader that epoll tells of changes alone (EPOLLET), a short read means that nothing is
+//! left (epoll(7)), and it would wait for ever. Readers that epoll tells of what is there, or that read
+//! until recv(2) says EAGAIN, as Hawser itself does, take the rest.
+//!
 //! # Limits
 //! The kernel's program is `hawser_sys::bypass`; its tests compare it with this.
 
@@ -62,6 +68,9 @@ pub struct Reader {
     pub layered: bool,
     /// Its descriptor has O_NONBLOCK. One that was not accepted yet has none.
     pub never_waits: bool,
+    /// It comes back for the rest after a short read: no epoll that tells of edges watches it, or it
+    /// is known to read until there is nothing.
+    pub comes_back: bool,
     /// The sequence number of the next byte that TCP expects.
     pub rcv_nxt: u32,
     /// The first that was not read.
@@ -90,7 +99,8 @@ pub enum Reason {
     Full,
     /// Not all that went through TCP has been read.
     Unread,
-    /// The rest: switched off, no such peer here, half closed, kTLS, a reader that waits in recv(2).
+    /// The rest: switched off, no such peer here, half closed, kTLS, a reader that waits in recv(2) or
+    /// for edges.
     Other,
 }
 
@@ -129,7 +139,8 @@ pub fn messages_with(reader: Reader) -> u64 {
 
 fn is_sure(sender: Sender, reader: Reader) -> bool {
     let between = sender.established && reader.established && reader.open;
-    reader.same && between && !sender.layered && !reader.layered && reader.never_waits
+    let reads_all = reader.never_waits && reader.comes_back;
+    reader.same && between && !sender.layered && !reader.layered && reads_all
 }
 
 #[cfg(test)]

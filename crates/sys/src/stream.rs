@@ -26,6 +26,27 @@ pub fn recv(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
     }
 }
 
+/// Reads all that is there, without waiting: fewer bytes than `buf` has room for are the last.
+///
+/// One recv(2) does that, but not of a socket that is past TCP: see `hawser_core::bypass`.
+///
+/// # Errors
+/// As [`recv`]. What came before an error is given first.
+pub fn recv_all(fd: impl AsFd, buf: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    loop {
+        match recv(&fd, &mut buf[filled..]) {
+            Ok(0) => return Ok(filled),
+            Ok(read) => filled += read,
+            Err(_) if filled > 0 => return Ok(filled),
+            Err(error) => return Err(error),
+        }
+        if filled == buf.len() {
+            return Ok(filled);
+        }
+    }
+}
+
 /// Writes what fits, without waiting and without SIGPIPE.
 ///
 /// # Errors

@@ -1,4 +1,5 @@
-//! The rule over both queues, in a seeded simulation: order, bound, and that either fails without.
+//! The rule over both queues, in a seeded simulation: order, bound, no reader that waits for what is
+//! there, and that each fails without.
 
 use std::collections::VecDeque;
 
@@ -21,6 +22,10 @@ struct Connection {
     sender: Sender,
     reader: Reader,
     enabled: bool,
+    /// The reader waits for edges, and takes a short read for the end of what is there.
+    by_edges: bool,
+    /// It has been told of something since its last short read.
+    told: bool,
     largest: u64,
     most: usize,
     redirected: u64,
@@ -46,6 +51,7 @@ impl Connection {
                 open: true,
                 layered: false,
                 never_waits: true,
+                comes_back: true,
                 rcv_nxt: first,
                 copied_seq: first,
                 queued_bytes: 0,
@@ -53,6 +59,8 @@ impl Connection {
                 buffer_bytes: BUFFER_BYTES,
             },
             enabled: true,
+            by_edges: false,
+            told: false,
             largest: 0,
             most: 0,
             redirected: 0,
@@ -71,6 +79,7 @@ impl Connection {
                 self.messages.push_back(range);
                 self.reader.queued_bytes += size;
                 self.redirected += 1;
+                self.told = true;
             }
             // TCP does not take more than it has room for; it takes it later.
             Verdict::Pass(_) if self.in_tcp() + size > 4 * BUFFER_BYTES => return,
@@ -96,29 +105,42 @@ impl Connection {
             self.arrived.push_back((begin, end));
             self.reader.queued_bytes += end - begin;
             self.reader.rcv_nxt = self.reader.rcv_nxt.wrapping_add((end - begin) as u32);
+            self.told = true;
         }
         if self.random.one_in(2) {
             self.sender.snd_una = self.reader.rcv_nxt;
         }
     }
 
-    /// As the kernel does: messages first. Says whether what is read is next in order.
+    /// As the kernel does: messages first, and not beyond the last of them. Says whether what is read is
+    /// next in order.
     fn receive(&mut self) -> bool {
+        if self.by_edges && !self.told {
+            return true;
+        }
         let by_tcp = self.messages.is_empty();
         let queue = if by_tcp { &mut self.arrived } else { &mut self.messages };
-        let Some((begin, end)) = queue.front_mut() else { return true };
-        let taken = (1 + self.random.below(40_000) as u64).min(*end - *begin);
-        let in_order = *begin == self.read;
-        *begin += taken;
-        if begin == end {
-            queue.pop_front();
+        let mut room = 1 + self.random.below(40_000) as u64;
+        while room > 0
+            && let Some((begin, end)) = queue.front_mut()
+        {
+            let taken = room.min(*end - *begin);
+            if *begin != self.read {
+                return false;
+            }
+            *begin += taken;
+            if begin == end {
+                queue.pop_front();
+            }
+            room -= taken;
+            self.read += taken;
+            self.reader.queued_bytes -= taken;
+            if by_tcp {
+                self.reader.copied_seq = self.reader.copied_seq.wrapping_add(taken as u32);
+            }
         }
-        self.read += taken;
-        self.reader.queued_bytes -= taken;
-        if by_tcp {
-            self.reader.copied_seq = self.reader.copied_seq.wrapping_add(taken as u32);
-        }
-        in_order
+        self.told = room == 0;
+        true
     }
 
     /// Whether all came in order.
@@ -139,7 +161,8 @@ impl Connection {
         }
         while !self.flight.is_empty() || self.read != self.sent {
             self.arrive();
-            if !self.receive() {
+            let before = (self.flight.len(), self.read);
+            if !self.receive() || self.by_edges && !self.told && before == (0, self.read) {
                 return false;
             }
         }
@@ -193,6 +216,18 @@ fn each_part_of_the_rule_of_order_is_needed() {
 }
 
 #[test]
+fn a_reader_that_waits_for_edges_misses_bytes_unless_all_go_through_tcp() {
+    let run = |seed, comes_back| {
+        let mut connection = Connection::of_seed(seed);
+        connection.by_edges = true;
+        connection.reader.comes_back = comes_back;
+        connection.run(decide)
+    };
+    assert!((0..20 * SEEDS).any(|seed| !run(seed, true)));
+    assert!((0..SEEDS).all(|seed| run(seed, false)));
+}
+
+#[test]
 fn a_reader_that_never_reads_stops_at_the_bound() {
     for size in [1, 700, 64 << 10] {
         let mut connection = Connection::of_seed(1);
@@ -227,6 +262,7 @@ fn what_is_not_certain_is_passed() {
         Reader { open: false, ..reader },
         Reader { layered: true, ..reader },
         Reader { never_waits: false, ..reader },
+        Reader { comes_back: false, ..reader },
     ] {
         assert_eq!(decide(on, 1, sender, Some(reader)), other);
     }

@@ -20,12 +20,12 @@
 
 use std::fs::File;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::OnceLock;
 
 use hawser_sys::bypass::{Bypass, Place, Standing};
 use hawser_sys::interfaces::namespace_cookie;
-use hawser_sys::stream::{TcpOptions, set_tcp_options};
+use hawser_sys::stream::{LocalAddress, TcpOptions, local_address, set_tcp_options};
 use tokio::net::TcpSocket;
 
 use super::place::{self, Error};
@@ -134,7 +134,18 @@ impl BypassUsage {
         drop(named);
         let stream = stream?;
         set_tcp_options(&stream, options)?;
-        Ok(Some(stream.into()))
+        let mut link = Link::from(stream);
+        link.come_back();
+        Ok(Some(link))
+    }
+
+    /// A client's connection has been accepted: it may be past TCP if it is of this host.
+    pub fn accepted(&self, link: &mut Link, client: IpAddr) {
+        if self.past().is_some()
+            && (client.to_canonical().is_loopback() || own_address(link) == Some(client))
+        {
+            link.come_back();
+        }
     }
 
     /// Ends it: nobody is taken in for this process any more.
@@ -160,6 +171,13 @@ impl Drop for Named<'_> {
         if let Ok(cookie) = self.cookie {
             let _ = self.bypass.forget_socket(cookie);
         }
+    }
+}
+
+fn own_address(link: &Link) -> Option<IpAddr> {
+    match local_address(link).ok()? {
+        LocalAddress::Internet(address) => Some(address.ip()),
+        LocalAddress::Unix(_) => None,
     }
 }
 

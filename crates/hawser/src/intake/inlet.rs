@@ -174,6 +174,7 @@ impl Wire {
     pub fn recv(&self, buf: &mut [u8]) -> io::Result<usize> {
         match self.inlet.at() {
             At::Place(place) => super::read(place, self.fd.as_fd(), buf),
+            _ if self.fd.comes_back() => sys::recv_all(&self.fd, buf),
             _ => sys::recv(&self.fd, buf),
         }
     }

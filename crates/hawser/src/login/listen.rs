@@ -411,7 +411,8 @@ impl Acceptor {
         let permit = service.limits.connect(max_client_conn, origin.network());
         let Some(permit) = permit else { return Ok(Next::Closed) };
         service.tally.connections.increment();
-        if let Origin::Tcp(_) = origin {
+        if let Origin::Tcp(client) = origin {
+            service.dialler.bypass.accepted(&mut link, client.ip());
             let wanted = config.reload.network.congestion;
             service.dialler.congestion.apply(&mut link, wanted, &"clients");
             if self.mptcp {

@@ -31,6 +31,8 @@ pub struct Link {
     server_watch: Option<Arc<Watch>>,
     /// Who may change its congestion control, once it is with an event loop.
     flows: Option<Arc<Flows>>,
+    /// It may be past TCP: a short read does not say that there is nothing more.
+    comes_back: bool,
 }
 
 #[derive(Debug)]
@@ -65,7 +67,14 @@ impl From<UnixStream> for Link {
 
 impl Link {
     fn new(kind: Kind) -> Self {
-        Self { kind, put_back: Vec::new(), watch: None, server_watch: None, flows: None }
+        Self {
+            kind,
+            put_back: Vec::new(),
+            watch: None,
+            server_watch: None,
+            flows: None,
+            comes_back: false,
+        }
     }
 
     /// From a descriptor that was accepted, and does not block.
@@ -138,6 +147,11 @@ impl Link {
         self.flows = Some(flows);
     }
 
+    /// Has it read until there is nothing: it may be past TCP.
+    pub fn come_back(&mut self) {
+        self.comes_back = true;
+    }
+
     fn into_fd(self) -> io::Result<(Watched, Vec<u8>)> {
         let fd: OwnedFd = match self.kind {
             Kind::Fresh(fd, _) => fd,
@@ -154,7 +168,34 @@ impl Link {
         if let Some(flows) = self.flows {
             fd = fd.tuned(&flows);
         }
+        if self.comes_back {
+            fd = fd.coming_back();
+        }
         Ok((fd, self.put_back))
+    }
+}
+
+impl Link {
+    fn poll_some(
+        &mut self,
+        context: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match &self.kind {
+            Kind::Tcp(stream) if self.comes_back => loop {
+                // (A short `poll_read` takes the stream for empty.)
+                ready!(stream.poll_read_ready(context))?;
+                match stream.try_read(buf.initialize_unfilled()) {
+                    Ok(read) => {
+                        buf.advance(read);
+                        return Poll::Ready(Ok(()));
+                    }
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                    Err(error) => return Poll::Ready(Err(error)),
+                }
+            },
+            _ => self.kind.poll_read(context, buf),
+        }
     }
 }
 
@@ -181,12 +222,12 @@ impl AsyncRead for Link {
             return Poll::Ready(Ok(()));
         }
         if buf.remaining() >= READ_AHEAD_BYTES {
-            return self.kind.poll_read(context, buf);
+            return self.poll_some(context, buf);
         }
         // A login reads a length and then a body: one system call for both.
         let mut ahead = [MaybeUninit::uninit(); READ_AHEAD_BYTES];
         let mut ahead = ReadBuf::uninit(&mut ahead);
-        ready!(self.kind.poll_read(context, &mut ahead))?;
+        ready!(self.poll_some(context, &mut ahead))?;
         let (now, later) = ahead.filled().split_at(buf.remaining().min(ahead.filled().len()));
         buf.put_slice(now);
         self.put_back.extend_from_slice(later);

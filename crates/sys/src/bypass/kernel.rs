@@ -14,6 +14,7 @@ pub(super) struct Kernel {
     pub(super) cast: i32,
     pub(super) tcp_sock: i32,
     pub(super) list_head: i32,
+    pub(super) epitem: i32,
     pub(super) cookie: i16,
     pub(super) state: i16,
     pub(super) protocol: i16,
@@ -25,6 +26,11 @@ pub(super) struct Kernel {
     pub(super) descriptor: i16,
     pub(super) file: i16,
     pub(super) flags: i16,
+    /// In `struct file`, to the list of what epoll has of it.
+    pub(super) watches: i16,
+    /// In `struct epitem`: its link in that list, and what is waited for.
+    pub(super) link: i16,
+    pub(super) event: i16,
     pub(super) queued: i16,
     pub(super) buffer: i16,
     pub(super) write_seq: i16,
@@ -53,6 +59,7 @@ impl Kernel {
             cast: number(btf.function(CAST)).ok_or(BypassError::NoHelper(CAST))?,
             tcp_sock: number(btf.structure("tcp_sock")).ok_or(BypassError::Btf("tcp_sock"))?,
             list_head: number(btf.structure("list_head")).ok_or(BypassError::Btf("list_head"))?,
+            epitem: number(btf.structure("epitem")).ok_or(BypassError::Btf("epitem"))?,
             cookie: member("sock_common.skc_cookie")?,
             state: member("sock_common.skc_state")?,
             protocol: member("sock_common.skc_prot")?,
@@ -62,6 +69,9 @@ impl Kernel {
             descriptor: member("sock.sk_socket")?,
             file: member("socket.file")?,
             flags: member("file.f_flags")?,
+            watches: member("file.f_ep")?,
+            link: member("epitem.fllink")?,
+            event: member("epitem.event")?,
             queued: place(
                 "sock.sk_backlog.rmem_alloc",
                 btf.member_within("sock", "sk_backlog", "rmem_alloc"),

@@ -55,6 +55,8 @@ pub(super) mod number {
     pub(crate) const UNREAD: i16 = 40;
     pub(crate) const OTHER: i16 = 48;
     pub(crate) const QUEUED: i16 = 56;
+    /// Not 0: it reads until there is nothing, whatever its epoll tells it.
+    pub(crate) const COMES_BACK: i16 = 64;
     /// Those of an entry that are added to the totals when it ends.
     pub(crate) const COUNTED: [i16; 5] = [REDIRECTED, BYTES, FULL, UNREAD, OTHER];
 }
@@ -63,8 +65,8 @@ use number::*;
 /// Where on the stack what is built.
 const OWN: i16 = -48;
 const PEER: i16 = -96;
-const ENTRY: i16 = -160;
-const WANTED: i16 = -176;
+const ENTRY: i16 = -168;
+const WANTED: i16 = -184;
 /// Within a key.
 const NAMESPACE: i16 = 0;
 const HERE: i16 = 8;
@@ -193,6 +195,15 @@ fn call_with_key(a: &mut Assembly, map: i32, at: i16, helper: i32) {
     a.call(helper);
 }
 
+/// R0 = not 0 if the port at `place` of the own key is wanted.
+fn look_up_port(a: &mut Assembly, maps: Maps, place: i16) {
+    a.load(R1, R10, OWN + NAMESPACE);
+    a.store(R10, WANTED, R1);
+    a.load_32(R1, R10, OWN + place);
+    a.store(R10, WANTED + 8, R1);
+    look_up(a, maps.wanted, WANTED);
+}
+
 /// Goes on only if both ends of the own key are of this machine.
 fn only_local(a: &mut Assembly, out: Label) {
     let [loopback, local] = [(); 2].map(|()| a.label());
@@ -218,6 +229,30 @@ fn only_without_waiting(a: &mut Assembly, kernel: &Kernel, socket: Register, out
     a.load_32(R1, R1, kernel.flags);
     a.and_32(R1, libc::O_NONBLOCK);
     a.if_equal(R1, 0, out);
+}
+
+/// Goes on only if the reader in R8, whose entry is in R7, comes back after a short read: it is known
+/// to, or no epoll watches its descriptor, or one does and tells of what is there.
+fn only_who_comes_back(a: &mut Assembly, kernel: &Kernel, out: Label) {
+    let sure = a.label();
+    a.load(R1, R7, COMES_BACK);
+    a.unless_equal(R1, 0, sure);
+    a.load(R1, R8, kernel.descriptor);
+    a.load(R1, R1, kernel.file);
+    a.load(R1, R1, kernel.watches);
+    a.if_equal(R1, 0, sure);
+    // `hlist_head.first`, `hlist_node.next`
+    a.load(R1, R1, 0);
+    a.if_equal(R1, 0, sure);
+    a.load(R2, R1, 0);
+    a.unless_equal(R2, 0, out);
+    a.add(R1, -i32::from(kernel.link));
+    a.set(R2, kernel.epitem);
+    a.call_kernel(kernel.cast);
+    a.load_32(R1, R0, kernel.event);
+    a.and_32(R1, libc::EPOLLET);
+    a.unless_equal(R1, 0, out);
+    a.put(sure);
 }
 
 /// `place` of what `at` points to, and one more.
@@ -252,14 +287,12 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     a.copy(R1, R6);
     a.call(GET_SOCKET_COOKIE);
     a.copy(R9, R0);
+    a.set(R1, 0);
+    a.store(R10, ENTRY + COMES_BACK, R1);
     a.if_equal_32(R8, PASSIVE_ESTABLISHED, passive);
     only_without_waiting(&mut a, kernel, R7, out);
     if scope == Scope::Wanted {
-        a.load(R1, R10, OWN + NAMESPACE);
-        a.store(R10, WANTED, R1);
-        a.load_32(R1, R10, OWN + PORT_THERE);
-        a.store(R10, WANTED + 8, R1);
-        look_up(&mut a, maps.wanted, WANTED);
+        look_up_port(&mut a, maps, PORT_THERE);
         a.unless_equal(R0, 0, join);
         a.set(R1, 0);
         a.store(R10, WANTED, R1);
@@ -267,6 +300,9 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
         // It is for one connection.
         call_with_key(&mut a, maps.wanted, WANTED, MAP_DELETE_ELEM);
         a.unless_equal(R0, 0, out);
+        // Who names a socket or a port is a pooler, which reads until there is nothing.
+        a.set(R1, 1);
+        a.store(R10, ENTRY + COMES_BACK, R1);
     }
     a.go(join);
     // The end that connects has been asked before: without it, this one is of no use here.
@@ -274,6 +310,12 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     key(&mut a, PEER, &OF_OPERATIONS, R6, true);
     look_up(&mut a, maps.entries, PEER);
     a.if_equal(R0, 0, out);
+    if scope == Scope::Wanted {
+        look_up_port(&mut a, maps, PORT_HERE);
+        a.if_equal(R0, 0, join);
+        a.set(R1, 1);
+        a.store(R10, ENTRY + COMES_BACK, R1);
+    }
     a.put(join);
     a.copy(R1, R6);
     a.map(R2, maps.sockets);
@@ -359,6 +401,7 @@ pub(super) fn messages(kernel: &Kernel, maps: Maps) -> Option<Vec<Instruction>> 
     a.load_8(R1, R8, kernel.shutdown);
     a.unless_equal(R1, 0, other);
     only_without_waiting(&mut a, kernel, R8, other);
+    only_who_comes_back(&mut a, kernel, other);
     a.load_32(R1, R9, kernel.write_seq);
     for (socket, place) in [(R9, kernel.snd_una), (R8, kernel.rcv_nxt), (R8, kernel.copied_seq)] {
         a.load_32(R2, socket, place);

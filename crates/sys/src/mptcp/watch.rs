@@ -53,6 +53,8 @@ pub struct Watched {
     fd: OwnedFd,
     /// Most connections are on none: one word.
     lists: Option<Box<Lists>>,
+    /// A short read does not say that there is nothing more: it may be past TCP (`crate::bypass`).
+    comes_back: bool,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +72,7 @@ impl Watched {
     pub fn new(fd: OwnedFd, watch: Arc<Watch>) -> Self {
         let key = watch.enter(&fd);
         let lists = Lists { watch: Some((watch, key)), ..Lists::default() };
-        Self { fd, lists: Some(Box::new(lists)) }
+        Self { fd, lists: Some(Box::new(lists)), comes_back: false }
     }
 
     /// The same, a connection to a server that `watch` looks at from now on.
@@ -86,6 +88,19 @@ impl Watched {
         self.lists.as_ref().is_some_and(|lists| lists.watch.is_some())
     }
 
+    /// The same, which may be past TCP.
+    #[must_use]
+    pub fn coming_back(mut self) -> Self {
+        self.comes_back = true;
+        self
+    }
+
+    /// Whether a short read does not say that there is nothing more.
+    #[inline]
+    pub fn comes_back(&self) -> bool {
+        self.comes_back
+    }
+
     /// The same, whose congestion control may change from now on.
     #[must_use]
     pub fn tuned(mut self, flows: &Arc<flows::Flows>) -> Self {
@@ -98,7 +113,7 @@ impl Watched {
 impl From<OwnedFd> for Watched {
     /// A descriptor that nobody looks at.
     fn from(fd: OwnedFd) -> Self {
-        Self { fd, lists: None }
+        Self { fd, lists: None, comes_back: false }
     }
 }
 

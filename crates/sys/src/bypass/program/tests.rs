@@ -11,6 +11,7 @@ const KERNEL: Kernel = Kernel {
     cast: 900,
     tcp_sock: 901,
     list_head: 902,
+    epitem: 903,
     cookie: 8,
     state: 18,
     protocol: 24,
@@ -20,6 +21,9 @@ const KERNEL: Kernel = Kernel {
     descriptor: 64,
     file: 16,
     flags: 72,
+    watches: 32,
+    link: 48,
+    event: 64,
     queued: 80,
     buffer: 84,
     write_seq: 100,
@@ -40,6 +44,8 @@ const PRESSURE: u64 = 0x7_0000;
 const ENTRY_VALUE: u64 = 0x8_0000;
 const SWITCH_VALUE: u64 = 0x9_0000;
 const TOTALS_VALUE: u64 = 0xa_0000;
+const WATCHES: u64 = 0xb_0000;
+const WATCH: u64 = 0xb_1000;
 const STACK_END: u64 = 0xc_0000;
 
 /// Memory by bytes; what was never written is 0, as what cannot be read is.
@@ -189,6 +195,7 @@ fn sockets(random: &mut Random) -> (Machine, u64, Sender, Reader) {
         open: random.mostly(),
         layered: !random.mostly(),
         never_waits: random.mostly(),
+        comes_back: random.mostly(),
         rcv_nxt: near(random),
         copied_seq: near(random),
         queued_bytes: if random.below(3) == 0 { 0 } else { random.below(300_000) },
@@ -233,6 +240,22 @@ fn laid_out(machine: Machine, size: u64, sender: Sender, reader: Reader) -> Memo
     write(DESCRIPTOR, KERNEL.file, 8, FILE);
     let flags = 2 | if reader.never_waits { libc::O_NONBLOCK as u64 } else { 0 };
     write(FILE, KERNEL.flags, 4, flags);
+    let link = WATCH + KERNEL.link as u64;
+    let edges = libc::EPOLLIN as u64 | libc::EPOLLET as u32 as u64;
+    // No epoll, none any more, one that tells of what is there, one that tells of edges, and several.
+    let (list, first, events, next, known) = match (reader.comes_back, size % 4) {
+        (true, 0) => (0, link, edges, 0, 0),
+        (true, 1) => (WATCHES, 0, edges, 0, 0),
+        (true, 2) => (WATCHES, link, libc::EPOLLIN as u64, 0, 0),
+        (true, _) => (WATCHES, link, edges, 0, 1),
+        (false, 0) => (WATCHES, link, libc::EPOLLIN as u64, 0xffff, 0),
+        (false, _) => (WATCHES, link, edges, 0, 0),
+    };
+    write(FILE, KERNEL.watches, 8, list);
+    write(WATCHES, 0, 8, first);
+    write(link, 0, 8, next);
+    write(WATCH, KERNEL.event, 4, events);
+    write(ENTRY_VALUE, COMES_BACK, 8, known);
     write(ENTRY_VALUE, SOCKET, 8, PEER_SOCKET);
     write(ENTRY_VALUE, COOKIE, 8, if reader.same { 4711 } else { 4712 });
     write(ENTRY_VALUE, QUEUED, 8, reader.queued_messages);
@@ -289,6 +312,7 @@ fn good() -> (Machine, u64, Sender, Reader) {
         open: true,
         layered: false,
         never_waits: true,
+        comes_back: true,
         rcv_nxt: 9,
         copied_seq: 9,
         queued_bytes: 0,
