@@ -325,7 +325,10 @@ def test_messages_of_the_kernel_come_once_and_in_order_across_resets_of_eight_la
         # (A kernel with the larger address knocks only for what it has to send by its first lane.)
         for program, port in zip(programs, taken):
             program.send((KERNEL, port), b"begin")
-            equal(kernel.receive(port)[1], b"begin")
+            try:
+                equal(kernel.receive(port)[1], b"begin")
+            except AssertionError as error:
+                raise AssertionError(f"{program.port} to {port}: {error}: {json.dumps(proxy.info())}") from None
         lanes_up(proxy, 8)
         got = {program: [] for program in programs}
 

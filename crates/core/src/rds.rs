@@ -19,6 +19,7 @@
 //! * [`lane`] one lane: its queue, its sequence numbers, its connection and when it is dialled again
 //! * [`peer`] a host and its lanes: how many there are, which lane a connection is
 //! * [`spread`] which lanes share a limit, and are dialled again from another source port
+//! * [`stand_in`] which lanes a kernel does not take any more, and which carry their messages
 //! * [`node`] this host: ports, peers, and what is asked of the world around, [`node::Request`]s
 //!
 //! # Who dials
@@ -51,6 +52,7 @@ pub mod node;
 pub mod peer;
 mod received;
 pub mod spread;
+pub mod stand_in;
 
 #[cfg(test)]
 mod tests;

@@ -474,7 +474,16 @@ impl Lane {
 
     /// Gives all messages that no connection has seen to another lane.
     pub(crate) fn move_to(&mut self, other: &mut Lane) {
-        let kept = self.tried();
+        self.move_after(self.tried(), other);
+    }
+
+    /// Gives all messages of a lane without a connection to another one.
+    pub(crate) fn move_all_to(&mut self, other: &mut Lane) {
+        debug_assert_eq!(self.sent, self.begin, "a connection has some of them");
+        self.move_after(0, other);
+    }
+
+    fn move_after(&mut self, kept: usize, other: &mut Lane) {
         let from = self.start_of(kept);
         let Some(outgoing) = &mut self.outgoing else { return };
         let Outgoing { bytes, queue, .. } = &mut **outgoing;
@@ -485,7 +494,10 @@ impl Lane {
             let (message, after) = rest.split_at(size as usize);
             rest = after;
             if let Some((header, body)) = message.split_first_chunk::<HEADER_BYTES>() {
-                other.push(Header::parse(header), body);
+                let mut header = Header::parse(header);
+                // The number that it had is another lane's.
+                header.flags &= !FLAG_AGAIN;
+                other.push(header, body);
             }
             self.of_no_port -= u16::from(is_of_no_port(queued.from));
             self.counts.sent -= 1;

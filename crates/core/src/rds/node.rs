@@ -168,6 +168,8 @@ pub enum Notice {
     Extension(IpAddr, u8),
     /// It opens more connections than there are lanes.
     Lanes(IpAddr),
+    /// It resets what is dialled for this lane.
+    Refused(IpAddr, usize),
     /// There are too many peers.
     Peers(IpAddr),
     /// It keeps the rest of a message to itself, and others need the memory.
@@ -195,6 +197,12 @@ impl fmt::Display for Notice {
                 f,
                 "{ANSWERS_ALL_MAX} answers to pings wait for peers to read them: most further pings, of \
                  any peer, are not answered until fewer do"
+            ),
+            Self::Refused(from, lane) => write!(
+                f,
+                "{from} resets each connection of lane {lane}: its messages go by another lane. Linux \
+                 up to 6.18 does that where it has missed a reset; when both hosts are idle, loading \
+                 rds_tcp anew there mends it"
             ),
             Self::BadMap(from) => write!(
                 f,
@@ -498,7 +506,7 @@ impl Node {
         port.sent += 1;
         port.sent_bytes += body.len() + MESSAGE_COST;
         let lanes = if peer.paths == 0 { self.config.lanes } else { peer.paths };
-        let lane = among(port.lane, lanes);
+        let lane = peer.carrier(among(port.lane, lanes));
         let length = body.len() as u32;
         let header = Header { length, from, to: to.1, ..Header::default() };
         peer.lane(lane).push(header, body);

@@ -24,6 +24,7 @@ use super::header::{Announcement, FLAG_AGAIN, Header, LANES_MAX, PROBE_PORT};
 use super::lane::{Freed, Lane, State};
 use super::received::Received;
 use super::spread::Spread;
+use super::stand_in::StandIns;
 use crate::time::Time;
 
 /// A lane waits so long for the peer to say who it is before it sends anything again.
@@ -51,6 +52,7 @@ pub(crate) enum Told {
     Extension,
     Lanes,
     Partial,
+    Refused,
 }
 
 #[derive(Debug)]
@@ -75,6 +77,8 @@ pub(crate) struct Peer {
     /// Of which start that was, and its number among that one's maps; 0 if it has none.
     map_of: (u32, u64),
     pub(crate) spread: Spread,
+    /// Lanes that it takes no connection for.
+    pub(crate) stand_ins: StandIns,
     /// How long it took of late, at most, from a connection's coming up to its first message, or to its
     /// end where there was none.
     answers_after: Duration,
@@ -122,6 +126,7 @@ impl Peer {
             congested: Map::default(),
             map_of: (0, 0),
             spread: Spread::default(),
+            stand_ins: StandIns::default(),
             answers_after: Duration::ZERO,
             rtt: Duration::ZERO,
             shut_out_until: Time::ZERO,
@@ -166,6 +171,41 @@ impl Peer {
     /// Whether it may take a new connection for any of several lanes.
     pub(crate) fn mixes_up(&self) -> bool {
         self.paths > 1 && !self.port_is_lane
+    }
+
+    /// The lane that carries now what belongs to this one.
+    pub(crate) fn carrier(&mut self, lane: usize) -> usize {
+        let carrier = self.stand_ins.carrier(lane);
+        if carrier != lane {
+            let link = &self.lane(lane).link;
+            let is_taken = link.state == State::Up && link.held.is_none();
+            if is_taken && self.lane(carrier).is_empty() {
+                self.stand_ins.end(lane);
+                return lane;
+            }
+        }
+        carrier
+    }
+
+    /// Whether all lanes before this one are up that the peer takes connections for.
+    pub(crate) fn are_up_before(&self, lane: usize) -> bool {
+        let mut before = self.lanes[..lane].iter().enumerate();
+        before.all(|(at, lane)| lane.is_up() || self.stand_ins.has(at))
+    }
+
+    /// Whether a connection of a lane that ends was never taken: the peer has no lane for it.
+    pub(crate) fn is_refused(&self, lane: usize) -> bool {
+        let link = &self.lanes[lane].link;
+        let was_new = link.state == State::Up && link.held.is_some() && !link.has_spoken;
+        self.dials && self.mixes_up() && was_new
+    }
+
+    /// Gives the messages of a lane that is refused to the one that stands in for it, which is returned.
+    pub(crate) fn move_to_carrier(&mut self, lane: usize) -> usize {
+        let carrier = self.stand_ins.carrier(lane);
+        let (below, these) = self.lanes.split_at_mut(lane);
+        these[0].move_all_to(&mut below[carrier]);
+        carrier
     }
 
     /// Whether a message that came by a lane is new; it is counted as the lane's last one then.
@@ -278,6 +318,9 @@ impl Peer {
             return learnt;
         }
         self.port_is_lane = said.port_is_lane;
+        if learnt.anew {
+            self.stand_ins = StandIns::default();
+        }
         let paths = usize::from(said.lanes.unwrap_or(1)).clamp(1, lanes_here);
         // Another number only of one that has started anew: ports would have to change lanes.
         if self.paths == 0 || (paths != self.paths && learnt.anew) {

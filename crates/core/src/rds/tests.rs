@@ -4,6 +4,7 @@ mod handshakes;
 mod leaving;
 mod limits;
 mod mixed_up;
+mod refused;
 mod simulated;
 
 use core::net::IpAddr;

@@ -10,6 +10,7 @@ use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Lane, MapMessage};
 use crate::rds::peer::HELD_MAX;
 use crate::rds::spread::{self, Seen};
+use crate::rds::stand_in::DIALLED_AGAIN;
 
 /// Lanes leave their number as the remainder of source ports (RDS_MPATH_WORKERS).
 const REMAINDERS: u16 = LANES_MAX as u16;
@@ -110,7 +111,7 @@ impl Node {
             return;
         }
         if lane > 0 {
-            let in_order = peer.port_is_lane || peer.lanes[..lane].iter().all(Lane::is_up);
+            let in_order = peer.port_is_lane || peer.are_up_before(lane);
             if !peer.dials || lane >= peer.paths || !peer.lanes[0].is_up() || !in_order {
                 return;
             }
@@ -168,7 +169,7 @@ impl Node {
         }
         self.up(at, lane, None, now);
         let Some(peer) = self.peers.get(&at) else { return };
-        if !peer.port_is_lane && !peer.lanes[..lane].iter().all(Lane::is_up) {
+        if !peer.port_is_lane && !peer.are_up_before(lane) {
             // A lane before it broke meanwhile: the peer takes this one for that.
             return self.drain(at, lane);
         }
@@ -298,6 +299,7 @@ impl Node {
             return lane;
         }
         let Some(port) = link.accepted_from else {
+            peer.stand_ins.taken(lane);
             peer.lanes[lane].forget_failures();
             Self::ask_to_write(&mut self.requests, &mut peer.lanes[lane]);
             return lane;
@@ -383,8 +385,15 @@ impl Node {
     pub fn closed(&mut self, connection: Connection, now: Time) {
         let Some((at, lane)) = self.forget_connection(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
+        let is_refused = peer.is_refused(lane);
         peer.answered_after(lane, now);
         peer.lane_ended(lane);
+        if is_refused && peer.stand_ins.refused(lane, now) {
+            let carrier = peer.move_to_carrier(lane);
+            Self::ask_to_write(&mut self.requests, &mut peer.lanes[carrier]);
+            self.notice(at, Told::Refused, |address| Notice::Refused(address, lane));
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lanes[lane].quick_dials = quick_dials(peer.rtt);
         peer.used = now;
         self.requests.push_back(Request::Vacant(peer.address));
@@ -434,6 +443,9 @@ impl Node {
         if is_at_rest && now.since(peer.used) > GIVE_UP {
             return;
         }
+        if peer.stand_ins.has(lane) {
+            return self.set_dial_time(at, lane, now.after(DIALLED_AGAIN));
+        }
         let least = if peer.mixes_up() { COMES_DOWN } else { Duration::ZERO };
         let wait = peer.lane(lane).back_off(random).max(least);
         self.set_dial_time(at, lane, now.after(wait));
@@ -469,6 +481,7 @@ impl Node {
             this.give_back_memory();
             if this.link.held.is_some_and(|until| until <= now) {
                 this.link.held = None;
+                peer.stand_ins.taken(lane);
                 this.forget_failures();
                 Self::ask_to_write(&mut self.requests, this);
             }
