@@ -196,6 +196,66 @@ def test_what_a_program_may_not_say_is_answered(env):
 
 
 @here
+def test_a_port_whose_program_has_gone_can_be_taken_though_its_last_datagrams_cannot_be_sent(env):
+    gone = ("127.0.0.222", 9)
+    with two_hosts() as (small, large), large.program(6000) as receiver:
+        # Its last datagram waits, for the host does not answer.
+        first = small.program(5555)
+        first.socket.settimeout(1)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                first.send(gone, bytes(30_000))
+        first.socket.close()
+        until(lambda: "cannot be reached" in small.logged(), "why is said", 10)
+        with small.program(5555) as second:
+            second.send(receiver, b"to a host that is there")
+            equal(receiver.receive()[1], b"to a host that is there")
+        # All is queued, and the program has gone.
+        first = small.program(5556)
+        for _ in range(60):
+            first.send(gone, bytes(30_000))
+        time.sleep(0.3)
+        first.socket.close()
+        time.sleep(0.3)
+        with small.program(5556) as second:
+            for _ in range(80):
+                second.send(receiver, bytes(30_000))
+                equal(len(receiver.receive()[1]), 30_000)
+        # Nobody asks for the port: it is free after a while all the same.
+        first = small.program(5557)
+        first.socket.settimeout(1)
+        with contextlib.suppress(TimeoutError):
+            while True:
+                first.send(gone, bytes(30_000))
+        first.socket.close()
+        until(lambda: 5557 not in [port["port"] for port in small.info()["ports"]], "its port is free", 15)
+        equal(small.logged().count("cannot be reached"), 1, "once")
+
+
+@here
+def test_a_datagram_with_a_part_that_is_too_long_is_refused_whole(env):
+    with two_hosts() as (small, large), small.program() as one, large.program() as other:
+        for kind in b"s", b"S":
+            one.socket.send(b"s" + b"begin")
+            one.socket.send(kind + bytes(70_000))
+            equal(one.receive()[0], 2)
+            if kind == b"s":
+                one.send(other, b"end of that")
+            one.send(other, b"next")
+            equal(other.receive()[1], b"next")
+        assert not other.has_something()
+
+
+@here
+def test_an_address_that_no_peer_knows_and_a_host_that_is_not_there_are_said(env):
+    for address in ("0.0.0.0", "224.0.0.1"):
+        run = rds("proxy", "--address", address, "--tcp-port", free_port(), "--socket", "/nowhere/rds.sock", check=None)
+        assert run.returncode != 0 and "give one of this machine's addresses" in run.stderr, run.stderr
+    run = rds("ping", "127.0.0.66", "-I", "127.0.0.65", "-c", "1", "--tcp-port", free_port(), check=1)
+    assert "127.0.0.66 cannot be reached: Connection refused" in run.stderr and "no answer from 127.0.0.66" in run.stderr, run.stderr
+
+
+@here
 def test_a_program_that_reads_nothing_stops_its_senders_and_no_others(env):
     with two_hosts() as (small, large):
         with small.program() as sender, large.program() as deaf, large.program() as other, small.program() as third:
@@ -273,6 +333,31 @@ def test_stress_prints_rds_stress_s_columns_and_both_ends_end(env):
     equal((average[0], average[-1]), ("4", "(average)"))
     sent, received, rtt = float(average[1]), float(average[2]), float(average[7])
     assert sent > 100 and received > 100 and rtt > 0 and float(average[8]) > 0, average
+
+
+@here
+def test_stress_says_that_the_other_end_has_ended_and_counts_no_second_after_the_end(env):
+    def waiting(port):
+        process = subprocess.Popen([os.environ["HAWSER"], "rds", "stress", "-r", "127.0.0.2", "-p", str(port)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        assert process.stdout.readline().startswith("waiting")
+        return process
+    port = free_port()
+    other = waiting(port)
+    run = subprocess.Popen([os.environ["HAWSER"], "rds", "stress", "-s", "127.0.0.2", "-r", "127.0.0.1", "-p", str(port), "-T", "20", "--tcp-port", str(free_port())],
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(2.5)
+    other.kill()
+    other.communicate()
+    said = run.communicate(timeout=10)[1]
+    assert run.returncode != 0 and "the other end has ended" in said, (run.returncode, said)
+    port = free_port()
+    other = waiting(port)
+    mine = rds("stress", "-s", "127.0.0.2", "-r", "127.0.0.1", "-p", port, "-T", 3, "--tcp-port", free_port()).stdout.splitlines()
+    theirs = other.communicate(timeout=10)[0].splitlines()
+    equal(other.returncode, 0)
+    averages = [[float(number) for number in said[-1].split()[1:3]] for said in (mine, theirs)]
+    for sent, received in zip(averages[0], averages[1]):
+        assert 0.5 < sent / received < 2, averages
 
 
 @here

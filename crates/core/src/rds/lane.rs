@@ -116,9 +116,18 @@ struct Queued {
     end: u64,
     /// Where it ends among the connection's bytes, once it was given to it whole.
     written: u64,
-    from: u16,
+    sent: Sent,
+}
+
+/// What is known of a message that is queued.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Sent {
+    /// The port.
+    pub(crate) from: u16,
     /// It was given to a connection, if only in part.
-    tried: bool,
+    pub(crate) tried: bool,
+    /// The port was given back since: another may have it now.
+    pub(crate) left: bool,
 }
 
 /// What a lane has done.
@@ -206,8 +215,8 @@ pub(crate) struct Lane {
     pub(crate) counts: Counts,
 }
 
-/// Messages that are gone from a queue: whose port gets room, and how much.
-pub(crate) type Freed = Vec<(u16, usize)>;
+/// Messages that are gone from a queue, and their bytes: their ports get room.
+pub(crate) type Freed = Vec<(Sent, usize)>;
 
 /// Whether messages from here are answers to pings, or probes.
 pub(crate) fn is_of_no_port(from: u16) -> bool {
@@ -224,7 +233,8 @@ impl Lane {
         bytes.extend(&header.encode());
         bytes.extend(body);
         let end = self.begin + bytes.len() as u64;
-        queue.push_back(Queued { end, written: 0, from: header.from, tried: false });
+        let sent = Sent { from: header.from, tried: false, left: false };
+        queue.push_back(Queued { end, written: 0, sent });
         self.counts.sent += 1;
         self.sequence
     }
@@ -349,7 +359,7 @@ impl Lane {
         while let Some(current) = outgoing.queue.get_mut(self.next as usize)
             && current.end <= self.sent
         {
-            current.tried = true;
+            current.sent.tried = true;
             current.written = self.link.written - (self.sent - current.end);
             self.next += 1;
         }
@@ -357,7 +367,7 @@ impl Lane {
             && let Some(outgoing) = &mut self.outgoing
             && let Some(current) = outgoing.queue.get_mut(self.next as usize)
         {
-            current.tried = true;
+            current.sent.tried = true;
         }
     }
 
@@ -379,8 +389,8 @@ impl Lane {
             && let Some(first) = outgoing.queue.front()
             && first.written <= total
         {
-            freed.push((first.from, (first.end - end) as usize));
-            self.of_no_port -= u16::from(is_of_no_port(first.from));
+            freed.push((first.sent, (first.end - end) as usize));
+            self.of_no_port -= u16::from(is_of_no_port(first.sent.from));
             end = first.end;
             self.next -= 1;
             outgoing.queue.pop_front();
@@ -411,7 +421,7 @@ impl Lane {
             for queued in queue.iter_mut().take(begun) {
                 bytes[start + FLAGS_AT] |= FLAG_AGAIN;
                 queued.written = 0;
-                queued.tried = true;
+                queued.sent.tried = true;
                 start = (queued.end - self.begin) as usize;
                 self.counts.again += 1;
             }
@@ -425,19 +435,26 @@ impl Lane {
     pub(crate) fn drop_tried(&mut self, freed: &mut Freed) {
         let before = freed.len();
         let mut is_tried = true;
-        self.drop_queued(freed, |_, tried| {
-            is_tried &= tried;
+        self.drop_queued(freed, |sent| {
+            is_tried &= sent.tried;
             is_tried
         });
         self.counts.dropped += (freed.len() - before) as u64;
     }
 
-    /// Drops messages by the port they are of and by whether a connection has seen them. What this
-    /// connection has begun to carry must be whole, and stays.
+    /// Marks what a port has queued: it is given back.
+    pub(crate) fn leave(&mut self, port: u16) {
+        let queue = self.outgoing.iter_mut().flat_map(|outgoing| &mut outgoing.queue);
+        for queued in queue.filter(|queued| queued.sent.from == port) {
+            queued.sent.left = true;
+        }
+    }
+
+    /// Drops messages. What this connection has begun to carry must be whole, and stays.
     pub(crate) fn drop_queued(
         &mut self,
         freed: &mut Freed,
-        mut is_dropped: impl FnMut(u16, bool) -> bool,
+        mut is_dropped: impl FnMut(Sent) -> bool,
     ) {
         let kept = self.next as usize + usize::from(!self.is_between_messages());
         let (from, begin) = (self.start_of(kept), self.begin);
@@ -449,9 +466,9 @@ impl Lane {
             let mut queued = queue[at];
             let (place, size) = (start, queued.end - start);
             start = queued.end;
-            if is_dropped(queued.from, queued.tried) {
-                freed.push((queued.from, size as usize));
-                self.of_no_port -= u16::from(is_of_no_port(queued.from));
+            if is_dropped(queued.sent) {
+                freed.push((queued.sent, size as usize));
+                self.of_no_port -= u16::from(is_of_no_port(queued.sent.from));
                 continue;
             }
             if freed.len() > dropped_before {
@@ -469,7 +486,7 @@ impl Lane {
 
     /// Messages that a connection has seen, if only in part.
     fn tried(&self) -> usize {
-        self.outgoing().queue.iter().take_while(|queued| queued.tried).count()
+        self.outgoing().queue.iter().take_while(|queued| queued.sent.tried).count()
     }
 
     /// Gives all messages that no connection has seen to another lane.
@@ -498,8 +515,11 @@ impl Lane {
                 // The number that it had is another lane's.
                 header.flags &= !FLAG_AGAIN;
                 other.push(header, body);
+                if let Some(moved) = other.outgoing.as_mut().and_then(|to| to.queue.back_mut()) {
+                    moved.sent.left = queued.sent.left;
+                }
             }
-            self.of_no_port -= u16::from(is_of_no_port(queued.from));
+            self.of_no_port -= u16::from(is_of_no_port(queued.sent.from));
             self.counts.sent -= 1;
         }
     }

@@ -43,7 +43,6 @@ mod partials;
 pub mod report;
 
 pub use leaving::LEAVING_BYTES_MAX;
-use leaving::Leaving;
 pub use partials::PARTIAL_BYTES_MAX;
 use partials::Partials;
 
@@ -152,7 +151,7 @@ pub enum Request {
 }
 
 /// What an operator should know of a peer.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Notice {
     /// It sent a header that says more than a message may have.
     TooLong(IpAddr, u32),
@@ -170,6 +169,8 @@ pub enum Notice {
     Lanes(IpAddr),
     /// It resets what is dialled for this lane.
     Refused(IpAddr, usize),
+    /// No connection to it can be had, for this reason.
+    Unreachable(IpAddr, String),
     /// There are too many peers.
     Peers(IpAddr),
     /// It keeps the rest of a message to itself, and others need the memory.
@@ -204,6 +205,7 @@ impl fmt::Display for Notice {
                  up to 6.18 does that where it has missed a reset; when both hosts are idle, loading \
                  rds_tcp anew there mends it"
             ),
+            Self::Unreachable(to, why) => write!(f, "{to} cannot be reached: {why}"),
             Self::BadMap(from) => write!(
                 f,
                 "{from} sent a congestion map that is not {MAP_BYTES} bytes long: it is ignored"
@@ -226,6 +228,7 @@ impl fmt::Display for Notice {
                  of such: the connection is reset",
                 PARTIAL_BYTES_MAX >> 20
             ),
+            Self::Anew(from, 0) => write!(f, "{from} has started anew"),
             Self::Anew(from, dropped) => write!(
                 f,
                 "{from} has started anew: {dropped} messages that its last start may have got are not \
@@ -355,7 +358,8 @@ pub struct Node {
     by_address: BTreeMap<IpAddr, u32>,
     connections: BTreeMap<Connection, Place>,
     partials: Partials,
-    leaving: Leaving,
+    /// What ports that were given back have queued.
+    leaving_bytes: usize,
     /// Answers to pings that are queued, to all peers.
     answers: usize,
     next_connection: u64,
@@ -404,7 +408,7 @@ impl Node {
             by_address: BTreeMap::new(),
             connections: BTreeMap::new(),
             partials: Partials::default(),
-            leaving: Leaving::default(),
+            leaving_bytes: 0,
             answers: 0,
             next_connection: 1,
             next_peer: 0,
@@ -449,9 +453,7 @@ impl Node {
             port => port,
         };
         let lane = self.shares.take(port, self.key);
-        // What the last one that had it has sent is its own until it is gone.
-        let sent_bytes = self.leaving.take(port);
-        self.ports.insert(port, Port { lane, sent_bytes, ..Port::default() });
+        self.ports.insert(port, Port { lane, ..Port::default() });
         Ok(port)
     }
 
@@ -632,14 +634,14 @@ impl Node {
     /// Ports get back what is not under way any more.
     fn give_room(&mut self) {
         let mut any = false;
-        for (from, bytes) in self.freed.drain(..) {
-            if let Some(port) = self.ports.get_mut(&from) {
+        for (sent, bytes) in self.freed.drain(..) {
+            if sent.left {
+                self.leaving_bytes = self.leaving_bytes.saturating_sub(bytes);
+            } else if let Some(port) = self.ports.get_mut(&sent.from) {
                 port.sent_bytes = port.sent_bytes.saturating_sub(bytes);
                 any |= port.wants_room;
-            } else if from == 0 {
+            } else if sent.from == 0 {
                 self.answers = self.answers.saturating_sub(1);
-            } else {
-                self.leaving.freed(from, bytes);
             }
         }
         self.told_of_answers &= self.answers > ANSWERS_ALL_MAX / 2;

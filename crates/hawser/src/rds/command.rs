@@ -207,6 +207,11 @@ impl Transport {
     }
 
     fn open(&self, address: IpAddr) -> Result<Endpoint, String> {
+        if address.is_unspecified() || address.is_multicast() {
+            return Err(format!(
+                "RDS on {address}: give one of this machine's addresses, the one that peers know it by"
+            ));
+        }
         Endpoint::open(self.options(address))
             .map_err(|error| format!("RDS on {address}, TCP port {}: {error}", self.tcp_port))
     }

@@ -73,6 +73,9 @@ pub fn ping(endpoint: &mut Endpoint, plan: &Plan) -> Result<u64, String> {
             next = now().after(if is_last { last } else { plan.interval });
         }
         endpoint.turn(next.since(now())).map_err(|error| error.to_string())?;
+        while let Some(notice) = endpoint.next_notice() {
+            eprintln!("hawser: {notice}");
+        }
         while let Some(event) = endpoint.next_event() {
             let PortEvent::Readable(port) = event else { continue };
             let Some(slot) = slots.iter_mut().find(|slot| slot.port == port) else { continue };
@@ -89,6 +92,9 @@ pub fn ping(endpoint: &mut Endpoint, plan: &Plan) -> Result<u64, String> {
                 print(&format!(" {:3}: {micros} usec{from}{again}\n", slot.number));
             }
         }
+    }
+    if came == 0 {
+        eprintln!("hawser: no answer from {}", plan.to);
     }
     Ok(came)
 }

@@ -16,7 +16,8 @@
 //! ```
 //! # Invariants
 //! * a client has one port, and gets what comes for that port only
-//! * of a client whose datagram cannot be sent yet nothing more is read: its own sends wait
+//! * of a client whose datagram cannot be sent yet nothing more is read: its own sends wait. Once it has
+//!   left, it has [`LEAVES_AFTER`] to have them sent, or until another asks for its port
 //!
 //! # Limits
 //! A client that does not read is congested, and its senders wait. Where what was under way to it is
@@ -55,6 +56,8 @@ const MESSAGES_A_TURN: usize = 64;
 const ACCEPTS_A_TURN: usize = 64;
 /// A client that takes nothing for so long while lanes stand still for it is ended.
 pub const STALLED_MAX: Duration = Duration::from_secs(5);
+/// Datagrams that a client has sent before it left, and that cannot be sent, are dropped after this.
+pub const LEAVES_AFTER: Duration = Duration::from_secs(5);
 /// How often that is looked at.
 const LOOK_EACH: Duration = Duration::from_secs(1);
 /// How often memory that is free goes back to the system: to each new peer eight congestion maps of 8 KiB
@@ -87,6 +90,10 @@ struct Client {
     readable: bool,
     writable: bool,
     took: Instant,
+    /// A part was too long: the rest of its datagram is nothing.
+    skips: bool,
+    /// Since when it has left, though a datagram of its could not be sent yet.
+    left: Option<Instant>,
 }
 
 /// What a client is answered.
@@ -180,6 +187,9 @@ impl Proxy {
                         if let Some(client) = self.clients.get_mut(&client) {
                             client.readable = true;
                             client.writable = true;
+                            if event.hangup {
+                                client.left.get_or_insert_with(Instant::now);
+                            }
                         }
                         self.serve(client);
                     }
@@ -242,6 +252,8 @@ impl Proxy {
                 readable: true,
                 writable: true,
                 took: Instant::now(),
+                skips: false,
+                left: None,
             };
             self.clients.insert(token, client);
             self.serve(token);
@@ -284,6 +296,8 @@ impl Proxy {
                     return Ok(());
                 }
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    client.parts = Vec::new();
+                    client.skips = self.buffer.first() == Some(&b's');
                     self.answer(token, error_message(TOO_LONG, "the message is too long"));
                     continue;
                 }
@@ -303,8 +317,14 @@ impl Proxy {
     fn message(&mut self, token: u64, message: &[u8]) -> Result<(), End> {
         let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
         match message {
+            [b's', ..] if client.skips => {}
+            [b'S', ..] if client.skips => client.skips = false,
             [b'B', high, low] if client.port.is_none() => {
-                match self.endpoint.bind(u16::from_be_bytes([*high, *low])) {
+                let wanted = u16::from_be_bytes([*high, *low]);
+                self.make_leave(wanted);
+                let bound = self.endpoint.bind(wanted);
+                let Some(client) = self.clients.get_mut(&token) else { return Ok(()) };
+                match bound {
                     Ok(port) => {
                         client.port = Some(port);
                         self.by_port.insert(port, token);
@@ -314,7 +334,7 @@ impl Proxy {
                     Err(error) => self.answer(token, error_message(NO_PORT, &error.to_string())),
                 }
             }
-            [b'B', ..] => self.answer(token, error_message(NO_PORT, "it has a port already")),
+            [b'B', _, _] => self.answer(token, error_message(NO_PORT, "it has a port already")),
             [b's', part @ ..] | [b'S', _, _, part @ ..]
                 if client.parts.len() + part.len() > MESSAGE_BYTES_MAX + HEAD =>
             {
@@ -448,7 +468,33 @@ impl Proxy {
         Ok(())
     }
 
+    /// Has the program that has this port, and has left, give it up.
+    fn make_leave(&mut self, port: u16) {
+        if let Some(token) = self.by_port.get(&port).copied()
+            && self.clients.get(&token).is_some_and(|client| client.left.is_some())
+        {
+            self.end_left(token);
+        }
+    }
+
+    fn end_left(&mut self, token: u64) {
+        let port = self.clients.get(&token).and_then(|client| client.port);
+        if let Some(port) = port {
+            warn!(
+                "the program with port {port} has ended, and its last datagrams are dropped: the host \
+                 that they are for takes nothing"
+            );
+        }
+        self.end(token, &End::Left);
+    }
+
     fn end_stalled(&mut self) {
+        let has_left =
+            |client: &Client| client.left.is_some_and(|since| since.elapsed() >= LEAVES_AFTER);
+        let left = self.clients.iter().filter(|(_, client)| has_left(client));
+        for token in left.map(|(token, _)| *token).collect::<Vec<_>>() {
+            self.end_left(token);
+        }
         // A report that nobody holds is not kept.
         self.report = self.report.take().filter(|(_, report)| Arc::strong_count(report) > 1);
         let is_stalled = |client: &Client| {

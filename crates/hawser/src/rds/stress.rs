@@ -22,7 +22,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::io::{self, BufRead, BufReader, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use hawser_core::rds::node::SendError;
@@ -149,6 +149,8 @@ struct Run {
     request: Vec<u8>,
     answer: Vec<u8>,
     traces: bool,
+    /// The other end ends, too: what it looks like is no news.
+    is_over: bool,
     busy: BTreeSet<usize>,
 }
 
@@ -321,6 +323,7 @@ impl Run {
             answer: message(plan.answer_bytes, ANSWER),
             sends_requests: active || !plan.one_way,
             traces: false,
+            is_over: false,
             busy: (0..tasks.len()).collect(),
             counts: Counts::default(),
             endpoint,
@@ -344,22 +347,30 @@ impl Run {
         self.work_until(now().after(BEGIN), true, &mut gone)?;
         let plan = self.plan.clone();
         let mut table = Table::new(show, &plan, self.counts);
-        while !gone {
+        let over = table.first.after(Duration::from_secs(plan.seconds.into()));
+        let is_over = |now: Time| active && plan.seconds > 0 && now >= over;
+        loop {
             self.work_until(now().after(SECOND), true, &mut gone)?;
+            // A second in which the other end has stopped is none.
+            if gone {
+                break;
+            }
             table.sample(self.counts);
-            let over = table.first.after(Duration::from_secs(self.plan.seconds.into()));
-            if active && self.plan.seconds > 0 && now() >= over {
+            if is_over(now()) {
                 break;
             }
         }
         let lanes = self.endpoint.report();
         table.end(&lanes);
-        // What is under way arrives before the connections end.
-        if active {
-            self.sends_requests = false;
-            self.work_until(now().after(SECOND), true, &mut gone)?;
+        if active && gone {
+            let seconds = table.last.since(table.first).as_secs();
+            return Err(format!("the other end has ended; {seconds} s were measured"));
         }
-        Ok(())
+        // The other end stops now, and what is under way arrives before the connections end.
+        let _ = control.shutdown(Shutdown::Write);
+        self.sends_requests = false;
+        self.is_over = true;
+        self.work_until(now().after(SECOND), true, &mut false)
     }
 
     fn work_until(&mut self, until: Time, working: bool, gone: &mut bool) -> Result<(), String> {
@@ -381,7 +392,9 @@ impl Run {
                 self.busy.insert(task);
             }
             while let Some(notice) = self.endpoint.next_notice() {
-                eprintln!("hawser rds stress: {notice}");
+                if !self.is_over {
+                    eprintln!("hawser rds stress: {notice}");
+                }
             }
         }
         Ok(())

@@ -52,13 +52,20 @@ impl Node {
             .map(|(at, peer)| (*at, peer.address));
         let Some((at, address)) = oldest else { return false };
         for lane in self.peers.remove(&at).iter_mut().flat_map(|peer| &mut peer.lanes) {
-            lane.drop_queued(&mut self.freed, |_, _| true);
+            lane.drop_queued(&mut self.freed, |_| true);
         }
         self.give_room();
         self.by_address.remove(&address);
         // A port that waits for one of this peer's would wait for good.
         self.tell_of_room();
         true
+    }
+
+    /// The address of a connection's peer.
+    #[must_use]
+    pub fn address_of(&self, connection: Connection) -> Option<IpAddr> {
+        let place = self.connections.get(&connection)?;
+        self.peers.get(&place.peer).map(|peer| peer.address)
     }
 
     /// Whose it is: the peer and the lane.

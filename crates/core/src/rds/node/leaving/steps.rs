@@ -11,13 +11,16 @@ impl Node {
         if bytes == 0 {
             return;
         }
-        self.leaving.of.insert(port, bytes);
-        self.leaving.bytes += bytes;
-        if self.leaving.bytes > LEAVING_BYTES_MAX {
-            let lanes = self.peers.values_mut().flat_map(|peer| &mut peer.lanes);
-            for lane in lanes.filter(|lane| !lane.has_nothing_of_ports()) {
-                lane.drop_queued(&mut self.freed, |from, _| from == port);
+        self.leaving_bytes += bytes;
+        let is_too_much = self.leaving_bytes > LEAVING_BYTES_MAX;
+        let lanes = self.peers.values_mut().flat_map(|peer| &mut peer.lanes);
+        for lane in lanes.filter(|lane| !lane.has_nothing_of_ports()) {
+            lane.leave(port);
+            if is_too_much {
+                lane.drop_queued(&mut self.freed, |sent| sent.from == port);
             }
+        }
+        if is_too_much {
             self.totals.left_behind += self.freed.len() as u64;
             self.give_room();
         }
@@ -31,11 +34,11 @@ impl Node {
             return;
         }
         for lane in peer.lanes.iter_mut().filter(|lane| !lane.is_empty()) {
-            lane.drop_queued(&mut self.freed, |from, _| {
-                from == 0 || (!is_of_no_port(from) && !self.ports.contains_key(&from))
+            lane.drop_queued(&mut self.freed, |sent| {
+                sent.from == 0 || (!is_of_no_port(sent.from) && sent.left)
             });
         }
-        let of_ports = self.freed.iter().filter(|(from, _)| *from != 0).count();
+        let of_ports = self.freed.iter().filter(|(sent, _)| sent.from != 0).count();
         self.totals.left_behind += of_ports as u64;
         self.give_room();
     }
@@ -43,6 +46,6 @@ impl Node {
     /// Bytes that ports which were given back have queued.
     #[must_use]
     pub fn leaving_bytes(&self) -> usize {
-        self.leaving.bytes
+        self.leaving_bytes
     }
 }
