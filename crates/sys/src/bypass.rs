@@ -494,14 +494,15 @@ impl Bypass {
         Ok(())
     }
 
-    /// Forgets the ports of processes that have gone.
+    /// Forgets the ports of a network namespace, this process's own, whose processes have gone. (Those of
+    /// another may have numbers that are not known here.)
     ///
     /// # Errors
     /// As bpf(2).
-    pub fn forget_dead(&self) -> io::Result<()> {
+    pub fn forget_dead(&self, namespace: u64) -> io::Result<()> {
         for key in self.wanted.keys(WANTED_MAX as usize)? {
             let Some([process]) = self.wanted.get(&key)? else { continue };
-            if key[0] != 0 && !Path::new(&format!("/proc/{process}")).exists() {
+            if key[0] == namespace && !Path::new(&format!("/proc/{process}")).exists() {
                 self.wanted.remove(&key)?;
             }
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use hawser_sys::bpf::is_file_system;
 use hawser_sys::bypass::{Bypass, BypassError, Place};
+use hawser_sys::interfaces::namespace_cookie;
 
 use crate::mptcp::cgroup::Hierarchy;
 use crate::process::exclusive;
@@ -235,7 +236,9 @@ pub(super) fn tidy(root: &Path) {
             let _ = bypass.detach(Place::Programs);
         }
         // A pooler that was killed has forgotten nothing.
-        let _ = bypass.forget_dead();
+        if let Ok(namespace) = namespace_cookie() {
+            let _ = bypass.forget_dead(namespace);
+        }
         let _ = bypass.forget_closed();
         let wanted = bypass.wants_ports().unwrap_or(true);
         if !wanted {

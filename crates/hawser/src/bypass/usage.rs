@@ -150,12 +150,18 @@ impl BypassUsage {
 
     /// Ends it: nobody is taken in for this process any more.
     pub fn end(&self) {
-        let Some(Wanted { bypass, namespace, ports }) = self.past() else { return };
-        for port in ports {
-            let _ = bypass.forget_port(*namespace, *port, std::process::id());
-        }
-        if !bypass.wants_ports().unwrap_or(true) {
+        let Some(wanted) = self.past() else { return };
+        wanted.forget_ports();
+        if !wanted.bypass.wants_ports().unwrap_or(true) {
             place::end_pooler();
+        }
+    }
+}
+
+impl Wanted {
+    fn forget_ports(&self) {
+        for port in &self.ports {
+            let _ = self.bypass.forget_port(self.namespace, *port, std::process::id());
         }
     }
 }
@@ -191,11 +197,14 @@ fn begin(listen: &[ListenAddress]) -> Result<Wanted, Error> {
         ListenAddress::Tcp(address) => Some(SocketAddr::port(address)),
         ListenAddress::Unix(_) => None,
     };
-    let ports: Vec<u16> = listen.iter().filter_map(port).collect();
-    for port in &ports {
-        bypass
-            .want_port(namespace, *port, std::process::id())
-            .map_err(place::file("writing the BPF map"))?;
+    let mut wanted = Wanted { bypass, namespace, ports: Vec::new() };
+    for port in listen.iter().filter_map(port) {
+        if let Err(error) = wanted.bypass.want_port(namespace, port, std::process::id()) {
+            wanted.forget_ports();
+            place::tidy(&root);
+            return Err(place::file("writing the BPF map")(error));
+        }
+        wanted.ports.push(port);
     }
-    Ok(Wanted { bypass, namespace, ports })
+    Ok(wanted)
 }
