@@ -44,6 +44,28 @@ def test_a_query_wait_timeout_is_told_to_extended_queries_too(env):
 
 
 @pooler_only
+def test_a_client_that_waits_is_told_so_once_and_then_served(env):
+    queued = "No server connection available in postgres backend, client being queued"
+    with env.pooler_with(pool_size=1, query_wait_timeout="20s", query_wait_notify="1s", idle_transaction_reserve=0) as target:
+        holder, waiting, quick = (env.connect(target) for _ in range(3))
+        equal([notice["M"] for notice in quick.attempt("select 1").notices], [])
+        for ask in ([m.query("select 2")], [m.run("select 2"), m.SYNC]):
+            holder.execute("begin; select 1")
+            waiting.send(*ask)
+            time.sleep(2.5)
+            holder.execute("commit")
+            result = waiting.collect()
+            equal((result.value, [notice["M"] for notice in result.notices]), ("2", [queued]))
+    # Until the limit, too.
+    with env.pooler_with(pool_size=1, query_wait_timeout="2s", query_wait_notify="1s", idle_transaction_reserve=0) as target:
+        holder, waiting = env.connect(target), env.connect(target)
+        holder.execute("begin; select 1")
+        result = waiting.attempt("select 1")
+        equal((result.sqlstate, [notice["M"] for notice in result.notices]), ("53300", [queued]))
+        holder.execute("commit")
+
+
+@pooler_only
 def test_trap_25_the_connection_limit_is_53300(env):
     """trap 25: the connection limit was answered by 08P01 or a bare reset instead of 53300."""
     with env.pooler_with(max_client_conn=5) as target:

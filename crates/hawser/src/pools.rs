@@ -648,6 +648,7 @@ fn settings(
     let settings = PoolSettings {
         limits: bounds,
         query_wait_timeout: or_never(limits.query_wait_timeout),
+        query_wait_notify: or_never(timeouts.query_wait_notify),
         query_timeout: unless_exclusive(limits.query_timeout),
         idle_transaction_timeout: unless_exclusive(limits.idle_transaction_timeout),
         pin_timeout: unless_exclusive(limits.pin_timeout),

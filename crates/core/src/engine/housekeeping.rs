@@ -41,6 +41,7 @@ const CUT_AFTER: Duration = Duration::from_secs(1);
 enum Overdue {
     Greeting,
     Wait,
+    Notice,
     Query,
     IdleInTransaction,
     Pinned,
@@ -52,6 +53,11 @@ enum Overdue {
 }
 
 impl<S: Socket> Engine<S> {
+    /// Rounded up: a deadline is never early.
+    fn tick_of(at: Time) -> u32 {
+        Wheel::tick(at) + 1
+    }
+
     /// Sets when the client must have got on; `None`: never.
     #[inline]
     pub(super) fn set_deadline(&mut self, slot: Slot, at: Option<Time>) {
@@ -60,8 +66,7 @@ impl<S: Socket> Engine<S> {
             client.deadline = 0;
             return;
         };
-        // Rounded up: a deadline is never early.
-        let tick = Wheel::tick(at) + 1;
+        let tick = Self::tick_of(at);
         client.deadline = tick;
         if client.armed == 0 || tick < client.armed {
             let armed = self.wheel.arm(slot, tick);
@@ -248,12 +253,38 @@ impl<S: Socket> Engine<S> {
             }
             return;
         }
-        client.deadline = 0;
+        let fired = std::mem::take(&mut client.deadline);
+        if self.wait_is_told(slot).is_some_and(|at| Self::tick_of(at) == fired) {
+            self.tell_of_wait(host, slot, now);
+        }
         match self.next_overdue(slot, now) {
             Some((overdue, at)) if at <= now => self.overdue(host, slot, &overdue, now),
             Some((_, at)) => self.set_deadline(slot, Some(at)),
             None => {}
         }
+    }
+
+    /// When a client that waits for a backend is told so.
+    fn wait_is_told(&self, slot: Slot) -> Option<Time> {
+        let client = self.clients.get(slot)?;
+        let notify = self.pool_of(client).settings.query_wait_notify;
+        // One that has not been greeted may be told nothing yet.
+        let may = client.state == ClientState::Waiting && client.pending_session.is_none();
+        (may && !notify.is_zero()).then(|| client.since.after(notify))
+    }
+
+    fn tell_of_wait<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
+        let Some(client) = self.clients.get(slot) else { return };
+        let view = self.pool_of(client);
+        let mut notice = Vec::new();
+        // PgBouncer's words, for what looks for them.
+        ClientError::notice("No server connection available in postgres backend, client being queued")
+            .detail(format!(
+                "All server connections for database \"{}\" and user \"{}\" are in use, or none can be had.",
+                view.pool.database, view.pool.user
+            ))
+            .write(&mut notice);
+        self.answer(host, slot, &notice, &[], now);
     }
 
     /// The next limit that the client runs into as things are, and when.
@@ -275,6 +306,8 @@ impl<S: Socket> Engine<S> {
             ClientState::Closing => consider(Some((Overdue::Goodbye, now))),
             ClientState::Waiting => {
                 consider(limit(Overdue::Wait, settings.query_wait_timeout, client.since));
+                let told = self.wait_is_told(slot).filter(|at| *at > now);
+                consider(told.map(|at| (Overdue::Notice, at)));
                 if self.may_be_greeted_early(client) {
                     consider(limit(Overdue::Greeting, GREETED_AFTER, client.since));
                 }
@@ -334,7 +367,12 @@ impl<S: Socket> Engine<S> {
             self.rearm(slot, now); // it may be one that is to be greeted
             return;
         }
-        let wait = self.pool_of(client).settings.query_wait_timeout;
+        let settings = &self.pool_of(client).settings;
+        if !settings.query_wait_notify.is_zero() {
+            self.rearm(slot, now);
+            return;
+        }
+        let wait = settings.query_wait_timeout;
         self.set_deadline(slot, (!wait.is_zero()).then(|| client.since.after(wait)));
     }
 
@@ -358,6 +396,7 @@ impl<S: Socket> Engine<S> {
         let settings = &view.settings;
         let error = match overdue {
             Overdue::Greeting => return self.greet_early(host, slot, now),
+            Overdue::Notice => return, // when its tick comes: it is no limit
             Overdue::Wait => {
                 let waited = settings.query_wait_timeout;
                 match view.pool.last_error() {

@@ -47,6 +47,8 @@ pub struct PoolSettings {
     pub limits: Limits,
     /// How long a client waits for a backend. Zero: for ever.
     pub query_wait_timeout: Duration,
+    /// After how long a client that waits for a backend is told so. Zero: never.
+    pub query_wait_notify: Duration,
     /// How long a query may run. Zero: for ever.
     pub query_timeout: Duration,
     /// How long a client may sit idle in a transaction. Zero: for ever.
@@ -109,6 +111,7 @@ impl Default for PoolSettings {
                 round_robin: false,
             },
             query_wait_timeout: Duration::from_secs(120),
+            query_wait_notify: Duration::ZERO,
             query_timeout: Duration::ZERO,
             idle_transaction_timeout: Duration::ZERO,
             pin_timeout: Duration::ZERO,

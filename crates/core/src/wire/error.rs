@@ -132,6 +132,12 @@ impl ClientError {
         }
     }
 
+    /// For information.
+    pub fn notice(message: impl Into<String>) -> Self {
+        let code = SqlState::SUCCESSFUL_COMPLETION;
+        Self { severity: Severity::Notice, ..Self::error(code, message) }
+    }
+
     /// The same, with the reason.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<String>) -> Self {

@@ -693,6 +693,10 @@ settings! {
         /// How long a client waits for a server connection before it gets an error.
         query_wait_timeout: Timeout = "120s", example "\"10s\"", unit Seconds,
             pgbouncer "query_wait_timeout";
+        /// After how long a client that waits for a server connection is sent a notice that it does. 0:
+        /// none is.
+        query_wait_notify: Timeout = "0", example "\"5s\"", unit Seconds,
+            pgbouncer "query_wait_notify";
         /// How long a query may run before its client is cut off. For broken networks; for slow queries
         /// the server's statement_timeout is better.
         query_timeout: Timeout = "0", example "\"5min\"", unit Seconds, pgbouncer "query_timeout";

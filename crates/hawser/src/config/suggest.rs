@@ -21,7 +21,6 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("peer_id", "one process uses all cores: there are no peers"),
     ("pkt_buf", "buffers size themselves"),
     ("port", "write the port in servers, as in \"127.0.0.1:5432\""),
-    ("query_wait_notify", "waiting clients get no notice"),
     ("resolv_conf", "the system's resolver is used"),
     ("sbuf_loopcnt", "the loops are fair by themselves"),
     ("scram_iterations", "the stored secret says the count"),
