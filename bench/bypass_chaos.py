@@ -237,6 +237,10 @@ def loop(live, until, more):
         now = time.monotonic()
         if now < until:
             live += more()
+        else:
+            # A lazy reader with a small buffer would take minutes for megabytes.
+            for connection in live:
+                connection.reads_lazily = 0
         for connection in live:
             if not connection.closed:
                 connection.step(now)

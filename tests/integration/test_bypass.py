@@ -63,6 +63,11 @@ class Kernel:
     def end(self):
         if self.holder.poll() is None:
             subprocess.run(self.inside(binary(), "bypass", "off"), capture_output=True)
+        # What a test that failed has left running would be in the way of the next ones.
+        for processes in hierarchy().glob("hawser-bypass/run-*/cgroup.procs"):
+            for process in processes.read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process), signal.SIGKILL)
         self.holder.kill()
         self.holder.wait()
 

@@ -8,11 +8,12 @@ import select
 import socket
 import struct
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 
-from harness.suite import equal, limit, until
+from harness.suite import Skip, equal, limit, until
 from integration.test_cc import here
 from integration.test_lab import lab, network
 
@@ -233,6 +234,28 @@ def test_a_port_whose_program_has_gone_can_be_taken_though_its_last_datagrams_ca
 
 
 @here
+def test_a_program_of_another_user_sees_no_port_but_its_own(env):
+    if os.geteuid() != 0:
+        raise Skip("no rights: another user's program needs root")
+    script = """
+import socket, struct, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.settimeout(10); s.connect(sys.argv[1])
+s.send(b"B" + struct.pack(">H", 7001)); assert s.recv(10)[:1] == b"B"
+s.send(b"I"); answer = s.recv(1 << 16); assert answer[:1] == b"I"
+print(answer[1:].decode())
+"""
+    with two_hosts("--mode", "666") as (small, large), small.program(7000) as one, large.program() as other:
+        one.send(other, b"x")
+        equal(other.receive()[1], b"x")
+        os.chmod(small.directory.name, 0o755)
+        other_user = ["setpriv", "--reuid=65534", "--clear-groups", sys.executable, "-c", script, str(small.path)]
+        seen = json.loads(subprocess.run(other_user, capture_output=True, text=True, check=True, cwd="/").stdout)
+        equal(([port["port"] for port in seen["ports"]], seen["peers"]), ([7001], []))
+        seen = small.info()
+        equal(([port["port"] for port in seen["ports"]], len(seen["peers"])), ([7000], 1))
+
+
+@here
 def test_a_datagram_with_a_part_that_is_too_long_is_refused_whole(env):
     with two_hosts() as (small, large), small.program() as one, large.program() as other:
         for kind in b"s", b"S":
@@ -272,6 +295,7 @@ def test_a_program_that_reads_nothing_stops_its_senders_and_no_others(env):
             equal(other.receive()[1], b"others go on")
             port = next(port for port in large.info()["ports"] if port["port"] == deaf.port)
             assert port["congested"] and port["queued_bytes"] < 16 << 20, port
+            until(lambda: f"the program with port {deaf.port} reads nothing" in large.logged(), "it is said", 15)
             for _ in range(sent):
                 equal(len(deaf.receive()[1]), 20_000)
 

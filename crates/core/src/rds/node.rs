@@ -68,6 +68,8 @@ pub const KNOCK_AGAIN: Duration = Duration::from_secs(1);
 /// A peer that does not answer and to which no port has anything queued is dialled no more after this;
 /// what was queued to it and is of no port any more is dropped.
 pub const GIVE_UP: Duration = Duration::from_secs(60);
+/// Once TCP's window to a peer has been full for so long, in all, it is said that it is slow.
+pub const SLOW: Duration = Duration::from_secs(10);
 /// Memory that an idle lane does not need is given back after this.
 pub const IDLE: Duration = Duration::from_secs(1);
 
@@ -171,6 +173,10 @@ pub enum Notice {
     Refused(IpAddr, usize),
     /// No connection to it can be had, for this reason.
     Unreachable(IpAddr, String),
+    /// It announces this number of lanes, which cannot be.
+    Announced(IpAddr, u16),
+    /// It has left TCP's window full for long.
+    Slow(IpAddr),
     /// There are too many peers.
     Peers(IpAddr),
     /// It keeps the rest of a message to itself, and others need the memory.
@@ -206,6 +212,17 @@ impl fmt::Display for Notice {
                  rds_tcp anew there mends it"
             ),
             Self::Unreachable(to, why) => write!(f, "{to} cannot be reached: {why}"),
+            Self::Announced(from, lanes) => write!(
+                f,
+                "{from} announces {lanes} lanes, and there are 1 to {LANES_MAX}: the nearest of these \
+                 is taken"
+            ),
+            Self::Slow(from) => write!(
+                f,
+                "{from} does not read what it is sent, or reads slowly: its window has been full for \
+                 {} s in all, and ports that send to it wait",
+                SLOW.as_secs()
+            ),
             Self::BadMap(from) => write!(
                 f,
                 "{from} sent a congestion map that is not {MAP_BYTES} bytes long: it is ignored"

@@ -53,6 +53,8 @@ pub(crate) enum Told {
     Lanes,
     Partial,
     Refused,
+    Announced,
+    Slow,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,7 @@ pub(crate) struct Peer {
     pub(crate) shut_out_until: Time,
     /// When something was last done.
     pub(crate) used: Time,
-    told: u8,
+    told: u16,
     /// Since when it was said that it has started anew, and how often.
     said_anew: (Time, u8),
 }

@@ -36,7 +36,8 @@ use hawser_core::rds::header::MESSAGE_BYTES_MAX;
 use hawser_core::rds::node::{Datagram, OVERRUN_BYTES, SendError};
 use hawser_sys::listen::{BoundPath, SocketFile, is_of_one_connection};
 use hawser_sys::packets;
-use hawser_sys::process::{catch_signals, next_signal};
+use hawser_sys::process::{catch_signals, effective_uid, next_signal};
+use hawser_sys::stream::peer_uid;
 use tracing::{info, warn};
 
 use super::endpoint::{Endpoint, PortEvent};
@@ -92,6 +93,10 @@ struct Client {
     took: Instant,
     /// A part was too long: the rest of its datagram is nothing.
     skips: bool,
+    /// It may see what the proxy does for others: it runs as the proxy's user, or as root.
+    sees_all: bool,
+    /// That it reads nothing was said.
+    said: bool,
     /// Since when it has left, though a datagram of its could not be sent yet.
     left: Option<Instant>,
 }
@@ -243,7 +248,6 @@ impl Proxy {
                 continue;
             }
             let client = Client {
-                fd,
                 port: None,
                 parts: Vec::new(),
                 waits: None,
@@ -252,8 +256,11 @@ impl Proxy {
                 readable: true,
                 writable: true,
                 took: Instant::now(),
+                sees_all: peer_uid(&fd).is_ok_and(|uid| uid == 0 || uid == effective_uid()),
+                said: false,
                 skips: false,
                 left: None,
+                fd,
             };
             self.clients.insert(token, client);
             self.serve(token);
@@ -353,7 +360,11 @@ impl Proxy {
                 client.waits = Some(((to, u16::from_be_bytes([*high, *low])), body));
             }
             [b'I'] => {
-                let report = Answer::Report(self.report(), 0);
+                let report = match (client.sees_all, client.port) {
+                    (true, _) => self.report(),
+                    (false, port) => self.report_of(port),
+                };
+                let report = Answer::Report(report, 0);
                 if let Some(client) = self.clients.get_mut(&token) {
                     client.took = Instant::now();
                     client.answers.push(report);
@@ -409,6 +420,15 @@ impl Proxy {
         let report: Arc<[u8]> = report.to_string().into_bytes().into();
         self.report = Some((Instant::now(), Arc::clone(&report)));
         report
+    }
+
+    /// What it is doing for a port, and for no other.
+    fn report_of(&self, own: Option<u16>) -> Arc<[u8]> {
+        let mut report = self.endpoint.report();
+        report.peers.clear();
+        report.ports.retain(|port| Some(port.port) == own);
+        let report = to_json(&report, self.endpoint.options().tcp_port);
+        report.to_string().into_bytes().into()
     }
 
     /// Gives a client its answers and what has come for its port, as far as it takes them.
@@ -513,6 +533,18 @@ impl Proxy {
         }
         let bound = self.endpoint.options().buffer_bytes + OVERRUN_BYTES;
         let report = self.endpoint.report();
+        for port in report.ports.iter().filter(|port| port.congested) {
+            let client = self.by_port.get(&port.port).and_then(|at| self.clients.get_mut(at));
+            if let Some(client) = client
+                && client.took.elapsed() > STALLED_MAX
+                && !std::mem::replace(&mut client.said, true)
+            {
+                warn!(
+                    "the program with port {} reads nothing: {} bytes wait for it, and its senders wait",
+                    port.port, port.queued_bytes
+                );
+            }
+        }
         for port in report.ports.iter().filter(|port| port.queued_bytes > bound) {
             let Some(token) = self.by_port.get(&port.port).copied() else { continue };
             if self.clients.get(&token).is_some_and(|client| client.took.elapsed() > STALLED_MAX) {

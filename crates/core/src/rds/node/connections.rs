@@ -3,8 +3,8 @@
 use super::{
     Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header, IDLE,
     IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT,
-    Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, State, Time, Told,
-    VecDeque, as_ipv6, is_a_host,
+    Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW, State, Time,
+    Told, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Lane, MapMessage};
@@ -371,6 +371,10 @@ impl Node {
         let Some((at, lane)) = self.place_of(connection) else { return };
         let Some(peer) = self.peers.get_mut(&at) else { return };
         peer.lanes[lane].acknowledged(&progress, now, &mut self.freed);
+        if progress.held_by_peer >= SLOW {
+            self.notice(at, Told::Slow, Notice::Slow);
+        }
+        let Some(peer) = self.peers.get_mut(&at) else { return };
         if !progress.rtt.is_zero() && (peer.rtt.is_zero() || progress.rtt < peer.rtt) {
             peer.rtt = progress.rtt;
         }

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use super::{
-    Announcement, Connection, Counts, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT,
-    Request, Time, Told,
+    Announcement, Connection, Counts, Datagram, Header, LANES_MAX, MAP_BYTES, Map, Node, Notice,
+    PROBE_PORT, Request, Time, Told,
 };
 use crate::rds::assembly::Assembly;
 use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX};
@@ -129,6 +129,9 @@ impl Node {
 
     fn learn(&mut self, at: u32, lane: usize, said: Announcement, in_map: bool, now: Time) {
         let lanes_here = self.config.lanes;
+        if let Some(lanes) = said.lanes.filter(|lanes| !(1..=LANES_MAX as u16).contains(lanes)) {
+            self.notice(at, Told::Announced, |address| Notice::Announced(address, lanes));
+        }
         let Some(peer) = self.peers.get_mut(&at) else { return };
         let before: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum();
         let Learnt { anew, paths } = peer.learn(said, lane, in_map, lanes_here, &mut self.freed);

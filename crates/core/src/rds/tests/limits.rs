@@ -1,7 +1,9 @@
 //! Bounds, and what a peer may do wrong.
 
+use std::time::Duration;
+
 use super::*;
-use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX};
+use crate::rds::header::{FLAG_AGAIN, FLAG_MAP, LANES_MAX, MESSAGE_BYTES_MAX, PROBE_PORT};
 use crate::rds::lane::ANSWERS_MAX;
 use crate::rds::node::{
     BindError, NotTaken, Notice, OVERRUN_BYTES, PARTIAL_BYTES_MAX, PEERS_MAX, SHUT_OUT, SendError,
@@ -113,7 +115,7 @@ fn what_was_not_acknowledged_is_sent_again_from_its_first_byte_with_its_number()
     node.wrote(connection, all + 48 + 1);
     node.acknowledged(connection, progress((count + all) as u64), now);
     node.closed(connection, now);
-    now = now.after(std::time::Duration::from_millis(2));
+    now = now.after(Duration::from_millis(2));
     node.tick(now);
     let again = requests(&mut node).into_iter().find_map(|request| match request {
         Request::Dial { connection, .. } => Some(connection),
@@ -511,5 +513,27 @@ proptest::proptest! {
         let report = node.report();
         proptest::prop_assert!(report.ports[0].queued_bytes < 200 * 250);
         proptest::prop_assert!(report.peers[0].lanes.len() <= 8);
+    }
+}
+
+#[test]
+fn lanes_that_cannot_be_and_a_window_that_is_full_for_long_are_said_once() {
+    let now = Time::ZERO;
+    for (lanes, paths) in [(0, 1), (99, 8)] {
+        let (mut node, connection, _) = dialled(now);
+        node.received(connection, &kernel_map(), now);
+        requests(&mut node);
+        for sequence in 1..3 {
+            node.received(connection, &probe(sequence, 0, PROBE_PORT, &[5, 0, lanes]), now);
+        }
+        let said = Notice::Announced(address(LARGE), lanes.into());
+        assert_eq!(notices(&mut node), [said]);
+        assert_eq!(node.report().peers[0].paths, paths);
+        for seconds in [9, 10, 11] {
+            let held_by_peer = Duration::from_secs(seconds);
+            node.acknowledged(connection, Progress { held_by_peer, ..progress(0) }, now);
+            let said: &[Notice] = if seconds == 10 { &[Notice::Slow(address(LARGE))] } else { &[] };
+            assert_eq!(notices(&mut node), said);
+        }
     }
 }
