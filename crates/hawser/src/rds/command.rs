@@ -1,5 +1,6 @@
 //! The command line of `hawser rds`.
 
+use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -212,8 +213,16 @@ impl Transport {
                 "RDS on {address}: give one of this machine's addresses, the one that peers know it by"
             ));
         }
-        Endpoint::open(self.options(address))
-            .map_err(|error| format!("RDS on {address}, TCP port {}: {error}", self.tcp_port))
+        Endpoint::open(self.options(address)).map_err(|error| {
+            let what = match error.kind() {
+                io::ErrorKind::AddrInUse => {
+                    ": a proxy or ping of this address has it, or the kernel's module (rds_tcp)"
+                }
+                io::ErrorKind::AddrNotAvailable => ": it is no address of this machine",
+                _ => "",
+            };
+            format!("RDS on {address}, TCP port {}: {error}{what}", self.tcp_port)
+        })
     }
 }
 
@@ -296,6 +305,9 @@ fn stress_(arguments: &Stress) -> Result<ExitCode, String> {
         lanes: arguments.transport.lanes,
         buffer_bytes: arguments.transport.buffer,
     };
+    if let Err(wrong) = stress::check(&plan) {
+        return Ok(failed(2, &wrong));
+    }
     stress::active(find(to)?, arguments.receive, plan, arguments.connect_retries, &show)?;
     Ok(ExitCode::SUCCESS)
 }

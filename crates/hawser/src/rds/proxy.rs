@@ -345,9 +345,9 @@ impl Proxy {
             [b's', part @ ..] | [b'S', _, _, part @ ..]
                 if client.parts.len() + part.len() > MESSAGE_BYTES_MAX + HEAD =>
             {
+                client.parts = Vec::new();
+                client.skips = message[0] == b's';
                 self.answer(token, error_message(TOO_LONG, "a datagram has 1 MiB at most"));
-                let _ = self.give(token);
-                return Err(End::Wrong);
             }
             [b's', part @ ..] => client.parts.extend_from_slice(part),
             [b'S', high, low, rest @ ..] if rest.len() >= 16 => {

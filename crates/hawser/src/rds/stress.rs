@@ -43,6 +43,8 @@ const ANSWER: u8 = 2;
 
 /// All tasks are there after this, and the first figures count after as much again.
 const BEGIN: Duration = Duration::from_secs(2);
+/// How long the other end may take to say what comes next.
+const SAYS_AFTER: Duration = Duration::from_secs(20);
 const SECOND: Duration = Duration::from_secs(1);
 /// Control connections are tried for so long: the other end may be starting.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
@@ -173,7 +175,7 @@ pub fn passive(address: Option<IpAddr>, port: u16, show: &Show) -> Result<(), St
     drop(listener);
     let here = control.local_addr().map_err(failed)?.ip().to_canonical();
     print(&format!("accepted connection from {from} on {here}:{port}\n"));
-    let mut reader = BufReader::new(control.try_clone().map_err(failed)?);
+    let mut reader = reader(&control).map_err(failed)?;
     let plan: Plan = serde_json::from_str(&line(&mut reader)?)
         .map_err(|error| format!("the other end's plan: {error}"))?;
     check(&plan)?;
@@ -194,7 +196,6 @@ pub fn active(
     retries: u32,
     show: &Show,
 ) -> Result<(), String> {
-    check(&plan)?;
     if show.params {
         print(&params(&plan));
     }
@@ -204,7 +205,7 @@ pub fn active(
     }
     let control = connect(from, there, retries).map_err(|error| format!("{there}: {error}"))?;
     let here = control.local_addr().map_err(|error| error.to_string())?.ip().to_canonical();
-    let mut reader = BufReader::new(control.try_clone().map_err(|error| error.to_string())?);
+    let mut reader = reader(&control).map_err(|error| error.to_string())?;
     let run = Run::new(plan, here, to, true)?;
     say(&control, &serde_json::to_string(&run.plan).map_err(|error| error.to_string())?)?;
     expect(&mut reader, "ready")?;
@@ -246,6 +247,12 @@ fn connect(from: Option<IpAddr>, to: SocketAddr, retries: u32) -> io::Result<Tcp
     }
 }
 
+/// An end that says nothing is not waited for.
+fn reader(control: &TcpStream) -> io::Result<BufReader<TcpStream>> {
+    control.set_read_timeout(Some(SAYS_AFTER))?;
+    Ok(BufReader::new(control.try_clone()?))
+}
+
 fn say(mut control: &TcpStream, line: &str) -> Result<(), String> {
     control
         .write_all(format!("{line}\n").as_bytes())
@@ -254,10 +261,17 @@ fn say(mut control: &TcpStream, line: &str) -> Result<(), String> {
 
 fn line(reader: &mut BufReader<TcpStream>) -> Result<String, String> {
     let mut line = String::new();
-    io::Read::take(reader, LINE_MAX)
-        .read_line(&mut line)
-        .map_err(|error| format!("the other end: {error}"))?;
-    if line.ends_with('\n') { Ok(line) } else { Err("the other end has left".to_owned()) }
+    io::Read::take(reader, LINE_MAX).read_line(&mut line).map_err(|error| match error.kind() {
+        io::ErrorKind::WouldBlock => {
+            format!("the other end has said nothing for {} s", SAYS_AFTER.as_secs())
+        }
+        _ => format!("the other end: {error}"),
+    })?;
+    if line.ends_with('\n') {
+        Ok(line)
+    } else {
+        Err("the other end has left: what it has printed says why".to_owned())
+    }
 }
 
 fn expect(reader: &mut BufReader<TcpStream>, word: &str) -> Result<(), String> {
@@ -266,21 +280,33 @@ fn expect(reader: &mut BufReader<TcpStream>, word: &str) -> Result<(), String> {
 }
 
 /// A plan from the network is checked as one from the command line is.
-fn check(plan: &Plan) -> Result<(), String> {
+///
+/// # Errors
+/// What it says that cannot be.
+pub fn check(plan: &Plan) -> Result<(), String> {
     let size = MESSAGE_BYTES_MIN..=1 << 20;
     if !size.contains(&plan.request_bytes) || !size.contains(&plan.answer_bytes) {
-        return Err(format!("messages have {MESSAGE_BYTES_MIN} bytes to 1 MiB"));
+        return Err(format!(
+            "requests (-q) and answers (-a) have {MESSAGE_BYTES_MIN} bytes to 1 MiB, and these have \
+             {} and {}",
+            plan.request_bytes, plan.answer_bytes
+        ));
     }
     if plan.tasks == 0 || plan.tasks > TASKS_MAX || plan.port.checked_add(plan.tasks).is_none() {
         return Err(format!(
-            "there are 1 to {TASKS_MAX} tasks, with the ports after the given one"
+            "tasks (-t) are 1 to {TASKS_MAX}, each with a port after the one that -p gives: {} after \
+             {} are too many, or none",
+            plan.tasks, plan.port
         ));
     }
     if ![1, 2, 4, 8].contains(&plan.lanes) || plan.depth == 0 || plan.depth > 100_000 {
-        return Err("lanes are 1, 2, 4 or 8; the depth is 1 to 100000".to_owned());
+        return Err(format!(
+            "--lanes is 1, 2, 4 or 8, and the depth (-d) 1 to 100000: these are {} and {}",
+            plan.lanes, plan.depth
+        ));
     }
     if !(1 << 20..=1 << 30).contains(&plan.buffer_bytes) {
-        return Err("buffers have 1 MiB to 1 GiB".to_owned());
+        return Err(format!("--buffer is 1M to 1G here, and this is {} bytes", plan.buffer_bytes));
     }
     Ok(())
 }
