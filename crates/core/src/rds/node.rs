@@ -207,9 +207,9 @@ impl fmt::Display for Notice {
             ),
             Self::Refused(from, lane) => write!(
                 f,
-                "{from} resets each connection of lane {lane}: its messages go by another lane. Linux \
-                 up to 6.18 does that where it has missed a reset; when both hosts are idle, loading \
-                 rds_tcp anew there mends it"
+                "{from} resets each connection of lane {lane}, whose messages go by another lane now. \
+                 Linux up to 6.18 does that where it has missed a reset. To mend it, unload rds_tcp \
+                 there and load it again"
             ),
             Self::Unreachable(to, why) => write!(f, "{to} cannot be reached: {why}"),
             Self::Announced(from, lanes) => write!(
