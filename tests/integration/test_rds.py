@@ -201,13 +201,15 @@ def test_what_a_program_may_not_say_is_answered(env):
 def test_a_port_whose_program_has_gone_can_be_taken_though_its_last_datagrams_cannot_be_sent(env):
     gone = ("127.0.0.222", 9)
     with two_hosts() as (small, large), large.program(6000) as receiver:
+        def end_while_one_waits(port):
+            first = small.program(port)
+            first.socket.settimeout(1)
+            with contextlib.suppress(TimeoutError):
+                while True:
+                    first.send(gone, bytes(30_000))
+            first.socket.close()
         # Its last datagram waits, for the host does not answer.
-        first = small.program(5555)
-        first.socket.settimeout(1)
-        with contextlib.suppress(TimeoutError):
-            while True:
-                first.send(gone, bytes(30_000))
-        first.socket.close()
+        end_while_one_waits(5555)
         until(lambda: "cannot be reached" in small.logged(), "why is said", 10)
         with small.program(5555) as second:
             second.send(receiver, b"to a host that is there")
@@ -224,12 +226,7 @@ def test_a_port_whose_program_has_gone_can_be_taken_though_its_last_datagrams_ca
                 second.send(receiver, bytes(30_000))
                 equal(len(receiver.receive()[1]), 30_000)
         # Nobody asks for the port: it is free after a while all the same.
-        first = small.program(5557)
-        first.socket.settimeout(1)
-        with contextlib.suppress(TimeoutError):
-            while True:
-                first.send(gone, bytes(30_000))
-        first.socket.close()
+        end_while_one_waits(5557)
         until(lambda: 5557 not in [port["port"] for port in small.info()["ports"]], "its port is free", 15)
         equal(small.logged().count("cannot be reached"), 1, "once")
 

@@ -90,6 +90,20 @@ fn alone() -> (Node, IpAddr) {
     (Node::new(config), address(LARGE))
 }
 
+/// So much time that the peer, which does not answer, is given up.
+fn give_up(node: &mut Node, since: Time) {
+    let mut now = since;
+    while now < since.after(GIVE_UP + GIVE_UP) {
+        now = now.after(std::time::Duration::from_millis(500));
+        node.tick(now);
+        for request in requests(node) {
+            if let Request::Dial { connection, .. } = request {
+                node.failed(connection, now);
+            }
+        }
+    }
+}
+
 #[test]
 fn what_ports_leave_behind_is_bounded() {
     let (mut node, gone) = alone();
@@ -107,16 +121,7 @@ fn what_ports_leave_behind_is_bounded() {
     assert!((LEAVING_BYTES_MAX / 2..LEAVING_BYTES_MAX + 1000).contains(&bytes), "{bytes}");
     assert!(report.totals.left_behind > 100, "{}", report.totals.left_behind);
     // After a while nothing of it is kept, and what the port that is there has sent is.
-    let mut now = at_ms(200);
-    while now < at_ms(200).after(GIVE_UP + GIVE_UP) {
-        now = now.after(std::time::Duration::from_millis(500));
-        node.tick(now);
-        for request in requests(&mut node) {
-            if let Request::Dial { connection, .. } = request {
-                node.failed(connection, now);
-            }
-        }
-    }
+    give_up(&mut node, at_ms(200));
     assert_eq!((node.leaving_bytes(), queued(&node)), (0, 2));
 }
 
@@ -183,16 +188,7 @@ fn a_port_that_is_taken_again_waits_for_nothing_of_its_last_owner_s() {
     node.bind(4000).unwrap();
     node.send(4000, (gone, 9), b"x", Time::ZERO).unwrap();
     // What the last owner has sent is dropped after a while, and what this one has sent is not.
-    let mut now = Time::ZERO;
-    while now < Time::ZERO.after(GIVE_UP + GIVE_UP) {
-        now = now.after(std::time::Duration::from_millis(500));
-        node.tick(now);
-        for request in requests(&mut node) {
-            if let Request::Dial { connection, .. } = request {
-                node.failed(connection, now);
-            }
-        }
-    }
+    give_up(&mut node, Time::ZERO);
     assert_eq!((node.leaving_bytes(), queued(&node)), (0, 1));
     assert_eq!(node.report().ports[0].sent_bytes, 1 + HEADER_BYTES);
 }

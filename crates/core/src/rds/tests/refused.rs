@@ -54,15 +54,21 @@ impl Kernel {
     }
 }
 
+/// A node with two ports for each lane, and a kernel with eight lanes that takes so many.
+fn with_eight(most: usize, now: &mut Time) -> (Node, Kernel, Vec<u16>) {
+    let (mut node, first, _) = dialled(*now);
+    node.received(first, &kernel_map(), *now);
+    node.received(first, &probe(1, 0, PROBE_PORT, &[5, 0, 8]), *now);
+    let ports = (0..2 * LANES_MAX).map(|_| node.bind(0).unwrap()).collect();
+    let mut kernel = Kernel { taken: vec![first], most, notices: Vec::new() };
+    kernel.pass(&mut node, now, Duration::from_secs(2));
+    (node, kernel, ports)
+}
+
 #[test]
 fn messages_of_a_lane_that_is_refused_go_by_another_in_their_order_until_it_is_taken() {
     let mut now = Time::ZERO;
-    let (mut node, first, _) = dialled(now);
-    node.received(first, &kernel_map(), now);
-    node.received(first, &probe(1, 0, PROBE_PORT, &[5, 0, 8]), now);
-    let mut kernel = Kernel { taken: vec![first], most: LANES_MAX - 1, notices: Vec::new() };
-    let ports: Vec<u16> = (0..2 * LANES_MAX).map(|_| node.bind(0).unwrap()).collect();
-    kernel.pass(&mut node, &mut now, Duration::from_secs(2));
+    let (mut node, mut kernel, ports) = with_eight(LANES_MAX - 1, &mut now);
     assert_eq!(kernel.taken.len(), LANES_MAX - 1);
     kernel.read(&mut node, now);
 
@@ -113,13 +119,8 @@ fn node_ports(got: &[(u16, u8)]) -> std::collections::BTreeSet<u16> {
 #[test]
 fn what_a_connection_has_seen_of_it_goes_by_the_other_too() {
     let mut now = Time::ZERO;
-    let (mut node, first, _) = dialled(now);
-    node.received(first, &kernel_map(), now);
-    node.received(first, &probe(1, 0, PROBE_PORT, &[5, 0, 8]), now);
-    let mut kernel = Kernel { taken: vec![first], most: LANES_MAX, notices: Vec::new() };
-    kernel.pass(&mut node, &mut now, Duration::from_secs(2));
+    let (mut node, mut kernel, ports) = with_eight(LANES_MAX, &mut now);
     kernel.read(&mut node, now);
-    let ports: Vec<u16> = (0..2 * LANES_MAX).map(|_| node.bind(0).unwrap()).collect();
     for port in &ports {
         node.send(*port, (address(LARGE), 9), &[1], now).unwrap();
     }
