@@ -255,7 +255,7 @@ def main():
     options.add_argument("--jobs", type=int, default=1, metavar="N", help="modules that run at the same time")
     options.add_argument("--no-skips", action="store_true", help="a test that is skipped is a failure, and so is that there is none")
     options.add_argument("--another-server", action="store_true",
-                         help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS")
+                         help="for a second version of the server: without the modules that say SAME_FOR_ALL_SERVERS, and the tests that say ONCE")
     chosen = options.parse_args()
 
     modules = collect(chosen.k)
@@ -263,6 +263,8 @@ def main():
         same = [module.__name__.split(".")[-1] for module, _ in modules if getattr(module, "SAME_FOR_ALL_SERVERS", False)]
         print(f"left out, for they do not depend on the server's version: {', '.join(same)}")
         modules = [(module, tests) for module, tests in modules if not getattr(module, "SAME_FOR_ALL_SERVERS", False)]
+        once = lambda module, name: name.startswith(getattr(module, "ONCE", ()))  # noqa: E731
+        modules = [(module, [test for test in tests if not once(module, test.__name__)]) for module, tests in modules]
     with_drivers = chosen.drivers or os.environ.get("ALL") == "1"
     programs = [program for program in drivers.ALL if not chosen.k or any(k in f"driver.{program.name}" for k in chosen.k)]
     if chosen.list:
