@@ -374,7 +374,6 @@ impl Run {
         let plan = self.plan.clone();
         let mut table = Table::new(show, &plan, self.counts);
         let over = table.first.after(Duration::from_secs(plan.seconds.into()));
-        let is_over = |now: Time| active && plan.seconds > 0 && now >= over;
         loop {
             self.work_until(now().after(SECOND), true, &mut gone)?;
             // A second in which the other end has stopped is none.
@@ -382,7 +381,7 @@ impl Run {
                 break;
             }
             table.sample(self.counts);
-            if is_over(now()) {
+            if active && plan.seconds > 0 && now() >= over {
                 break;
             }
         }

@@ -262,6 +262,12 @@ fn count(a: &mut Assembly, at: Register, place: i16) {
     a.store(at, place, R1);
 }
 
+/// Whether the socket whose entry is built comes back after a short read.
+fn note_comes_back(a: &mut Assembly, comes_back: i32) {
+    a.set(R1, comes_back);
+    a.store(R10, ENTRY + COMES_BACK, R1);
+}
+
 /// Takes connections in and out.
 pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Vec<Instruction>> {
     let mut a = Assembly::default();
@@ -287,8 +293,7 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     a.copy(R1, R6);
     a.call(GET_SOCKET_COOKIE);
     a.copy(R9, R0);
-    a.set(R1, 0);
-    a.store(R10, ENTRY + COMES_BACK, R1);
+    note_comes_back(&mut a, 0);
     a.if_equal_32(R8, PASSIVE_ESTABLISHED, passive);
     only_without_waiting(&mut a, kernel, R7, out);
     if scope == Scope::Wanted {
@@ -301,8 +306,7 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
         call_with_key(&mut a, maps.wanted, WANTED, MAP_DELETE_ELEM);
         a.unless_equal(R0, 0, out);
         // Who names a socket or a port is a pooler, which reads until there is nothing.
-        a.set(R1, 1);
-        a.store(R10, ENTRY + COMES_BACK, R1);
+        note_comes_back(&mut a, 1);
     }
     a.go(join);
     // The end that connects has been asked before: without it, this one is of no use here.
@@ -313,8 +317,7 @@ pub(super) fn operations(kernel: &Kernel, maps: Maps, scope: Scope) -> Option<Ve
     if scope == Scope::Wanted {
         look_up_port(&mut a, maps, PORT_HERE);
         a.if_equal(R0, 0, join);
-        a.set(R1, 1);
-        a.store(R10, ENTRY + COMES_BACK, R1);
+        note_comes_back(&mut a, 1);
     }
     a.put(join);
     a.copy(R1, R6);

@@ -1,7 +1,6 @@
 //! What a node does with what such ports have queued.
 
 use super::LEAVING_BYTES_MAX;
-use crate::rds::lane::is_of_no_port;
 use crate::rds::node::{GIVE_UP, Node};
 use crate::time::Time;
 
@@ -34,9 +33,7 @@ impl Node {
             return;
         }
         for lane in peer.lanes.iter_mut().filter(|lane| !lane.is_empty()) {
-            lane.drop_queued(&mut self.freed, |sent| {
-                sent.from == 0 || (!is_of_no_port(sent.from) && sent.left)
-            });
+            lane.drop_queued(&mut self.freed, |sent| sent.from == 0 || sent.left);
         }
         let of_ports = self.freed.iter().filter(|(sent, _)| sent.from != 0).count();
         self.totals.left_behind += of_ports as u64;
