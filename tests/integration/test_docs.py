@@ -38,7 +38,7 @@ def test_names_of_settings_are_those_of_the_reference(env):
 def test_settings_without_an_equivalent_become_comments(env):
     table = rows(section(page("from-pgbouncer.md"), "Settings without an equivalent"))
     names = [name for row in table for name in re.findall("`([^`]+)`", row[0])]
-    assert len(names) > 20, names
+    assert names, "no setting in the table"
     ini = pathlib.Path(env.directory) / "without.ini"
     ini.write_text("[databases]\na = host=h\n[pgbouncer]\nauth_file = u\n" + "".join(f"{name} = 1\n" for name in names))
     done = subprocess.run([binary(), "import", str(ini)], capture_output=True, text=True)

@@ -26,6 +26,8 @@ const BYTES_MAX: usize = 4 * 1024;
 
 /// Then the proxy has given back what it does not need.
 const QUIET: Duration = Duration::from_secs(6);
+/// The same on a busy host, where the last lanes may still be pinging.
+const GIVEN_BACK: Duration = Duration::from_secs(30);
 
 /// The proxy, ended with the test.
 struct Proxy(Child, PathBuf);
@@ -127,10 +129,16 @@ fn an_idle_peer_takes_less_than_4_kib_of_resident_memory() {
         }
         // It holds the peers in memory as text for a moment.
         proxy.answers_info();
-        turn(&mut peers, QUIET);
-        let each =
-            proxy.anonymous().saturating_sub(before) / (usize::from(GROUP) * usize::from(GROUPS));
-        println!("{address}: {each} bytes");
+        let end = Instant::now() + GIVEN_BACK;
+        let each = loop {
+            turn(&mut peers, QUIET);
+            let taken = proxy.anonymous().saturating_sub(before);
+            let each = taken / (usize::from(GROUP) * usize::from(GROUPS));
+            println!("{address}: {each} bytes");
+            if each < BYTES_MAX || Instant::now() > end {
+                break each;
+            }
+        };
         assert!(each < BYTES_MAX, "{each} bytes for each idle peer of a proxy at {address}");
     }
 }
