@@ -119,6 +119,26 @@ def test_ones_own_come_ahead_of_ready_for_query_and_bear_ones_own_process_id(env
     assert payload == "five" and process != client.pid, "another's are another's"
 
 
+def test_anothers_bear_the_process_id_by_which_that_knows_itself(env):
+    listener, senders = env.connect(), [env.connect() for _ in range(3)]
+    kept = env.connect(client_encoding="LATIN1")  # this one keeps its backend to listen
+    for client in (listener, kept):
+        client.execute("listen known")
+    ways = (
+        lambda sender: sender.execute("notify known, 'a'"),
+        lambda sender: sender.execute("begin; notify known, 'a'; select 1; commit"),
+        lambda sender: sender.execute("select pg_notify('known', 'a')"),
+        lambda sender: sender.execute("do $$ begin perform pg_notify('known', 'a'); end $$"),
+        lambda sender: sender.extended("notify known, 'a'"),
+        lambda sender: sender.extended("select pg_notify('known', 'a')"),
+    )
+    for number in range(3 * len(ways)):
+        sender = senders[number % 3]
+        ways[number // 3](sender)
+        for client in (listener, kept):
+            equal(heard(client), [(sender.pid, "known", "a")], f"way {number // 3}")
+
+
 def test_a_function_and_a_trigger_that_notify(env):
     client = env.connect()
     client.execute("create or replace function tell() returns trigger language plpgsql as "

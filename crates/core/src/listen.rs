@@ -45,6 +45,8 @@ pub use ticket::{Ask, Ticket};
 
 use std::sync::Arc;
 
+use crate::pool::Notifiers;
+use crate::time::Time;
 use crate::wire::error::ClientError;
 use crate::wire::{backend, build};
 
@@ -102,6 +104,15 @@ impl Notification {
     pub fn payload(&self) -> &[u8] {
         let start = crate::wire::frame::HEADER_BYTES + 4 + self.channel.as_bytes().len() + 1;
         self.message.get(start..self.message.len() - 1).unwrap_or_default()
+    }
+
+    /// The same, whose message has the process id by which the sender knows itself, if that is known.
+    #[must_use]
+    pub fn named(mut self, notifiers: &Notifiers, now: Time) -> Self {
+        if let Some(client) = notifiers.of(self.process, now) {
+            self.message = self.message_from(client);
+        }
+        self
     }
 
     /// The same message, from another process.

@@ -25,11 +25,13 @@
 
 mod asking;
 mod basis;
+mod database;
 pub(crate) mod description;
 mod left;
 mod lending;
 mod likeness;
 mod names;
+mod notifiers;
 mod parameters;
 mod pins;
 mod queue;
@@ -42,15 +44,17 @@ mod stats;
 
 pub use asking::{Asking, KEPT_MAX, KEPT_TRANSACTIONS_MAX, KEPT_WHILE_OTHERS_WAIT, TextClass};
 pub use basis::{BASES_MAX, Basis};
+pub use database::Database;
 pub use left::LeftServers;
 pub use lending::{Acquired, Limits, Pool, Released};
 pub use likeness::{Has, Wish};
 pub use names::CustomNames;
+pub use notifiers::Notifiers;
 pub use parameters::{Parameter, ServerParameters};
 pub use pins::{PinCount, Pinned};
 pub use queue::{SAME_MOMENT, Waiter};
 pub use reporting::{Reporting, ReportingCount};
-pub use schema::{Schema, SchemaEpoch};
+pub use schema::SchemaEpoch;
 pub use shared::{Fidelity, PoolSettings, SharedPool};
 pub use stats::{Counter, HISTOGRAM_BOUNDS_US, Histogram, ListenStats, LoopStats, PoolStats};
 

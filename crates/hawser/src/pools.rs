@@ -12,12 +12,12 @@
 
 pub mod census;
 mod checked;
+mod databases;
 pub mod enquiry;
 pub mod health;
 pub mod membership;
 pub mod open;
 pub mod place;
-mod schema;
 mod spare;
 mod strangers;
 pub mod upkeep;
@@ -333,7 +333,7 @@ pub struct Pools {
     /// What the texts of prepared statements take, in all pools.
     pub statement_memory: Arc<StatementMemory>,
     registry: Mutex<Registry>,
-    schemas: schema::Schemas,
+    databases: databases::Databases,
     /// Openings that wait for a place under the limits.
     queue: place::Queue,
     connectings: Mutex<Connectings>,
@@ -363,7 +363,7 @@ impl Pools {
             hash_key: random_u64(),
             statement_memory: Arc::new(StatementMemory::new(usize::MAX)),
             registry: Mutex::default(),
-            schemas: schema::Schemas::default(),
+            databases: databases::Databases::default(),
             queue: place::Queue::default(),
             connectings: Mutex::default(),
             next_pool: AtomicU32::new(1),
@@ -461,7 +461,7 @@ impl Pools {
             self.hash_key,
             self.statement_memory.clone(),
         );
-        let pool = pool.of_schema(self.schemas.of(&route));
+        let pool = pool.of_database(self.databases.of(&route));
         let pool = if key.shared { pool.shared_by_users() } else { pool };
         let entry = Arc::new(PoolEntry {
             pool: Arc::new(pool),

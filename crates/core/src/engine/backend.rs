@@ -6,7 +6,7 @@ mod parts;
 use std::sync::Arc;
 
 use self::parts::{AppliedSession, FromServer, Identity, Known, Lending, Ownership, PreparedThere};
-pub(super) use self::parts::{Reset, Tidying};
+pub(super) use self::parts::{Notifying, Reset, Tidying};
 use super::ahead::Ahead;
 use super::at_stake::AtStake;
 use super::census::functions::Functions;
@@ -141,6 +141,7 @@ impl<S: Socket> Backend<S> {
                 at_stake: AtStake::default(),
                 drawn: Drawn::default(),
                 notifies_unheard: false,
+                notifying: Notifying::No,
                 functions,
                 functions_serial,
                 session_report,

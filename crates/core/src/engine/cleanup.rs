@@ -7,7 +7,7 @@
 //! an end within `cancel_wait_timeout`, closes it (trap 21).
 
 use super::about::{ClientState, PoolMode};
-use super::backend::{Backend, Reset, Tidying};
+use super::backend::{Backend, Notifying, Reset, Tidying};
 use super::client::Client;
 use super::effects::{Effects, Resetting};
 use super::host::Host;
@@ -71,6 +71,9 @@ impl<S: Socket> Engine<S> {
     ) {
         debug_assert!(backend.is_at_rest(), "a backend is given back in the middle of something");
         backend.leave_client();
+        if std::mem::replace(&mut backend.known.notifying, Notifying::No) == Notifying::Noted {
+            backend.pool.notifiers().leaves(backend.process(), now);
+        }
         if let Some(reason) = self.unfit(&backend, now) {
             self.close_backend(host, backend, reason, now);
         } else if backend.requests.has_syncs_in_doubt() || backend.lending.reset_due != Reset::No {

@@ -76,6 +76,8 @@ pub struct Effects {
     /// It may show what is known of statements of PREPARE on that server connection alone: how often
     /// each was planned, and how.
     pub watches: bool,
+    /// It has a NOTIFY, or may call `pg_notify()`.
+    pub notifies: bool,
     /// What functions do may be something else after it.
     pub changes_catalog: bool,
     /// What statements mean may be something else after it.
@@ -180,6 +182,7 @@ impl Effects {
         executes_strings: false,
         sets_beside: false,
         watches: false,
+        notifies: false,
         changes_catalog: false,
         schema: SchemaChange::None,
         resets: Resetting::No,
@@ -195,6 +198,7 @@ impl Effects {
             && !self.rereads
             && !self.local_path
             && !self.changes_catalog
+            && !self.notifies
             && !self.executes_strings
             && self.schema == SchemaChange::None
             && self.resets == Resetting::No
@@ -251,6 +255,7 @@ impl Effects {
             executes_strings: true,
             sets_beside: true,
             watches: true,
+            notifies: false,
             changes_catalog: false,
             schema: SchemaChange::All,
             resets: Resetting::No,
@@ -305,6 +310,7 @@ impl Effects {
         effects.may_mention = false;
         effects.resets_by_null = false;
         effects.changes_catalog = false;
+        effects.notifies = false; // a trigger's would be taken for another client's
         if effects.is_none() {
             return Self::default();
         }
@@ -410,6 +416,7 @@ impl Effects {
             executes_strings: self.executes_strings || other.executes_strings,
             sets_beside: true,
             watches: true,
+            notifies: self.notifies || other.notifies,
             changes_catalog: self.changes_catalog || other.changes_catalog,
             schema: self.schema.max(other.schema),
             resets,
@@ -431,6 +438,7 @@ impl Effects {
             resets_by_parameter: findings.given,
             local_path: findings.local_path,
             changes_catalog: findings.changes_catalog,
+            notifies: findings.notifies,
             schema: if findings.unsure { SchemaChange::All } else { findings.schema },
             may_mention: findings.unsure
                 || findings.truncated

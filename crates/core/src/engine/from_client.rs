@@ -20,7 +20,7 @@ mod record_effects;
 use self::kinds::bad_length;
 use self::passage::Passage;
 use super::about::ClientState;
-use super::backend::Backend;
+use super::backend::{Backend, Notifying};
 use super::client::Client;
 use super::effects::Effects;
 use super::halt::Halt;
@@ -552,6 +552,10 @@ impl<S: Socket> Engine<S> {
         let result = turn.open(now).and_then(|()| turn.message());
         self.next_serial = if self.next_serial == u32::MAX { 1 } else { self.next_serial + 1 };
         backend.to_server.measure(header.total(), now);
+        if backend.known.notifying == Notifying::Due {
+            backend.known.notifying = Notifying::Noted;
+            view.pool.notifiers().notifies(backend.process(), process, now);
+        }
         client.backend = Some(backend);
         let wants_vacancy =
             client.pending_session.as_ref().is_some_and(|extra| extra.vacancy.is_some());

@@ -51,7 +51,7 @@ impl SchemaEpoch {
 
 /// The schema of one database.
 #[derive(Debug)]
-pub struct Schema {
+pub(super) struct Schema {
     epoch: AtomicU64,
     /// When the current period began, in microseconds.
     since: AtomicU64,
@@ -66,12 +66,12 @@ impl Default for Schema {
 impl Schema {
     /// The current epoch.
     #[inline]
-    pub fn epoch(&self) -> SchemaEpoch {
+    pub(super) fn epoch(&self) -> SchemaEpoch {
         SchemaEpoch(self.epoch.load(Ordering::Acquire))
     }
 
     /// The same; a new period begins first where this one has lasted for `period`.
-    pub fn epoch_at(&self, now: Time, period: Duration) -> SchemaEpoch {
+    pub(super) fn epoch_at(&self, now: Time, period: Duration) -> SchemaEpoch {
         let since = self.since.load(Ordering::Acquire);
         let over = now.since(Time::from_micros(since)) >= period;
         // Of several loops that find it over, one begins the next.
@@ -87,7 +87,7 @@ impl Schema {
     }
 
     /// The schema has changed, or may have.
-    pub fn changed(&self) {
+    pub(super) fn changed(&self) {
         self.epoch.fetch_add(1 << PERIOD_BITS, Ordering::AcqRel);
     }
 }

@@ -10,13 +10,15 @@ use std::time::Duration;
 
 use super::asking::Asking;
 use super::basis::{Bases, Basis};
+use super::database::Database;
 use super::left::LeftServers;
 use super::lending::{Limits, Pool};
 use super::names::{CustomNames, KnownNames};
+use super::notifiers::Notifiers;
 use super::parameters::ServerParameters;
 use super::pins::PinCount;
 use super::reporting::ReportingCount;
-use super::schema::{Schema, SchemaEpoch};
+use super::schema::SchemaEpoch;
 use super::setters::Setters;
 use super::statement::{Statement, StatementMemory, StatementTable};
 use super::stats::PoolStats;
@@ -151,8 +153,8 @@ pub struct SharedPool<B> {
     pub stats: PoolStats,
     /// Prepared statements that its clients share.
     pub statements: StatementTable,
-    /// The schema of its database, as all pools of that share it.
-    schema: Arc<Schema>,
+    /// What all pools of its database know of it.
+    database_known: Arc<Database>,
     parse_max_age_us: AtomicU64,
     /// Backends that its clients keep between transactions.
     pub pins: PinCount,
@@ -223,7 +225,7 @@ impl<B> SharedPool<B> {
             user: user.to_owned(),
             stats: PoolStats::new(loops),
             statements,
-            schema: Arc::default(),
+            database_known: Arc::default(),
             parse_max_age_us: AtomicU64::new(micros_of(settings.parse_max_age)),
             pins: PinCount::default(),
             reporting: ReportingCount::default(),
@@ -255,29 +257,34 @@ impl<B> SharedPool<B> {
         self
     }
 
-    /// The same pool of a database whose other pools know its schema, too.
+    /// The same pool of a database that has other pools, too.
     #[must_use]
-    pub fn of_schema(mut self, schema: Arc<Schema>) -> Self {
-        self.schema = schema;
+    pub fn of_database(mut self, database: Arc<Database>) -> Self {
+        self.database_known = database;
         self
+    }
+
+    /// Who has notified in its database.
+    pub fn notifiers(&self) -> &Notifiers {
+        &self.database_known.notifiers
     }
 
     /// What is known of its database's schema is of this epoch.
     #[inline]
     pub fn schema_epoch(&self) -> SchemaEpoch {
-        self.schema.epoch()
+        self.database_known.schema.epoch()
     }
 
     /// The same for a client that parses now.
     #[inline]
     pub fn schema_epoch_at(&self, now: Time) -> SchemaEpoch {
         let age = Duration::from_micros(self.parse_max_age_us.load(Ordering::Relaxed));
-        self.schema.epoch_at(now, age)
+        self.database_known.schema.epoch_at(now, age)
     }
 
     /// Its database's schema has changed, or may have.
     pub fn schema_changed(&self) {
-        self.schema.changed();
+        self.database_known.schema.changed();
     }
 
     /// Whether its backends are handed over to clients of many users.

@@ -80,7 +80,7 @@ fn decides_reading(name: &[u8]) -> bool {
     name == STRINGS || name == ENCODING
 }
 
-/// Whose statements may mean something else after a text: see [`crate::pool::Schema`].
+/// Whose statements may mean something else after a text: see [`crate::pool::SchemaEpoch`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub enum SchemaChange {
     /// It changes no object that a statement may name.
@@ -134,6 +134,8 @@ pub struct Findings {
     pub truncated: bool,
     /// It has a statement that may make, change or drop a function, or what calls one.
     pub changes_catalog: bool,
+    /// It has a NOTIFY, or may call `pg_notify()`.
+    pub notifies: bool,
     /// It may change what statements mean.
     pub schema: SchemaChange,
     /// Of a function's source: it executes a text of which not even the beginning stands in it.
@@ -451,6 +453,7 @@ impl Finder {
             _ => false,
         };
         self.found.changes_catalog |= matches!(self.first, Word::Create | Word::Alter | Word::Drop);
+        self.found.notifies |= matches!(&verb, Verb::Notify(_));
         self.found.schema = self.found.schema.max(self.schema_change(&verb));
         self.found.local_path |= matches!(
             &verb,
@@ -519,6 +522,7 @@ impl Finder {
             Word::SetConfig => self.begin_set_config(),
             Word::Update => self.update_seen = true,
             Word::Settings => self.settings(),
+            Word::PgNotify => self.found.notifies = true,
             Word::Execute => {
                 let nested = self.first == Word::Explain
                     || (self.first == Word::Create && self.previous == Word::As);
@@ -735,6 +739,7 @@ impl Finder {
                 Word::Set | Word::Reset | Word::SetConfig => self.any_setting(),
                 Word::Update => self.update_seen = true,
                 Word::Settings => self.settings(),
+                Word::PgNotify => self.found.notifies = true,
                 Word::Temporary => self.flag(Part::TemporaryObject),
                 Word::Listen => self.flag(Part::Listen),
                 // DEALLOCATE ALL takes the shared statements of others away as well.

@@ -54,6 +54,17 @@ pub(in crate::engine) enum Reset {
     All,
 }
 
+/// Whether a client notifies by its backend, and others are to know by its process id that it is this client.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(in crate::engine) enum Notifying {
+    /// Not by its own texts.
+    No,
+    /// A text that may do so is at hand.
+    Due,
+    /// It is noted ([`crate::pool::Notifiers`]).
+    Noted,
+}
+
 /// Which connection it is, and where it is registered.
 pub(in crate::engine) struct Identity {
     pub(super) id: BackendId,
@@ -225,6 +236,8 @@ pub(in crate::engine) struct Known {
     /// A transaction has ended on it since all that was notified before had been heard: what comes
     /// from it may be another client's.
     pub(in crate::engine) notifies_unheard: bool,
+    /// Whether its client notifies by it.
+    pub(in crate::engine) notifying: Notifying,
     /// Functions that do something to sessions, if there are any, and which version of these.
     pub(in crate::engine) functions: Option<Box<Functions>>,
     pub(in crate::engine) functions_serial: u32,

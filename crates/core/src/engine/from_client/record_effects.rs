@@ -1,6 +1,6 @@
 //! What a client's statements do to the books kept of its session, as they are sent.
 
-use crate::engine::backend::{Backend, Reset};
+use crate::engine::backend::{Backend, Notifying, Reset};
 use crate::engine::client::Client;
 use crate::engine::drawn::Last;
 use crate::engine::effects::{Effects, IN_DOUBT, Resetting, Unusual};
@@ -51,6 +51,9 @@ impl<S: Socket> Client<S> {
         self.note_resets_within(backend, &effects.resets);
         if self.is_session_mode() {
             return self.record_in_session_mode(backend, effects, restored);
+        }
+        if effects.notifies {
+            backend.known.notifying = Notifying::Due;
         }
         self.record_pins(backend, effects);
         // What a server reports is known from it.

@@ -33,7 +33,7 @@ impl<S: Socket> Relay<'_, S> {
     ) -> Result<Fate, &'static str> {
         if matches!(message, kind::PARAMETER_STATUS | kind::NOTICE | kind::NOTIFICATION) {
             self.give_own_answers(run, at);
-            return self.at_any_time(message, body, run, at, relayed);
+            return self.at_any_time(message, body, run, at, now, relayed);
         }
         let front = self.backend.requests.front();
         if front.is_some_and(|e| e.is_answered_here() || matches!(e, Request::CopyInput { .. })) {
@@ -91,6 +91,7 @@ impl<S: Socket> Relay<'_, S> {
         body: &[u8],
         run: &mut usize,
         at: usize,
+        now: Time,
         relayed: &mut Relayed,
     ) -> Result<Fate, &'static str> {
         if message == kind::PARAMETER_STATUS {
@@ -104,21 +105,30 @@ impl<S: Socket> Relay<'_, S> {
             let ours = self.backend.requests.front().is_some_and(Request::is_injected);
             return Ok(if ours { Fate::Skip } else { Fate::Pass });
         }
+        Ok(self.notification(body, now, relayed))
+    }
+
+    /// A notification on the client's own server connection.
+    fn notification(&mut self, body: &[u8], now: Time, relayed: &Relayed) -> Fate {
         let process = self.backend.process();
-        let Some(client) = &mut self.client else { return Ok(Fate::Skip) };
-        if client.is_session_mode() {
-            return Ok(Fate::Pass);
+        let Some(client) = &mut self.client else { return Fate::Skip };
+        let named = || {
+            let notification = Notification::read(body)?;
+            Some(notification.named(self.backend.pool.notifiers(), now))
+        };
+        if !client.is_session_mode()
+            && (client.overhears(named, process) || !client.pins.contains(Part::Listen))
+        {
+            return Fate::Skip;
         }
-        if client.overhears(body, process) || !client.pins.contains(Part::Listen) {
-            return Ok(Fate::Skip);
-        }
-        // Its own are known to it by the process id that it was given.
-        Ok(match Notification::read(body) {
-            Some(own) if own.process == process && relayed.whole => {
+        // Each client is known by the process id that it was given.
+        match named().filter(|_| relayed.whole) {
+            Some(own) if own.process == process => {
                 Fate::Replace(own.message_from(self.own_process).as_ref().into())
             }
-            _ => Fate::Pass,
-        })
+            Some(anothers) => Fate::Replace(anothers.message.as_ref().into()),
+            None => Fate::Pass,
+        }
     }
 
     /// A message while nothing is outstanding.

@@ -214,7 +214,7 @@ impl<S: Socket> Engine<S> {
                 }
                 Heard::Notified(one) => {
                     pool.stats.listen.heard.add(1);
-                    let one = std::sync::Arc::new(one);
+                    let one = std::sync::Arc::new(one.named(pool.notifiers(), now));
                     for to in hub.hub.loops(&one.channel) {
                         host.send(to, tell(FromHub::Notified(one.clone())));
                     }

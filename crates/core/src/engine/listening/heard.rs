@@ -18,19 +18,22 @@ use crate::wire::error::{ClientError, SqlState};
 
 impl<S: Socket> Client<S> {
     /// Its backend has heard a notification. Whether that is for the books, not for the client.
-    pub(in crate::engine) fn overhears(&mut self, body: &[u8], process: u32) -> bool {
+    pub(in crate::engine) fn overhears(
+        &mut self,
+        notification: impl FnOnce() -> Option<Notification>,
+        process: u32,
+    ) -> bool {
         let keeps_natively = self.pins.contains(Part::Listen);
         let Some(listening) = self.listening() else { return false };
         if matches!(listening.stage, Stage::Returning { .. }) {
-            if let Some(notification) = Notification::read(body) {
+            if let Some(notification) = notification() {
                 listening.overhear_returning(notification, process);
             }
             return true;
         }
         if keeps_natively {
             // Of a channel that it has here it hears here.
-            return Notification::read(body)
-                .is_some_and(|of| listening.channels.contains(&of.channel));
+            return notification().is_some_and(|of| listening.channels.contains(&of.channel));
         }
         let hears = match listening.stage {
             Stage::AtRest | Stage::Ahead => !listening.pending.is_empty(),
@@ -38,7 +41,10 @@ impl<S: Socket> Client<S> {
             Stage::Leaving { .. } => !listening.joining.is_empty() && !listening.overheard_all,
             Stage::Cleaning | Stage::Fencing | Stage::TakingOver | Stage::Returning { .. } => false,
         };
-        let Some(notification) = Notification::read(body).filter(|_| hears) else { return true };
+        if !hears {
+            return true;
+        }
+        let Some(notification) = notification() else { return true };
         let is_marker = !listening.joining.contains(&notification.channel)
             && notification.process == process
             && Ticket::read(notification.payload())

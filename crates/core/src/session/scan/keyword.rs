@@ -46,6 +46,8 @@ pub(super) enum Word {
     Local,
     Merge,
     Notify,
+    /// The function that does the same as NOTIFY.
+    PgNotify,
     /// Begins a statement that changes objects, permissions or comments.
     OtherDdl,
     Prepare,
@@ -102,7 +104,7 @@ const fn ends(text: &'static str, part: Part) -> Keyword {
     Keyword { text: text.as_bytes(), word: Word::Ends, parts: PartSet::of(&[part]) }
 }
 
-const KEYWORDS: [Keyword; 105] = [
+const KEYWORDS: [Keyword; 106] = [
     word("abort", Word::Abort),
     word("alter", Word::Alter),
     word("as", Word::As),
@@ -167,6 +169,7 @@ const KEYWORDS: [Keyword; 105] = [
     word("with", Word::With),
     // Functions and views of the server.
     word("pg_settings", Word::Settings),
+    word("pg_notify", Word::PgNotify),
     touches("currval", Part::SequenceValue),
     touches("lastval", Part::SequenceValue),
     touches("setseed", Part::Seed),
