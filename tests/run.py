@@ -7,7 +7,7 @@
 fault. The last line but for warnings is `N passed, N failed, N skipped`; the exit code is 0 only without failures
 (with --no-skips: only if tests ran, and all of them).
 --jobs N runs N modules at a time, each with a cluster of its own; modules that measure, or change what the machine has
-only once, say ALONE and run after these, one by one.
+only once, say ALONE and run after these, one by one; those that say LONG begin first.
 ALL=1 in the environment also installs and runs what needs more than Python and PostgreSQL (the drivers).
 """
 
@@ -295,6 +295,7 @@ def main():
         print(f"PostgreSQL {cluster.version} of {places[0]}, {'direct' if chosen.direct else 'through hawser'}")
         alone = [(module, tests) for module, tests in modules if chosen.jobs < 2 or getattr(module, "ALONE", False)]
         together = [one for one in modules if one not in alone]
+        together.sort(key=lambda one: not getattr(one[0], "LONG", False))
         if together:
             run_together(together, chosen.jobs, chosen.k, places, directory, chosen.direct, report)
         for module, tests in alone:

@@ -27,7 +27,8 @@
 //! # Limits
 //! A client whose client_encoding is not the server's own for it keeps its backend for LISTEN, as do
 //! those whose LISTEN stands where it cannot be read for certain, or whose prepared statements are not
-//! shared: an UNLISTEN of these ends listening here even if it is rolled back.
+//! shared: an UNLISTEN of these ends listening here even if it is rolled back. A text that ends the
+//! transaction in which a channel was left, and listens to it again, hears what came in between.
 
 mod ahead;
 mod answer;

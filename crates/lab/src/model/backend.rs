@@ -30,7 +30,7 @@ use self::query::SimpleQuery;
 use super::cluster::{ModelServer, ProcessId};
 use super::error::{PgError, Severity};
 use super::fault::Fault;
-use super::session::{Block, Session};
+use super::session::{Block, Listening, Session};
 use super::settings;
 use super::sql::Type;
 use super::wire::{self, Body, Message};
@@ -167,6 +167,13 @@ impl ModelBackend {
     #[must_use]
     pub fn block(&self) -> Block {
         self.session.as_ref().map_or(Block::Idle, |session| session.block)
+    }
+
+    /// Its transaction has an UNLISTEN in it.
+    #[must_use]
+    pub fn unlistens(&self) -> bool {
+        let leaves = |one: &Listening| !matches!(one, Listening::Listen(_));
+        self.session.as_ref().is_some_and(|session| session.now.listening.iter().any(leaves))
     }
 
     /// COPY FROM is waiting for data.

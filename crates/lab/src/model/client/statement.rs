@@ -205,13 +205,18 @@ impl Statements {
 
     /// Several statements in one text.
     pub(super) fn several(&mut self, count: u64, session: &ModelBackend) -> String {
-        let mut texts = Vec::new();
+        let mut texts: Vec<String> = Vec::new();
         while texts.len() < usize::try_from(count).unwrap_or(1) {
             let text = self.simple(session);
             // Behind the end of a failed transaction in the same text, nothing can be prepared ahead.
             let names =
                 ["EXECUTE", "DEALLOCATE", "PREPARE"].iter().any(|word| text.starts_with(word));
-            if !(names && self.mix.poolable && session.block() == Block::Failed) {
+            // What comes between leaving a channel and listening to it again in the same text is heard.
+            let has = |word| texts.iter().any(|text| text.starts_with(word));
+            let leaves = session.unlistens() || has("UNLISTEN");
+            let again = text.starts_with("LISTEN") && leaves && has("COMMIT");
+            let failed = names && session.block() == Block::Failed;
+            if !(self.mix.poolable && (failed || again)) {
                 texts.push(text);
             }
         }
