@@ -14,13 +14,12 @@ use super::client_identity::ClientIdentity;
 use super::drawn::Drawn;
 use super::effects::Effects;
 use super::hand_over::{HandOver, HandOverKey, basis_of};
-use super::request_queue::{Change, Displaced, RequestQueue};
+use super::request_queue::RequestQueue;
 use super::session_report::SessionReport;
 use super::socket::Socket;
 use super::timeouts::Lifts;
 use super::to_server::ToServer;
 use crate::ids::{BackendId, LoopId, ServerAddressId, Slot};
-use crate::pool::statement::Unnamed;
 use crate::pool::{CustomNames, Fidelity, ServerParameters, SharedPool};
 use crate::session::report::Report;
 use crate::session::scan::{ScanOptions, names_temporary_schema};
@@ -249,15 +248,6 @@ impl<S: Socket> Backend<S> {
     /// after a copy goes to a server that has refused the data.
     pub(super) fn may_have_failed(&self) -> bool {
         self.from_server.status == TransactionStatus::Failed || self.requests.is_copying_in()
-    }
-
-    /// What comes back if the server ignores what is sent next, which takes the place of its client's unnamed
-    /// statement. (What nothing precedes is not ignored.)
-    #[inline]
-    pub(super) fn displaced(&self, unnamed: Option<Arc<Unnamed>>, serial: u32) -> Option<Change> {
-        let parsed = self.prepared.unnamed.parsed_in();
-        let displaced = || Box::new(Displaced { unnamed, serial, parsed });
-        (!self.requests.is_empty()).then(|| Change::Displaces(displaced()))
     }
 
     /// A client may leave what only the end of the connection takes off.

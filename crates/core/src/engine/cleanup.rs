@@ -37,13 +37,13 @@ impl<S: Socket> Engine<S> {
     /// Flush after it, would otherwise wait for ever.
     pub(super) fn emit_own_answers<H: Host<S>>(&mut self, host: &mut H, slot: Slot, now: Time) {
         let Some(client) = self.clients.get_mut(slot) else { return };
+        let Some(mut backend) = client.backend.take() else { return };
         let mut out = Vec::new();
-        while let Some(backend) = &mut client.backend
-            && let Some(answer) = backend.requests.take_own_answer()
-        {
+        while let Some(answer) = backend.requests.take_own_answer() {
             out.extend_from_slice(answer.bytes);
-            client.confirm(answer.change.as_ref());
+            client.confirm(answer.change.as_ref(), &mut backend.prepared.unnamed);
         }
+        client.backend = Some(backend);
         if !out.is_empty() {
             self.answer(host, slot, &out, &[], now);
         }
@@ -557,7 +557,7 @@ impl<S: Socket> Engine<S> {
 impl<S: Socket> Backend<S> {
     /// Its client has no more use for it: forgets what was that client's alone.
     fn leave_client(&mut self) {
-        self.prepared.unnamed.note_change(false);
+        self.prepared.unnamed.leave_client();
         self.known.at_stake.forget_parsed();
         self.ahead.end();
         self.known.unverified = None;

@@ -126,8 +126,6 @@ pub(super) struct Client<S: Socket> {
     pub(super) deadline: u32,
     /// The tick for which the wheel has it; 0: none.
     pub(super) armed: u32,
-    /// Serial of `unnamed`.
-    pub(super) unnamed_serial: u32,
     /// Index of its pool's view.
     pub(super) pool: u32,
     /// Why it keeps its backend between transactions.
@@ -362,20 +360,11 @@ impl<S: Socket> Client<S> {
         };
         // As any simple query does (`exec_simple_query`, postgres.c).
         self.unnamed = None;
-        self.unnamed_serial = 0;
         self.settle();
         let mut answer = Vec::with_capacity(32);
         build::command_complete(&mut answer, tag);
         build::ready_for_query(&mut answer, status);
         self.reply(&answer);
-    }
-
-    /// Takes the unnamed statement back, if it is of this Parse, which has failed.
-    pub(super) fn unname_unnamed(&mut self, serial: u32) {
-        if self.unnamed_serial == serial {
-            self.unnamed = None;
-            self.unnamed_serial = 0;
-        }
     }
 }
 

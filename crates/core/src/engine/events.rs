@@ -352,7 +352,6 @@ impl<S: Socket> Engine<S> {
             transaction_since: now,
             deadline: 0,
             armed: 0,
-            unnamed_serial: 0,
             pool,
             pins,
             basis: new.pool.basis(),

@@ -302,7 +302,7 @@ impl<S: Socket> Relay<'_, S> {
                 return;
             };
             if let Some(client) = &mut self.client {
-                client.confirm(answer.change.as_ref());
+                client.confirm(answer.change.as_ref(), &mut self.backend.prepared.unnamed);
             }
             if !answer.bytes.is_empty() {
                 self.cut(run, at);
@@ -322,7 +322,11 @@ impl<S: Socket> Relay<'_, S> {
             return false;
         };
         let completes = match (message, owed) {
-            (kind::PARSE_COMPLETE, Request::Parse { statement: 0, serial }) if serial != 0 => true,
+            (kind::PARSE_COMPLETE, owed) if owed.parses_unnamed() => {
+                backend.prepared.replay.forget();
+                self.complete_unnamed_parse();
+                return true;
+            }
             (kind::BIND_COMPLETE, Request::Bind { .. }) => true,
             (kind::ROW_DESCRIPTION, Request::DescribePortal) => {
                 self.note_description(owed, message, body);

@@ -9,6 +9,7 @@ use super::limits;
 use super::names::{ClientStatement, ClientStatements, significant};
 use super::noted::NotedStatement;
 use super::request_queue::{Change, Entry, Request};
+use super::server_unnamed::ServerUnnamed;
 use super::socket::Socket;
 use crate::hash::Keyed;
 
@@ -39,8 +40,9 @@ impl<S: Socket> Client<S> {
     /// The server has answered the message of this change, the oldest of its kind that is under way; or what
     /// precedes an answer of ours to it.
     #[inline]
-    pub(super) fn confirm(&mut self, change: Option<&Change>) {
+    pub(super) fn confirm(&mut self, change: Option<&Change>, unnamed: &mut ServerUnnamed) {
         match change {
+            Some(Change::Unnamed) => unnamed.confirm(&mut self.unnamed),
             Some(Change::Names) => self.change_names(Journal::confirm),
             Some(Change::Notes) => self.change_notes(Journal::confirm),
             _ => {}
@@ -48,8 +50,9 @@ impl<S: Socket> Client<S> {
     }
 
     /// The server has failed or ignored it.
-    pub(super) fn ignore(&mut self, change: &Change) {
+    pub(super) fn ignore(&mut self, change: &Change, unnamed: &mut ServerUnnamed) {
         match change {
+            Change::Unnamed => unnamed.ignore(),
             Change::Names => self.change_names(Journal::ignore),
             Change::Notes => self.change_notes(Journal::ignore),
             _ => {}

@@ -276,7 +276,7 @@ impl<S: Socket> Backend<S> {
                 self.begin_plain(client, now);
                 self.known.drawn.note(!draws_nothing(text));
                 self.prepared.unnamed.taken_by_query();
-                (client.unnamed, client.unnamed_serial) = (None, 0);
+                client.unnamed = None;
                 self.requests.push_plain(PlainPipeline::Query);
             }
         }
@@ -336,9 +336,7 @@ impl<S: Socket> Backend<S> {
         self.known.drawn.note(!unnamed.draws_nothing);
         // (It is not ignored, for nothing precedes it: what was there before does not come back.)
         client.unnamed = Some(unnamed.clone());
-        client.unnamed_serial = serial;
-        let pipeline = self.requests.pipeline();
-        self.prepared.unnamed.parsed(unnamed, pipeline, false);
+        self.prepared.unnamed.parsed_alone(unnamed, self.requests.pipeline());
         client.bound = None;
         self.requests.push_plain(PlainPipeline::Unnamed { serial, describes });
     }

@@ -1,5 +1,22 @@
-//! The unnamed statement that a server has.
+//! The unnamed statement: the one that a server has, and what its client's will be.
+//!
+//! # Model
+//! ```text
+//!                              give, take                     confirm
+//!   Parse, Close, Query ───────────────────────► in flight ─────────────► the client's
+//!                                                    │ ignore
+//!                                                    └──► nowhere
+//! ```
+//! As with names (see [`super::journal`]), each change in flight has an entry in the queue of requests, in the
+//! same order. What is sent while nothing is outstanding cannot be ignored: it changes the client's at once.
+//! The client's unnamed statement is what the newest change in flight makes of it, else what is confirmed.
+//!
+//! # Invariant
+//! While nothing is outstanding no change is in flight.
 
+mod steps;
+
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::pool::statement::Unnamed;
@@ -20,6 +37,15 @@ impl Parsed {
     }
 }
 
+/// A change of the client's unnamed statement that the server has not answered yet.
+#[derive(Debug)]
+struct InFlight {
+    /// What it is then.
+    makes: Option<Arc<Unnamed>>,
+    /// Where that is parsed; `None` if it is brought.
+    parsed: Option<Parsed>,
+}
+
 /// The unnamed statement of a server connection, and since when it is that.
 #[derive(Default, Debug)]
 pub(super) struct ServerUnnamed {
@@ -27,24 +53,28 @@ pub(super) struct ServerUnnamed {
     statement: Option<Arc<Unnamed>>,
     /// The pipeline that last changed it.
     since: u64,
-    /// Where it was parsed; `None` if it was brought.
+    /// Changes of its client's that are in flight, the oldest first.
+    in_flight: VecDeque<InFlight>,
+    /// Where its client's, as far as it is confirmed, was parsed; `None` if it was brought.
     parsed: Option<Parsed>,
     /// Prepared anew, it is another than its client has been told, whose message has waited for that.
     has_changed: bool,
 }
 
 impl ServerUnnamed {
-    /// Its client parses one, in this pipeline.
-    pub(super) fn parsed(&mut self, statement: Arc<Unnamed>, pipeline: u64, behind: bool) {
+    /// Its client, which has nothing outstanding, parses one in this pipeline.
+    #[inline]
+    pub(super) fn parsed_alone(&mut self, statement: Arc<Unnamed>, pipeline: u64) {
         self.statement = Some(statement);
         self.since = pipeline;
-        self.parsed = Some(Parsed { pipeline, behind });
+        self.parsed = Some(Parsed { pipeline, behind: false });
     }
 
     /// Its client's own is brought, or taken away where that has none, in this pipeline.
     pub(super) fn brought(&mut self, statement: Option<Arc<Unnamed>>, pipeline: u64) {
         self.statement = statement;
-        (self.since, self.parsed) = (pipeline, None);
+        self.since = pipeline;
+        *self.newest_parsed_mut() = None;
     }
 
     /// Something else takes its place in this pipeline: a Close, or a statement that is not looked at.
@@ -68,11 +98,6 @@ impl ServerUnnamed {
         self.statement = Some(Unnamed::unknown());
     }
 
-    /// It is known by other settings now.
-    pub(super) fn restate(&mut self, statement: Arc<Unnamed>) {
-        self.statement = Some(statement);
-    }
-
     /// Whether it is this one, or none where this is none.
     pub(super) fn is(&self, other: Option<&Arc<Unnamed>>) -> bool {
         match (&self.statement, other) {
@@ -88,12 +113,6 @@ impl ServerUnnamed {
         self.since
     }
 
-    /// Where its client parsed it.
-    #[inline]
-    pub(super) fn parsed_in(&self) -> Option<Parsed> {
-        self.parsed
-    }
-
     /// It has been prepared anew, and is another than its client has been told.
     pub(super) fn note_change(&mut self, waits: bool) {
         self.has_changed = waits;
@@ -106,5 +125,149 @@ impl ServerUnnamed {
 
     pub(super) fn take_changed(&mut self) -> bool {
         std::mem::take(&mut self.has_changed)
+    }
+}
+
+/// Changes in flight.
+impl ServerUnnamed {
+    /// The client's, for a message that is sent now. `confirmed`: as far as it is confirmed.
+    #[inline]
+    pub(super) fn of_client<'a>(
+        &'a self,
+        confirmed: Option<&'a Arc<Unnamed>>,
+    ) -> Option<&'a Arc<Unnamed>> {
+        match self.in_flight.back() {
+            Some(newest) => newest.makes.as_ref(),
+            None => confirmed,
+        }
+    }
+
+    /// The same statement of the client's is known by other settings, or another body.
+    pub(super) fn restate(&mut self, confirmed: &mut Option<Arc<Unnamed>>, again: Arc<Unnamed>) {
+        match self.in_flight.back_mut() {
+            Some(newest) => newest.makes = Some(again),
+            None => *confirmed = Some(again),
+        }
+    }
+
+    fn newest_parsed_mut(&mut self) -> &mut Option<Parsed> {
+        match self.in_flight.back_mut() {
+            Some(newest) => &mut newest.parsed,
+            None => &mut self.parsed,
+        }
+    }
+
+    /// The pipeline that has ended has changed settings: each statement that may have been parsed after that
+    /// is known by `again` of it.
+    pub(super) fn restate_after(
+        &mut self,
+        confirmed: &mut Option<Arc<Unnamed>>,
+        ended: u64,
+        again: impl Fn(&Unnamed) -> Arc<Unnamed>,
+    ) {
+        let Self { statement, in_flight, parsed, .. } = self;
+        let in_flight = in_flight.iter_mut().map(|change| (&mut change.makes, change.parsed));
+        let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|one| one.may_follow(ended));
+        for (known, _) in
+            [(confirmed, *parsed)].into_iter().chain(in_flight).filter(|(_, at)| may_follow(*at))
+        {
+            let Some(before) = known.take() else { continue };
+            let after = again(&before);
+            if statement.as_ref().is_some_and(|there| Arc::ptr_eq(there, &before)) {
+                *statement = Some(after.clone());
+            }
+            *known = Some(after);
+        }
+    }
+
+    /// The server has answered the oldest change.
+    pub(super) fn confirm(&mut self, confirmed: &mut Option<Arc<Unnamed>>) {
+        debug_assert!(!self.in_flight.is_empty(), "an entry of the queue is of no change");
+        if let Some(InFlight { makes, parsed }) = self.in_flight.pop_front() {
+            (*confirmed, self.parsed) = (makes, parsed);
+        }
+    }
+
+    /// The server has failed or ignored the message of the oldest change.
+    pub(super) fn ignore(&mut self) {
+        debug_assert!(!self.in_flight.is_empty(), "an entry of the queue is of no change");
+        self.in_flight.pop_front();
+    }
+
+    /// The client has left: what becomes of its changes is of no use.
+    pub(super) fn leave_client(&mut self) {
+        self.in_flight = VecDeque::new();
+        self.parsed = None;
+        self.has_changed = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pool::SchemaEpoch;
+    use crate::seeded::Random;
+    use crate::session::settings::Settings;
+
+    fn statement(text: &str) -> Arc<Unnamed> {
+        Unnamed::new(text.as_bytes(), Settings::EMPTY, None, SchemaEpoch::NEVER)
+    }
+
+    /// Beside a list in which all changes stand, of which those count that were not ignored.
+    #[test]
+    fn the_clients_is_what_is_confirmed_with_what_is_in_flight() {
+        for seed in 0..200 {
+            let mut random = Random::of_seed(seed);
+            let (mut server, mut confirmed) = (ServerUnnamed::default(), None);
+            let mut expected: (Option<Arc<Unnamed>>, VecDeque<_>) = (None, VecDeque::new());
+            for number in 0..100 {
+                match random.below(6) {
+                    0..=2 => {
+                        let makes = (random.below(3) > 0).then(|| statement(&number.to_string()));
+                        server.in_flight.push_back(InFlight { makes: makes.clone(), parsed: None });
+                        expected.1.push_back(makes);
+                    }
+                    3 | 4 => {
+                        if let Some(done) = expected.1.pop_front() {
+                            server.confirm(&mut confirmed);
+                            expected.0 = done;
+                        }
+                    }
+                    _ => {
+                        if expected.1.pop_front().is_some() {
+                            server.ignore();
+                        }
+                    }
+                }
+                let newest = expected.1.back().unwrap_or(&expected.0);
+                assert_eq!(
+                    server.of_client(confirmed.as_ref()).map(|one| &one.body),
+                    newest.as_ref().map(|one| &one.body)
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_parsed_after_a_change_of_settings_is_known_by_the_new_ones() {
+        let of = |pipeline, behind| Some(Parsed { pipeline, behind });
+        let old = statement("old");
+        let mut server = ServerUnnamed { parsed: of(1, false), ..ServerUnnamed::default() };
+        let mut confirmed = Some(old.clone());
+        for (text, parsed) in
+            [("same", of(2, false)), ("after", of(2, true)), ("later", of(3, false))]
+        {
+            let makes = Some(statement(text));
+            server.in_flight.push_back(InFlight { makes, parsed });
+        }
+        server.statement = server.in_flight[2].makes.clone();
+        server.restate_after(&mut confirmed, 2, |before| {
+            statement(&format!("{} again", before.text().escape_ascii()))
+        });
+        let text = |one: &Option<Arc<Unnamed>>| one.as_ref().map(|one| one.text().to_vec());
+        assert!(Arc::ptr_eq(&confirmed.expect("one"), &old));
+        assert_eq!(text(&server.in_flight[0].makes).as_deref(), Some(&b"same"[..]));
+        assert_eq!(text(&server.in_flight[1].makes).as_deref(), Some(&b"after again"[..]));
+        assert!(server.is(server.in_flight[2].makes.as_ref()), "the server's is the same one");
     }
 }

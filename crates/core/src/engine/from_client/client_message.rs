@@ -14,6 +14,8 @@ mod prepared;
 pub(in crate::engine) mod sequences;
 mod written;
 
+use std::sync::Arc;
+
 use crate::engine::backend::Backend;
 use crate::engine::census::functions::Functions;
 use crate::engine::client::Client;
@@ -26,6 +28,7 @@ use crate::engine::request_queue::Request;
 use crate::engine::restore;
 use crate::engine::socket::Socket;
 use crate::engine::timeouts::without_short_timeout;
+use crate::pool::statement::Unnamed;
 use crate::session::commands::{begins_with_any, draws_nothing};
 use crate::session::part::{Part, PartSet};
 use crate::session::scan::{Findings, KnownTexts, ScanOptions, Scanner, SetValue, Verb, scan};
@@ -75,6 +78,11 @@ pub(in crate::engine) struct ClientMessage<'a, 'b, S: Socket> {
 }
 
 impl<S: Socket> ClientMessage<'_, '_, S> {
+    /// The client's unnamed statement, for this message.
+    pub(in crate::engine) fn unnamed(&self) -> Option<&Arc<Unnamed>> {
+        self.backend.unnamed_of(self.client)
+    }
+
     /// Whether all of the message is here.
     fn is_whole(&self) -> bool {
         self.body.len() == self.header.body
@@ -198,9 +206,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 .and_then(|(_, rest)| frame::take_string(rest))
                 .and_then(|(name, _)| match self.client.statement(name) {
                     Some(named) => Some(&*named.statement.body),
-                    None if name.is_empty() => {
-                        self.client.unnamed.as_ref().map(|unnamed| &*unnamed.body)
-                    }
+                    None if name.is_empty() => self.unnamed().map(|unnamed| &*unnamed.body),
                     None => None,
                 }),
             _ => None,
@@ -486,7 +492,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.begin_scan()?;
         }
         let unsynced = self.backend.requests.is_in_pipeline();
-        let unnaming = self.request_unnaming();
+        let is_ignored = self.backend.requests.is_skipping_to_sync();
+        self.backend.displace_unnamed(self.client);
         self.pass_query(&written)?;
         if forgets_statements {
             self.backend.last_query_takes_all(self.client);
@@ -501,9 +508,9 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                     .get_or_insert("a simple query stood in its client's pipeline");
             }
         }
-        self.backend.prepared.unnamed.taken_by_query();
-        self.client.unnamed = None;
-        self.client.unnamed_serial = unnaming;
+        if !is_ignored {
+            self.backend.prepared.unnamed.taken_by_query();
+        }
         self.backend.known.drawn.note(draws);
         Ok(())
     }
@@ -602,28 +609,6 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         Ok(())
     }
 
-    /// The Query at hand takes the unnamed statement away, if it is not skipped. The serial by which that is
-    /// found again; 0 where nothing is to be found.
-    fn request_unnaming(&mut self) -> u32 {
-        // (A Sync before it may be one that a copy ignores.)
-        if self.backend.requests.is_empty() || self.backend.requests.is_skipping_to_sync() {
-            return 0;
-        }
-        if self.client.unnamed.is_some() {
-            let (before, serial) = (self.client.unnamed.clone(), self.client.unnamed_serial);
-            let displaced = self.backend.displaced(before, serial);
-            self.backend.request_with(Request::Unnaming { serial: self.serial }, displaced);
-            return self.serial;
-        }
-        // It is ignored with another one before it that has taken the statement away.
-        let serial = self.client.unnamed_serial;
-        let mut of_pipeline = self.backend.requests.since_sync();
-        match serial != 0 && of_pipeline.any(|owed| owed == Request::Unnaming { serial }) {
-            true => serial,
-            false => 0,
-        }
-    }
-
     /// Passes the Query at hand on, with what is written into it.
     fn pass_query(&mut self, written: &Written) -> Result<(), Halt> {
         let Written { insertions, replacements } = written;
@@ -650,7 +635,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         let Some(census) = self.backend.pool.census() else { return };
         let reported = |name: &[u8]| self.backend.session.parameters.get(name).is_some();
         if let Some(more) = census.foreseeing(text, reported) {
-            self.backend.pool.set_census(&std::sync::Arc::new(more));
+            self.backend.pool.set_census(&Arc::new(more));
             self.backend.learn_functions();
         }
     }

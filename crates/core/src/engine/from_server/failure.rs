@@ -4,20 +4,16 @@ use super::{Fate, Relay, Relayed};
 use crate::engine::backend::Backend;
 use crate::engine::names::significant;
 use crate::engine::replay::is_stale_or_lost;
-use crate::engine::request_queue::{Change, Displaced, Entry, Request};
+use crate::engine::request_queue::{Change, Entry, Request};
 use crate::engine::restore::{Longer, count_back};
 use crate::engine::socket::Socket;
 use crate::engine::timeouts::is_cut_off;
 use crate::wire::error::{ClientError, SqlState};
 use crate::wire::{TransactionStatus, backend as kind, build};
 
-/// What is taken back with what the server has failed or ignored.
+/// What the server has failed or ignored.
 #[derive(Default)]
 struct Undone {
-    /// The client's unnamed statement before the first of them that displaces it.
-    unnamed: Option<Displaced>,
-    /// Nothing that was sent since has taken the place of what is ignored.
-    is_still_unnamed: bool,
     /// One of them is a Parse or Close of the unnamed statement, or may be one.
     touches_unnamed: bool,
     /// The Parse whose error it is.
@@ -173,16 +169,6 @@ impl<S: Socket> Relay<'_, S> {
         if undone.touches_unnamed && self.backend.prepared.unnamed.since() <= erring {
             self.backend.prepared.unnamed.forget();
         }
-        // The unnamed statement that the server still has is the one before those it ignored.
-        if let (Some(client), Some(before)) = (&mut self.client, undone.unnamed) {
-            match self.backend.requests.displaced_mut().next() {
-                Some(later) => *later = before,
-                None if undone.is_still_unnamed => {
-                    (client.unnamed, client.unnamed_serial) = (before.unnamed, before.serial);
-                }
-                None => {}
-            }
-        }
         if healing {
             return Fate::Skip;
         }
@@ -202,15 +188,15 @@ impl<S: Socket> Relay<'_, S> {
 
     /// A message has failed with this error.
     fn fail(&mut self, failed: Entry, body: &[u8], undone: &mut Undone) {
-        if failed.owed.displaces_unnamed() {
-            // It has taken away what was there before, too.
-            undone.unnamed = Some(Displaced::default());
+        if failed.owed.parses_unnamed()
+            && let Some(client) = &mut self.client
+        {
+            client.unnamed = None; // it has taken away what was there before, too
         }
         if let Request::Parse { serial, .. } = failed.owed {
             undone.parse = Some(serial);
         }
         let change = match failed.change {
-            Some(Change::Displaces(_)) => None,
             Some(Change::Refuses(refusal)) => {
                 let code = crate::wire::error::field(body, b'C');
                 if refusal.of.is_none_or(|of| code == Some(&of.0[..])) {
@@ -235,25 +221,8 @@ impl<S: Socket> Relay<'_, S> {
             Request::Injected => self.backend.prepared.uncertain = true,
             _ => {}
         }
-        if let Request::Parse { serial, statement: 0 } | Request::Unnaming { serial } = ignored.owed
-            && serial != 0
-            && let Some(client) = &mut self.client
-        {
-            undone.is_still_unnamed |= client.unnamed_serial == serial;
-            if let Request::Parse { .. } = ignored.owed {
-                client.unname_unnamed(serial);
-            }
-        }
-        match ignored.change {
-            Some(Change::Displaces(before)) => {
-                undone.unnamed.get_or_insert(*before);
-            }
-            Some(change) => {
-                if let Some(client) = &mut self.client {
-                    client.ignore(&change);
-                }
-            }
-            None => {}
+        if let (Some(change), Some(client)) = (ignored.change, &mut self.client) {
+            client.ignore(&change, &mut self.backend.prepared.unnamed);
         }
     }
 
@@ -294,7 +263,7 @@ impl<S: Socket> Relay<'_, S> {
             && let Some(change) = self.backend.requests.take_second()
             && let Some(client) = &mut self.client
         {
-            client.ignore(&change);
+            client.ignore(&change, &mut self.backend.prepared.unnamed);
         }
         self.backend.ahead.own_name_refused(error);
     }

@@ -260,7 +260,8 @@ impl<S: Socket> Relay<'_, S> {
     /// The first entry is answered to its end.
     fn ended(&mut self, owed: Request) {
         if let Some(client) = &mut self.client {
-            client.confirm(self.backend.requests.front_change());
+            client
+                .confirm(self.backend.requests.front_change(), &mut self.backend.prepared.unnamed);
         }
         self.backend.requests.complete();
         if let Request::Parse { statement, .. } | Request::InjectedParse { statement } = owed {

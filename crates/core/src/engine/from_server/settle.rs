@@ -9,7 +9,6 @@ use crate::engine::client::Client;
 use crate::engine::effects::{Effects, Resetting};
 use crate::engine::request_queue::Request;
 use crate::engine::restore::KEPT_BY_RESET_ALL;
-use crate::engine::server_unnamed::Parsed;
 use crate::engine::socket::Socket;
 use crate::pool::statement::{Statement, text_of};
 use crate::pool::{Basis, ServerParameters};
@@ -43,9 +42,10 @@ impl<S: Socket> Relay<'_, S> {
         if let (Some(change), Some(client)) =
             (self.backend.requests.front_change(), &mut self.client)
         {
+            let unnamed = &mut self.backend.prepared.unnamed;
             match client.failed {
-                true => client.ignore(change),
-                false => client.confirm(Some(change)),
+                true => client.ignore(change, unnamed),
+                false => client.confirm(Some(change), unnamed),
             }
         }
         self.backend.requests.complete_with_ready();
@@ -279,31 +279,17 @@ fn settings_changed<S: Socket>(client: &mut Client<S>, backend: &mut Backend<S>)
     backend.prepared.statements.mark_stale_of(ended);
     let names = client.statements.iter_mut().flat_map(|names| names.values_mut());
     let id = backend.id();
-    let may_follow = |parsed: Option<Parsed>| parsed.is_some_and(|parsed| parsed.may_follow(ended));
     for named in names.filter(|named| named.behind && named.prepared_in == Some((id, ended))) {
         let before = named.statement.clone();
         named.statement =
             backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);
     }
-    if may_follow(backend.prepared.unnamed.parsed_in())
-        && let Some(unnamed) = &client.unnamed
-        && backend.prepared.unnamed.is(Some(unnamed))
-    {
-        let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
-        let again = unnamed.under(backend.session.applied.clone(), effects);
-        client.unnamed = Some(again.clone());
-        backend.prepared.unnamed.restate(again);
-    }
-    // The same for those that come back if what has taken their place fails.
-    let mut requests = std::mem::take(&mut backend.requests);
-    for before in requests.displaced_mut().filter(|before| may_follow(before.parsed)) {
-        if let Some(unnamed) = &before.unnamed {
-            let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
-            let again = unnamed.under(backend.session.applied.clone(), effects);
-            before.unnamed = Some(again);
-        }
-    }
-    backend.requests = requests;
+    let mut unnamed = std::mem::take(&mut backend.prepared.unnamed);
+    unnamed.restate_after(&mut client.unnamed, ended, |before| {
+        let effects = backend.effects_of_body(&before.body, &backend.session.applied);
+        before.under(backend.session.applied.clone(), effects)
+    });
+    backend.prepared.unnamed = unnamed;
 }
 
 impl<S: Socket> Client<S> {

@@ -75,6 +75,17 @@ impl<S: Socket> Relay<'_, S> {
         backend.requests.owes_plain()
     }
 
+    /// The client's Parse of its unnamed statement, which is the first entry, is answered.
+    #[inline]
+    pub(in crate::engine) fn complete_unnamed_parse(&mut self) {
+        if let (Some(change), Some(client)) =
+            (self.backend.requests.front_change(), &mut self.client)
+        {
+            client.confirm(Some(change), &mut self.backend.prepared.unnamed);
+        }
+        self.backend.requests.complete();
+    }
+
     /// Deals with the answer at the start of what was read, if it is a plain pipeline's and all there up to
     /// its ReadyForQuery. How long it is; 0: it is none, and nothing has changed.
     #[inline]
@@ -83,7 +94,7 @@ impl<S: Socket> Relay<'_, S> {
         let Some(answer) = owed.read(self.bytes, self.message_bytes_max) else { return 0 };
         self.backend.prepared.replay.forget();
         if owed.parses {
-            self.backend.requests.complete();
+            self.complete_unnamed_parse();
         }
         if owed.binds {
             self.backend.requests.complete();

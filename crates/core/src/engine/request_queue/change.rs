@@ -4,10 +4,8 @@ mod under_way;
 
 use std::sync::Arc;
 
-use crate::engine::server_unnamed::Parsed;
 use crate::engine::sql_statement::SqlStatement;
 use crate::pool::description::{Seen, Shape};
-use crate::pool::statement::Unnamed;
 use crate::wire::error::SqlState;
 
 /// An unnamed statement that has been prepared anew, and what its client has been told of it.
@@ -20,7 +18,7 @@ pub(in crate::engine) struct Comparing {
     pub(in crate::engine) shape: Shape,
 }
 
-/// What is done with the answer, or what was before the message and comes back if the server ignores it.
+/// What is done with the answer, and with the change that it confirms.
 #[derive(Debug)]
 pub(in crate::engine) enum Change {
     /// What the answer tells the client of a statement is noted there.
@@ -30,9 +28,9 @@ pub(in crate::engine) enum Change {
     /// The oldest change to the client's names for statements that is under way: see
     /// [`super::super::names`].
     Names,
-    /// The client's unnamed statement that something takes the place of: it comes back if that is
-    /// ignored. What was sent while nothing was outstanding cannot be, and has no such change.
-    Displaces(Box<Displaced>),
+    /// The oldest change to the client's unnamed statement that is in flight: see
+    /// [`super::super::server_unnamed`].
+    Unnamed,
     /// The oldest change under way of what is noted of the client's names that the server knows, too: see
     /// [`super::super::noted`].
     Notes,
@@ -42,16 +40,6 @@ pub(in crate::engine) enum Change {
     Prepares(Arc<SqlStatement>),
     /// One is deallocated.
     Deallocates,
-}
-
-/// A client's unnamed statement whose place something has taken that may yet fail.
-#[derive(Debug, Default)]
-pub(in crate::engine) struct Displaced {
-    pub(in crate::engine) unnamed: Option<Arc<Unnamed>>,
-    /// Of its Parse.
-    pub(in crate::engine) serial: u32,
-    /// Where it was parsed.
-    pub(in crate::engine) parsed: Option<Parsed>,
 }
 
 /// An error that a client is due for a message that is made to fail.

@@ -48,12 +48,9 @@ pub(in crate::engine) enum Request {
         /// CloseComplete is ours to give.
         told: bool,
     },
-    /// A Query after what is not answered yet takes the unnamed statement away, if it is not skipped: no
+    /// A message after what is not answered yet takes the unnamed statement away, if it is not skipped: no
     /// answer of its own.
-    Unnaming {
-        /// Finds out whether anything came after it.
-        serial: u32,
-    },
+    Unnaming,
     /// CopyData, CopyDone or CopyFail in an extended-protocol copy: no answer of its own, but it
     /// separates a Sync that the server will ignore from one that it will answer (trap 15).
     CopyInput {
@@ -103,18 +100,21 @@ pub(in crate::engine) enum Request {
 }
 
 impl Request {
-    /// Whether it is a Parse of the client's unnamed statement, or takes that away.
-    pub(in crate::engine) fn displaces_unnamed(self) -> bool {
-        matches!(self, Self::Unnaming { .. })
-            || matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
+    /// Whether it is a Parse of the client's unnamed statement.
+    pub(in crate::engine) fn parses_unnamed(self) -> bool {
+        matches!(self, Self::Parse { serial, statement: 0 } if serial != 0)
     }
 
     /// Whether it may do something to the server's unnamed statement.
     pub(in crate::engine) fn touches_unnamed(self) -> bool {
-        self.displaces_unnamed()
+        self.parses_unnamed()
             || matches!(
                 self,
-                Self::InjectedParse { statement: 0 } | Self::Injected | Self::Close | Self::Query
+                Self::InjectedParse { statement: 0 }
+                    | Self::Injected
+                    | Self::Unnaming
+                    | Self::Close
+                    | Self::Query
             )
     }
 
@@ -176,6 +176,6 @@ impl Request {
 
     /// Whether the server answers it only outside the state in which it ignores all up to Sync.
     pub(in crate::engine) fn is_answered_here(self) -> bool {
-        matches!(self, Self::ParseKnown | Self::CloseKnown { .. } | Self::Unnaming { .. })
+        matches!(self, Self::ParseKnown | Self::CloseKnown { .. } | Self::Unnaming)
     }
 }

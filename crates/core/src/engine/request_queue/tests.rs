@@ -15,7 +15,7 @@ impl RequestQueue {
                 Request::ParseKnown | Request::CloseKnown { .. } => {
                     matches!(change, Some(Change::Names))
                 }
-                Request::Unnaming { .. } => matches!(change, Some(Change::Displaces(_))),
+                Request::Unnaming => matches!(change, Some(Change::Unnamed)),
                 Request::Refused => matches!(change, Some(Change::Refuses(_))),
                 Request::InjectedDescribe { statement } => {
                     matches!(change, Some(Change::Compares(_))) == (*statement == 0)
@@ -123,32 +123,27 @@ fn a_sync_of_ours_after_an_error_becomes_the_clients() {
     queue.check();
 }
 
-fn displacing(serial: u32) -> Entry {
-    let displaced = Displaced { serial, ..Displaced::default() };
-    let owed = Request::Parse { serial: serial + 1, statement: 0 };
-    Entry { owed, change: Some(Change::Displaces(Box::new(displaced))) }
+fn parsing(serial: u32) -> Entry {
+    let owed = Request::Parse { serial, statement: 0 };
+    Entry { owed, change: Some(Change::Unnamed) }
 }
 
 #[test]
-fn what_is_ignored_gives_its_change_back_and_what_is_answered_drops_it() {
+fn what_is_ignored_gives_its_change_back_and_what_follows_the_sync_keeps_it() {
     let mut queue = queue(&[BIND]);
-    queue.push(displacing(1));
-    queue.push(displacing(2));
+    queue.push(parsing(1));
+    queue.push(parsing(2));
     queue.push(Request::Sync.into());
-    queue.push(displacing(3));
-    let change = |entry: Option<Entry>| match entry.and_then(|entry| entry.change) {
-        Some(Change::Displaces(displaced)) => Some(displaced.serial),
-        _ => None,
-    };
-    assert_eq!(change(queue.take_ignored()), None, "the Bind has none");
-    assert_eq!(change(queue.take_ignored()), Some(1));
-    assert_eq!(change(queue.take_ignored()), Some(2));
-    assert!(queue.take_ignored().is_none());
-    let later = queue.displaced_mut().map(|displaced| displaced.serial);
-    assert_eq!(later.collect::<Vec<_>>(), [3], "what follows the Sync is not ignored");
+    queue.push(parsing(3));
+    let mut ignored = || queue.take_ignored().map(|entry| (entry.owed, entry.change.is_some()));
+    assert_eq!(ignored(), Some((BIND, false)));
+    assert_eq!(ignored(), Some((parsing(1).owed, true)));
+    assert_eq!(ignored(), Some((parsing(2).owed, true)));
+    assert_eq!(ignored(), None);
     queue.complete_with_ready();
+    assert!(matches!(queue.front_change(), Some(Change::Unnamed)));
     queue.complete();
-    assert_eq!(queue.displaced_mut().count(), 0);
+    assert!(queue.is_empty());
     queue.check();
 }
 

@@ -425,10 +425,11 @@ impl<S: Socket> Client<S> {
                 backend.statement_of(&before.body, backend.session.basis, &backend.session.applied);
         }
         if backend.prepared.unnamed.since() >= since
-            && let Some(unnamed) = &self.unnamed
+            && let Some(unnamed) = backend.unnamed_of(self)
         {
             let effects = backend.effects_of_body(&unnamed.body, &backend.session.applied);
-            self.unnamed = Some(unnamed.under(backend.session.applied.clone(), effects));
+            let again = unnamed.under(backend.session.applied.clone(), effects);
+            backend.prepared.unnamed.restate(&mut self.unnamed, again);
         }
     }
 }

@@ -35,7 +35,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// The same for a Bind, of the client's statement of this name.
     pub(in crate::engine) fn hold_bind_for_vacancy(&mut self, name: &[u8]) -> Result<(), Halt> {
         let unusual = if name.is_empty() {
-            let unnamed = self.client.unnamed.as_ref().filter(|one| !one.has_no_effects());
+            let unnamed = self.unnamed().filter(|one| !one.has_no_effects());
             unnamed.and_then(|unnamed| unnamed.effects().unusual.as_ref())
         } else {
             self.client.statement(name).and_then(|named| named.statement.effects.unusual.as_ref())

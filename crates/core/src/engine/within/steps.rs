@@ -1,5 +1,7 @@
 //! Sending settings within a client's pipeline.
 
+use std::sync::Arc;
+
 use super::{REPORTED, Within, goes_within, reads_or_writes_rows};
 use crate::engine::backend::Backend;
 use crate::engine::client::Client;
@@ -9,6 +11,7 @@ use crate::engine::limits;
 use crate::engine::names::significant;
 use crate::engine::request_queue::Request;
 use crate::engine::socket::Socket;
+use crate::pool::statement::Unnamed;
 use crate::session::scan::{ScanOptions, is_plain};
 use crate::session::settings::{Change, Settings, SettingsBuilder};
 use crate::wire::frame::{Framed, HEADER_BYTES};
@@ -16,7 +19,12 @@ use crate::wire::{TransactionStatus, build, frame, frontend};
 
 impl<S: Socket> Client<S> {
     /// Whether the messages at the start of `bytes` are a pipeline, whole, that settings may go with.
-    fn takes_settings(&self, mut bytes: &[u8], options: ScanOptions) -> bool {
+    fn takes_settings(
+        &self,
+        mut bytes: &[u8],
+        options: ScanOptions,
+        unnamed: Option<&Arc<Unnamed>>,
+    ) -> bool {
         // Names that Parses of this pipeline have given.
         let mut parsed: [&[u8]; 4] = [&[]; 4];
         let mut named = 0;
@@ -41,7 +49,8 @@ impl<S: Socket> Client<S> {
                         .and_then(|(portal, rest)| Some((portal, frame::take_string(rest)?.0)));
                     names.is_some_and(|(portal, name)| {
                         bound |= portal.is_empty();
-                        parsed[..named.min(parsed.len())].contains(&name) || self.is_harmless(name)
+                        parsed[..named.min(parsed.len())].contains(&name)
+                            || self.is_harmless(name, unnamed)
                     })
                 }
                 frontend::DESCRIBE => match body.split_first() {
@@ -61,10 +70,10 @@ impl<S: Socket> Client<S> {
 
     /// Whether a statement of the protocol, by the client's name for it, reads or writes rows and does
     /// nothing to the session.
-    fn is_harmless(&self, name: &[u8]) -> bool {
+    fn is_harmless(&self, name: &[u8], unnamed: Option<&Arc<Unnamed>>) -> bool {
         let (body, effects) = match self.statement(name) {
             Some(named) => (&named.statement.body, &named.statement.effects),
-            None => match &self.unnamed {
+            None => match unnamed {
                 Some(unnamed) if significant(name).is_empty() => (&unnamed.body, unnamed.effects()),
                 _ => return false,
             },
@@ -83,7 +92,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             && !backend.shares_nothing()
             && backend.from_server.status == TransactionStatus::Idle
             && matches!(self.header.kind, frontend::BIND | frontend::PARSE)
-            && client.takes_settings(self.passage.rest(), self.scan_options())
+            && client.takes_settings(self.passage.rest(), self.scan_options(), self.unnamed())
     }
 
     /// Sends the client's settings with its pipeline. Whether they have gone. The pipeline's own first

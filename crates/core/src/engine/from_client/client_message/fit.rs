@@ -218,12 +218,13 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             return false;
         }
         self.backend.prepared.unnamed.forget();
-        let Some(unnamed) = self.client.unnamed.clone() else { return false };
+        let Some(unnamed) = self.unnamed().cloned() else { return false };
         let Some(seen) = unnamed.told() else { return false };
         match self.typed(&unnamed.body, seen) {
             None => true,
             Some(body) => {
-                self.client.unnamed = Some(unnamed.with_body(&body));
+                let again = unnamed.with_body(&body);
+                self.backend.prepared.unnamed.restate(&mut self.client.unnamed, again);
                 false
             }
         }

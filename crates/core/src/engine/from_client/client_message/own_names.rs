@@ -216,7 +216,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         ahead.any(|owed| owed == Request::Execute)
             && match ahead.find(|owed| matches!(owed, Request::Bind { .. })) {
                 Some(Request::Bind { statement: 0 }) => {
-                    self.client.unnamed.as_ref().is_some_and(|unnamed| rolls_back(unnamed.text()))
+                    self.unnamed().is_some_and(|unnamed| rolls_back(unnamed.text()))
                 }
                 Some(Request::Bind { statement }) => {
                     let text = self.backend.prepared.statements.text(statement);

@@ -188,15 +188,10 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         }
         let epoch = self.backend.pool.schema_epoch_at(self.now);
         let unnamed = Unnamed::new(&parsing.rest, self.client.desired.clone(), effects, epoch);
-        let before = self.client.unnamed.replace(unnamed.clone());
-        let serial = std::mem::replace(&mut self.client.unnamed_serial, self.serial);
-        let displaced = self.backend.displaced(before, serial);
-        let pipeline = self.backend.requests.pipeline();
-        let behind = self.backend.requests.is_behind_setter();
-        self.backend.prepared.unnamed.parsed(unnamed, pipeline, behind);
         self.pass_parsing(parsing)?;
         let owed = Request::Parse { serial: self.serial, statement: 0 };
-        self.backend.request_with(owed, displaced);
+        let change = self.backend.give_unnamed(self.client, unnamed);
+        self.backend.request_with(owed, change);
         Ok(())
     }
 
@@ -385,8 +380,7 @@ impl<'a, S: Socket> ClientMessage<'a, '_, S> {
         }
         self.backend.lending.spoiled.get_or_insert(why);
         if name.is_empty() {
-            self.client.unnamed = None;
-            self.client.unnamed_serial = 0;
+            self.backend.displace_unnamed(self.client);
             self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
         }
         self.pass();

@@ -61,7 +61,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
 
     /// A Bind of the unnamed statement.
     fn bind_unnamed(&mut self, portal: &[u8], name: &[u8]) -> Result<(), Halt> {
-        if let Some(unnamed) = &self.client.unnamed
+        if let Some(unnamed) = self.unnamed()
             && unnamed.effects().may_name_statements()
         {
             let unnamed = unnamed.clone();
@@ -70,7 +70,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.bring_unnamed()? {
             return self.refuse_changed(&[portal, b"\0"].concat(), name, None);
         }
-        let Some(unnamed) = &self.client.unnamed else {
+        let Some(unnamed) = self.unnamed() else {
             self.bind_native(portal, name)?;
             return self.pass_bind_native(portal, name, None);
         };
@@ -178,7 +178,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// A statement is bound: notes if it may change settings when it is executed.
     fn note_setter(&mut self, name: &[u8]) {
         let sets_nothing = match name.is_empty() {
-            true => self.client.unnamed.as_ref().is_some_and(|unnamed| unnamed.sets_nothing()),
+            true => self.unnamed().is_some_and(|unnamed| unnamed.sets_nothing()),
             false => self.client.statement(name).is_some_and(|one| one.statement.sets_nothing()),
         };
         if !sets_nothing {
@@ -237,7 +237,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
         if self.unnamed_has_changed() {
             return Ok(true);
         }
-        let with_effects = self.client.unnamed.as_ref().filter(|one| !one.has_no_effects());
+        let with_effects = self.unnamed().filter(|one| !one.has_no_effects());
         let with_effects = with_effects.cloned();
         if let Some(effects) = with_effects.as_ref().map(|unnamed| unnamed.effects()) {
             if let Some(unusual) = &effects.unusual {
@@ -249,11 +249,12 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             }
             self.before_catalog(effects)?; // it may take the server's away
         }
-        let same = self.backend.prepared.unnamed.is(self.client.unnamed.as_ref());
+        let same = self.backend.prepared.unnamed.is(self.unnamed());
         if !same && !self.client.pins.contains(Part::UnnamedStatement) {
             self.hold()?;
             self.passage.cut(self.backend)?;
-            match &self.client.unnamed {
+            let unnamed = self.unnamed().cloned();
+            match &unnamed {
                 Some(unnamed) => {
                     self.backend.prepare_unnamed(unnamed, &mut self.passage.out);
                     self.stats.server_parses.add(1);
@@ -264,8 +265,8 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 }
             }
             let pipeline = self.backend.requests.pipeline();
-            self.backend.prepared.unnamed.brought(self.client.unnamed.clone(), pipeline);
-            if let Some(unnamed) = &self.client.unnamed.clone() {
+            self.backend.prepared.unnamed.brought(unnamed.clone(), pipeline);
+            if let Some(unnamed) = &unnamed {
                 self.compare_unnamed(unnamed)?;
             }
         }
@@ -293,10 +294,10 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
             self.hold_for_name(name)?;
             if name.is_empty() {
                 if self.bring_unnamed()? {
-                    let told = self.client.unnamed.as_ref().and_then(|one| one.told()).cloned();
+                    let told = self.unnamed().and_then(|one| one.told()).cloned();
                     return self.refuse_changed(b"S", name, told.as_deref());
                 }
-                if let Some(unnamed) = &self.client.unnamed {
+                if let Some(unnamed) = self.unnamed() {
                     let noting = Change::Describes(unnamed.noting());
                     self.pass();
                     self.backend
@@ -341,8 +342,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
                 return Ok(());
             }
             if name.is_empty() {
-                self.client.unnamed = None;
-                self.client.unnamed_serial = 0;
+                self.backend.displace_unnamed(self.client);
                 self.backend.prepared.unnamed.closed(self.backend.requests.pipeline());
             } else {
                 self.close_own(name);

@@ -198,7 +198,7 @@ impl<S: Socket> ClientMessage<'_, '_, S> {
     /// What stands after the name in the Parse of a statement, if that is known.
     fn body_of(&self, name: &[u8]) -> Option<&[u8]> {
         match name.is_empty() {
-            true => self.client.unnamed.as_ref().map(|known| &*known.body),
+            true => self.unnamed().map(|known| &*known.body),
             false => self.client.statement(name).map(|named| &*named.statement.body),
         }
     }

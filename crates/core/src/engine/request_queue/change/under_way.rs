@@ -1,6 +1,6 @@
 //! The changes that are under way.
 
-use super::{Change, Displaced};
+use super::Change;
 use crate::engine::request_queue::{Request, RequestQueue};
 
 impl RequestQueue {
@@ -8,12 +8,6 @@ impl RequestQueue {
         &self,
     ) -> impl DoubleEndedIterator<Item = &Change> {
         self.entries.iter().filter_map(|entry| entry.change.as_ref())
-    }
-
-    pub(in crate::engine::request_queue) fn changes_mut(
-        &mut self,
-    ) -> impl Iterator<Item = &mut Change> {
-        self.entries.iter_mut().filter_map(|entry| entry.change.as_mut())
     }
 
     /// That of the first entry.
@@ -33,14 +27,6 @@ impl RequestQueue {
     /// The same, which learns from a part of the answer.
     pub(in crate::engine) fn front_change_mut(&mut self) -> Option<&mut Change> {
         self.entries.front_mut()?.change.as_mut()
-    }
-
-    /// The unnamed statements that may come back, the oldest first.
-    pub(in crate::engine) fn displaced_mut(&mut self) -> impl Iterator<Item = &mut Displaced> {
-        self.changes_mut().filter_map(|change| match change {
-            Change::Displaces(displaced) => Some(&mut **displaced),
-            _ => None,
-        })
     }
 
     /// Whether statements of SQL's PREPARE are being prepared or deallocated.

@@ -1,0 +1,59 @@
+//! What a client's messages do to its unnamed statement.
+
+use std::sync::Arc;
+
+use super::{InFlight, Parsed};
+use crate::engine::backend::Backend;
+use crate::engine::client::Client;
+use crate::engine::request_queue::{Change, Request};
+use crate::engine::socket::Socket;
+use crate::pool::statement::Unnamed;
+
+impl<S: Socket> Backend<S> {
+    /// The client's unnamed statement, for a message that is sent now.
+    #[inline]
+    pub(in crate::engine) fn unnamed_of<'a>(
+        &'a self,
+        client: &'a Client<S>,
+    ) -> Option<&'a Arc<Unnamed>> {
+        self.prepared.unnamed.of_client(client.unnamed.as_ref())
+    }
+
+    /// The client parses its unnamed statement. What the entry of that Parse carries.
+    pub(in crate::engine) fn give_unnamed(
+        &mut self,
+        client: &mut Client<S>,
+        statement: Arc<Unnamed>,
+    ) -> Option<Change> {
+        if self.requests.is_skipping_to_sync() {
+            return None; // the server ignores it
+        }
+        let pipeline = self.requests.pipeline();
+        let parsed = Some(Parsed { pipeline, behind: self.requests.is_behind_setter() });
+        let unnamed = &mut self.prepared.unnamed;
+        unnamed.statement = Some(statement.clone());
+        unnamed.since = pipeline;
+        if self.requests.is_empty() {
+            (client.unnamed, unnamed.parsed) = (Some(statement), parsed);
+            return None;
+        }
+        unnamed.in_flight.push_back(InFlight { makes: Some(statement), parsed });
+        Some(Change::Unnamed)
+    }
+
+    /// The message that is sent next takes the client's unnamed statement away.
+    pub(in crate::engine) fn displace_unnamed(&mut self, client: &mut Client<S>) {
+        if self.requests.is_skipping_to_sync() {
+            return;
+        }
+        if self.requests.is_empty() {
+            client.unnamed = None;
+            return;
+        }
+        let nothing_to_take = self.prepared.unnamed.in_flight.is_empty();
+        if client.unnamed.is_some() || !nothing_to_take {
+            self.prepared.unnamed.in_flight.push_back(InFlight { makes: None, parsed: None });
+            self.request_with(Request::Unnaming, Some(Change::Unnamed));
+        }
+    }
+}
