@@ -1,11 +1,13 @@
 """Cancel requests: they end the query that the client is running, and nothing else."""
 
+import contextlib
 import random
 import socket
 import struct
 import time
 
 from harness import messages as m
+from harness.pooler import free_port
 from harness.silent import SilentServer
 from harness.suite import Background, crowd, equal, limit, pooler_only, until
 
@@ -245,3 +247,55 @@ def test_cancels_and_queries_of_many_clients(env):
             client.attempt("select 1")
             equal(client.value("select 'end'"), "end")
     crowd(8, work)
+
+
+@pooler_only
+def test_a_cancel_that_comes_to_another_pooler_is_sent_on(env):
+    with contextlib.ExitStack() as stack:
+        first, second, third = (stack.enter_context(env.pooler_with(start=False)) for _ in range(3))
+        away = first.pooler.http_port  # nothing but its own pages listen there, and those take no such request
+        peers = [f"1=127.0.0.1:{first.pooler.port}", f"2={second.pooler.directory}:{second.pooler.port}",
+                 f"3=localhost:{third.pooler.port}", f"9=127.0.0.1:{away}"]
+        for number, target in enumerate((first, second, third), 1):
+            target.pooler.write(peer_id=number, peers=peers, cancel_wait_timeout="2s")
+            target.pooler.start()
+        for number, target in enumerate((first, second, third)):
+            client = env.connect(target)
+            for other in (first, second, third):
+                client.send(m.query(f"select pg_sleep(20) /* of {number} */"))
+                running(env, f"of {number}")
+                client.cancel(other)
+                result = client.collect()
+                equal((result.sqlstate, result.status), ("57014", "I"), f"client of {number + 1}")
+            equal(client.value("select 1"), "1")
+        shown = first.pooler.show("PEERS")
+        equal([(row["peer_id"], row["host"], row["port"]) for row in shown][::3],
+              [("1", "127.0.0.1", str(first.pooler.port)), ("9", "127.0.0.1", str(away))])
+        equal({row["sv_active_cancel"] for row in first.pooler.show("PEER_POOLS")}, {"0"})
+        # A client of session mode has the server's own process id, of which all are asked.
+        third.pooler.write(pool_mode="session")
+        third.pooler.reload()
+        client = env.connect(third)
+        client.send(m.query("select pg_sleep(20) /* of a session */"))
+        running(env, "of a session")
+        client.cancel(first)
+        equal(client.collect().sqlstate, "57014")
+
+
+@pooler_only
+def test_a_peer_that_is_away_is_named_and_a_request_is_sent_on_once(env):
+    with contextlib.ExitStack() as stack:
+        first, second = (stack.enter_context(env.pooler_with(start=False)) for _ in range(2))
+        # The second one has a wrong address for itself: the first one's. A request for it goes there, and no further.
+        peers = [f"1=127.0.0.1:{first.pooler.port}", f"2=127.0.0.1:{first.pooler.port}"]
+        second.pooler.write(peer_id=2, peers=[f"1=127.0.0.1:{free_port()}"])
+        first.pooler.write(peer_id=1, peers=peers)
+        for target in (first, second):
+            target.pooler.start()
+        of_first, of_second = env.connect(first), env.connect(second)
+        of_first.cancel(second)
+        until(lambda: "did not reach peer 1" in second.pooler.text(), "the peer that is away")
+        of_second.cancel(first)
+        until(lambda: "check `peers` in [process]" in first.pooler.text(), "the wrong address")
+        for client in (of_first, of_second):
+            equal(client.value("select 1"), "1")

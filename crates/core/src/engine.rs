@@ -82,7 +82,9 @@ pub use about::{CancelKey, ClientAbout, ClientSecret, ListenLost, PeerAddress, P
 pub use backend::{Backend, BackendSeed};
 pub use host::{CancelRequest, Host};
 pub use message::{NewClient, ToLoop};
-pub use process_ids::{PROCESS_ID_FIRST, PROCESS_ID_LAST, loop_of_process};
+pub use process_ids::{
+    OwnProcessIds, PEERS_MAX, PROCESS_ID_FIRST, PROCESS_ID_LAST, peer_of_process,
+};
 pub use socket::{Mptcp, Readiness, Socket, Token};
 pub use table::Engine;
 

@@ -2,8 +2,9 @@
 //!
 //! # Model
 //! A client's process id is made by its loop, above every process id that Linux gives out, and names
-//! it ([`loop_of_process`]); whether the key fits, that loop decides. In session mode clients have
-//! the server's own process id, which is below: all loops are asked.
+//! it ([`OwnProcessIds::loop_of`]); whether the key fits, that loop decides. In session mode clients have
+//! the server's own process id, which is below: all loops are asked. What is for a client of another
+//! pooler goes there ([`crate::peers`]).
 //!
 //! # Invariants
 //! * at most [`IN_FLIGHT_MAX`] cancel connections to servers at a time; others wait for theirs, for
@@ -18,10 +19,11 @@
 
 use std::sync::Arc;
 
-use hawser_core::engine::{CancelKey, CancelRequest, ToLoop, loop_of_process};
+use hawser_core::engine::{CancelKey, CancelRequest, ToLoop};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::loops::Loops;
+use crate::peers::{Received, ToPeers, own_process_ids};
 use crate::service::Service;
 
 /// Cancel requests to servers that are under way at a time.
@@ -36,6 +38,8 @@ const WAIT_DEFAULT: std::time::Duration = std::time::Duration::from_secs(10);
 pub struct CancelGate {
     to_servers: Arc<Semaphore>,
     from_clients: Arc<Semaphore>,
+    /// Those that are on their way to other poolers.
+    pub to_peers: ToPeers,
 }
 
 impl Default for CancelGate {
@@ -43,6 +47,7 @@ impl Default for CancelGate {
         Self {
             to_servers: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             from_clients: Arc::new(Semaphore::new(FROM_CLIENTS_MAX)),
+            to_peers: ToPeers::default(),
         }
     }
 }
@@ -53,17 +58,42 @@ impl CancelGate {
     }
 
     /// Hands a client's cancel request to the loop, or the loops, that it may be for, once there is
-    /// a place for it.
-    pub async fn hand_over(&self, loops: &Loops, process: u32, key: &[u8]) {
+    /// a place for it. `peer_id`: this pooler's own number, 0 if it has no peers.
+    pub async fn hand_over(&self, loops: &Loops, request: &Received<'_>, peer_id: u32) {
+        if !request.may_be_for(peer_id) {
+            return;
+        }
         // The semaphore is never closed.
         let Ok(place) = self.from_clients.clone().acquire_owned().await else { return };
-        let key = CancelKey::holding(key, Arc::new(place));
+        let process = request.process;
+        let key = CancelKey::holding(request.key, Arc::new(place));
         let message = || ToLoop::Cancel { process, key: key.clone() };
-        match loop_of_process(process, u16::try_from(loops.count()).unwrap_or(u16::MAX)) {
+        let count = u16::try_from(loops.count()).unwrap_or(u16::MAX);
+        match own_process_ids(peer_id, 0).loop_of(process, count) {
             Some(home) => loops.send(home, message()),
             None => loops.send_all(message),
         }
     }
+}
+
+/// Deals with a cancel request that has come here: of a client, or sent on by a peer.
+pub async fn received(service: &Service, process: u32, key: &[u8]) {
+    service.tally.cancel_requests.increment();
+    let config = service.config.load();
+    let own = config.start.process.peer_id;
+    let request = Received::new(process, key);
+    if request.sent_on && !request.may_be_for(own) {
+        tracing::warn!(
+            "a peer sent a cancel request here, to peer {own}, that is for another: check `peers` in [process]"
+        );
+    }
+    let within = config.reload.timeouts.cancel_wait_timeout.get().unwrap_or(WAIT_DEFAULT);
+    let peers = &config.reload.peers.peers;
+    let (sent_on, ()) = tokio::join!(
+        service.cancels.to_peers.send_on(&request, peers, own, within),
+        service.cancels.hand_over(&service.loops, &request, own),
+    );
+    service.tally.cancel_requests_sent_on.add(sent_on as u64);
 }
 
 /// Sends a cancel request to a server, and tells the loop when the server has dealt with it, or
@@ -98,9 +128,9 @@ mod tests {
         let loops = Loops::new(mailboxes.clone(), Instant::now());
         let taken = || -> Vec<usize> { mailboxes.iter().map(take_count).collect() };
         let gate = CancelGate::default();
-        gate.hand_over(&loops, PROCESS_ID_FIRST + 4, b"key").await;
+        gate.hand_over(&loops, &Received::new(PROCESS_ID_FIRST + 4, b"key"), 0).await;
         assert_eq!(taken(), [0, 1, 0]);
-        gate.hand_over(&loops, 1234, b"key").await;
+        gate.hand_over(&loops, &Received::new(1234, b"key"), 0).await;
         assert_eq!(taken(), [1, 1, 1]);
     }
 
@@ -110,9 +140,10 @@ mod tests {
         let loops = Loops::new(mailboxes.clone(), Instant::now());
         let gate = CancelGate::default();
         for _ in 0..FROM_CLIENTS_MAX {
-            gate.hand_over(&loops, 1234, b"key").await;
+            gate.hand_over(&loops, &Received::new(1234, b"key"), 0).await;
         }
-        let late = gate.hand_over(&loops, 1234, b"key");
+        let request = Received::new(1234, b"key");
+        let late = gate.hand_over(&loops, &request, 0);
         tokio::pin!(late);
         let soon = std::time::Duration::from_millis(20);
         assert!(tokio::time::timeout(soon, &mut late).await.is_err(), "the loops are not overrun");

@@ -29,6 +29,7 @@ mod error;
 mod group;
 mod link;
 mod overrides;
+mod peer;
 mod proxy;
 pub mod registry;
 mod server_url;
@@ -58,6 +59,7 @@ pub use error::{ConfigError, ConfigErrors, Rejected};
 pub use group::{ReloadConfig, StartConfig};
 pub use link::{LINK_PORT_DEFAULT, LinkConfig, LinkRole};
 pub use overrides::Overrides;
+pub use peer::Peer;
 pub use proxy::ProxySources;
 pub use registry::{
     AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, LimitSettings,

@@ -176,9 +176,10 @@ fn import_with(text: &str, read: ini::ReadFile<'_>) -> Result<Imported, ImportEr
             }
             "databases" => import.databases.add(entry),
             "users" => import.users.add(entry),
-            _ => import.peers.push(entry.key),
+            _ => import.peers.add(entry),
         }
     }
+    import.has_peer_id = import.settings.get("peer_id").is_some_and(|entry| entry.value != "0");
     import.listen()?;
     import.authentication()?;
     import.tls()?;
@@ -216,7 +217,9 @@ struct Import {
     settings: BTreeMap<String, Entry>,
     databases: Entries,
     users: Entries,
-    peers: Vec<String>,
+    peers: Entries,
+    /// The process has a number among them.
+    has_peer_id: bool,
     /// Lines of the output, by table.
     tables: BTreeMap<Table, Vec<String>>,
     /// Comments on what belongs to no table of ours.
@@ -434,6 +437,19 @@ impl Import {
         Ok(())
     }
 
+    /// `[peers]`, which is one setting here.
+    fn peers(&mut self) -> Result<(), ImportError> {
+        let peers = std::mem::take(&mut self.peers);
+        let list = peers.list.iter().map(entry::peer).collect::<Result<Vec<_>, _>>()?;
+        let line = format!("peers = [{}]", list.join(", "));
+        if self.has_peer_id && !list.is_empty() {
+            self.line(Table::Process, line);
+        } else if !list.is_empty() {
+            self.notes.push(comment(&format!("{line}: without peer_id nothing is sent on")));
+        }
+        Ok(())
+    }
+
     fn output(mut self) -> Result<Imported, ImportError> {
         let mut output = format!("# {MADE_FROM}\n");
         let mut unknown = std::mem::take(&mut self.unknown);
@@ -442,9 +458,7 @@ impl Import {
         }
         let databases = std::mem::take(&mut self.databases);
         let users = std::mem::take(&mut self.users);
-        for peer in std::mem::take(&mut self.peers) {
-            self.notes.push(comment(&format!("[peers] {peer}: one process uses all cores")));
-        }
+        self.peers()?;
         for table in Table::ALL {
             match table {
                 Table::Database => {

@@ -23,6 +23,7 @@ pub mod loops;
 pub mod mailbox;
 pub mod metrics;
 pub mod mptcp;
+pub mod peers;
 pub mod pools;
 pub mod process;
 pub mod rds;

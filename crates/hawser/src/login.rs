@@ -53,6 +53,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::admin::operators::CONSOLE;
 use crate::auth::secret::Secret;
+use crate::cancel;
 use crate::config::{ADMIN_DATABASES, AuthType, Config, DatabaseConfig, TlsMode};
 use crate::dial::enter::Credentials;
 use crate::limits::half_open::{Awaited, Network};
@@ -358,9 +359,7 @@ impl Login {
                 }
                 First::Packet(Packet::Startup(startup)) => return Ok(Some(startup)),
                 First::Packet(Packet::Cancel { process, key }) => {
-                    self.service.tally.cancel_requests.increment();
-                    let service = &self.service;
-                    Box::pin(service.cancels.hand_over(&service.loops, process, &key)).await;
+                    Box::pin(cancel::received(&self.service, process, &key)).await;
                     return Ok(None);
                 }
                 First::Packet(Packet::SslRequest) if !asked_ssl => {

@@ -47,7 +47,9 @@ use std::time::{Duration, Instant};
 
 use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::message::{Event, SERVER_CLOSED};
-use hawser_core::engine::{CancelRequest, Engine, Host, Readiness, Socket, ToLoop, Token, limits};
+use hawser_core::engine::{
+    CancelRequest, Engine, Host, OwnProcessIds, Readiness, Socket, ToLoop, Token, limits,
+};
 use hawser_core::ids::{ClientId, LoopId};
 use hawser_core::time::Time;
 use hawser_sys::eventfd::EventFd;
@@ -95,8 +97,8 @@ pub struct Reactors<S: Socket> {
 
 impl<S: Watchable + 'static> Reactors<S> {
     /// Starts `count` loops on this host, or on epoll if the kernel refuses; their [`Time`] counts
-    /// from now. `hash_key` keys their hash maps, `processes` says where process ids of clients
-    /// begin.
+    /// from now. `hash_key` keys their hash maps, `processes` are the process ids that
+    /// clients may have.
     ///
     /// # Errors
     /// No descriptors or no thread to be had.
@@ -107,7 +109,7 @@ impl<S: Watchable + 'static> Reactors<S> {
         count: u16,
         io: Io,
         hash_key: u64,
-        processes: u32,
+        processes: OwnProcessIds,
         control: Control<S>,
         logged: Arc<Logged>,
     ) -> io::Result<Self> {
@@ -196,7 +198,7 @@ struct Reactor<S: Socket> {
 }
 
 impl<S: Watchable> Reactor<S> {
-    fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64, processes: u32) -> Self {
+    fn new(id: LoopId, shared: Arc<Shared<S>>, hash_key: u64, processes: OwnProcessIds) -> Self {
         let count = u16::try_from(shared.mailboxes.len()).unwrap_or(u16::MAX);
         Self {
             engine: Engine::new(id, count, hash_key, processes),

@@ -25,6 +25,7 @@ use crate::config::{Config, DatabaseConfig};
 use crate::login::admin::AdminConsole;
 use crate::login::listen::{self, ListenError};
 use crate::loops::{Control, Order};
+use crate::peers;
 use crate::pools::{health, open, upkeep};
 use crate::process::{self, PidFile, ProcessError, random_u64};
 use crate::reactor::{Logged, Reactors};
@@ -135,9 +136,10 @@ pub fn serve_as(
     let disconnections = AtomicBool::new(config.reload.log.log_disconnections);
     let errors: Arc<ErrorCounts> = Arc::default();
     let logged = Arc::new(Logged { disconnections, errors: errors.clone() });
-    let (hash_key, processes) = (random_u64(), (random_u64() >> 32) as u32);
+    let hash_key = random_u64();
+    let own = peers::own_process_ids(start.peer_id, (random_u64() >> 32) as u32);
     let reactors =
-        Reactors::start(loop_count, start.io, hash_key, processes, control.clone(), logged.clone())
+        Reactors::start(loop_count, start.io, hash_key, own, control.clone(), logged.clone())
             .map_err(ServeError::Start)?;
 
     // Files of certificates and rules may be readable by root alone: before the change of user.

@@ -27,7 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::{Engine, Readiness, ToLoop, Token};
+use hawser_core::engine::{Engine, OwnProcessIds, Readiness, ToLoop, Token};
 use hawser_core::ids::{LoopId, PoolId};
 use hawser_core::pool::{PoolSettings, SharedPool};
 
@@ -264,7 +264,7 @@ impl World {
             outside,
             engines: (0..config.loops)
                 .map(|id| {
-                    let processes = config.seed as u32; // any will do
+                    let processes = OwnProcessIds::all(config.seed as u32); // any will do
                     let engine = Engine::new(LoopId(id), config.loops, config.seed, processes);
                     if config.plain_lane { engine } else { engine.without_plain_lane() }
                 })

@@ -2,16 +2,21 @@
 //!
 //! # Model
 //! ```text
-//! id = PROCESS_ID_FIRST + number * loops + loop        number = start, start + 1, ...
+//! id = first of the peer + number * loops + loop        number = start, start + 1, ...
 //! ```
+//! Without peers the first is [`PROCESS_ID_FIRST`], and all up to [`PROCESS_ID_LAST`] are ours. Peers, of
+//! which there are [`PEERS_MAX`] at most, have a part of that each, in the order of their numbers: so an id
+//! names the peer that a cancel request is for.
+//!
 //! An id lies above any that Linux gives to a process, and is a positive int32. It names its loop, so
 //! that a cancel request finds it. Numbers are counted up, and begin again from 0 past the last. The
 //! start is random, so that the ids of two processes (a successor's, another host's) seldom meet.
 //!
 //! # Invariants
 //! * no two clients have an id at the same time
-//! * an id is not given out again before all others of the loop have been: with fewer than 2,000
-//!   loops not within 2^20 connections. Drivers and tests tell sessions apart by their ids.
+//! * an id is not given out again before all others of the loop have been: without peers and with fewer
+//!   than 2,000 loops not within 2^20 connections, with peers and fewer than 128 loops not within 2^16.
+//!   Drivers and tests tell sessions apart by their ids.
 
 use std::collections::hash_map::Entry;
 
@@ -23,15 +28,49 @@ pub const PROCESS_ID_FIRST: u32 = 4_194_305;
 /// The last id: process ids are signed in the protocol and in SQL.
 pub const PROCESS_ID_LAST: u32 = i32::MAX as u32;
 
-/// The loop that gives out a process id; `None` for the id of a server's process.
-pub fn loop_of_process(process: u32, loops: u16) -> Option<LoopId> {
-    let offset = process.checked_sub(PROCESS_ID_FIRST)?;
-    u16::try_from(offset % u32::from(loops.max(1))).ok().map(LoopId)
+/// The largest number of a peer.
+pub const PEERS_MAX: u8 = 255;
+/// How many ids each peer has.
+const OF_A_PEER: u32 = (PROCESS_ID_LAST - PROCESS_ID_FIRST + 1) / PEERS_MAX as u32;
+
+/// The number of the peer whose client has this id; `None` for the id of a server's process, and for those
+/// that no peer gives out.
+pub fn peer_of_process(process: u32) -> Option<u8> {
+    let part = process.checked_sub(PROCESS_ID_FIRST)? / OF_A_PEER;
+    u8::try_from(part + 1).ok()
+}
+
+/// The ids that this process gives out, and where it begins.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OwnProcessIds {
+    first: u32,
+    count: u32,
+    start: u32,
+}
+
+impl OwnProcessIds {
+    /// All there are, from a number that `start` stands for.
+    pub fn all(start: u32) -> Self {
+        Self { first: PROCESS_ID_FIRST, count: PROCESS_ID_LAST - PROCESS_ID_FIRST + 1, start }
+    }
+
+    /// Those of the peer with this number, from 1 on.
+    pub fn of_peer(peer: u8, start: u32) -> Self {
+        let first = PROCESS_ID_FIRST + u32::from(peer.saturating_sub(1)) * OF_A_PEER;
+        Self { first, count: OF_A_PEER, start }
+    }
+
+    /// The loop that gives out a process id; `None` for the id of a server's process, or of a peer's client.
+    pub fn loop_of(self, process: u32, loops: u16) -> Option<LoopId> {
+        let offset = process.checked_sub(self.first).filter(|offset| *offset < self.count)?;
+        u16::try_from(offset % u32::from(loops.max(1))).ok().map(LoopId)
+    }
 }
 
 /// The ids of one loop's clients.
 #[derive(Debug)]
 pub(super) struct ProcessIds {
+    own: OwnProcessIds,
     home: u32,
     loops: u32,
     /// The number that comes next.
@@ -44,18 +83,18 @@ pub(super) struct ProcessIds {
 }
 
 impl ProcessIds {
-    /// Those of the loop `home` out of `loops`, from a number that `start` stands for.
-    pub(super) fn new(home: LoopId, loops: u16, start: u32) -> Self {
+    /// Those of the loop `home` out of `loops`.
+    pub(super) fn new(home: LoopId, loops: u16, own: OwnProcessIds) -> Self {
         let loops = u32::from(loops.max(1));
-        let places = IdMap::default();
-        let mut ids = Self { home: u32::from(home.0), loops, next: 0, places, of: Vec::new() };
-        ids.next = start % ids.numbers();
+        let (home, places) = (u32::from(home.0), IdMap::default());
+        let mut ids = Self { own, home, loops, next: 0, places, of: Vec::new() };
+        ids.next = own.start % ids.numbers();
         ids
     }
 
     /// How many ids there are.
     fn numbers(&self) -> u32 {
-        (PROCESS_ID_LAST - PROCESS_ID_FIRST + 1) / self.loops
+        self.own.count / self.loops
     }
 
     /// Gives the client at this index an id.
@@ -63,7 +102,7 @@ impl ProcessIds {
         // A loop has fewer clients than ids: a client is a descriptor, of which Linux has 2^31 at most
         // for all loops together, and memory for far fewer.
         loop {
-            let process = PROCESS_ID_FIRST + self.next * self.loops + self.home;
+            let process = self.own.first + self.next * self.loops + self.home;
             self.next = (self.next + 1) % self.numbers();
             if let Entry::Vacant(place) = self.places.entry(process) {
                 place.insert(index);
@@ -104,7 +143,7 @@ mod tests {
 
     #[test]
     fn an_id_is_not_given_out_again_within_2_to_the_20_connections() {
-        let mut ids = ProcessIds::new(LoopId(1), 3, 12_345);
+        let mut ids = ProcessIds::new(LoopId(1), 3, OwnProcessIds::all(12_345));
         let first = ids.take(0);
         assert_eq!(first, PROCESS_ID_FIRST + 12_345 * 3 + 1);
         assert_eq!(ids.of(0), first);
@@ -122,23 +161,23 @@ mod tests {
     #[test]
     fn ids_stay_between_the_systems_own_and_the_largest_int32() {
         for (home, loops) in [(0, 1), (0, 2), (1, 2), (6, 7), (64, 65)] {
-            let mut ids = ProcessIds::new(LoopId(home), loops, 0);
+            let mut ids = ProcessIds::new(LoopId(home), loops, OwnProcessIds::all(0));
             ids.next = ids.numbers() - 1;
             let last = ids.take(0);
             assert!(last <= PROCESS_ID_LAST && last > PROCESS_ID_LAST - 2 * u32::from(loops));
-            assert_eq!(loop_of_process(last, loops), Some(LoopId(home)));
+            assert_eq!(OwnProcessIds::all(0).loop_of(last, loops), Some(LoopId(home)));
             let first = ids.take(1);
             assert_eq!(first, PROCESS_ID_FIRST + u32::from(home), "it begins again");
-            assert_eq!(loop_of_process(first, loops), Some(LoopId(home)));
+            assert_eq!(OwnProcessIds::all(0).loop_of(first, loops), Some(LoopId(home)));
             assert!(i32::try_from(last).is_ok());
         }
-        assert_eq!(loop_of_process(PROCESS_ID_FIRST - 1, 2), None, "a server's own");
-        assert_eq!(loop_of_process(0, 2), None);
+        assert_eq!(OwnProcessIds::all(0).loop_of(PROCESS_ID_FIRST - 1, 2), None, "a server's own");
+        assert_eq!(OwnProcessIds::all(0).loop_of(0, 2), None);
     }
 
     #[test]
     fn a_client_that_stays_keeps_its_id_for_itself() {
-        let mut ids = ProcessIds::new(LoopId(0), 1, 0);
+        let mut ids = ProcessIds::new(LoopId(0), 1, OwnProcessIds::all(0));
         let lasting = ids.take(7);
         ids.next = 0; // all others have been given out meanwhile
         let next = ids.take(8);
@@ -151,14 +190,37 @@ mod tests {
     #[test]
     fn any_start_is_one() {
         for start in [0, 1, u32::MAX, 1 << 31] {
-            let id = ProcessIds::new(LoopId(2), 3, start).take(0);
+            let id = ProcessIds::new(LoopId(2), 3, OwnProcessIds::all(start)).take(0);
             assert!((PROCESS_ID_FIRST..=PROCESS_ID_LAST).contains(&id));
         }
     }
 
     #[test]
+    fn an_id_of_a_peer_names_it_and_its_loop() {
+        for peer in [1, 2, 128, PEERS_MAX] {
+            for (home, loops) in [(0, 1), (1, 2), (6, 7), (127, 128)] {
+                let own = OwnProcessIds::of_peer(peer, u32::MAX);
+                let mut ids = ProcessIds::new(LoopId(home), loops, own);
+                ids.next = ids.numbers() - 1;
+                let (last, first) = (ids.take(0), ids.take(1));
+                assert!(last > first && ids.numbers() >= 1 << 16);
+                for id in [first, last] {
+                    assert!((PROCESS_ID_FIRST..=PROCESS_ID_LAST).contains(&id));
+                    assert_eq!(peer_of_process(id), Some(peer));
+                    assert_eq!(own.loop_of(id, loops), Some(LoopId(home)));
+                    let other = OwnProcessIds::of_peer(if peer == 1 { 2 } else { 1 }, 0);
+                    assert_eq!(other.loop_of(id, loops), None);
+                }
+            }
+        }
+        assert_eq!(peer_of_process(PROCESS_ID_FIRST - 1), None);
+        assert_eq!(peer_of_process(0), None);
+        assert!(peer_of_process(PROCESS_ID_LAST).is_none_or(|peer| peer == PEERS_MAX));
+    }
+
+    #[test]
     fn a_rush_of_clients_leaves_no_memory_behind() {
-        let mut ids = ProcessIds::new(LoopId(0), 1, 0);
+        let mut ids = ProcessIds::new(LoopId(0), 1, OwnProcessIds::all(0));
         for index in 0..100_000 {
             ids.take(index);
         }

@@ -9,7 +9,7 @@ use super::client::Client;
 use super::limits;
 use super::listener::{Listener, PoolHub};
 use super::pending_bytes::Spare;
-use super::process_ids::ProcessIds;
+use super::process_ids::{OwnProcessIds, ProcessIds};
 use super::socket::Socket;
 use super::wheel::Wheel;
 use super::work::WorkQueue;
@@ -225,9 +225,9 @@ pub struct Engine<S: Socket> {
 }
 
 impl<S: Socket> Engine<S> {
-    /// The engine of loop `id` out of `loops`. `hash_key` keys its hash maps; `processes` says where
-    /// process ids of clients begin.
-    pub fn new(id: LoopId, loops: u16, hash_key: u64, processes: u32) -> Self {
+    /// The engine of loop `id` out of `loops`. `hash_key` keys its hash maps; `processes` are
+    /// the process ids that its clients may have.
+    pub fn new(id: LoopId, loops: u16, hash_key: u64, processes: OwnProcessIds) -> Self {
         Self {
             id,
             loops,

@@ -18,7 +18,7 @@ use hawser_core::engine::backend::PoolRef;
 use hawser_core::engine::message::{BackendState, Event, Scope, Snapshot};
 use hawser_core::engine::{
     Backend, BackendSeed, CancelRequest, ClientAbout, ClientSecret, Engine, Host, NewClient,
-    PeerAddress, PoolMode, Readiness, ServerAddressId, Socket, ToLoop, Token,
+    OwnProcessIds, PeerAddress, PoolMode, Readiness, ServerAddressId, Socket, ToLoop, Token,
 };
 use hawser_core::ids::{BackendId, ClientId, LoopId, PoolId};
 use hawser_core::pool::{PoolSettings, ServerParameters, SharedPool};
@@ -210,7 +210,9 @@ impl World {
             parameters.set(name.as_bytes(), value.as_bytes());
         }
         Self {
-            engines: (0..loops).map(|id| Engine::new(LoopId(id), loops, 7, 0)).collect(),
+            engines: (0..loops)
+                .map(|id| Engine::new(LoopId(id), loops, 7, OwnProcessIds::all(0)))
+                .collect(),
             asked: Asked::default(),
             pool: Arc::new(pool),
             clients: Vec::new(),

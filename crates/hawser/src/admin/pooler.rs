@@ -95,6 +95,9 @@ pub trait Pooler: Send + Sync {
     /// restart, or everything that is wrong; nothing has changed then.
     fn reload(&self) -> Answer<'_, Result<Vec<String>, String>>;
 
+    /// Cancel requests that are on their way to the peer with this number.
+    fn cancels_to_peer(&self, id: u8) -> u32;
+
     /// The event loops.
     fn loops(&self) -> &Loops;
 
@@ -271,6 +274,11 @@ impl Count {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// So many more.
+    pub fn add(&self, more: u64) {
+        self.0.fetch_add(more, Ordering::Relaxed);
+    }
+
     /// Its value.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -336,6 +344,8 @@ pub struct Tally {
     pub tls_failures: Count,
     /// Cancel requests from clients.
     pub cancel_requests: Count,
+    /// Cancel requests that were sent on to a peer.
+    pub cancel_requests_sent_on: Count,
     /// Server connections opened.
     pub server_logins: Count,
     /// Server connections that could not be opened.

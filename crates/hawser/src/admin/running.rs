@@ -267,6 +267,10 @@ impl Pooler for Running {
         })
     }
 
+    fn cancels_to_peer(&self, id: u8) -> u32 {
+        self.service.cancels.to_peers.in_flight(id)
+    }
+
     fn loops(&self) -> &Loops {
         &self.service.loops
     }

@@ -106,7 +106,9 @@ pub async fn show(
         Topic::State => process::state(table, pooler, dialect),
         Topic::DnsHosts => process::dns_hosts(table, pooler),
         Topic::Hosts => process::hosts(table, pooler),
-        Topic::DnsZones | Topic::Peers | Topic::PeerPools | Topic::Help => table,
+        Topic::Peers => process::peers(table, &pooler.config()),
+        Topic::PeerPools => process::peer_pools(table, pooler),
+        Topic::DnsZones | Topic::Help => table,
     };
     if as_pgbouncer {
         console.operators.append(topic, pooler, &mut table);

@@ -188,6 +188,9 @@ impl Pooler for Fake {
     fn reload(&self) -> Answer<'_, Result<Vec<String>, String>> {
         Box::pin(async { Err("hawser.toml:3:1: nonsense".to_owned()) })
     }
+    fn cancels_to_peer(&self, id: u8) -> u32 {
+        id.into()
+    }
     fn loops(&self) -> &Loops {
         &self.loops
     }

@@ -26,6 +26,7 @@ impl<'a> Check<'a> {
         check.databases();
         check.users();
         check.links();
+        check.peers();
         check.authentication();
         check.login();
         check.client_tls();
@@ -145,6 +146,20 @@ impl<'a> Check<'a> {
                     }
                 }
             }
+        }
+    }
+
+    fn peers(&mut self) {
+        let (own, peers) = (self.config.start.process.peer_id, &self.config.reload.peers.peers);
+        if own == 0 && !peers.is_empty() {
+            let message = "peers: without `peer_id`, the number of this pooler among them, no cancel \
+                           request is sent on";
+            self.warn(Table::Process, "peers", message);
+        }
+        if own != 0 && peers.iter().all(|peer| u32::from(peer.id) == own) {
+            let message = "peer_id: without `peers`, the addresses of the others, no cancel request is \
+                           sent on";
+            self.warn(Table::Process, "peer_id", message);
         }
     }
 

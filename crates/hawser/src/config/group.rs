@@ -8,9 +8,9 @@ use super::error::Rejected;
 use super::link::LinkConfig;
 use super::registry::{
     AdminSettings, AuthSettings, BypassSettings, ClientTlsSettings, ConsoleSettings, LimitSettings,
-    ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings, PoolSettings,
-    ProcessSettings, ServerSettings, ServerTlsSettings, Setting, Shown, ShutdownSettings,
-    TimeoutSettings,
+    ListenSettings, LogSettings, LogStartSettings, NameSettings, NetworkSettings, PeerSettings,
+    PoolSettings, ProcessSettings, ServerSettings, ServerTlsSettings, Setting, Shown,
+    ShutdownSettings, TimeoutSettings,
 };
 use super::user::UserConfig;
 use super::value::{Context, Raw};
@@ -93,6 +93,8 @@ groups! {
         console: ConsoleSettings,
         /// What is logged.
         log: LogSettings,
+        /// Other poolers.
+        peers: PeerSettings,
         /// The end of the process.
         shutdown: ShutdownSettings,
         ;

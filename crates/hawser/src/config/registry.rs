@@ -26,6 +26,7 @@ use super::ciphers::{Tls13Ciphers, TlsCiphers, TlsCurves};
 use super::congestion::Congestion;
 use super::error::Rejected;
 use super::link::LinkPaths;
+use super::peer::Peer;
 use super::proxy::ProxySources;
 use super::value::{
     Context, FileMode, Functions, InPlans, Limit, OptionalAddress, Password, Raw, SettingType,
@@ -837,10 +838,22 @@ settings! {
         pidfile: Option<PathBuf> = "not set", example "\"/run/hawser/hawser.pid\"", pgbouncer "pidfile";
         /// Descriptors to ask the system for. 0: as many as the configured clients and servers can need.
         max_open_files: u32 = "0", example "20000", range 0..=1 << 30;
+        /// The number of this pooler among `peers`: clients get process ids by which its peers know whose
+        /// they are. 0: it has none.
+        peer_id: u32 = "0", example "1", range 0..=255, pgbouncer "peer_id";
         /// Whether the kernel may write the process's memory to a file when it crashes, and debuggers
         /// of the same user may read it. It holds passwords and keys: true while a fault is looked
         /// for.
         core_dumps: bool = "false", example "true";
+    }
+
+    /// Other poolers to which the same clients connect.
+    PeerSettings in Process, Reload {
+        /// The poolers that share an address with this one (after a load balancer, in several pods), this
+        /// one among them or not: `NUMBER=host:port`, or the path of a unix socket. A cancel request that
+        /// comes here, and is for a client of a peer, is sent on to that peer. Each has its own `peer_id`,
+        /// and an address at which no other one answers.
+        peers: Vec<Peer> = "", example "[\"1=10.0.0.1:6432\", \"2=10.0.0.2:6432\"]";
     }
 
     /// The end of the process.

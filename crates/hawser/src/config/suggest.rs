@@ -18,7 +18,6 @@ const WITHOUT_EQUIVALENT: &[(&str, &str)] = &[
     ("host", "write servers = [\"host:port\"] in [[database]]"),
     ("job_name", "Hawser is named by its service manager"),
     ("listen_port", "write the port in address, as in \"127.0.0.1:6432\""),
-    ("peer_id", "one process uses all cores: there are no peers"),
     ("pkt_buf", "buffers size themselves"),
     ("port", "write the port in servers, as in \"127.0.0.1:5432\""),
     ("resolv_conf", "the system's resolver is used"),

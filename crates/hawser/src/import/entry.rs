@@ -3,7 +3,7 @@
 use super::ini::{self, Entry};
 use super::{Entries, ImportError, Reason, assignment, comment, quote, unknown_key};
 use crate::config::registry::{self, Table};
-use crate::config::{ADMIN_DATABASES, SERVER_PORT_DEFAULT, ServerAddress, suggest};
+use crate::config::{ADMIN_DATABASES, Peer, SERVER_PORT_DEFAULT, ServerAddress, suggest};
 
 /// Limits of which PgBouncer takes 0, for one database or user, as "what holds for all".
 const ZERO_IS_INHERITED: &[&str] = &[
@@ -144,3 +144,30 @@ pub(super) fn user(entry: &Entry, unknown: &mut Vec<String>) -> Result<String, I
     }
     Ok(format!("\n[[user]]\n{}\n", lines.join("\n")))
 }
+
+/// The port of a peer that gives none: PgBouncer's.
+const PEER_PORT_DEFAULT: u16 = 6432;
+
+/// One of `[peers]`, as `peers` has it.
+pub(super) fn peer(entry: &Entry) -> Result<String, ImportError> {
+    let pairs = pairs(entry)?;
+    let refuse = |key: &str, message: String| {
+        entry.place.error(Reason::Value { key: format!("{key} of peer {}", entry.key), message })
+    };
+    if let Some((key, _)) = pairs.iter().find(|(key, _)| !PEER_KEYS.contains(&key.as_str())) {
+        return Err(entry.place.error(Reason::UnknownKey(key.clone())));
+    }
+    let find = |key| pairs.iter().rev().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
+    let port = find("port").map_or(Ok(PEER_PORT_DEFAULT), str::parse);
+    let port = port.map_err(|_| refuse("port", "it is not a port".to_owned()))?;
+    let host = find("host").ok_or_else(|| refuse("host", "it is required".to_owned()))?;
+    let address = ServerAddress::new(host, port).map_err(|message| refuse("host", message))?;
+    let text = format!("{}={address}", entry.key);
+    match Peer::parse(&text) {
+        Ok(_) => Ok(quote(&text)),
+        Err(message) => Err(refuse("number", message)),
+    }
+}
+
+/// What PgBouncer has of a peer. (`pool_size` is a bound that Hawser has for all peers together.)
+const PEER_KEYS: [&str; 3] = ["host", "port", "pool_size"];

@@ -117,7 +117,7 @@ tcp_keepidle = 60
         "# database a was left out",
         "# password was left out",
         "# database hawser was left out",
-        "# [peers] 1",
+        "# peers = [\"1=/x/.s.PGSQL.6432\"]: without peer_id",
         "# auth_type = ldap is not supported",
         "# auth_hba_file = hba.conf: only",
         "# so_reuseport = 1 has no equivalent: one process",
@@ -269,4 +269,34 @@ fn a_key_that_pgbouncer_does_not_have_is_a_comment_with_the_nearest_name_and_no_
     // The rest of a password with a space in it may look like a key.
     let secret = import("[databases]\na = host=h password=geh eim=1\n").unwrap_err();
     assert!(!secret.to_string().contains("eim"), "{secret}");
+}
+
+#[test]
+fn peers_of_a_process_with_a_number_become_one_setting() {
+    let peers =
+        "[peers]\n1 = host=/tmp/a port=7000 pool_size=3\n2 = host=h\n3=host=10.0.0.3 port=6433\n";
+    let ini =
+        format!("[databases]\na = host=h\n{peers}[pgbouncer]\nauth_file = u.txt\npeer_id = 2\n");
+    let (config, output) = imported(&ini);
+    assert_eq!(config.start.process.peer_id, 2, "{output}");
+    let list: Vec<_> = config
+        .reload
+        .peers
+        .peers
+        .iter()
+        .map(|peer| format!("{} {}", peer.id, peer.address))
+        .collect();
+    assert_eq!(list, ["1 /tmp/a/.s.PGSQL.7000", "2 h:6432", "3 10.0.0.3:6433"]);
+    for (peer, reason) in [
+        ("0 = host=h", "number of peer 0"),
+        ("256 = host=h", "1 to 255"),
+        ("x = host=h", "1 to 255"),
+        ("1 = port=3", "host of peer 1"),
+        ("1 = host=h port=x", "port of peer 1"),
+        ("1 = host=h user=u", "user"),
+    ] {
+        let text = format!("[databases]\na = host=h\n[peers]\n{peer}\n[pgbouncer]\npeer_id = 2\n");
+        let error = import(&text).unwrap_err().to_string();
+        assert!(error.contains(reason), "{peer}: {error}");
+    }
 }

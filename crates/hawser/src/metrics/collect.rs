@@ -386,6 +386,11 @@ fn tallies(encoder: &mut DescriptorEncoder<'_>, pooler: &dyn Pooler) -> fmt::Res
         ),
         ("cancel_requests", "Cancel requests from clients", &tally.cancel_requests),
         (
+            "cancel_requests_sent_on",
+            "Cancel requests that were sent on to another pooler, of `peers`",
+            &tally.cancel_requests_sent_on,
+        ),
+        (
             "accept_failures",
             "Times that no connection could be accepted, for want of descriptors or memory",
             &tally.accept_failures,

@@ -206,7 +206,8 @@ impl World {
         let (control, mut orders) = Control::new();
         let logged =
             Arc::new(Logged { disconnections: AtomicBool::new(true), errors: Arc::default() });
-        let reactors = Reactors::start(loops, io, 1, 0, control, logged).unwrap();
+        let reactors =
+            Reactors::start(loops, io, 1, OwnProcessIds::all(0), control, logged).unwrap();
         let mut settings = PoolSettings::default();
         settings.limits = Limits { size: pool_size, ..settings.limits };
         let pool =

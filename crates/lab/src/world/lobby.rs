@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hawser_core::engine::backend::PoolRef;
-use hawser_core::engine::{ClientAbout, NewClient, PeerAddress, PoolMode, ToLoop, loop_of_process};
+use hawser_core::engine::{ClientAbout, NewClient, OwnProcessIds, PeerAddress, PoolMode, ToLoop};
 use hawser_core::ids::LoopId;
 use hawser_core::session::settings::{Settings, SettingsBuilder};
 
@@ -133,7 +133,7 @@ impl Lobby {
         if version == CANCEL_REQUEST {
             let process = u32::try_from(reader.int32().unwrap_or_default()).unwrap_or_default();
             let key: Box<[u8]> = reader.rest().into();
-            let made_by = loop_of_process(process, loops);
+            let made_by = OwnProcessIds::all(0).loop_of(process, loops);
             for home in
                 (0..loops).map(LoopId).filter(|home| made_by.is_none_or(|made| made == *home))
             {

@@ -10,7 +10,8 @@ use crate::engine::hand_over::HandOverKey;
 use crate::engine::message::{Event, NewClient, ToLoop};
 use crate::engine::table::Holder;
 use crate::engine::{
-    BackendSeed, CancelRequest, Engine, Host, Readiness, ServerAddressId, Socket, Token,
+    BackendSeed, CancelRequest, Engine, Host, OwnProcessIds, Readiness, ServerAddressId, Socket,
+    Token,
 };
 use crate::ids::{BackendId, ClientId, LoopId, PoolId};
 use crate::pool::{PoolSettings, ServerParameters, SharedPool};
@@ -330,7 +331,9 @@ impl World {
         settings.limits.idle_transaction_reserve = 0;
         let pool = SharedPool::new(PoolId(1), "db", "me", settings, usize::from(loops), 7);
         Self {
-            engines: (0..loops).map(|id| Engine::new(LoopId(id), loops, 7, 0)).collect(),
+            engines: (0..loops)
+                .map(|id| Engine::new(LoopId(id), loops, 7, OwnProcessIds::all(0)))
+                .collect(),
             asked: Asked::default(),
             pool: Arc::new(pool),
             servers: Vec::new(),

@@ -264,12 +264,13 @@ pub(super) fn lists(mut table: Table, pooler: &dyn Pooler) -> Table {
         .chain(entries.iter().map(|entry| entry.pool.user.as_str()))
         .collect();
     let servers: u32 = entries.iter().map(|entry| entry.pool.lock().total()).sum();
+    let peers = config.reload.peers.peers.len();
     for (list, items) in [
         ("databases", databases as u64),
         ("users", users.len() as u64),
-        ("peers", 0),
+        ("peers", peers as u64),
         ("pools", entries.len() as u64),
-        ("peer_pools", 0),
+        ("peer_pools", peers as u64),
         // Nothing is kept for connections that are gone.
         ("free_clients", 0),
         ("used_clients", pooler.limits().client_count() as u64),

@@ -3,9 +3,10 @@
 use super::dialect::{Dialect, release};
 use crate::admin::pooler::Pooler;
 use crate::admin::table::{Cell, Columns, Table, columns};
-use crate::config::Config;
+use crate::config::{Config, Peer, ServerAddress};
 use crate::dial::server_row::ServerRole;
 use crate::metrics::process::ProcessFigures;
+use crate::peers::IN_FLIGHT_MAX;
 
 pub(super) const CONFIG_COLUMNS: Columns =
     columns![Text "key", Text "value", Text "default", Text "changeable"];
@@ -84,6 +85,35 @@ pub(super) fn dns_hosts(mut table: Table, pooler: &dyn Pooler) -> Table {
         let left = ttl.saturating_sub(host.age).as_secs();
         let addresses: Vec<_> = host.addresses.iter().map(ToString::to_string).collect();
         table.push(vec![host.name.into(), left.into(), addresses.join(",").into()]);
+    }
+    table
+}
+
+pub(super) fn peers(mut table: Table, config: &Config) -> Table {
+    for Peer { id, address } in &config.reload.peers.peers {
+        let (host, port) = match address {
+            ServerAddress::Tcp { host, port, .. } | ServerAddress::Link { host, port, .. } => {
+                (host.clone(), Cell::Number(u64::from(*port)))
+            }
+            ServerAddress::Unix(path) => (path.display().to_string(), Cell::Null),
+        };
+        table.push(vec![u64::from(*id).into(), host.into(), port, u64::from(IN_FLIGHT_MAX).into()]);
+    }
+    table
+}
+
+pub(super) fn peer_pools(mut table: Table, pooler: &dyn Pooler) -> Table {
+    for Peer { id, .. } in &pooler.config().reload.peers.peers {
+        // A request is sent on by a connection of its own, without a login.
+        let under_way = u64::from(pooler.cancels_to_peer(*id));
+        let (waiting, logging_in) = (0_u64, 0_u64);
+        table.push(vec![
+            u64::from(*id).into(),
+            under_way.into(),
+            waiting.into(),
+            under_way.into(),
+            logging_in.into(),
+        ]);
     }
     table
 }
