@@ -41,6 +41,7 @@ mod incoming;
 mod leaving;
 mod partials;
 pub mod report;
+mod starts;
 
 pub use leaving::LEAVING_BYTES_MAX;
 pub use partials::PARTIAL_BYTES_MAX;
@@ -88,6 +89,9 @@ pub struct Config {
     pub receive_buffer: usize,
     /// Bytes of a port's messages that are not acknowledged, and of its largest message.
     pub send_buffer: usize,
+    /// It says what an old kernel says of itself.
+    #[cfg(test)]
+    pub(crate) says_no_start: bool,
 }
 
 impl Config {
@@ -103,6 +107,8 @@ impl Config {
             seed,
             receive_buffer: buffer,
             send_buffer: buffer,
+            #[cfg(test)]
+            says_no_start: false,
         }
     }
 }
@@ -633,6 +639,11 @@ impl Node {
     }
 
     fn announcement(&self) -> Announcement {
+        #[cfg(test)]
+        if self.config.says_no_start {
+            let lanes = Some(self.config.lanes as u16);
+            return Announcement { lanes, ..Announcement::default() };
+        }
         Announcement {
             lanes: Some(self.config.lanes as u16),
             generation: self.config.generation,

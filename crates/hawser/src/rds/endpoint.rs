@@ -26,8 +26,7 @@ use hawser_core::rds::TCP_PORT;
 use hawser_core::rds::header::LANES_MAX;
 use hawser_core::rds::node::report::Report;
 use hawser_core::rds::node::{
-    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, PEERS_MAX, Progress, Request,
-    SendError,
+    BindError, Config, Connection, Datagram, Node, NotTaken, Notice, Progress, Request, SendError,
 };
 use hawser_core::time::Time;
 use hawser_sys::clock::monotonic_micros;
@@ -179,8 +178,6 @@ pub struct Endpoint {
     port_events: VecDeque<PortEvent>,
     others: Vec<OtherEvent>,
     notices: VecDeque<Notice>,
-    /// Hosts of which it was said that they cannot be reached.
-    unreachable: BTreeSet<IpAddr>,
     buffer: Box<[u8]>,
     source_ports: (u16, u16),
     next_source: u32,
@@ -246,7 +243,6 @@ impl Endpoint {
             port_events: VecDeque::new(),
             others: Vec::new(),
             notices: VecDeque::new(),
-            unreachable: BTreeSet::new(),
             buffer: vec![0; READ_BYTES].into_boxed_slice(),
             source_ports: source_ports(),
             next_source: random_u64() as u32,
@@ -423,9 +419,6 @@ impl Endpoint {
                 self.forget(at);
                 return self.dial_failed(at, &error, now);
             }
-            if let Some(address) = self.node.address_of(at) {
-                self.unreachable.remove(&address);
-            }
             socket.dialling = false;
             socket.acknowledged_before = acknowledged_before(&socket.fd);
             // This thread may come late: what counts is how long TCP says that it took.
@@ -452,13 +445,7 @@ impl Endpoint {
     }
 
     fn dial_failed(&mut self, at: Connection, why: &io::Error, now: Time) {
-        if let Some(address) = self.node.address_of(at)
-            && self.unreachable.len() < PEERS_MAX
-            && self.unreachable.insert(address)
-        {
-            self.notices.push_back(Notice::Unreachable(address, why.to_string()));
-        }
-        self.node.failed(at, now);
+        self.node.failed(at, &why.to_string(), now);
     }
 
     /// (After the events: what has come up meanwhile is judged by the time that it took.)

@@ -3,12 +3,12 @@
 use std::borrow::Cow;
 
 use super::{
-    Announcement, Connection, Counts, Datagram, Header, LANES_MAX, MAP_BYTES, Map, Node, Notice,
-    PROBE_PORT, Request, Time, Told,
+    Announcement, Connection, Counts, Datagram, Header, MAP_BYTES, Map, Node, Notice, PROBE_PORT,
+    Request, Time, Told,
 };
 use crate::rds::assembly::Assembly;
 use crate::rds::lane::{ANSWERS_ALL_MAX, ANSWERS_EACH, ANSWERS_MAX};
-use crate::rds::peer::Learnt;
+use crate::rds::peer::By;
 
 impl Node {
     /// Bytes that came on a connection. What they bring is in the ports' queues afterwards.
@@ -75,7 +75,7 @@ impl Node {
     fn message(&mut self, connection: Connection, header: Header, body: Cow<'_, [u8]>, now: Time) {
         let Some((at, lane)) = self.place_of(connection) else { return };
         if header.is_map() {
-            return self.map(at, lane, &header, &body, now);
+            return self.map(connection, &header, &body, now);
         }
         let lane = self.release(at, lane);
         let Some(peer) = self.peers.get_mut(&at) else { return };
@@ -90,7 +90,7 @@ impl Node {
                 let notice = |from| Notice::Extension(from, unreadable.0);
                 self.notice(at, Told::Extension, notice);
             }
-            self.learn(at, lane, said, false, now);
+            self.learn(at, By { lane, connection, in_map: false }, said, now);
             if header.to == PROBE_PORT {
                 return;
             }
@@ -110,13 +110,24 @@ impl Node {
         }
     }
 
-    fn map(&mut self, at: u32, lane: usize, header: &Header, body: &[u8], now: Time) {
+    fn map(&mut self, connection: Connection, header: &Header, body: &[u8], now: Time) {
         self.totals.maps_received += 1;
         let said = Announcement::read(&header.extensions);
+        let Some((at, lane)) = self.place_of(connection) else { return };
+        let Some(peer) = self.peers.get(&at) else { return };
+        let names_its_start = said.generation != 0 || peer.announces_in_maps;
+        let is_of_the_past = names_its_start && peer.is_of_the_past(said.generation, connection);
+        let by = By { lane, connection, in_map: true };
         if said != Announcement::default() {
-            self.learn(at, lane, said, true, now);
+            self.learn(at, by, said, now);
+        } else if peer.announces_in_maps && !is_of_the_past {
+            self.forget_start(at, by, now);
         }
+        let Some((_, lane)) = self.place_of(connection) else { return };
         self.release(at, lane);
+        if is_of_the_past {
+            return;
+        }
         let (Some(map), Some(peer)) = (Map::read(body), self.peers.get_mut(&at)) else {
             debug_assert_ne!(body.len(), MAP_BYTES);
             return self.notice(at, Told::Map, Notice::BadMap);
@@ -124,30 +135,6 @@ impl Node {
         if peer.is_newest_map(said.generation, header.sequence) {
             peer.congested = map;
             self.tell_of_room();
-        }
-    }
-
-    fn learn(&mut self, at: u32, lane: usize, said: Announcement, in_map: bool, now: Time) {
-        let lanes_here = self.config.lanes;
-        if let Some(lanes) = said.lanes.filter(|lanes| !(1..=LANES_MAX as u16).contains(lanes)) {
-            self.notice(at, Told::Announced, |address| Notice::Announced(address, lanes));
-        }
-        let Some(peer) = self.peers.get_mut(&at) else { return };
-        let before: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum();
-        let Learnt { anew, paths } = peer.learn(said, lane, in_map, lanes_here, &mut self.freed);
-        let dropped: u64 = peer.lanes.iter().map(|lane| lane.counts.dropped).sum::<u64>() - before;
-        let address = peer.address;
-        if (anew || dropped > 0) && peer.may_say_anew(now) {
-            self.requests.push_back(Request::Notice(Notice::Anew(address, dropped)));
-        }
-        self.give_room();
-        if paths {
-            self.requests.push_back(Request::Vacant(address));
-            self.dial_all(at, now);
-            let Some(peer) = self.peers.get_mut(&at) else { return };
-            for lane in &mut peer.lanes {
-                Self::ask_to_write(&mut self.requests, lane);
-            }
         }
     }
 

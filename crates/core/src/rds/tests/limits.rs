@@ -138,7 +138,7 @@ fn a_full_queue_is_congested_until_half_of_it_is_taken() {
     assert!(written(&mut node, connection).is_empty());
     node.received(connection, &message(2, 4, 4001, 0, &[0; 100]), Time::ZERO);
     let map = written(&mut node, connection);
-    assert_eq!((map[0].0.flags, map[0].0.sequence, map[0].1[4001 / 8]), (FLAG_MAP, 0, 2));
+    assert_eq!((map[0].0.flags, map[0].0.sequence, map[0].1[4001 / 8]), (FLAG_MAP, 2, 2));
     node.receive(port).unwrap();
     let map = written(&mut node, connection);
     assert_eq!(map[0].1[4001 / 8], 0);
@@ -259,7 +259,7 @@ fn a_peer_that_is_given_up_is_dialled_again_for_what_waited_for_its_congestion()
         node.tick(now);
         for request in requests(&mut node) {
             match request {
-                Request::Dial { connection, .. } => node.failed(connection, now),
+                Request::Dial { connection, .. } => node.failed(connection, "refused", now),
                 Request::Room(of) if of == port => room_at = room_at.or(Some(second)),
                 _ => {}
             }
