@@ -80,6 +80,8 @@ pub(crate) struct Peer {
     pub(crate) address: IpAddr,
     /// Whether this end dials: its address is smaller.
     pub(crate) dials: bool,
+    /// The port that has sent to it first, if it has not connected before.
+    asked_by: Option<u16>,
     /// How many lanes are used; 0 until the peer has said.
     pub(crate) paths: usize,
     pub(crate) port_is_lane: bool,
@@ -154,10 +156,11 @@ pub(crate) struct Learnt {
 }
 
 impl Peer {
-    pub(crate) fn new(address: IpAddr, dials: bool, now: Time) -> Self {
+    pub(crate) fn new(address: IpAddr, dials: bool, asked_by: Option<u16>, now: Time) -> Self {
         Self {
             address,
             dials,
+            asked_by,
             paths: 0,
             port_is_lane: false,
             generation: 0,
@@ -199,6 +202,12 @@ impl Peer {
     /// Whether no lane has a connection.
     pub(crate) fn is_down(&self) -> bool {
         self.lanes.iter().all(|lane| lane.link.state == State::Down)
+    }
+
+    /// The port that has sent to it, if it has never answered.
+    pub(crate) fn unanswered_by(&self) -> Option<u16> {
+        let has_said = self.paths > 0 || self.has_spoken || self.generation != 0;
+        self.asked_by.filter(|_| !has_said && self.is_unreachable())
     }
 
     /// Whether no connection of its carries anything, nor will one that is known of.

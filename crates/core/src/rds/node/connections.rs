@@ -1,10 +1,10 @@
 //! Connections: which are dialled and taken, what is written to them, what becomes of them.
 
 use super::{
-    Announcement, Arc, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header, IDLE,
-    IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX, PROBE_PORT,
-    Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW, State, Time,
-    Told, VecDeque, as_ipv6, is_a_host,
+    Announcement, Arc, BTreeMap, Busy, COMES_DOWN, Connection, Duration, FLAG_MAP, GIVE_UP, Header,
+    IDLE, IpAddr, KNOCK_AGAIN, LANES_MAX, MAP_BYTES, Map, Node, NotTaken, Notice, PEERS_MAX,
+    PROBE_PORT, Peer, Place, Progress, QUICK_DIALS, QUICK_DIALS_TIME, Request, SHUT_OUT, SLOW,
+    SendError, State, Time, Told, UNANSWERED_MAX, VecDeque, as_ipv6, is_a_host,
 };
 use crate::rds::header::HEADER_BYTES;
 use crate::rds::lane::{Held, Lane, MapMessage};
@@ -26,32 +26,75 @@ fn quick_dials(rtt: Duration) -> u8 {
 }
 
 impl Node {
-    /// The peer with this address, which is made if there is none.
-    pub(super) fn peer_at(&mut self, address: IpAddr, now: Time) -> Option<u32> {
+    /// The peer with this address, which is made if there is none: for what a port sends, or because it has
+    /// connected.
+    pub(super) fn peer_at(
+        &mut self,
+        address: IpAddr,
+        asked_by: Option<u16>,
+        now: Time,
+    ) -> Result<u32, SendError> {
         if let Some(at) = self.by_address.get(&address) {
-            return Some(*at);
+            return Ok(*at);
         }
-        if self.peers.len() >= PEERS_MAX && !self.forget_one() {
-            return None;
+        if asked_by.is_some_and(|port| self.has_too_many_unanswered(port)) {
+            return Err(SendError::Unanswered);
+        }
+        if self.peers.len() >= PEERS_MAX && !self.forget_one(asked_by) {
+            return Err(SendError::Peers);
         }
         let dials = as_ipv6(self.config.address) < as_ipv6(address);
         let at = self.next_peer;
         self.next_peer += 1;
-        self.peers.insert(at, Box::new(Peer::new(address, dials, now)));
+        self.peers.insert(at, Box::new(Peer::new(address, dials, asked_by, now)));
         self.by_address.insert(address, at);
         self.told_of_peers = false;
-        Some(at)
+        if let Some(port) = asked_by.and_then(|port| self.ports.get_mut(&port)) {
+            port.unanswered += 1;
+        }
+        Ok(at)
     }
 
-    fn forget_one(&mut self) -> bool {
-        let oldest = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.is_down() && peer.is_idle())
-            .min_by_key(|(_, peer)| peer.used)
-            .map(|(at, peer)| (*at, peer.address));
-        let Some((at, address)) = oldest else { return false };
-        for lane in self.peers.remove(&at).iter_mut().flat_map(|peer| &mut peer.lanes) {
+    /// Whether too many hosts to which a port has sent have never answered. They are counted where they may
+    /// be too many.
+    fn has_too_many_unanswered(&mut self, at: u16) -> bool {
+        let Some(port) = self.ports.get_mut(&at) else { return false };
+        if port.unanswered >= UNANSWERED_MAX {
+            let peers = self.peers.values();
+            port.unanswered = peers.filter(|peer| peer.unanswered_by() == Some(at)).count();
+        }
+        port.unanswered >= UNANSWERED_MAX
+    }
+
+    /// The oldest of those that have never answered the port that has most of these, if it has more than
+    /// the one that asks for another.
+    fn surplus_peer(&self, asked_by: Option<u16>) -> Option<u32> {
+        let mut of_ports = BTreeMap::<u16, usize>::new();
+        let ports = self.peers.values().filter_map(|peer| peer.unanswered_by());
+        ports.for_each(|port| *of_ports.entry(port).or_default() += 1);
+        let own = asked_by.and_then(|port| of_ports.get(&port)).copied().unwrap_or(0);
+        let (most, _) = of_ports
+            .into_iter()
+            .filter(|(_, count)| *count > own)
+            .max_by_key(|(_, count)| *count)?;
+        let of_port = self.peers.iter().filter(|(_, peer)| peer.unanswered_by() == Some(most));
+        of_port.min_by_key(|(_, peer)| peer.used).map(|(at, _)| *at)
+    }
+
+    fn forget_one(&mut self, asked_by: Option<u16>) -> bool {
+        let idle = self.peers.iter().filter(|(_, peer)| peer.is_down() && peer.is_idle());
+        let oldest = idle.min_by_key(|(_, peer)| peer.used).map(|(at, _)| *at);
+        let Some(at) = oldest.or_else(|| self.surplus_peer(asked_by)) else { return false };
+        let Some(mut peer) = self.peers.remove(&at) else { return false };
+        let address = peer.address;
+        if !peer.is_idle() {
+            self.requests.push_back(Request::Notice(Notice::Displaced(address)));
+        }
+        for lane in &mut peer.lanes {
+            if let Some(dialled) = lane.link.connection {
+                self.connections.remove(&dialled);
+                self.requests.push_back(Request::Close(dialled));
+            }
             lane.drop_queued(&mut self.freed, |_| true);
         }
         self.give_room();
@@ -216,7 +259,7 @@ impl Node {
         if from == self.config.address || !is_a_host(from) {
             return Err(NotTaken::Refuse);
         }
-        let Some(at) = self.peer_at(from, now) else {
+        let Ok(at) = self.peer_at(from, None, now) else {
             if !std::mem::replace(&mut self.told_of_peers, true) {
                 self.requests.push_back(Request::Notice(Notice::Peers(from)));
             }

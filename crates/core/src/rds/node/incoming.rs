@@ -31,16 +31,47 @@ impl Node {
         {
             let this = &mut peer.lanes[lane];
             let is_another = messages(&this.counts) != before;
-            self.partials.has(connection, assembly.memory(), is_another, now);
+            let paused = this.link.paused;
+            self.partials.has(connection, assembly.memory(), is_another, paused, now);
             this.link.assembly = assembly;
-            while let Some(surplus) = self.partials.surplus() {
-                self.give_up(surplus, now);
+            while let Some(surplus) = self.partials.surplus(self.config.partials) {
+                self.requests.push_back(Request::GiveUp(surplus));
             }
         }
     }
 
-    /// Resets a connection that holds memory which others need: its peer sends the message again.
-    fn give_up(&mut self, connection: Connection, now: Time) {
+    /// Whether a port is full: before what has come by a connection is taken, [`Node::may_take`] is to be
+    /// asked how much of it.
+    #[must_use]
+    pub fn must_ask(&self) -> bool {
+        !self.full.is_empty()
+    }
+
+    /// How many of these bytes, which have come by a connection, may be taken: those before a message to a
+    /// port that is full. What follows is left, and the connection paused.
+    pub fn may_take(&mut self, connection: Connection, bytes: &[u8], now: Time) -> usize {
+        let Some((at, lane)) = self.place_of(connection) else { return bytes.len() };
+        let Some(peer) = self.peers.get(&at) else { return bytes.len() };
+        let is_full = |port: u16| self.full.contains(&port);
+        let (count, full) = peer.lanes[lane].link.assembly.before_full(bytes, is_full);
+        if let Some(port) = full {
+            self.pause(connection, port, now);
+        }
+        count
+    }
+
+    /// Whether a connection was given up, and the message that it brings is not whole yet.
+    #[must_use]
+    pub fn is_given_up(&self, connection: Connection) -> bool {
+        self.partials.is_given_up(connection)
+    }
+
+    /// All that had come by a connection that was given up was read. If its message is not whole still, it
+    /// is reset: its peer sends it again.
+    pub fn give_up(&mut self, connection: Connection, now: Time) {
+        if !self.is_given_up(connection) {
+            return;
+        }
         self.partials.forget(connection);
         if let Some((at, _)) = self.place_of(connection) {
             self.notice(at, Told::Partial, Notice::Partial);
@@ -100,13 +131,9 @@ impl Node {
         }
         let from = peer_address(self, at);
         let datagram = Datagram { from, port: header.from, body: body.into_owned() };
-        match self.deliver(header.to, datagram) {
-            None => {
-                self.totals.no_port += 1;
-                self.notice(at, Told::NoPort, |from| Notice::NoPort(from, header.to));
-            }
-            Some(false) => {}
-            Some(true) => self.pause(connection, header.to),
+        if !self.deliver(header.to, datagram) {
+            self.totals.no_port += 1;
+            self.notice(at, Told::NoPort, |from| Notice::NoPort(from, header.to));
         }
     }
 
@@ -164,14 +191,18 @@ impl Node {
         Self::ask_to_write(&mut self.requests, this);
     }
 
-    /// A queue is fuller than it should be by what was under way.
-    fn pause(&mut self, connection: Connection, port: u16) {
+    /// The next message of a connection is for a port that is full.
+    fn pause(&mut self, connection: Connection, port: u16, now: Time) {
         if let Some((at, lane)) = self.place_of(connection)
             && let Some(peer) = self.peers.get_mut(&at)
             && let Some(port) = self.ports.get_mut(&port)
             && !port.pausing.contains(&connection)
         {
+            if port.pausing.is_empty() {
+                port.pauses_since = now;
+            }
             port.pausing.push(connection);
+            self.partials.set_paused(connection, true);
             if !std::mem::replace(&mut peer.lanes[lane].link.paused, true) {
                 self.requests.push_back(Request::Pause(connection));
             }
@@ -184,6 +215,7 @@ impl Node {
             && !self.ports.values().any(|port| port.pausing.contains(&connection))
         {
             peer.lanes[lane].link.paused = false;
+            self.partials.set_paused(connection, false);
             self.requests.push_back(Request::Resume(connection));
         }
     }
