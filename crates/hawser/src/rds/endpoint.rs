@@ -602,7 +602,8 @@ impl Endpoint {
         while let Some(at) = self.given_up.pop() {
             while self.node.is_given_up(at) {
                 match self.read(at, now) {
-                    Came::Some | Came::All => {}
+                    Came::Some => drop(self.to_read.insert(at)),
+                    Came::All => {}
                     Came::Nothing => self.node.give_up(at, now),
                     Came::End => self.ended(at, now),
                     Came::Waits => break,
